@@ -1,0 +1,35 @@
+"""The client: agents ask for inferences over HTTP or a Ray Serve handle.
+
+`JustitiaClient` is asynchronous, `SyncClient` the same for other code. Either opens an application,
+in which an agent runs as many inferences as it likes, one after the other or side by side.
+"""
+
+from justitia_ray.client.answers import Completion
+from justitia_ray.client.application import Application, Messages
+from justitia_ray.client.client import JustitiaClient
+from justitia_ray.client.fan_out import fan_out
+from justitia_ray.client.handle_transport import HandleTransport
+from justitia_ray.client.sync import SyncApplication, SyncClient
+from justitia_ray.client.transport import (
+    HttpTransport,
+    Response,
+    ServiceUnreachableError,
+    StreamedResponse,
+    Transport,
+)
+
+__all__ = [
+    "Application",
+    "Completion",
+    "HandleTransport",
+    "HttpTransport",
+    "JustitiaClient",
+    "Messages",
+    "Response",
+    "ServiceUnreachableError",
+    "StreamedResponse",
+    "SyncApplication",
+    "SyncClient",
+    "Transport",
+    "fan_out",
+]

@@ -1,0 +1,242 @@
+"""One application as its agent sees it: open, ask, close."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote
+
+from justitia_ray.client.answers import Completion, completion
+from justitia_ray.client.calls import JsonCalls
+from justitia_ray.errors import RequestError, ResponseError
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, VirtualTime
+
+Messages = str | Sequence[Mapping[str, Any]]
+"""A user's message, or a conversation in OpenAI's form."""
+
+_LEAVE_WITHIN_S: Seconds = 10.0
+"""Saying goodbye may hold an agent no longer; the service ends idle applications by itself."""
+
+_log = logging.getLogger(__name__)
+
+
+class Application:
+    """Inferences whose result is wanted together; made by `JustitiaClient.application`.
+
+    An async context manager, entered once. Entering opens the application, which gives it its place
+    in the order. Leaving closes it; leaving by an exception or a cancellation cancels it, with all
+    it still has waiting or running. Leaving never raises: the answers are already here, and the
+    service ends by itself what it did not hear the end of.
+
+    Attributes:
+        application_class: What kind it is; predictions are learned per class.
+        tenant: On whose behalf it runs, if said.
+        inferences: Inferences answered so far.
+        prompt_tokens: Prompt tokens of those, as the engine counted them.
+        output_tokens: Output tokens of those.
+    """
+
+    def __init__(
+        self,
+        calls: JsonCalls,
+        model: Callable[[], Awaitable[str]],
+        application_class: str,
+        *,
+        input: str,
+        tenant: str | None = None,
+        weight: float | None = None,
+        application_id: ApplicationId | None = None,
+    ) -> None:
+        for field, value in {
+            "application_class": application_class,
+            "tenant": tenant,
+            "application_id": application_id,
+        }.items():
+            _check_header_value(field, value)
+        self.application_class = application_class
+        self.tenant = tenant
+        self.inferences = 0
+        self.prompt_tokens: Tokens = 0
+        self.output_tokens: Tokens = 0
+        self._calls = calls
+        self._model = model
+        asked = {
+            "application_class": application_class,
+            "input": input,
+            "tenant": tenant,
+            "weight": weight,
+            "application_id": application_id,
+        }
+        self._asked = {field: value for field, value in asked.items() if value is not None}
+        self._granted: dict[str, Any] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the application.
+
+        Raises:
+            ResponseError: If the service refused it, or its answer lacks a field.
+            ConnectionError: If it did not answer.
+        """
+        granted = await self._calls.call("POST", "/v1/applications", self._asked)
+        for field in ("application_id", "predicted_kv_token_time", "virtual_finish_time"):
+            if field not in granted:
+                raise ResponseError(200, f"the answer to opening an application lacks {field}")
+        self._granted = granted
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the application, or cancel it if its agent failed."""
+        verb, method, path = ("cancel", "DELETE", self._path)
+        if kind is None:
+            verb, method, path = ("close", "POST", f"{self._path}/close")
+        try:
+            async with asyncio.timeout(_LEAVE_WITHIN_S):
+                await self._calls.call(method, path)
+        except (ResponseError, ConnectionError, TimeoutError) as failure:
+            _log.warning(
+                "application.%s_failed",
+                verb,
+                extra={"application_id": self.application_id, "error": str(failure)},
+            )
+
+    @property
+    def application_id(self) -> ApplicationId:
+        """Its id, the caller's own or the service's."""
+        return str(self._opened["application_id"])
+
+    @property
+    def predicted_kv_token_time(self) -> KvTokenTime:
+        """What the service expects it to cost, in token·iterations."""
+        return float(self._opened["predicted_kv_token_time"])
+
+    @property
+    def virtual_finish_time(self) -> VirtualTime | None:
+        """Its tag at arrival, which is its place in the order; None under a policy without tags."""
+        tag = self._opened["virtual_finish_time"]
+        return None if tag is None else float(tag)
+
+    async def status(self) -> dict[str, Any]:
+        """Return what the service knows of it now.
+
+        Raises:
+            ResponseError: If the service knows it no more.
+            ConnectionError: If it did not answer.
+        """
+        return await self._calls.call("GET", self._path)
+
+    async def chat(
+        self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
+    ) -> Completion:
+        """Run one inference on a conversation.
+
+        Args:
+            messages: A user's message, or a conversation in OpenAI's form.
+            max_tokens: The most it may generate. Worth giving: it bounds the KV set aside for it.
+            **fields: Any other field of the OpenAI request or of vLLM's, e.g. `temperature`.
+
+        Raises:
+            ResponseError: If the service answered with an error.
+            ConnectionError: If it did not answer.
+        """
+        body = await self._body({"messages": _conversation(messages)}, max_tokens, fields)
+        return await self._run("/v1/chat/completions", body)
+
+    async def complete(
+        self, prompt: str, *, max_tokens: Tokens | None = None, **fields: Any
+    ) -> Completion:
+        """Run one inference on a bare prompt; otherwise as `chat`."""
+        return await self._run(
+            "/v1/completions", await self._body({"prompt": prompt}, max_tokens, fields)
+        )
+
+    async def chat_stream(
+        self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
+    ) -> AsyncGenerator[str]:
+        """Run one inference on a conversation and yield its text as it is generated.
+
+        Closing the generator cancels the inference. A loop that may end early should therefore
+        close it at once, with `contextlib.aclosing`, and not leave that to the garbage collector.
+
+        Raises:
+            RequestError: If more than one choice is asked for: their texts would be mingled.
+            ResponseError: If the service answered, or ended the stream, with an error.
+            ConnectionError: If it did not answer, or the stream broke off.
+        """
+        if fields.get("n", 1) != 1:
+            raise RequestError(f"chat_stream gives one choice; n must be 1, got {fields['n']}", "n")
+        usage = {"stream_options": {"include_usage": True}}
+        body = await self._body(
+            {"messages": _conversation(messages), "stream": True}, max_tokens, usage | fields
+        )
+        async with aclosing(
+            self._calls.events("/v1/chat/completions", body, self._headers)
+        ) as events:
+            async for event in events:
+                if event.get("usage"):
+                    self._count(event["usage"])
+                for choice in event.get("choices", ()):
+                    if text := choice["delta"].get("content"):
+                        yield text
+        self.inferences += 1
+
+    async def _run(self, path: str, body: Mapping[str, Any]) -> Completion:
+        answer = completion(await self._calls.call("POST", path, body, self._headers))
+        self.inferences += 1
+        self._count(answer.raw["usage"])
+        return answer
+
+    async def _body(
+        self, prompt: Mapping[str, Any], max_tokens: Tokens | None, fields: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        limit = {} if max_tokens is None else {"max_tokens": max_tokens}
+        model = {} if "model" in fields else {"model": await self._model()}
+        return {**model, **prompt, **limit, **fields}
+
+    def _count(self, usage: Mapping[str, Any]) -> None:
+        self.prompt_tokens += usage.get("prompt_tokens") or 0
+        self.output_tokens += usage.get("completion_tokens") or 0
+
+    @property
+    def _opened(self) -> dict[str, Any]:
+        if self._granted is None:
+            raise RuntimeError("the application is not open: enter it with `async with` first")
+        return self._granted
+
+    @property
+    def _path(self) -> str:
+        return f"/v1/applications/{quote(self.application_id, safe='')}"
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        # Class and tenant are said again so that a service that lost the application opens the
+        # same one anew, and not one of the default class.
+        tenant = {} if self.tenant is None else {"x-justitia-tenant": self.tenant}
+        return {
+            "x-justitia-application": self.application_id,
+            "x-justitia-class": self.application_class,
+            **tenant,
+        }
+
+
+def _conversation(messages: Messages) -> list[dict[str, Any]]:
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    return [dict(message) for message in messages]
+
+
+def _check_header_value(field: str, value: str | None) -> None:
+    if value is None:
+        return
+    if not value or not value.isascii() or not value.isprintable() or value != value.strip():
+        raise RequestError(
+            f"{field} travels in a header and must be printable ASCII without spaces at its ends,"
+            f" got {value!r}",
+            field,
+        )

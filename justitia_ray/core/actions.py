@@ -1,0 +1,84 @@
+"""What the scheduler wants done, as commands; whoever drives the core carries them out in order."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+from justitia_ray.core.entities import Outcome
+from justitia_ray.units import (
+    ApplicationId,
+    IngressId,
+    KvTokenTime,
+    LeaseId,
+    ReplicaId,
+    RequestId,
+    Seconds,
+    Tokens,
+    VirtualTime,
+)
+
+
+class Refusal(StrEnum):
+    """Why an inference will not run."""
+
+    UNKNOWN_APPLICATION = "unknown_application"
+    APPLICATION_CLOSED = "application_closed"
+    APPLICATION_CANCELLED = "application_cancelled"
+    APPLICATION_EXPIRED = "application_expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Lease the inference to the replica, and tell its ingress and the replica."""
+
+    request_id: RequestId
+    ingress_id: IngressId
+    lease_id: LeaseId
+    replica_id: ReplicaId
+    priority: int
+    """For the engine: lower is served first."""
+    kv_need_tokens: Tokens
+    """Most KV the inference is expected to hold."""
+    waited_s: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Tell the replica that the lease holds no more; what runs under it is stopped."""
+
+    replica_id: ReplicaId
+    lease_id: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Tell the ingress that the inference will not run."""
+
+    request_id: RequestId
+    ingress_id: IngressId
+    reason: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class EndApplication:
+    """The application is over: log it, count it, tell the ingress that opened it."""
+
+    application_id: ApplicationId
+    application_class: str
+    tenant: str
+    ingress_id: IngressId
+    outcome: Outcome
+    predicted_kv_token_time: KvTokenTime
+    kv_token_time: KvTokenTime
+    """What it really took."""
+    virtual_finish_time: VirtualTime
+    arrived_at: Seconds
+    first_dispatched_at: Seconds | None
+    ended_at: Seconds
+    inferences: int
+    failed: int
+    output_tokens: Tokens
+    settlements: int
+
+
+Action: TypeAlias = Grant | Abort | Refuse | EndApplication

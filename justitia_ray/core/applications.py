@@ -1,0 +1,139 @@
+"""The life of applications: arrival, idleness, weight, end."""
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import EndApplication
+from justitia_ray.core.deadlines import Lapse
+from justitia_ray.core.entities import Application, ApplicationState, Outcome
+from justitia_ray.core.order import Order
+from justitia_ray.core.state import State
+from justitia_ray.units import ApplicationId
+
+
+class Applications:
+    """Opens applications, notices when they fall idle, and ends them."""
+
+    def __init__(self, state: State, order: Order) -> None:
+        self._state = state
+        self._order = order
+        self._fell_idle: dict[ApplicationId, None] = {}
+
+    def arrive(self, event: ev.ApplicationArrived) -> None:
+        """Tag a new application (rule 6); one that is known only learns who speaks for it."""
+        known = self._state.applications.get(event.application_id)
+        if known is not None:
+            known.ingress_id = event.ingress_id
+            return
+        application = Application(
+            event.application_id,
+            event.application_class,
+            event.tenant,
+            event.weight,
+            event.predicted_kv_token_time,
+            event.ingress_id,
+            self._state.now,
+            self._state.next_sequence(),
+        )
+        self._state.applications[event.application_id] = application
+        self._order.fair_share.arrive(
+            event.application_id,
+            event.predicted_kv_token_time,
+            event.weight,
+            application.sequence,
+        )
+        self.fell_idle(application)
+
+    def adopt(self, application: Application) -> None:
+        """Put back an application from a snapshot, idle; its account is put back by the caller."""
+        self._state.applications[application.application_id] = application
+        self._state.sequence = max(self._state.sequence, application.sequence)
+        self._watch(application)
+
+    def close(self, event: ev.ApplicationClosed) -> None:
+        """Take no more inferences; end when nothing of it is left."""
+        application = self._state.applications.get(event.application_id)
+        if application is None:
+            return
+        application.state = ApplicationState.CLOSING
+        self._state.changed[event.application_id] = None
+        if application.is_idle:
+            self.end(application, Outcome.FINISHED)
+
+    def reweigh(self, event: ev.WeightChanged) -> None:
+        """Refund, take the new weight, charge."""
+        application = self._state.applications.get(event.application_id)
+        if application is None or application.weight == event.weight:
+            return
+        application.weight = event.weight
+        self._order.fair_share.reweigh(event.application_id, event.weight)
+        self._order.rekey([event.application_id])
+
+    def became_busy(self, application: Application) -> None:
+        """It submits an inference: charge again what a tool gap had refunded (rule 5)."""
+        application.idle_since = None
+        self._fell_idle.pop(application.application_id, None)
+        if self._order.fair_share.resume(application.application_id):
+            self._state.changed[application.application_id] = None
+
+    def inference_ended(self, application: Application) -> None:
+        """Look whether anything of it is left."""
+        self._state.changed[application.application_id] = None
+        if not application.is_idle:
+            return
+        if application.state is ApplicationState.CLOSING:
+            self.end(application, Outcome.FINISHED)
+        else:
+            self.fell_idle(application)
+
+    def fell_idle(self, application: Application) -> None:
+        """Nothing of it waits, is leased or runs."""
+        self._fell_idle[application.application_id] = None
+        self._state.changed[application.application_id] = None
+        self._watch(application)
+
+    def withdraw_idle(self) -> None:
+        """Rule 4, when the service of the report has been booked."""
+        for application_id in self._fell_idle:
+            self._order.fair_share.withdraw(application_id)
+        self._fell_idle.clear()
+
+    def is_overdue(self, application: Application) -> bool:
+        """Return whether it has been idle for as long as an application may be."""
+        since = application.idle_since
+        return since is not None and since + self._state.timeouts.application_s <= self._state.now
+
+    def end(self, application: Application, outcome: Outcome) -> None:
+        """Settle its account (rule 3) and report what it took."""
+        application_id = application.application_id
+        fair_share = self._order.fair_share
+        account = fair_share.accounts[application_id]
+        self._state.actions.append(
+            EndApplication(
+                application_id=application_id,
+                application_class=application.application_class,
+                tenant=application.tenant,
+                ingress_id=application.ingress_id,
+                outcome=outcome,
+                predicted_kv_token_time=application.predicted_kv_token_time,
+                kv_token_time=account.attained,
+                virtual_finish_time=fair_share.tag(application_id),
+                arrived_at=application.arrived_at,
+                first_dispatched_at=application.first_dispatched_at,
+                ended_at=self._state.now,
+                inferences=application.inferences,
+                failed=application.failed,
+                output_tokens=application.output_tokens,
+                settlements=account.settlements,
+            )
+        )
+        fair_share.settle(application_id)
+        del self._state.applications[application_id]
+        self._fell_idle.pop(application_id, None)
+        self._state.changed[application_id] = None
+
+    def _watch(self, application: Application) -> None:
+        application.idle_since = self._state.now
+        self._state.deadlines.set(
+            self._state.now + self._state.timeouts.application_s,
+            Lapse.APPLICATION,
+            application.application_id,
+        )

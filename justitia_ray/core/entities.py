@@ -1,0 +1,188 @@
+"""Applications, inferences, leases and replicas: data and the enums of their states."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from justitia_ray.units import (
+    ApplicationId,
+    InferenceId,
+    IngressId,
+    KvTokenTime,
+    LeaseId,
+    ReplicaId,
+    RequestId,
+    Seconds,
+    Tokens,
+)
+
+
+class InferenceState(StrEnum):
+    """Where an inference is; the moves between them are in `transitions`."""
+
+    WAITING = "waiting"
+    LEASED = "leased"
+    RUNNING = "running"
+    ENDED = "ended"
+
+
+class ApplicationState(StrEnum):
+    """Whether an application takes inferences."""
+
+    OPEN = "open"
+    CLOSING = "closing"
+    """Closed by its owner while inferences still wait or run."""
+
+
+class LeaseState(StrEnum):
+    """What is known of a lease."""
+
+    GRANTED = "granted"
+    RUNNING = "running"
+    """The payload reached the replica."""
+
+
+class Outcome(StrEnum):
+    """How an inference or an application ended; a metric label."""
+
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    """The engine answered with an error that a retry would repeat."""
+    EXPIRED = "expired"
+    """Its application, or its ingress, was not heard of for too long."""
+
+
+@dataclass(slots=True, eq=False)
+class Inference:
+    """One LLM call as the queue sees it: sizes, not text."""
+
+    request_id: RequestId
+    application_id: ApplicationId
+    inference_id: InferenceId
+    ingress_id: IngressId
+    prompt_tokens: Tokens
+    """Over all its sequences; corrected by the replica's count."""
+    predicted_output_tokens: Tokens
+    """Over all its sequences, at most `max_output_tokens`."""
+    max_output_tokens: Tokens
+    choices: int
+    """Sequences it runs (prompts times n)."""
+    submitted_at: Seconds
+    sequence: int
+    state: InferenceState = InferenceState.WAITING
+    lease_id: LeaseId | None = None
+    output_tokens: Tokens = 0
+    """High-water mark over all attempts: tokens recomputed are not service."""
+    attained: KvTokenTime = 0
+    """Service metered so far, h(p, output_tokens); never falls."""
+    attempts: int = 0
+
+    @property
+    def order(self) -> tuple[Seconds, int]:
+        """Place inside its application: first submitted first, a re-queued one where it was."""
+        return (self.submitted_at, self.sequence)
+
+
+@dataclass(slots=True, eq=False)
+class Application:
+    """A set of inferences whose result is wanted together."""
+
+    application_id: ApplicationId
+    application_class: str
+    tenant: str
+    weight: float
+    predicted_kv_token_time: KvTokenTime
+    ingress_id: IngressId
+    """Who opened it, and is told when it ends."""
+    arrived_at: Seconds
+    sequence: int
+    state: ApplicationState = ApplicationState.OPEN
+    waiting: deque[Inference] = field(default_factory=deque)
+    """In the order of `Inference.order`."""
+    in_flight: set[RequestId] = field(default_factory=set)
+    """Leased or running."""
+    claimed: set[RequestId] = field(default_factory=set)
+    """Said to hold a lease of an earlier scheduler, which no replica has confirmed yet."""
+    idle_since: Seconds | None = None
+    inferences: int = 0
+    """Ended so far."""
+    output_tokens: Tokens = 0
+    """Of ended inferences."""
+    first_dispatched_at: Seconds | None = None
+    failed: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing of it waits, is leased or runs."""
+        return not self.waiting and not self.in_flight and not self.claimed
+
+    def enqueue(self, inference: Inference) -> None:
+        """Put an inference where its order says: the end for a new one, its old place otherwise."""
+        later: list[Inference] = []
+        while self.waiting and self.waiting[-1].order > inference.order:
+            later.append(self.waiting.pop())
+        self.waiting.append(inference)
+        self.waiting.extend(reversed(later))
+
+
+@dataclass(slots=True)
+class Lease:
+    """The right of one inference to run on one replica."""
+
+    lease_id: LeaseId
+    request_id: RequestId
+    replica_id: ReplicaId
+    granted_at: Seconds
+    priority: int
+    """For the engine: lower is served first."""
+    state: LeaseState = LeaseState.GRANTED
+
+
+@dataclass(slots=True)
+class Footprint:
+    """KV memory of one lease on its replica, now and to come."""
+
+    context_tokens: Tokens
+    """Prompt and generated tokens of all its sequences."""
+    remaining_tokens: Tokens
+    """Output tokens still expected, over all its sequences."""
+    choices: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaCapacity:
+    """What a replica can hold."""
+
+    kv_tokens: Tokens
+    block_size: Tokens = 1
+    max_num_seqs: int = 256
+
+
+@dataclass(slots=True)
+class Replica:
+    """A replica as the scheduler knows it."""
+
+    replica_id: ReplicaId
+    capacity: ReplicaCapacity
+    heard_at: Seconds
+    pulling: bool = True
+    """It asks for work; false while an answer is on its way to it."""
+    draining: bool = False
+    leases: dict[LeaseId, Footprint] = field(default_factory=dict)
+    unaccounted_tokens: Tokens = 0
+    """KV in use by its gauge beyond what its leases explain, e.g. an aborted call not yet freed."""
+
+    @property
+    def sequences(self) -> int:
+        """Sequences under lease."""
+        return sum(footprint.choices for footprint in self.leases.values())
+
+    @property
+    def context_tokens(self) -> Tokens:
+        """KV held by its leases, whole blocks."""
+        block = self.capacity.block_size
+        return sum(
+            footprint.context_tokens + footprint.choices * (block - 1)
+            for footprint in self.leases.values()
+        )

@@ -1,0 +1,178 @@
+"""What can happen to the scheduler, as facts. All are frozen; sizes in tokens, times in seconds."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.units import (
+    ApplicationId,
+    InferenceId,
+    IngressId,
+    KvTokenTime,
+    LeaseId,
+    ReplicaId,
+    RequestId,
+    Seconds,
+    Tokens,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationArrived:
+    """An application was opened. Repeating it is harmless."""
+
+    application_id: ApplicationId
+    application_class: str
+    tenant: str
+    weight: float
+    predicted_kv_token_time: KvTokenTime
+    ingress_id: IngressId
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationClosed:
+    """Its owner will submit no more; what waits or runs goes on to its end."""
+
+    application_id: ApplicationId
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationCancelled:
+    """Its owner wants nothing of it any more."""
+
+    application_id: ApplicationId
+
+
+@dataclass(frozen=True, slots=True)
+class WeightChanged:
+    """The application's weight is another from now on."""
+
+    application_id: ApplicationId
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceSubmitted:
+    """An inference wants to run. Repeating it is harmless."""
+
+    request_id: RequestId
+    application_id: ApplicationId
+    inference_id: InferenceId
+    ingress_id: IngressId
+    prompt_tokens: Tokens
+    predicted_output_tokens: Tokens
+    max_output_tokens: Tokens
+    choices: int = 1
+    again: bool = False
+    """It had been submitted to an earlier scheduler."""
+    age_s: Seconds = 0.0
+    """How long ago it was first submitted."""
+    lease_id: LeaseId | None = None
+    """The lease it holds from an earlier scheduler."""
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceCancelled:
+    """Its caller is gone."""
+
+    request_id: RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRefused:
+    """The ingress could not use a lease."""
+
+    lease_id: LeaseId
+    replica_id: ReplicaId
+    replica_gone: bool
+    """The replica takes no calls any more: nothing else is leased to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseProgress:
+    """What a lease has used so far, over all its sequences."""
+
+    lease_id: LeaseId
+    prompt_tokens: Tokens
+    """As the engine counts them; 0 while it does not know."""
+    output_tokens: Tokens
+    running: bool
+    """Its payload has reached the replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseFinished:
+    """The last word on a lease."""
+
+    lease_id: LeaseId
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    outcome: Outcome | None
+    """None: the engine died under it, and the inference waits again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaPulled:
+    """A replica asks for work: heartbeat, metering and completions in one."""
+
+    replica_id: ReplicaId
+    capacity: ReplicaCapacity
+    free_kv_tokens: Tokens
+    """By its own gauge."""
+    progress: tuple[LeaseProgress, ...] = ()
+    """Every lease that it holds."""
+    finished: tuple[LeaseFinished, ...] = ()
+    draining: bool = False
+    """It will take no new lease."""
+
+
+@dataclass(frozen=True, slots=True)
+class PullAnswered:
+    """The answer to a replica's pull is on its way; it is asked no more until it pulls again."""
+
+    replica_id: ReplicaId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLost:
+    """A replica is known to be dead."""
+
+    replica_id: ReplicaId
+
+
+@dataclass(frozen=True, slots=True)
+class IngressHeard:
+    """An ingress called."""
+
+    ingress_id: IngressId
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChanged:
+    """The order is another from now on; the queue stays."""
+
+    policy: str
+    options: tuple[tuple[str, object], ...] = ()
+    admission: str = "peak"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """Time went by and nothing else happened."""
+
+
+Event: TypeAlias = (
+    ApplicationArrived
+    | ApplicationClosed
+    | ApplicationCancelled
+    | WeightChanged
+    | InferenceSubmitted
+    | InferenceCancelled
+    | LeaseRefused
+    | ReplicaPulled
+    | PullAnswered
+    | ReplicaLost
+    | IngressHeard
+    | PolicyChanged
+    | DeadlinePassed
+)

@@ -1,0 +1,216 @@
+"""When applications are charged, served, refunded: the clock rules, for the two clocks.
+
+`ServedShare` (ours, the default) moves V by the service that the replicas really delivered, and
+settles each account against what its application attained. `NominalShare` is the paper's: V moves
+at the nominal rate of the machine while anybody is active, and a tag never changes.
+
+Served clock, for each report of a replica, in this order (`att` attained, `chg` charged so far):
+
+1. att += δ; while att > chg: charge(chg), and chg doubles;
+2. serve(Σδ);
+3. finished, cancelled or expired: refund(chg − att), chg = att;
+4. nothing waiting, leased or running (a tool gap): refund(chg − att), it is *withdrawn*;
+5. its next submission: charge(chg − att);
+6. arrivals: chg = max(2, Ĉ), charge(chg).
+
+Rules 1 and 3 are *settling*: a mispredicted giant keeps its place for at most twice its charge and
+what it has in flight. Without rule 3 a served clock starves: service that GPS gave an application
+which never needed it would hold V back for everybody else. Rules 4 and 5 take the credit from
+applications that wait for their tools.
+
+Invariant: Σ over active of w·(F − V) = Σ over not withdrawn of (chg − att).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from justitia_ray.core.virtual_clock import VirtualClock
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, VirtualTime
+
+MINIMUM_CHARGE: KvTokenTime = 2
+"""Least charge of an arrival: one token of output after one of prompt costs as much."""
+
+
+@dataclass(slots=True)
+class Account:
+    """What an application was charged and what it has had."""
+
+    weight: float
+    sequence: int
+    charged: KvTokenTime
+    attained: KvTokenTime = 0
+    withdrawn: bool = False
+    settlements: int = 0
+    """How often rule 1 doubled the charge."""
+
+
+class FairShare(Protocol):
+    """Accounts of all live applications, and the clock that they move."""
+
+    clock: VirtualClock
+    accounts: dict[ApplicationId, Account]
+
+    def advance(self, now: Seconds) -> None:
+        """Let time pass until `now`."""
+
+    def set_rate(self, kv_tokens: int, now: Seconds) -> None:
+        """Learn the KV memory of all replicas together, from `now` on."""
+
+    def arrive(
+        self, application_id: ApplicationId, cost: KvTokenTime, weight: float, sequence: int
+    ) -> None:
+        """Open an account with a predicted cost."""
+
+    def deliver(
+        self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
+    ) -> list[ApplicationId]:
+        """Book one report's service; return the applications whose tag changed."""
+
+    def withdraw(self, application_id: ApplicationId) -> None:
+        """The application has nothing waiting, leased or running."""
+
+    def resume(self, application_id: ApplicationId) -> bool:
+        """The application submits; return whether its tag changed."""
+
+    def settle(self, application_id: ApplicationId) -> None:
+        """The application ended: close its account."""
+
+    def reweigh(self, application_id: ApplicationId, weight: float) -> None:
+        """Change the weight of an account."""
+
+    def tag(self, application_id: ApplicationId) -> VirtualTime:
+        """Return the virtual finish time F of an account."""
+
+
+class ServedShare:
+    """Accounts under the clock that moves by delivered service."""
+
+    def __init__(self, clock: VirtualClock | None = None) -> None:
+        self.clock = clock if clock is not None else VirtualClock()
+        self.accounts: dict[ApplicationId, Account] = {}
+
+    def advance(self, now: Seconds) -> None:
+        """Time alone changes nothing: only service moves V."""
+
+    def set_rate(self, kv_tokens: int, now: Seconds) -> None:
+        """The rate is whatever the replicas deliver."""
+
+    def arrive(
+        self, application_id: ApplicationId, cost: KvTokenTime, weight: float, sequence: int
+    ) -> None:
+        """Charge max(2, Ĉ) (rule 6)."""
+        charge = max(MINIMUM_CHARGE, cost)
+        self.accounts[application_id] = Account(weight, sequence, charge)
+        self.clock.charge(application_id, charge, weight, sequence)
+
+    def deliver(
+        self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
+    ) -> list[ApplicationId]:
+        """Book one report's service (rules 1 and 2); return the applications recharged."""
+        total: KvTokenTime = 0
+        recharged: list[ApplicationId] = []
+        for application_id, amount in deliveries:
+            account = self.accounts[application_id]
+            account.attained += amount
+            total += amount
+            while account.attained > account.charged:
+                self._charge(application_id, account, account.charged)
+                account.charged *= 2
+                account.settlements += 1
+                recharged.append(application_id)
+        self.clock.serve(total)
+        return recharged
+
+    def withdraw(self, application_id: ApplicationId) -> None:
+        """Refund what is left of the charge while the application is away (rule 4)."""
+        account = self.accounts[application_id]
+        if not account.withdrawn:
+            account.withdrawn = True
+            self.clock.refund(application_id, account.charged - account.attained)
+
+    def resume(self, application_id: ApplicationId) -> bool:
+        """Charge again what was refunded (rule 5); return whether it was."""
+        account = self.accounts[application_id]
+        if not account.withdrawn:
+            return False
+        account.withdrawn = False
+        self._charge(application_id, account, account.charged - account.attained)
+        return True
+
+    def settle(self, application_id: ApplicationId) -> None:
+        """Refund what was charged and not attained (rule 3), and close the account."""
+        self.withdraw(application_id)
+        del self.accounts[application_id]
+        self.clock.release(application_id)
+
+    def reweigh(self, application_id: ApplicationId, weight: float) -> None:
+        """Refund, take the new weight, charge."""
+        account = self.accounts[application_id]
+        was_withdrawn = account.withdrawn
+        self.withdraw(application_id)
+        account.weight = weight
+        session = self.clock.session(application_id)
+        session_owed = session.weight * max(0, session.finish - self.clock.virtual_time)
+        if session_owed:
+            # Served ahead of GPS: the rest of its tag is debt, kept at the new weight.
+            self.clock.refund(application_id, session_owed)
+            self.clock.reweigh(application_id, weight)
+            self.clock.charge(application_id, session_owed, weight, account.sequence)
+        else:
+            self.clock.reweigh(application_id, weight)
+        if not was_withdrawn:
+            self.resume(application_id)
+
+    def tag(self, application_id: ApplicationId) -> VirtualTime:
+        """Return the virtual finish time F of an account."""
+        return self.clock.session(application_id).finish
+
+    def _charge(self, application_id: ApplicationId, account: Account, amount: KvTokenTime) -> None:
+        self.clock.charge(application_id, amount, account.weight, account.sequence)
+
+
+class NominalShare(ServedShare):
+    """Accounts under the paper's clock: V moves with time, at M per iteration (v1, Eq. 2).
+
+    The rate is in token·iterations per second: M tokens of KV memory over an iteration of
+    `iteration_s`. A clock that forgets the iterations turns the order into shortest-job-first.
+    """
+
+    def __init__(self, iteration_s: Seconds, clock: VirtualClock | None = None) -> None:
+        super().__init__(clock)
+        self._iteration_s = iteration_s
+        self._rate: float = 0
+        self._advanced_to: Seconds | None = None
+
+    def advance(self, now: Seconds) -> None:
+        """Move V by the nominal service since the last call."""
+        if self._advanced_to is not None and now > self._advanced_to:
+            self.clock.serve((now - self._advanced_to) * self._rate)
+        self._advanced_to = now if self._advanced_to is None else max(self._advanced_to, now)
+
+    def set_rate(self, kv_tokens: int, now: Seconds) -> None:
+        """Serve at the rate of `kv_tokens` of KV memory from `now` on."""
+        self.advance(now)
+        self._rate = kv_tokens / self._iteration_s
+
+    def deliver(
+        self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
+    ) -> list[ApplicationId]:
+        """Book what was attained; neither V nor a tag changes."""
+        for application_id, amount in deliveries:
+            self.accounts[application_id].attained += amount
+        return []
+
+    def withdraw(self, application_id: ApplicationId) -> None:
+        """Nothing: the paper keeps an application in GPS through its tool gaps."""
+
+    def reweigh(self, application_id: ApplicationId, weight: float) -> None:
+        """Keep what GPS still owes, at the new weight."""
+        account = self.accounts[application_id]
+        session = self.clock.session(application_id)
+        owed = session.weight * max(0, session.finish - self.clock.virtual_time)
+        account.weight = weight
+        self.clock.refund(application_id, owed)
+        self.clock.reweigh(application_id, weight)
+        self.clock.charge(application_id, owed, weight, account.sequence)

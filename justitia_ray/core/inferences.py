@@ -1,0 +1,127 @@
+"""The life of inferences: submitted, claimed, waiting again, ended."""
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Refusal, Refuse
+from justitia_ray.core.applications import Applications
+from justitia_ray.core.entities import (
+    Application,
+    ApplicationState,
+    Inference,
+    InferenceState,
+    Outcome,
+)
+from justitia_ray.core.leases import Leases
+from justitia_ray.core.order import Order
+from justitia_ray.core.recovery import Recovery
+from justitia_ray.core.state import State
+from justitia_ray.core.transitions import move
+
+
+class Inferences:
+    """Every inference goes in here once and out here once."""
+
+    def __init__(
+        self,
+        state: State,
+        order: Order,
+        applications: Applications,
+        leases: Leases,
+        recovery: Recovery,
+    ) -> None:
+        self._state = state
+        self._order = order
+        self._applications = applications
+        self._leases = leases
+        self._recovery = recovery
+
+    def submit(self, event: ev.InferenceSubmitted) -> Inference | None:
+        """Let a new inference wait; return it instead if it claims a lease of old.
+
+        Submitting one that is known changes nothing.
+        """
+        state = self._state
+        if event.request_id in state.inferences:
+            return None
+        application = state.applications.get(event.application_id)
+        refusal = _refusal(application, event)
+        if application is None or refusal is not None:
+            reason = refusal if refusal is not None else Refusal.UNKNOWN_APPLICATION
+            state.actions.append(Refuse(event.request_id, event.ingress_id, reason))
+            return None
+        inference = Inference(
+            request_id=event.request_id,
+            application_id=event.application_id,
+            inference_id=event.inference_id,
+            ingress_id=event.ingress_id,
+            prompt_tokens=event.prompt_tokens,
+            predicted_output_tokens=min(event.predicted_output_tokens, event.max_output_tokens),
+            max_output_tokens=event.max_output_tokens,
+            choices=event.choices,
+            submitted_at=state.now - event.age_s,
+            sequence=state.next_sequence(),
+        )
+        state.inferences[event.request_id] = inference
+        self._applications.became_busy(application)
+        if event.lease_id is not None:
+            return inference
+        self.wait(inference)
+        return None
+
+    def wait(self, inference: Inference) -> None:
+        """Put an inference into the queue, at its place in its application."""
+        application = self._state.applications[inference.application_id]
+        application.claimed.discard(inference.request_id)
+        application.enqueue(inference)
+        self._order.rekey(self._order.policy.submitted(application, inference))
+        self._order.queue.touch(application)
+
+    def requeue(self, inference: Inference) -> None:
+        """Take an inference from its replica and let it wait again."""
+        self._leases.release(inference)
+        move(inference, InferenceState.WAITING)
+        self.wait(inference)
+
+    def cancel(self, event: ev.InferenceCancelled) -> None:
+        """Its caller is gone."""
+        inference = self._state.inferences.get(event.request_id)
+        if inference is not None:
+            self.end(inference, Outcome.CANCELLED)
+
+    def end(self, inference: Inference, outcome: Outcome) -> None:
+        """Take an inference to its end from whatever state it is in."""
+        application = self._state.applications[inference.application_id]
+        if inference.lease_id is not None:
+            lease = self._leases.release(inference)
+            if outcome in (Outcome.CANCELLED, Outcome.EXPIRED):
+                self._leases.abort(lease)
+        elif inference.request_id in application.claimed:
+            application.claimed.discard(inference.request_id)
+            self._recovery.unclaim(inference.request_id)
+        else:
+            application.waiting.remove(inference)
+            self._order.queue.touch(application)
+        move(inference, InferenceState.ENDED)
+        del self._state.inferences[inference.request_id]
+        application.inferences += 1
+        application.output_tokens += inference.output_tokens
+        application.failed += outcome is Outcome.FAILED
+        self._order.rekey(self._order.policy.ended(application, inference))
+        self._applications.inference_ended(application)
+
+    def stop_application(self, application: Application, outcome: Outcome, reason: Refusal) -> None:
+        """End an application with all that waits or runs of it."""
+        application.state = ApplicationState.OPEN  # so that its last inference does not end it
+        held = [*application.in_flight, *application.claimed]
+        for inference in [*application.waiting, *(self._state.inferences[r] for r in held)]:
+            refuse = Refuse(inference.request_id, inference.ingress_id, reason)
+            self._state.actions.append(refuse)
+            self.end(inference, outcome)
+        self._applications.end(application, outcome)
+
+
+def _refusal(application: Application | None, event: ev.InferenceSubmitted) -> Refusal | None:
+    if application is None:
+        return Refusal.UNKNOWN_APPLICATION
+    if application.state is not ApplicationState.OPEN and not event.again:
+        return Refusal.APPLICATION_CLOSED
+    return None

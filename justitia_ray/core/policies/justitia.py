@@ -1,0 +1,32 @@
+"""Justitia: applications in the order of their completion under GPS (v1, Sec. IV-C, Alg. 1)."""
+
+import struct
+
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.policies.base import Key, PolicyBase
+
+
+class JustitiaPolicy(PolicyBase):
+    """Smallest (F, arrival sequence) first; the first application is given all it can use."""
+
+    def key(self, application: Application, head: Inference) -> Key:
+        """Return (F, arrival sequence)."""
+        return (self.fair_share.tag(application.application_id), application.sequence)
+
+    def engine_priority(self, application: Application, grant_sequence: int) -> int:
+        """Return F as an integer of the same rank, so that the engine's own order is ours."""
+        return rank_preserving_integer(self.fair_share.tag(application.application_id))
+
+
+def rank_preserving_integer(value: float) -> int:
+    """Map a non-negative float to a 63-bit integer: a < b if and only if map(a) < map(b).
+
+    The bit pattern of a non-negative IEEE double rises with its value.
+
+    Raises:
+        ValueError: If the value is negative or not a number.
+    """
+    if not value >= 0:
+        raise ValueError(f"a tag must be >= 0, got {value}")
+    bits: int = struct.unpack(">q", struct.pack(">d", float(value)))[0]
+    return bits

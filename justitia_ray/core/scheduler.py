@@ -1,0 +1,206 @@
+"""SchedulerCore: events in, actions out; the only writer of scheduling state.
+
+Synchronous and pure: it imports neither Ray nor asyncio nor a clock, and `now` is an argument. The
+scheduler actor, the simulator and the replay of recorded events drive this same class.
+
+One event is handled in this order: lapses due by now, the event itself, withdrawal of applications
+that fell idle, then grants while the first in order fits somewhere.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, Refusal
+from justitia_ray.core.admission import ADMISSIONS, Admission, kv_need_tokens
+from justitia_ray.core.applications import Applications
+from justitia_ray.core.deadlines import Lapse
+from justitia_ray.core.entities import ApplicationState, Outcome
+from justitia_ray.core.inferences import Inferences
+from justitia_ray.core.leases import Leases
+from justitia_ray.core.order import Order
+from justitia_ray.core.recovery import Recovery
+from justitia_ray.core.replicas import Replicas
+from justitia_ray.core.state import State, Timeouts
+from justitia_ray.errors import ConfigError
+from justitia_ray.units import ApplicationId, IngressId, ReplicaId, Seconds, VirtualTime
+
+
+class SchedulerCore:
+    """The queue, the accounts and the leases of one model's replicas."""
+
+    def __init__(
+        self,
+        policy: str = "justitia",
+        policy_options: Mapping[str, object] | None = None,
+        admission: str = "peak",
+        timeouts: Timeouts | None = None,
+        lease_prefix: str = "",
+    ) -> None:
+        """Start with an empty queue.
+
+        Args:
+            policy: A name from `justitia_ray.core.policies.POLICIES`.
+            policy_options: Its options.
+            admission: `peak` (no recomputation) or `prompt` (vLLM's rule).
+            timeouts: When silence is taken for absence.
+            lease_prefix: Put before lease ids, so that no two schedulers give out the same.
+
+        Raises:
+            ConfigError: If a name or an option is not one of those allowed.
+        """
+        fits = _admission(admission)
+        self.admission_name = admission
+        self.state = State(timeouts if timeouts is not None else Timeouts(), lease_prefix)
+        self.order = Order(self.state, policy, policy_options or {})
+        self.recovery = Recovery()
+        self.applications = Applications(self.state, self.order)
+        self._leases = Leases(self.state, self.order, fits)
+        self._inferences = Inferences(
+            self.state, self.order, self.applications, self._leases, self.recovery
+        )
+        self._replicas = Replicas(
+            self.state, self.order, self._leases, self._inferences, self.recovery
+        )
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            ev.ApplicationArrived: self._application_arrived,
+            ev.ApplicationClosed: self.applications.close,
+            ev.ApplicationCancelled: self._application_cancelled,
+            ev.WeightChanged: self.applications.reweigh,
+            ev.InferenceSubmitted: self._inference_submitted,
+            ev.InferenceCancelled: self._inferences.cancel,
+            ev.LeaseRefused: self._replicas.refused,
+            ev.ReplicaPulled: self._replicas.pulled,
+            ev.PullAnswered: self._replicas.answered,
+            ev.ReplicaLost: lambda event: self._replicas.lost(event.replica_id),
+            ev.IngressHeard: lambda event: self._hear_ingress(event.ingress_id),
+            ev.PolicyChanged: self._policy_changed,
+            ev.DeadlinePassed: lambda event: None,
+        }
+        self._lapses: dict[Lapse, Callable[[str], None]] = {
+            Lapse.LEASE: self._lease_lapsed,
+            Lapse.REPLICA: self._replicas.lapsed,
+            Lapse.INGRESS: self._ingress_lapsed,
+            Lapse.APPLICATION: self._application_lapsed,
+            Lapse.RECOVERY: lambda name: None,  # looked at before every grant
+            Lapse.CLAIM: self._replicas.unclaimed,
+        }
+
+    def handle(self, event: ev.Event, now: Seconds) -> list[Action]:
+        """Take in what happened and return what is to be done, in order.
+
+        Args:
+            event: One of `justitia_ray.core.events`.
+            now: The driver's clock, in seconds; an instant before the last one counts as the last.
+
+        Raises:
+            ConfigError: If a `PolicyChanged` names what does not exist; the order stays as it was.
+        """
+        state = self.state
+        state.now = now = max(now, state.now)
+        state.actions = []
+        self.order.fair_share.advance(now)
+        for lapse, name in state.deadlines.due(now):
+            self._lapses[lapse](name)
+        self._handlers[type(event)](event)
+        self.applications.withdraw_idle()
+        self._grant()
+        return state.actions
+
+    def next_deadline(self) -> Seconds | None:
+        """Return the instant by which to call with `DeadlinePassed`, or None."""
+        return self.state.deadlines.next()
+
+    def take_changed(self) -> list[ApplicationId]:
+        """Return the applications whose durable record changed since the last call."""
+        for application_id in self.order.fair_share.clock.take_forgotten():
+            self.state.changed[application_id] = None
+        changed, self.state.changed = list(self.state.changed), {}
+        return changed
+
+    def tag(self, application_id: ApplicationId) -> VirtualTime:
+        """Return F of a live application.
+
+        Raises:
+            KeyError: If no such application is live.
+        """
+        return self.order.fair_share.tag(application_id)
+
+    def recover(self, replicas: Iterable[ReplicaId], now: Seconds) -> None:
+        """Take office after another scheduler: hold grants until these replicas have reported."""
+        self.state.now = now
+        until = now + self.state.timeouts.recovery_s
+        self.recovery.hold(replicas, until)
+        self.state.deadlines.set(until, Lapse.RECOVERY, "")
+
+    def backlog_kv_tokens(self) -> int:
+        """Return the KV that all waiting inferences would need at once. O(waiting)."""
+        return sum(
+            kv_need_tokens(inference, 1)
+            for application in self.state.applications.values()
+            for inference in application.waiting
+        )
+
+    def _grant(self) -> None:
+        if self.recovery.complete(self.state.now):
+            for request_id in self.recovery.finish():
+                self._inferences.wait(self.state.inferences[request_id])
+        if not self.recovery.holding:
+            self._leases.grant_all()
+
+    def _application_arrived(self, event: ev.ApplicationArrived) -> None:
+        self._hear_ingress(event.ingress_id)
+        self.applications.arrive(event)
+
+    def _application_cancelled(self, event: ev.ApplicationCancelled) -> None:
+        application = self.state.applications.get(event.application_id)
+        if application is not None:
+            self._inferences.stop_application(
+                application, Outcome.CANCELLED, Refusal.APPLICATION_CANCELLED
+            )
+
+    def _inference_submitted(self, event: ev.InferenceSubmitted) -> None:
+        self._hear_ingress(event.ingress_id)
+        claimant = self._inferences.submit(event)
+        if claimant is not None and event.lease_id is not None:
+            self._replicas.claim(claimant, event.lease_id)
+
+    def _policy_changed(self, event: ev.PolicyChanged) -> None:
+        fits = _admission(event.admission)
+        self.order.change(event.policy, dict(event.options))
+        self.admission_name, self._leases.fits = event.admission, fits
+
+    def _hear_ingress(self, ingress_id: IngressId) -> None:
+        state = self.state
+        if ingress_id not in state.ingresses:
+            state.deadlines.set(state.now + state.timeouts.ingress_s, Lapse.INGRESS, ingress_id)
+        state.ingresses[ingress_id] = state.now
+
+    def _lease_lapsed(self, lease_id: str) -> None:
+        inference = self._leases.lapsed(lease_id)
+        if inference is not None:
+            self._inferences.requeue(inference)
+
+    def _ingress_lapsed(self, ingress_id: str) -> None:
+        due = self.state.ingresses[ingress_id] + self.state.timeouts.ingress_s
+        if due > self.state.now:
+            self.state.deadlines.set(due, Lapse.INGRESS, ingress_id)
+            return
+        del self.state.ingresses[ingress_id]
+        orphans = [i for i in self.state.inferences.values() if i.ingress_id == ingress_id]
+        for inference in orphans:
+            self._inferences.end(inference, Outcome.EXPIRED)
+
+    def _application_lapsed(self, application_id: str) -> None:
+        application = self.state.applications.get(application_id)
+        if application is None or not self.applications.is_overdue(application):
+            return
+        closing = application.state is ApplicationState.CLOSING
+        outcome = Outcome.FINISHED if closing else Outcome.EXPIRED
+        self._inferences.stop_application(application, outcome, Refusal.APPLICATION_EXPIRED)
+
+
+def _admission(name: str) -> Admission:
+    if name not in ADMISSIONS:
+        raise ConfigError(f"admission: {name!r} is not one of {', '.join(ADMISSIONS)}")
+    return ADMISSIONS[name]

@@ -1,0 +1,59 @@
+"""What the rooms of the core share: the entities by id, the instant, and the actions so far."""
+
+from dataclasses import dataclass, field
+
+from justitia_ray.core.actions import Action
+from justitia_ray.core.deadlines import Deadlines
+from justitia_ray.core.entities import Application, Inference, Lease, Replica
+from justitia_ray.units import (
+    ApplicationId,
+    IngressId,
+    LeaseId,
+    ReplicaId,
+    RequestId,
+    Seconds,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """When silence is taken for absence, in seconds."""
+
+    lease_s: Seconds = 5.0
+    """A lease whose payload has not reached its replica lapses."""
+    replica_s: Seconds = 4.0
+    """A replica that has not pulled is lost: re-leasing within 5 s is the target."""
+    ingress_s: Seconds = 30.0
+    """An ingress that has not called is lost; its long-polls take 20 s."""
+    application_s: Seconds = 600.0
+    """An open application with nothing to do ends."""
+    recovery_s: Seconds = 3.0
+    """A new scheduler waits so long for the replicas that it knows of."""
+
+
+@dataclass(slots=True)
+class State:
+    """The entities. Rooms change them; `scheduler` decides which room an event goes to."""
+
+    timeouts: Timeouts
+    lease_prefix: str = ""
+    now: Seconds = 0.0
+    sequence: int = 0
+    grants: int = 0
+    late_reports: int = 0
+    """Reports about leases that had ended: counted and dropped."""
+    applications: dict[ApplicationId, Application] = field(default_factory=dict)
+    inferences: dict[RequestId, Inference] = field(default_factory=dict)
+    leases: dict[LeaseId, Lease] = field(default_factory=dict)
+    replicas: dict[ReplicaId, Replica] = field(default_factory=dict)
+    ingresses: dict[IngressId, Seconds] = field(default_factory=dict)
+    """When each was last heard of."""
+    deadlines: Deadlines = field(default_factory=Deadlines)
+    actions: list[Action] = field(default_factory=list)
+    changed: dict[ApplicationId, None] = field(default_factory=dict)
+    """Applications whose durable record changed, in order."""
+
+    def next_sequence(self) -> int:
+        """Return the next arrival number, of applications and inferences alike."""
+        self.sequence += 1
+        return self.sequence

@@ -1,0 +1,194 @@
+"""The GPS active set and its virtual time V; nothing else touches virtual time.
+
+GPS (generalised processor sharing) serves every active session in proportion to its weight at every
+instant. V is the service that one unit of weight has received. A session charged x at weight w gets
+the tag F = max(F, V) + x/w and is active while F > V (Justitia v1, Sec. IV-C, Eq. 2).
+
+The clock has three verbs (charge, serve, refund) and no notion of time or of applications' lives:
+who calls them, and when, is `fair_share`. Arithmetic is that of its arguments, so that the tests
+run it in exact fractions against a fluid model.
+"""
+
+import heapq
+from dataclasses import dataclass
+
+from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
+
+
+@dataclass(slots=True)
+class Session:
+    """One GPS session: an application, as the fluid server sees it."""
+
+    finish: VirtualTime
+    """The tag F: V at which GPS will have served all that was charged."""
+    weight: float
+    sequence: int
+    """Arrival order, the tie-break of equal tags."""
+    active: bool = False
+    released: bool = False
+    """Its application is gone: the session is forgotten when GPS is done with it."""
+
+
+class VirtualClock:
+    """V, the tags and the set of active sessions. Every verb is O(log N), amortised."""
+
+    def __init__(self, virtual_time: VirtualTime = 0) -> None:
+        self._virtual_time = virtual_time
+        self._sessions: dict[ApplicationId, Session] = {}
+        self._departures: list[tuple[VirtualTime, int, ApplicationId]] = []
+        self._active_weight: float = 0
+        self._active_count = 0
+        self._forgotten: list[ApplicationId] = []
+
+    @property
+    def virtual_time(self) -> VirtualTime:
+        """V now; never falls, and rests while nobody is active."""
+        return self._virtual_time
+
+    @property
+    def active_weight(self) -> float:
+        """Sum of the weights of the active sessions."""
+        return self._active_weight
+
+    def __contains__(self, session_id: ApplicationId) -> bool:
+        return session_id in self._sessions
+
+    def session(self, session_id: ApplicationId) -> Session:
+        """Return the session, for reading.
+
+        Raises:
+            KeyError: If the clock does not know it (any more).
+        """
+        return self._sessions[session_id]
+
+    def sessions(self) -> dict[ApplicationId, Session]:
+        """Return all sessions by id, in order of their first charge."""
+        return dict(self._sessions)
+
+    def backlog(self) -> KvTokenTime:
+        """Return what GPS still owes: Σ w·(F − V) over the active sessions. O(N)."""
+        return sum(
+            (
+                s.weight * (s.finish - self._virtual_time)
+                for s in self._sessions.values()
+                if s.active
+            ),
+            start=0,
+        )
+
+    def charge(
+        self, session_id: ApplicationId, amount: KvTokenTime, weight: float, sequence: int
+    ) -> None:
+        """Let the session ask for `amount` more: F = max(F, V) + amount/w.
+
+        The weight and the sequence of a session that the clock knows stay as they are.
+        """
+        session = self._sessions.get(session_id)
+        if session is None:
+            session = Session(self._virtual_time, weight, sequence)
+            self._sessions[session_id] = session
+        session.finish = max(session.finish, self._virtual_time) + amount / session.weight
+        self._place(session_id, session)
+
+    def serve(self, amount: KvTokenTime) -> None:
+        """Share `amount` of service among the active sessions, departure by departure."""
+        while amount > 0:
+            self._drop_stale_departures()
+            if not self._departures:
+                return
+            finish, _, session_id = self._departures[0]
+            until_departure = (finish - self._virtual_time) * self._active_weight
+            if until_departure > amount:
+                self._virtual_time += amount / self._active_weight
+                return
+            self._virtual_time = finish
+            amount -= until_departure
+            heapq.heappop(self._departures)
+            self._deactivate(session_id, self._sessions[session_id])
+
+    def refund(self, session_id: ApplicationId, amount: KvTokenTime) -> None:
+        """Take back `amount` of an earlier charge.
+
+        What GPS has not yet served lowers F; the rest had been given to this session too much, and
+        goes to the others as service.
+        """
+        session = self._sessions[session_id]
+        ahead = session.weight * max(0, session.finish - self._virtual_time)
+        unserved = min(amount, ahead)
+        if amount < ahead:
+            session.finish -= unserved / session.weight
+        else:  # exactly V, whatever the rounding of the line above
+            session.finish = min(session.finish, self._virtual_time)
+        self._place(session_id, session)
+        self.serve(amount - unserved)
+
+    def release(self, session_id: ApplicationId) -> None:
+        """Forget the session as soon as GPS is done with it: now, or when V reaches its tag."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return
+        session.released = True
+        if not session.active:
+            self._forget(session_id)
+
+    def reweigh(self, session_id: ApplicationId, weight: float) -> None:
+        """Change the weight of a session that GPS owes nothing.
+
+        Raises:
+            ValueError: If the session is active: refund, reweigh, charge.
+        """
+        session = self._sessions[session_id]
+        if session.active:
+            raise ValueError(f"session {session_id} is active; refund it before a weight change")
+        session.weight = weight
+
+    def restore_session(
+        self,
+        session_id: ApplicationId,
+        finish: VirtualTime,
+        weight: float,
+        sequence: int,
+        *,
+        released: bool,
+    ) -> None:
+        """Put back a session from a snapshot taken at this clock's V."""
+        session = Session(finish, weight, sequence)
+        self._sessions[session_id] = session
+        self._place(session_id, session)
+        if released:
+            self.release(session_id)
+
+    def take_forgotten(self) -> list[ApplicationId]:
+        """Return the released sessions that have gone since the last call."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
+
+    def _place(self, session_id: ApplicationId, session: Session) -> None:
+        if session.finish > self._virtual_time:
+            if not session.active:
+                session.active = True
+                self._active_weight += session.weight
+                self._active_count += 1
+            heapq.heappush(self._departures, (session.finish, session.sequence, session_id))
+        elif session.active:
+            self._deactivate(session_id, session)
+
+    def _deactivate(self, session_id: ApplicationId, session: Session) -> None:
+        session.active = False
+        self._active_count -= 1
+        # An empty set weighs nothing: this keeps rounding from adding up over busy periods.
+        self._active_weight = self._active_weight - session.weight if self._active_count else 0
+        if session.released:
+            self._forget(session_id)
+
+    def _forget(self, session_id: ApplicationId) -> None:
+        del self._sessions[session_id]
+        self._forgotten.append(session_id)
+
+    def _drop_stale_departures(self) -> None:
+        while self._departures:
+            finish, _, session_id = self._departures[0]
+            session = self._sessions.get(session_id)
+            if session is not None and session.active and session.finish == finish:
+                return
+            heapq.heappop(self._departures)

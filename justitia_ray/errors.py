@@ -1,0 +1,151 @@
+"""Every error that the project raises on purpose, as a tree cut by who can act on it.
+
+    JustitiaError
+    ├── ConfigError                 the operator: a setting, a file, an option
+    ├── RequestError                the caller: the request can never succeed as it stands
+    │   ├── UnknownModel, UnknownApplication, ApplicationClosed, ContextLengthExceeded
+    │   └── UnsupportedOperation
+    ├── AdmissionError              the caller, later: the system cannot take it now
+    │   └── QueueFull, NoReplicas
+    ├── LeaseError                  ingress and replica, between themselves
+    │   └── UnknownLease, ReplicaGone
+    ├── EngineError                 the replica: its engine is dead or gave no answer
+    ├── StoreError                  the operator: Redis cannot be reached, or holds something else
+    └── ResponseError               the client: the service answered with an error
+
+Errors cross process boundaries, so every one of them hands its arguments to `Exception` and can be
+pickled. The HTTP status of each stands in one table, `justitia_ray.protocol.status`.
+"""
+
+
+class JustitiaError(Exception):
+    """Root of the tree."""
+
+
+class ConfigError(JustitiaError):
+    """A setting, file or option is wrong; the message names it, its value and what is allowed."""
+
+
+class RequestError(JustitiaError):
+    """The request can never succeed as it stands.
+
+    Attributes:
+        message: What is wrong and what is allowed.
+        param: The field of the request body that is wrong, if it is one.
+    """
+
+    def __init__(self, message: str, param: str | None = None) -> None:
+        super().__init__(message, param)
+        self.message = message
+        self.param = param
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class UnknownModel(RequestError):
+    """No model of that name is served here."""
+
+
+class UnknownApplication(RequestError):
+    """No application of that id is open."""
+
+
+class ApplicationClosed(RequestError):
+    """The application was closed, cancelled or expired, and takes no more inferences."""
+
+
+class ContextLengthExceeded(RequestError):
+    """The prompt, or the prompt and the output asked for, exceed the model's context."""
+
+
+class UnsupportedOperation(RequestError):
+    """Something that vLLM could do but this service refuses, with the reason."""
+
+
+class AdmissionError(JustitiaError):
+    """The system cannot take the request now.
+
+    Attributes:
+        message: What is short.
+        retry_after_s: When to try again, in seconds.
+    """
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message, retry_after_s)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class QueueFull(AdmissionError):
+    """As many inferences wait as the configuration allows."""
+
+
+class NoReplicas(AdmissionError):
+    """No replica has reported to the scheduler for too long."""
+
+
+class LeaseError(JustitiaError):
+    """A lease does not hold (any more).
+
+    Attributes:
+        lease_id: The lease.
+        replica_id: Where it was to run.
+    """
+
+    def __init__(self, lease_id: str, replica_id: str) -> None:
+        super().__init__(lease_id, replica_id)
+        self.lease_id = lease_id
+        self.replica_id = replica_id
+
+
+class UnknownLease(LeaseError):
+    """The replica does not hold this lease: it expired, was aborted or never arrived."""
+
+    def __str__(self) -> str:
+        return f"replica {self.replica_id} does not hold lease {self.lease_id}"
+
+
+class ReplicaGone(LeaseError):
+    """The leased replica no longer takes calls."""
+
+    def __str__(self) -> str:
+        return f"replica {self.replica_id} is gone"
+
+
+class EngineError(JustitiaError):
+    """The engine is dead, or ended a call without an answer."""
+
+
+class StoreError(JustitiaError):
+    """Redis cannot be reached, refuses, or holds what this version cannot read."""
+
+
+class ResponseError(JustitiaError):
+    """The service answered a client's call with an error.
+
+    Attributes:
+        status: HTTP status.
+        message: What the service said.
+        code: The service's error code, e.g. `context_length_exceeded`, if it gave one.
+        retry_after_s: When to try again, if the service said so.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        code: str | None = None,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(status, message, code, retry_after_s)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.retry_after_s = retry_after_s
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.message}"

@@ -1,0 +1,110 @@
+"""Running mean and spread of the costs of one application class."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from justitia_ray.units import KvTokenTime, Tokens
+
+_Z90 = 1.2815515655446004
+"""Standard normal quantile of 0.9."""
+
+_PRIOR_LOG_VARIANCE = 0.25
+_PRIOR_WEIGHT = 2
+"""A class is taken to spread by 0.5 in ln(cost), as much as two samples more would say so.
+
+Chosen on recorded runs of nine classes, whose spreads are 0.23 to 1.38 with a median of 0.49. There
+p10 to p90 held 80 to 82 % of the next runs after 1, 2, 3, 5, 10 and 30 samples; 80 % is meant.
+Without it they held none after one sample and 63 % after three.
+"""
+
+
+@dataclass(slots=True)
+class ClassStatistics:
+    """What the finished applications of one class have cost.
+
+    The mean is of the cost itself: charged to each, it adds up to what all of them are served. The
+    spread is of its logarithm: costs are positive and skewed, and close to log-normal in the
+    recorded runs. Both by Welford's recurrence (Technometrics 4, 1962), which does not cancel.
+    """
+
+    samples: int = 0
+    """Finished applications."""
+    kv_token_time_mean: KvTokenTime = 0.0
+    log_mean: float = 0.0
+    """Mean of ln(kv_token_time)."""
+    log_squares: float = 0.0
+    """Sum of the squared deviations from `log_mean`."""
+    inferences: int = 0
+    """Finished inferences of them all."""
+    output_tokens: Tokens = 0
+    """Output tokens of them all."""
+
+    def add(self, kv_token_time: KvTokenTime, inferences: int, output_tokens: Tokens) -> None:
+        """Count one finished application of positive cost."""
+        self.samples += 1
+        self.kv_token_time_mean += (kv_token_time - self.kv_token_time_mean) / self.samples
+        deviation = math.log(kv_token_time) - self.log_mean
+        self.log_mean += deviation / self.samples
+        self.log_squares += deviation * (math.log(kv_token_time) - self.log_mean)
+        self.inferences += inferences
+        self.output_tokens += output_tokens
+
+    def quantiles(self) -> tuple[KvTokenTime, KvTokenTime]:
+        """Return p10 and p90 of the next application, log-normal; needs one sample.
+
+        Never further in than the mean, which very skewed samples put outside.
+        """
+        squares = self.log_squares + _PRIOR_WEIGHT * _PRIOR_LOG_VARIANCE
+        variance = squares / (self.samples - 1 + _PRIOR_WEIGHT)
+        # 1/n: the mean that the next one deviates from is itself an estimate.
+        reach = _Z90 * math.sqrt(variance * (1 + 1 / self.samples))
+        return (
+            min(self.kv_token_time_mean, math.exp(self.log_mean - reach)),
+            max(self.kv_token_time_mean, math.exp(self.log_mean + reach)),
+        )
+
+    def mean_output_tokens(self) -> Tokens:
+        """Return the mean output of one inference, rounded up; needs one sample."""
+        return max(1, math.ceil(self.output_tokens / self.inferences))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON can say them."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the statistics that `to_dict` was called on.
+
+        Raises:
+            ValueError: If a field is missing, unknown or wrong; the message names it.
+        """
+        expected = {field.name: type(field.default) for field in fields(cls)}
+        if wrong := sorted(expected.keys() ^ set(values)):
+            raise ValueError(f"fields missing or unknown: {', '.join(wrong)}")
+        for name, kind in expected.items():
+            value = values[name]
+            allowed = (int,) if kind is int else (int, float)
+            if type(value) not in allowed or not math.isfinite(value):
+                raise ValueError(f"{name} is {value!r}: a finite {kind.__name__} is allowed")
+        statistics = cls(**values)
+        statistics._check()
+        return statistics
+
+    def _check(self) -> None:
+        """Refuse what no sequence of `add` leads to and `quantiles` could not compute with."""
+        for name, least in (("samples", 1), ("inferences", self.samples), ("output_tokens", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)!r}: {least} or more is allowed")
+        if self.kv_token_time_mean <= 0:
+            raise ValueError(f"kv_token_time_mean is {self.kv_token_time_mean!r}: > 0 is allowed")
+        if self.log_squares < 0:
+            raise ValueError(f"log_squares is {self.log_squares!r}: >= 0 is allowed")
+        try:
+            self.quantiles()
+        except OverflowError:
+            raise ValueError(
+                f"log_mean is {self.log_mean!r} and log_squares {self.log_squares!r}: costs beyond"
+                " what a float holds"
+            ) from None

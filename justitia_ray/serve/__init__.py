@@ -1,0 +1,1 @@
+"""The only code that imports Ray or vLLM: actors, deployments, engines."""

@@ -1,0 +1,100 @@
+"""Call an ASGI application in the same process: no socket, and no buffering of streams.
+
+httpx's ASGITransport collects the whole body before it returns, so it cannot stream.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
+from contextvars import Context
+from typing import Any, TypeAlias
+
+from justitia_ray.errors import EngineError
+from justitia_ray.units import Seconds
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+AsgiApp: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+_GOODBYE_S: Seconds = 1.0
+"""How long an application may take to notice that its caller left; vLLM needs 10 ms."""
+
+
+async def call_asgi(
+    app: AsgiApp,
+    path: str,
+    headers: Iterable[tuple[bytes, bytes]],
+    body: bytes,
+    context: Context | None = None,
+) -> AsyncGenerator[Message]:
+    """POST `body` to `path` and yield the application's messages as it sends them.
+
+    Closing the generator early tells the application `http.disconnect`, waits up to a second for
+    it to end, and only then cancels it: cancelling at once would leave vLLM's unary generations
+    running to their end.
+
+    Args:
+        app: The application. Its lifespan is not run.
+        path: Path without a query string.
+        headers: Lower-case names; `content-length` must be among them.
+        body: The whole request body.
+        context: Context that the application runs in; by default a copy of the caller's.
+
+    Raises:
+        EngineError: If the application ends before its last message. What it raises after that
+            message is dropped, as a server would: the answer is complete.
+    """
+    messages: asyncio.Queue[Message | None] = asyncio.Queue()
+    gone = asyncio.Event()
+    unread: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive() -> Message:
+        if unread:
+            return unread.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def run() -> None:
+        await app(_scope(path, headers), receive, messages.put)
+
+    task = asyncio.create_task(run(), context=context)
+    # Without this an application that raises before its last message would hang its caller.
+    task.add_done_callback(lambda _: messages.put_nowait(None))
+    try:
+        while (message := await messages.get()) is not None:
+            yield message
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                return
+        error = None if task.cancelled() else task.exception()
+        raise EngineError(f"the engine ended {path} without a complete answer") from error
+    finally:
+        gone.set()
+        await _end(task)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Wait for a task that was told to end, cancel it if it does not, and take its exception."""
+    done, _ = await asyncio.wait([task], timeout=_GOODBYE_S)
+    if not done:
+        task.cancel()
+        done, _ = await asyncio.wait([task], timeout=_GOODBYE_S)
+    if done and not task.cancelled():
+        task.exception()  # taken, so that asyncio does not report it as never retrieved
+
+
+def _scope(path: str, headers: Iterable[tuple[bytes, bytes]]) -> MutableMapping[str, Any]:
+    return {
+        "type": "http",
+        # No spec_version: from 2.4 on Starlette's streams stop listening for a disconnect.
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "POST",
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": b"",
+        "root_path": "",
+        "headers": list(headers),
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 0),
+    }

@@ -1,0 +1,108 @@
+"""What a replica asks of an inference engine.
+
+Two engines stand behind this Protocol: `vllm_engine` (vLLM's `AsyncLLM` and its own HTTP
+application, in process) and `fake_engine` (sleeps as a GPU would, deterministic tokens). One
+conformance suite, `tests/conformance/test_engines.py`, holds both to every line below.
+"""
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from justitia_ray.units import LeaseId, Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCapacity:
+    """What an engine can hold, known once it has started."""
+
+    kv_tokens: Tokens
+    """KV memory M, in tokens: blocks times block size."""
+    block_size: Tokens
+    """KV is given out in blocks of this many tokens."""
+    max_num_seqs: int
+    """Sequences that may run at once."""
+    max_model_len: Tokens
+    """Longest prompt plus output of one sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCall:
+    """One leased HTTP call to the engine."""
+
+    lease_id: LeaseId
+    priority: int
+    """Engine priority: lower is served first and preempted last. A `priority` in the body is ignored."""
+    path: str
+    """Path of the OpenAI surface, e.g. `/v1/chat/completions`."""
+    headers: Mapping[str, str]
+    """Request headers that the caller sent, lower-case names."""
+    body: bytes
+    """JSON request body."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHead:
+    """First item of every answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    """Lower-case names; no hop-by-hop headers and no content-length."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What the sequences under one lease have used so far."""
+
+    prompt_tokens: Tokens
+    """Prompt tokens as the engine counts them, over all sequences of the lease; 0 until known."""
+    output_tokens: Tokens
+    """Tokens generated, over all sequences of the lease."""
+
+
+class Engine(Protocol):
+    """An engine: start it, call it, read its meters, stop it."""
+
+    async def start(self) -> EngineCapacity:
+        """Load the model and return what the engine can hold.
+
+        Raises:
+            EngineError: If it cannot start; the message says what to change.
+        """
+
+    def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+        """Run one call: yield its head once, then the body in chunks as the engine makes them.
+
+        Closing the generator early (`aclose`) disconnects the call: its KV is free within a second,
+        for unary calls and for those that wait inside the engine too.
+
+        Raises:
+            EngineError: If the engine died. A stream is never ended as if it were complete then:
+                no `[DONE]`, no 5xx head made from the engine's death.
+        """
+
+    def progress(self, lease_id: LeaseId) -> Progress:
+        """Return what the call has used so far; zeros if the lease is not known.
+
+        Unary calls progress too: the count comes from the engine's request states, not from what
+        was sent. The last value stays readable until `release`.
+        """
+
+    def release(self, lease_id: LeaseId) -> Progress:
+        """Forget a lease whose call has ended and return its final progress."""
+
+    def free_kv_tokens(self) -> Tokens:
+        """Return the KV memory that no sequence holds now, by the engine's own gauge."""
+
+    def preemptions(self) -> int:
+        """Return how often the engine has preempted a sequence since its start."""
+
+    def check(self) -> None:
+        """Return if the engine is alive.
+
+        Raises:
+            EngineError: If it is dead.
+        """
+
+    async def stop(self) -> None:
+        """Stop the engine and every process it started. Safe to call twice."""

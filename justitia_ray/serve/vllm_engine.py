@@ -1,0 +1,214 @@
+"""The real engine: vLLM's `AsyncLLM` and vLLM's own HTTP application, in one process.
+
+The whole OpenAI and Anthropic surface is vLLM's, unknown fields included; nothing of it is written
+here. vLLM is imported when an engine starts, so that this module is cheap to import.
+"""
+
+import asyncio
+import multiprocessing.process
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing
+from contextvars import copy_context
+from types import SimpleNamespace
+from typing import Any
+
+from justitia_ray.errors import EngineError
+from justitia_ray.serve.asgi import AsgiApp, Message, call_asgi
+from justitia_ray.serve.engine import EngineCall, EngineCapacity, Progress, ResponseHead
+from justitia_ray.serve.processes import ProcessTree
+from justitia_ray.serve.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
+from justitia_ray.serve.vllm_metering import (
+    CURRENT_METER,
+    EngineGauges,
+    LeasedEngineClient,
+    LeaseMeter,
+    meter_requests,
+)
+from justitia_ray.units import LeaseId, Tokens
+
+_NOT_PASSED_ON = frozenset(
+    {
+        "connection",
+        "content-length",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Hop-by-hop headers (RFC 9110, Sec. 7.6.1), and the length, which belongs to one hop's framing."""
+
+
+class VllmEngine:
+    """An `Engine` (see `justitia_ray.serve.engine`) that runs vLLM.
+
+    Args:
+        model_path: A directory, or a name on the hub.
+        served_model_name: The name that callers give as `model`.
+        vllm_args: Options of `vllm serve`, without dashes: `{"max_model_len": 2048}`. Dictionaries
+            are given as JSON text.
+
+    Raises:
+        ConfigError: If an option would break the service, e.g. another `scheduling_policy`.
+    """
+
+    def __init__(
+        self, model_path: str, served_model_name: str, vllm_args: Mapping[str, VllmValue]
+    ) -> None:
+        self._model_path = model_path
+        self._served_model_name = served_model_name
+        self._vllm_args = checked_vllm_args(vllm_args)
+        self._llm: Any = None
+        self._app: AsgiApp | None = None
+        self._core_processes: list[multiprocessing.process.BaseProcess] = []
+        self._process_tree = ProcessTree()
+        self._kv_blocks = 0
+        self._block_size: Tokens = 0
+        self._gauges = EngineGauges()
+        self._meters: dict[LeaseId, LeaseMeter] = {}
+
+    async def start(self) -> EngineCapacity:
+        """Load the model. Blocks the event loop meanwhile, as vLLM's constructor does.
+
+        Raises:
+            ConfigError: If vLLM does not know an option or refuses its value.
+            EngineError: If vLLM cannot start.
+        """
+        arguments = parse_vllm_args(self._model_path, self._served_model_name, self._vllm_args)
+        try:
+            await self._start_llm(arguments)
+            self._app = await self._build_app(arguments)
+        except Exception as error:
+            await self.stop()
+            raise EngineError(
+                f"vLLM could not start model {self._model_path!r}: {error} (the engine's log says "
+                "more; usual causes are a wrong path, too little memory for max_model_len, and an "
+                "option in vllm_args)"
+            ) from error
+        config = self._llm.vllm_config
+        # One block is vLLM's null block, which no sequence ever gets; its gauge leaves it out too.
+        self._kv_blocks = config.cache_config.num_gpu_blocks - 1
+        self._block_size = config.cache_config.block_size
+        return EngineCapacity(
+            kv_tokens=self._kv_blocks * self._block_size,
+            block_size=self._block_size,
+            max_num_seqs=config.scheduler_config.max_num_seqs,
+            max_model_len=config.model_config.max_model_len,
+        )
+
+    async def _start_llm(self, arguments: Any) -> None:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs.from_cli_args(arguments), stat_loggers=[self._gauges.stat_logger()]
+        )
+        self._core_processes = list(self._llm.engine_core.resources.engine_manager.processes)
+        for process in self._core_processes:
+            if process.pid is not None:
+                self._process_tree.add(process.pid)
+        meter_requests(self._llm.output_processor)
+
+    async def _build_app(self, arguments: Any) -> AsgiApp:
+        from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+        from vllm.entrypoints.launchers.app import build_app
+        from vllm.utils.gc_utils import freeze_gc_heap
+
+        tasks = await self._llm.get_supported_tasks()
+        app = build_app(arguments, tasks, self._llm.model_config)
+        await init_app_state(LeasedEngineClient(self._llm), app.state, arguments, tasks)
+        # vLLM's error handlers stop the HTTP server when the engine is dead. There is none here.
+        app.state.server = SimpleNamespace(should_exit=False)
+        freeze_gc_heap()  # what the application's lifespan would do, which is not run
+        served: AsgiApp = app
+        return served
+
+    async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+        """Run one call under its lease: its head once, then its body in vLLM's own chunks.
+
+        Raises:
+            EngineError: If the engine is dead, or dies before the last chunk.
+        """
+        self.check()
+        assert self._app is not None
+        meter = self._meters[call.lease_id] = LeaseMeter(call.priority)
+        context = copy_context()
+        context.run(CURRENT_METER.set, meter)
+        messages = call_asgi(self._app, call.path, _request_headers(call), call.body, context)
+        async with aclosing(messages):
+            async for message in messages:
+                # vLLM answers the death of its engine with a 500, or with an error event and
+                # [DONE] in a stream of status 200: nothing that comes after it is an answer.
+                self._raise_if_errored()
+                if message["type"] == "http.response.start":
+                    yield _response_head(message)
+                elif message["type"] == "http.response.body" and message.get("body"):
+                    yield message["body"]
+
+    def progress(self, lease_id: LeaseId) -> Progress:
+        """Return what the call has used so far; zeros if the lease is not known."""
+        meter = self._meters.get(lease_id)
+        return Progress(0, 0) if meter is None else meter.read()
+
+    def release(self, lease_id: LeaseId) -> Progress:
+        """Forget a lease whose call has ended and return its final progress."""
+        final = self.progress(lease_id)
+        self._meters.pop(lease_id, None)
+        return final
+
+    def free_kv_tokens(self) -> Tokens:
+        """Return the KV memory free after the engine's last iteration, in tokens."""
+        return round(self._kv_blocks * (1.0 - self._gauges.kv_usage)) * self._block_size
+
+    def preemptions(self) -> int:
+        """Return the preemptions so far; vLLM tells of one with the sequence's next token."""
+        return self._gauges.preemptions
+
+    def check(self) -> None:
+        """Return if the engine is alive.
+
+        Raises:
+            EngineError: If it has not started, was stopped, failed, or its process is gone.
+        """
+        self._raise_if_errored()
+        for process in self._core_processes:
+            if not process.is_alive():
+                raise EngineError(f"vLLM's process {process.name} is gone: {process.exitcode=}")
+
+    def _raise_if_errored(self) -> None:
+        if self._llm is None:
+            raise EngineError("the vLLM engine is not running")
+        if self._llm.errored:
+            raise EngineError("the vLLM engine is dead; its log says why")
+
+    async def stop(self) -> None:
+        """Stop the engine and every process it started. Safe to call twice."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
+            if llm.output_handler is not None:
+                await asyncio.wait([llm.output_handler])
+        # A killed EngineCore leaves its workers behind: shutdown() knows only its own children.
+        await asyncio.to_thread(self._process_tree.kill)
+        self._core_processes = []
+
+
+def _request_headers(call: EngineCall) -> Iterable[tuple[bytes, bytes]]:
+    headers = {"content-type": "application/json"} | {
+        name: value for name, value in call.headers.items() if name not in _NOT_PASSED_ON
+    }
+    headers["content-length"] = str(len(call.body))
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def _response_head(message: Message) -> ResponseHead:
+    headers = {
+        name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]
+    }
+    return ResponseHead(
+        status=message["status"],
+        headers={name: value for name, value in headers.items() if name not in _NOT_PASSED_ON},
+    )

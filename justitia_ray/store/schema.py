@@ -1,0 +1,150 @@
+"""The keys in Redis and the form of their values; nothing else spells a key.
+
+Every key of one served model starts with `justitia:{app/model}:`. The braces are a Redis Cluster
+hash tag: all keys of a model live in one slot, so that a script may touch them together.
+
+| key after the prefix | type | value |
+|---|---|---|
+| `schema` | string | version of this table, an integer; a newer one is refused |
+| `epoch` | string | integer >= 1, raised by one each time a scheduler takes office |
+| `clock` | string | JSON object: the virtual clock |
+| `applications` | hash | application_id → JSON object |
+| `settings` | string | JSON object: the scheduling settings in force |
+| `replicas` | hash | replica_id → JSON object, the replicas a scheduler knows |
+| `prediction:classes` | hash | application class → JSON object, what was learned of the class |
+
+Values are JSON, never pickles: whoever can write to Redis must not be able to run code here.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeAlias
+
+from justitia_ray.errors import ConfigError, StoreError
+
+SCHEMA_VERSION = 1
+"""Raised by every change of the table above that an older version would misread."""
+
+JsonObject: TypeAlias = dict[str, Any]
+
+# Braces would end the hash tag early and spread one model over several slots.
+_NAME = re.compile(r"[^{}\s]{1,200}")
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The keys of one served model, in full; the table above says what they hold."""
+
+    schema: str
+    epoch: str
+    clock: str
+    applications: str
+    settings: str
+    replicas: str
+    prediction_classes: str
+
+
+def keys_of(name: str) -> Keys:
+    """Return the keys of a served model.
+
+    Args:
+        name: `app/model`, 1 to 200 characters without braces and white space.
+
+    Raises:
+        ConfigError: If the name has another form.
+    """
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"store name is {name!r}: 1 to 200 characters without braces or white space are allowed"
+        )
+    prefix = f"justitia:{{{name}}}:"
+    return Keys(
+        schema=prefix + "schema",
+        epoch=prefix + "epoch",
+        clock=prefix + "clock",
+        applications=prefix + "applications",
+        settings=prefix + "settings",
+        replicas=prefix + "replicas",
+        prediction_classes=prefix + "prediction:classes",
+    )
+
+
+def encode(key: str, value: Mapping[str, Any]) -> str:
+    """Return a value as the JSON that is stored under `key`.
+
+    Raises:
+        StoreError: If JSON cannot say it (a NaN, an infinity, a type of its own).
+    """
+    try:
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"{key}: not a JSON object: {error}") from error
+
+
+def decode_object(key: str, raw: bytes | None) -> JsonObject | None:
+    """Return the JSON object read from `key`, or None if there is none.
+
+    Raises:
+        StoreError: If it is something else; the message names the key, never the value.
+    """
+    if raw is None:
+        return None
+    try:
+        value = json.loads(raw, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"{key}: holds something that is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise StoreError(f"{key}: holds a JSON {type(value).__name__}, an object is expected")
+    return value
+
+
+def decode_hash(key: str, raw: Mapping[bytes, bytes]) -> dict[str, JsonObject]:
+    """Return a hash of JSON objects read from `key`, in the order of its field names.
+
+    Raises:
+        StoreError: If a field is not UTF-8 or its value is no JSON object; names key and field.
+    """
+    decoded: dict[str, JsonObject] = {}
+    for field, value in sorted(raw.items()):
+        try:
+            name = field.decode()
+        except UnicodeDecodeError as error:
+            raise StoreError(f"{key}: field {field!r} is not UTF-8") from error
+        item = decode_object(f"{key}[{name}]", value)
+        assert item is not None
+        decoded[name] = item
+    return decoded
+
+
+def decode_count(key: str, raw: bytes | None) -> int | None:
+    """Return the integer >= 1 read from `key`, or None if there is none.
+
+    Raises:
+        StoreError: If it is something else.
+    """
+    if raw is None:
+        return None
+    # isdigit of bytes is ASCII only; int() alone would take signs, blanks and underscores.
+    if not raw.isdigit() or int(raw) < 1:
+        raise StoreError(f"{key}: holds {raw[:40]!r}, an integer >= 1 is expected")
+    return int(raw)
+
+
+def check_version(key: str, raw: bytes | None) -> None:
+    """Accept data of this schema version, or none yet.
+
+    Raises:
+        StoreError: If the data have another version, or no version that can be read.
+    """
+    version = decode_count(key, raw)
+    if version is not None and version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{key}: version {version} was written by a newer justitia_ray; this one reads up to"
+            f" {SCHEMA_VERSION}: upgrade it, or give it another Redis"
+        )
+
+
+def _no_constant(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON number")
