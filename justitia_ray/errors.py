@@ -6,7 +6,7 @@
     │   ├── UnknownModel, UnknownApplication, ApplicationClosed, ContextLengthExceeded
     │   └── UnsupportedOperation
     ├── AdmissionError              the caller, later: the system cannot take it now
-    │   └── QueueFull, NoReplicas
+    │   └── QueueFull
     ├── LeaseError                  ingress and replica, between themselves
     │   └── UnknownLease, ReplicaGone
     ├── EngineError                 the replica: its engine is dead or gave no answer
@@ -82,10 +82,6 @@ class AdmissionError(JustitiaError):
 
 class QueueFull(AdmissionError):
     """As many inferences wait as the configuration allows."""
-
-
-class NoReplicas(AdmissionError):
-    """No replica has reported to the scheduler for too long."""
 
 
 class LeaseError(JustitiaError):

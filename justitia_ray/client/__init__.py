@@ -13,7 +13,7 @@ from justitia_ray.client.sync import SyncApplication, SyncClient
 from justitia_ray.client.transport import (
     HttpTransport,
     Response,
-    ServiceUnreachableError,
+    ServiceUnreachable,
     StreamedResponse,
     Transport,
 )
@@ -26,7 +26,7 @@ __all__ = [
     "JustitiaClient",
     "Messages",
     "Response",
-    "ServiceUnreachableError",
+    "ServiceUnreachable",
     "StreamedResponse",
     "SyncApplication",
     "SyncClient",

@@ -107,6 +107,11 @@ class Application:
             )
 
     @property
+    def was_opened(self) -> bool:
+        """Whether the service has taken it; before that it has no id, prediction or tag."""
+        return self._granted is not None
+
+    @property
     def application_id(self) -> ApplicationId:
         """Its id, the caller's own or the service's."""
         return str(self._opened["application_id"])

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from justitia_ray.client.answers import is_success, json_object, response_error
 from justitia_ray.client.sse import json_events
-from justitia_ray.client.transport import ServiceUnreachableError, StreamedResponse, Transport
+from justitia_ray.client.transport import ServiceUnreachable, StreamedResponse, Transport
 from justitia_ray.errors import ConfigError, ResponseError
 from justitia_ray.units import Seconds
 
@@ -105,7 +105,7 @@ class JsonCalls:
             wait_s = _FIRST_BACKOFF_S * 2**repeats
             try:
                 return await attempt()
-            except ServiceUnreachableError:
+            except ServiceUnreachable:
                 pass
             except ResponseError as error:
                 if error.retry_after_s is not None:

@@ -105,12 +105,10 @@ class _Call:
             ConnectionError: If the call failed; Serve's own error is its cause.
         """
         task = asyncio.get_running_loop().create_task(step, context=self._context)
-        # `wait`, unlike `await task`, leaves the step alone when this caller is cancelled, so that
-        # Serve hears of it once, through `cancel()`.
+        # `wait`, unlike `await task`, tells a cancel of this caller from one by Serve.
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            self.cancel_unless_ended()
             task.add_done_callback(_forget)
             task.cancel()
             raise

@@ -15,7 +15,7 @@ from justitia_ray.errors import ConfigError
 from justitia_ray.units import Seconds
 
 
-class ServiceUnreachableError(ConnectionError):
+class ServiceUnreachable(ConnectionError):
     """Nothing was sent, because no connection could be made; the call is safe to repeat."""
 
 
@@ -51,7 +51,7 @@ class Transport(Protocol):
         Cancelling the call tells the service that its caller has gone.
 
         Raises:
-            ServiceUnreachableError: If nothing was sent.
+            ServiceUnreachable: If nothing was sent.
             ConnectionError: If the connection broke before the answer was complete.
         """
 
@@ -63,7 +63,7 @@ class Transport(Protocol):
         Leaving the block before the chunks have ended tells the service that its caller has gone.
 
         Raises:
-            ServiceUnreachableError: On entry, if nothing was sent.
+            ServiceUnreachable: On entry, if nothing was sent.
             ConnectionError: On entry or between chunks, if the connection broke.
         """
 
@@ -144,8 +144,6 @@ def _network_errors() -> Generator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise ServiceUnreachableError(
-            f"no connection to {error.request.url.host}: {error}"
-        ) from error
+        raise ServiceUnreachable(f"no connection to {error.request.url.host}: {error}") from error
     except httpx.RequestError as error:
         raise ConnectionError(f"the answer broke off: {type(error).__name__}: {error}") from error

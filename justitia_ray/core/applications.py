@@ -16,12 +16,16 @@ class Applications:
         self._state = state
         self._order = order
         self._fell_idle: dict[ApplicationId, None] = {}
+        """Since the last report of a replica."""
+        self._returning: dict[ApplicationId, None] = {}
+        """Put back from a snapshot; their inferences may yet be submitted again."""
 
     def arrive(self, event: ev.ApplicationArrived) -> None:
         """Tag a new application (rule 6); one that is known only learns who speaks for it."""
         known = self._state.applications.get(event.application_id)
         if known is not None:
             known.ingress_id = event.ingress_id
+            self._state.changed[event.application_id] = None
             return
         application = Application(
             event.application_id,
@@ -46,7 +50,23 @@ class Applications:
         """Put back an application from a snapshot, idle; its account is put back by the caller."""
         self._state.applications[application.application_id] = application
         self._state.sequence = max(self._state.sequence, application.sequence)
+        self._returning[application.application_id] = None
+        self._state.deadlines.set(
+            self._state.now + self._state.timeouts.ingress_s,
+            Lapse.RETURN,
+            application.application_id,
+        )
         self._watch(application)
+
+    def not_returned(self, application_id: ApplicationId) -> None:
+        """Its ingress did not come back with its inferences: it is idle like any other."""
+        if application_id in self._returning:
+            del self._returning[application_id]
+            self._fell_idle[application_id] = None
+
+    def awaits_withdrawal(self, application_id: ApplicationId) -> bool:
+        """Return whether an idle application may still be in GPS: see the rules of `invariants`."""
+        return application_id in self._fell_idle or application_id in self._returning
 
     def close(self, event: ev.ApplicationClosed) -> None:
         """Take no more inferences; end when nothing of it is left."""
@@ -71,6 +91,7 @@ class Applications:
         """It submits an inference: charge again what a tool gap had refunded (rule 5)."""
         application.idle_since = None
         self._fell_idle.pop(application.application_id, None)
+        self._returning.pop(application.application_id, None)
         if self._order.fair_share.resume(application.application_id):
             self._state.changed[application.application_id] = None
 
@@ -94,6 +115,7 @@ class Applications:
         """Rule 4, when the service of the report has been booked."""
         for application_id in self._fell_idle:
             self._order.fair_share.withdraw(application_id)
+            self._state.changed[application_id] = None
         self._fell_idle.clear()
 
     def is_overdue(self, application: Application) -> bool:
@@ -106,6 +128,7 @@ class Applications:
         application_id = application.application_id
         fair_share = self._order.fair_share
         account = fair_share.accounts[application_id]
+        final_tag = fair_share.settle(application_id)
         self._state.actions.append(
             EndApplication(
                 application_id=application_id,
@@ -115,7 +138,7 @@ class Applications:
                 outcome=outcome,
                 predicted_kv_token_time=application.predicted_kv_token_time,
                 kv_token_time=account.attained,
-                virtual_finish_time=fair_share.tag(application_id),
+                virtual_finish_time=final_tag,
                 arrived_at=application.arrived_at,
                 first_dispatched_at=application.first_dispatched_at,
                 ended_at=self._state.now,
@@ -125,9 +148,9 @@ class Applications:
                 settlements=account.settlements,
             )
         )
-        fair_share.settle(application_id)
         del self._state.applications[application_id]
         self._fell_idle.pop(application_id, None)
+        self._returning.pop(application_id, None)
         self._state.changed[application_id] = None
 
     def _watch(self, application: Application) -> None:

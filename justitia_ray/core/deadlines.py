@@ -16,6 +16,7 @@ class Lapse(StrEnum):
     APPLICATION = "application"
     RECOVERY = "recovery"
     CLAIM = "claim"
+    RETURN = "return"
 
 
 class Deadlines:

@@ -77,6 +77,8 @@ class Inference:
     attained: KvTokenTime = 0
     """Service metered so far, h(p, output_tokens); never falls."""
     attempts: int = 0
+    again: bool = False
+    """An earlier scheduler had it, and may have booked a part of its service."""
 
     @property
     def order(self) -> tuple[Seconds, int]:
@@ -111,6 +113,10 @@ class Application:
     """Of ended inferences."""
     first_dispatched_at: Seconds | None = None
     failed: int = 0
+    unfinished_kv_token_time: KvTokenTime = 0
+    """Booked for inferences that have not ended."""
+    booked_before: KvTokenTime = 0
+    """The part of it that an earlier scheduler booked, and that is not to be booked again."""
 
     @property
     def is_idle(self) -> bool:

@@ -73,8 +73,8 @@ class FairShare(Protocol):
     def resume(self, application_id: ApplicationId) -> bool:
         """The application submits; return whether its tag changed."""
 
-    def settle(self, application_id: ApplicationId) -> None:
-        """The application ended: close its account."""
+    def settle(self, application_id: ApplicationId) -> VirtualTime:
+        """The application ended: close its account; return its final tag."""
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
         """Change the weight of an account."""
@@ -138,11 +138,13 @@ class ServedShare:
         self._charge(application_id, account, account.charged - account.attained)
         return True
 
-    def settle(self, application_id: ApplicationId) -> None:
+    def settle(self, application_id: ApplicationId) -> VirtualTime:
         """Refund what was charged and not attained (rule 3), and close the account."""
         self.withdraw(application_id)
         del self.accounts[application_id]
+        final = self.clock.session(application_id).finish
         self.clock.release(application_id)
+        return final
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
         """Refund, take the new weight, charge."""
@@ -163,8 +165,13 @@ class ServedShare:
             self.resume(application_id)
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the virtual finish time F of an account."""
-        return self.clock.session(application_id).finish
+        """Return F; while withdrawn, what a submission now would make of it (rule 5)."""
+        account = self.accounts[application_id]
+        finish = self.clock.session(application_id).finish
+        if not account.withdrawn:
+            return finish
+        owed = account.charged - account.attained
+        return max(finish, self.clock.virtual_time) + owed / account.weight
 
     def _charge(self, application_id: ApplicationId, account: Account, amount: KvTokenTime) -> None:
         self.clock.charge(application_id, amount, account.weight, account.sequence)

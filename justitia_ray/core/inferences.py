@@ -59,6 +59,7 @@ class Inferences:
             choices=event.choices,
             submitted_at=state.now - event.age_s,
             sequence=state.next_sequence(),
+            again=event.again,
         )
         state.inferences[event.request_id] = inference
         self._applications.became_busy(application)
@@ -105,14 +106,16 @@ class Inferences:
         application.inferences += 1
         application.output_tokens += inference.output_tokens
         application.failed += outcome is Outcome.FAILED
+        application.unfinished_kv_token_time -= inference.attained
         self._order.rekey(self._order.policy.ended(application, inference))
         self._applications.inference_ended(application)
 
     def stop_application(self, application: Application, outcome: Outcome, reason: Refusal) -> None:
         """End an application with all that waits or runs of it."""
         application.state = ApplicationState.OPEN  # so that its last inference does not end it
-        held = [*application.in_flight, *application.claimed]
-        for inference in [*application.waiting, *(self._state.inferences[r] for r in held)]:
+        held = [self._state.inferences[r] for r in application.in_flight | application.claimed]
+        held.sort(key=lambda inference: inference.order)
+        for inference in [*application.waiting, *held]:
             refuse = Refuse(inference.request_id, inference.ingress_id, reason)
             self._state.actions.append(refuse)
             self.end(inference, outcome)

@@ -42,6 +42,7 @@ class Leases:
             self.lease(inference, replica, lease_id, priority)
             if application.first_dispatched_at is None:
                 application.first_dispatched_at = state.now
+                state.changed[application.application_id] = None
             self._order.queue.touch(application)
             self._order.rekey(self._order.policy.dispatched(application, inference))
             state.actions.append(

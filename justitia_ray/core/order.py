@@ -47,17 +47,20 @@ class Order:
             ConfigError: If the policy or an option is not one of those allowed; nothing changed.
         """
         parsed = parse_options(policy, options)
-        if parsed != self.options:
-            self.options = parsed
-            self._change_clock()
-        self.policy_name = policy
-        self.policy = POLICIES[policy](self.fair_share)
-        self.queue.reorder(self.policy.key)
+        clock_stays = parsed.same_clock(self.options)
+        self.policy_name, self.options = policy, parsed
+        if clock_stays:
+            self._take_policy()
+        else:
+            self.restart_clock()
 
-    def _change_clock(self) -> None:
-        """Start the other clock at this V, with what each live application may still ask for."""
+    def restart_clock(self) -> None:
+        """Start a new clock at this V, with what each live application may still ask for."""
         before, self.fair_share = self.fair_share, self.options.fair_share()
         self.fair_share.clock = VirtualClock(before.clock.virtual_time)
+        # What GPS owed to applications that have ended is forgotten, in the store too.
+        self._state.changed.update(dict.fromkeys(before.clock.take_forgotten()))
+        self._state.changed.update(dict.fromkeys(before.clock.sessions()))
         self.capacity_changed()
         for application_id, account in before.accounts.items():
             self.fair_share.arrive(
@@ -66,6 +69,11 @@ class Order:
             renewed = self.fair_share.accounts[application_id]
             renewed.charged += account.attained
             renewed.attained = account.attained
-            self._state.changed[application_id] = None
+            renewed.settlements = account.settlements
             if self._state.applications[application_id].is_idle:
                 self.fair_share.withdraw(application_id)
+        self._take_policy()
+
+    def _take_policy(self) -> None:
+        self.policy = POLICIES[self.policy_name](self.fair_share)
+        self.queue.reorder(self.policy.key)

@@ -168,7 +168,10 @@ class Replicas:
             )
 
     def _meter(self, lease: Lease, report: Report) -> Delivery:
-        """Return the service since the last report; tokens recomputed after a requeue are none."""
+        """Return the service since the last report.
+
+        Tokens recomputed after a requeue are none, nor is what an earlier scheduler booked.
+        """
         inference = self._state.inferences[lease.request_id]
         if report.prompt_tokens:
             inference.prompt_tokens = report.prompt_tokens
@@ -179,6 +182,12 @@ class Replicas:
         )
         amount = max(0, received - inference.attained)
         inference.attained += amount
+        application = self._state.applications[inference.application_id]
+        if inference.again:
+            booked = min(amount, application.booked_before)
+            application.booked_before -= booked
+            amount -= booked
+        application.unfinished_kv_token_time += amount
         if isinstance(report, ev.LeaseProgress) and report.running:
             self._note_running(lease, inference, report)
         return Delivery(

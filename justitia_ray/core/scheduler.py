@@ -3,8 +3,8 @@
 Synchronous and pure: it imports neither Ray nor asyncio nor a clock, and `now` is an argument. The
 scheduler actor, the simulator and the replay of recorded events drive this same class.
 
-One event is handled in this order: lapses due by now, the event itself, withdrawal of applications
-that fell idle, then grants while the first in order fits somewhere.
+One event is handled in this order: lapses due by now, the event itself, then grants while the first
+in order fits somewhere.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -70,7 +70,7 @@ class SchedulerCore:
             ev.InferenceSubmitted: self._inference_submitted,
             ev.InferenceCancelled: self._inferences.cancel,
             ev.LeaseRefused: self._replicas.refused,
-            ev.ReplicaPulled: self._replicas.pulled,
+            ev.ReplicaPulled: self._replica_pulled,
             ev.PullAnswered: self._replicas.answered,
             ev.ReplicaLost: lambda event: self._replicas.lost(event.replica_id),
             ev.IngressHeard: lambda event: self._hear_ingress(event.ingress_id),
@@ -84,6 +84,7 @@ class SchedulerCore:
             Lapse.APPLICATION: self._application_lapsed,
             Lapse.RECOVERY: lambda name: None,  # looked at before every grant
             Lapse.CLAIM: self._replicas.unclaimed,
+            Lapse.RETURN: self.applications.not_returned,
         }
 
     def handle(self, event: ev.Event, now: Seconds) -> list[Action]:
@@ -98,14 +99,14 @@ class SchedulerCore:
         """
         state = self.state
         state.now = now = max(now, state.now)
-        state.actions = []
         self.order.fair_share.advance(now)
         for lapse, name in state.deadlines.due(now):
             self._lapses[lapse](name)
         self._handlers[type(event)](event)
-        self.applications.withdraw_idle()
         self._grant()
-        return state.actions
+        # Taken at the end: what lapsed before an event that was refused is told with the next.
+        actions, state.actions = state.actions, []
+        return actions
 
     def next_deadline(self) -> Seconds | None:
         """Return the instant by which to call with `DeadlinePassed`, or None."""
@@ -158,6 +159,12 @@ class SchedulerCore:
             self._inferences.stop_application(
                 application, Outcome.CANCELLED, Refusal.APPLICATION_CANCELLED
             )
+
+    def _replica_pulled(self, event: ev.ReplicaPulled) -> None:
+        self._replicas.pulled(event)
+        # V moves with reports only, so an application that fell idle between two of them (opened
+        # and not yet used, say) loses nothing by staying in GPS until the next.
+        self.applications.withdraw_idle()
 
     def _inference_submitted(self, event: ev.InferenceSubmitted) -> None:
         self._hear_ingress(event.ingress_id)

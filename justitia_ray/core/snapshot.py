@@ -5,30 +5,39 @@ and the replicas report what they run (`recovery`).
 """
 
 from collections.abc import Mapping
+from math import isfinite
 from typing import Any
 
 from justitia_ray.core.entities import Application, ApplicationState
 from justitia_ray.core.fair_share import Account
 from justitia_ray.core.scheduler import SchedulerCore
+from justitia_ray.core.virtual_clock import VirtualClock
 from justitia_ray.errors import StoreError
 from justitia_ray.units import ApplicationId
 
 Record = dict[str, Any]
 
-_APPLICATION_FIELDS = (
-    "application_class",
-    "tenant",
-    "weight",
-    "predicted_kv_token_time",
-    "ingress_id",
-    "arrived_at",
-    "sequence",
-    "inferences",
-    "output_tokens",
-    "first_dispatched_at",
-    "failed",
-)
-_ACCOUNT_FIELDS = ("charged", "attained", "withdrawn", "settlements")
+_NUMBER = (int, float)
+_APPLICATION_FIELDS: dict[str, tuple[type, ...]] = {
+    "application_class": (str,),
+    "tenant": (str,),
+    "weight": _NUMBER,
+    "predicted_kv_token_time": _NUMBER,
+    "ingress_id": (str,),
+    "arrived_at": _NUMBER,
+    "sequence": (int,),
+    "inferences": (int,),
+    "output_tokens": (int,),
+    "first_dispatched_at": (*_NUMBER, type(None)),
+    "failed": (int,),
+    "unfinished_kv_token_time": _NUMBER,
+}
+_ACCOUNT_FIELDS: dict[str, tuple[type, ...]] = {
+    "charged": _NUMBER,
+    "attained": _NUMBER,
+    "withdrawn": (bool,),
+    "settlements": (int,),
+}
 
 
 def clock_record(core: SchedulerCore) -> Record:
@@ -69,20 +78,22 @@ def snapshot(core: SchedulerCore) -> Record:
 def restore(
     core: SchedulerCore, clock: Record | None, applications: Mapping[ApplicationId, Record]
 ) -> None:
-    """Put the durable state back into a core that has handled nothing yet.
+    """Put the durable state back into a core that has handled nothing since `recover`.
 
-    If the core has another kind of clock than the one recorded, V and the tags still hold: each is
-    a point on the same axis.
+    If the core has another kind of clock than the one recorded, the accounts go over to it as they
+    do when the policy of a running scheduler changes.
 
     Raises:
-        StoreError: If a record lacks a field or holds something else than a number in one.
+        StoreError: If a record lacks a field or holds something else in one than it should; the
+            core is of no use then.
     """
     if clock is None:
         return
     try:
         fair_share = core.order.fair_share
-        fair_share.clock = type(fair_share.clock)(float(clock["virtual_time"]))
-        core.state.sequence = int(clock["sequence"])
+        fair_share.clock = VirtualClock(_checked(clock, "virtual_time", _NUMBER))
+        core.state.sequence = _checked(clock, "sequence", (int,))
+        kind = _checked(clock, "kind", (str,))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
     for application_id, record in applications.items():
@@ -92,6 +103,8 @@ def restore(
             raise StoreError(
                 f"applications[{application_id}]: the stored record is damaged ({error!r})"
             ) from error
+    if kind != core.order.options.clock:
+        core.order.restart_clock()
 
 
 def _restore_application(
@@ -101,9 +114,9 @@ def _restore_application(
     fair_share = core.order.fair_share
     fair_share.clock.restore_session(
         application_id,
-        float(record["finish"]),
-        float(record["weight"]),
-        int(record["sequence"]),
+        _checked(record, "finish", _NUMBER),
+        _positive(record, "weight"),
+        _checked(record, "sequence", (int,)),
         released=not is_live,
     )
     if not is_live:
@@ -111,11 +124,29 @@ def _restore_application(
     application = Application(
         application_id=application_id,
         state=ApplicationState(record["state"]),
-        **{name: record[name] for name in _APPLICATION_FIELDS},
+        **{name: _checked(record, name, kinds) for name, kinds in _APPLICATION_FIELDS.items()},
     )
     fair_share.accounts[application_id] = Account(
         weight=application.weight,
         sequence=application.sequence,
-        **{name: record[name] for name in _ACCOUNT_FIELDS},
+        **{name: _checked(record, name, kinds) for name, kinds in _ACCOUNT_FIELDS.items()},
     )
+    application.booked_before = application.unfinished_kv_token_time
     core.applications.adopt(application)
+
+
+def _checked(record: Record, name: str, kinds: tuple[type, ...]) -> Any:
+    value = record[name]
+    # A bool is an int to Python, but never a count.
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise TypeError(f"{name}: {value!r}")
+    if isinstance(value, float) and not isfinite(value):
+        raise ValueError(f"{name}: {value!r}")
+    return value
+
+
+def _positive(record: Record, name: str) -> Any:
+    value = _checked(record, name, _NUMBER)
+    if value <= 0:
+        raise ValueError(f"{name}: {value!r} must be above 0")
+    return value

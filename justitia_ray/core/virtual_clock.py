@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
 
+_COMPACT_ABOVE = 64
+
 
 @dataclass(slots=True)
 class Session:
@@ -81,12 +83,15 @@ class VirtualClock:
     ) -> None:
         """Let the session ask for `amount` more: F = max(F, V) + amount/w.
 
-        The weight and the sequence of a session that the clock knows stay as they are.
+        The weight and the sequence of a session that the clock knows stay as they are, unless it
+        was released: then its id is used again, and it takes over what GPS still owes.
         """
         session = self._sessions.get(session_id)
         if session is None:
             session = Session(self._virtual_time, weight, sequence)
             self._sessions[session_id] = session
+        elif session.released:
+            self._reopen(session_id, session, weight, sequence)
         session.finish = max(session.finish, self._virtual_time) + amount / session.weight
         self._place(session_id, session)
 
@@ -99,7 +104,8 @@ class VirtualClock:
             finish, _, session_id = self._departures[0]
             until_departure = (finish - self._virtual_time) * self._active_weight
             if until_departure > amount:
-                self._virtual_time += amount / self._active_weight
+                # min: rounding must not carry V past a departure, or V would fall at the next
+                self._virtual_time = min(finish, self._virtual_time + amount / self._active_weight)
                 return
             self._virtual_time = finish
             amount -= until_departure
@@ -163,6 +169,15 @@ class VirtualClock:
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
+    def _reopen(
+        self, session_id: ApplicationId, session: Session, weight: float, sequence: int
+    ) -> None:
+        owed = session.weight * max(0, session.finish - self._virtual_time)
+        session.released = False
+        self._deactivate(session_id, session)
+        session.weight, session.sequence = weight, sequence
+        session.finish = self._virtual_time + owed / weight
+
     def _place(self, session_id: ApplicationId, session: Session) -> None:
         if session.finish > self._virtual_time:
             if not session.active:
@@ -170,6 +185,11 @@ class VirtualClock:
                 self._active_weight += session.weight
                 self._active_count += 1
             heapq.heappush(self._departures, (session.finish, session.sequence, session_id))
+            if len(self._departures) > _COMPACT_ABOVE + 4 * self._active_count:
+                self._departures = [
+                    (s.finish, s.sequence, name) for name, s in self._sessions.items() if s.active
+                ]
+                heapq.heapify(self._departures)
         elif session.active:
             self._deactivate(session_id, session)
 

@@ -26,8 +26,9 @@ async def call_asgi(
     headers: Iterable[tuple[bytes, bytes]],
     body: bytes,
     context: Context | None = None,
+    method: str = "POST",
 ) -> AsyncGenerator[Message]:
-    """POST `body` to `path` and yield the application's messages as it sends them.
+    """Send `body` to `path` and yield the application's messages as it sends them.
 
     Closing the generator early tells the application `http.disconnect`, waits up to a second for
     it to end, and only then cancels it: cancelling at once would leave vLLM's unary generations
@@ -39,6 +40,7 @@ async def call_asgi(
         headers: Lower-case names; `content-length` must be among them.
         body: The whole request body.
         context: Context that the application runs in; by default a copy of the caller's.
+        method: HTTP method.
 
     Raises:
         EngineError: If the application ends before its last message. What it raises after that
@@ -55,7 +57,7 @@ async def call_asgi(
         return {"type": "http.disconnect"}
 
     async def run() -> None:
-        await app(_scope(path, headers), receive, messages.put)
+        await app(_scope(method, path, headers), receive, messages.put)
 
     task = asyncio.create_task(run(), context=context)
     # Without this an application that raises before its last message would hang its caller.
@@ -82,13 +84,15 @@ async def _end(task: asyncio.Task[None]) -> None:
         task.exception()  # taken, so that asyncio does not report it as never retrieved
 
 
-def _scope(path: str, headers: Iterable[tuple[bytes, bytes]]) -> MutableMapping[str, Any]:
+def _scope(
+    method: str, path: str, headers: Iterable[tuple[bytes, bytes]]
+) -> MutableMapping[str, Any]:
     return {
         "type": "http",
         # No spec_version: from 2.4 on Starlette's streams stop listening for a disconnect.
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
-        "method": "POST",
+        "method": method,
         "scheme": "http",
         "path": path,
         "raw_path": path.encode(),

@@ -32,7 +32,7 @@ class EngineCall:
 
     lease_id: LeaseId
     priority: int
-    """Engine priority: lower is served first and preempted last. A `priority` in the body is ignored."""
+    """Lower is served first and preempted last. A `priority` in the body is ignored."""
     path: str
     """Path of the OpenAI surface, e.g. `/v1/chat/completions`."""
     headers: Mapping[str, str]

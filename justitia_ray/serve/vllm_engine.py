@@ -176,7 +176,9 @@ class VllmEngine:
         self._raise_if_errored()
         for process in self._core_processes:
             if not process.is_alive():
-                raise EngineError(f"vLLM's process {process.name} is gone: {process.exitcode=}")
+                raise EngineError(
+                    f"vLLM's process {process.name} is gone, exit code {process.exitcode}"
+                )
 
     def _raise_if_errored(self) -> None:
         if self._llm is None:
@@ -209,6 +211,6 @@ def _response_head(message: Message) -> ResponseHead:
         name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]
     }
     return ResponseHead(
-        status=message["status"],
+        status=int(message["status"]),
         headers={name: value for name, value in headers.items() if name not in _NOT_PASSED_ON},
     )

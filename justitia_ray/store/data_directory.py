@@ -19,12 +19,21 @@ def socket_path(data_dir: Path) -> Path:
 
     In the directory itself, or, if that path is too long for a socket, in a directory of this user
     under the system's temporary one, whose name follows from `data_dir`.
+
+    Raises:
+        StoreError: If that path is too long as well.
     """
     inside = data_dir / _SOCKET_NAME
     if len(os.fsencode(inside)) < _MAX_SOCKET_PATH_BYTES:
         return inside
     digest = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"justitia-{os.geteuid()}-{digest}" / _SOCKET_NAME
+    outside = Path(tempfile.gettempdir()) / f"justitia-{os.geteuid()}-{digest}" / _SOCKET_NAME
+    if len(os.fsencode(outside)) >= _MAX_SOCKET_PATH_BYTES:
+        raise StoreError(
+            f"{inside} and {outside} are too long for a socket: less than {_MAX_SOCKET_PATH_BYTES}"
+            " bytes are allowed; name a shorter data directory, or set TMPDIR to a shorter path"
+        )
+    return outside
 
 
 def make_private(directory: Path) -> None:

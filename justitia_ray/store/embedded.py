@@ -54,6 +54,9 @@ class EmbeddedRedis:
             data_dir: Made with mode 0700 if it is missing. Not on a network file system.
             start_timeout_s: For the server to read its data and answer, in seconds.
             stop_timeout_s: For each step of ending it: asked, terminated; then it is killed.
+
+        Raises:
+            StoreError: If no path short enough for a socket can be found.
         """
         self._data_dir = data_dir.expanduser().absolute()
         self._socket = socket_path(self._data_dir)

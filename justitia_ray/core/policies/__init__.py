@@ -28,6 +28,12 @@ class PolicyOptions:
     nominal_iteration_s: float = 0.03
     """Seconds of a decode iteration, for the nominal clock: v1, Sec. V measures about 30 ms."""
 
+    def same_clock(self, other: "PolicyOptions") -> bool:
+        """Return whether both give clocks that move alike."""
+        if self.clock != other.clock:
+            return False
+        return self.clock == "served" or self.nominal_iteration_s == other.nominal_iteration_s
+
     def fair_share(self) -> ServedShare:
         """Return empty accounts under the chosen clock."""
         if self.clock == "nominal":

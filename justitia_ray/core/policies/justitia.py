@@ -21,12 +21,13 @@ class JustitiaPolicy(PolicyBase):
 def rank_preserving_integer(value: float) -> int:
     """Map a non-negative float to a 63-bit integer: a < b if and only if map(a) < map(b).
 
-    The bit pattern of a non-negative IEEE double rises with its value.
+    The bit pattern of a non-negative IEEE double rises with its value. Adding 0.0 takes the sign
+    from -0.0, which equals 0.0 but has the highest bit set.
 
     Raises:
         ValueError: If the value is negative or not a number.
     """
     if not value >= 0:
         raise ValueError(f"a tag must be >= 0, got {value}")
-    bits: int = struct.unpack(">q", struct.pack(">d", float(value)))[0]
+    bits: int = struct.unpack(">q", struct.pack(">d", float(value) + 0.0))[0]
     return bits

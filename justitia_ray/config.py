@@ -1,0 +1,222 @@
+"""The one schema of the one YAML: Serve's `args` of the application, and its `user_config`.
+
+`AppConfig` is what `justitia_ray.serve.app:build` takes; a change of it restarts deployments.
+`SchedulingConfig` is the Ingress deployment's `user_config`; a change of it reaches the running
+scheduler, and the queue stays. Units are in the keys; the reason of each default stands beside it.
+"""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from justitia_ray.core.admission import ADMISSIONS
+from justitia_ray.core.policies import parse_options
+from justitia_ray.errors import ConfigError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelSection(_Section):
+    """What is served."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """The name that callers put in `model`."""
+    path: str
+    """A local directory, a hub name, or `random:tiny-llama` (random weights, built on the spot)."""
+    cache_dir: str = "~/.cache/justitia_ray/models"
+    """Where a random model is built."""
+
+
+class FakeEngineSection(_Section):
+    """An engine that sleeps as a GPU would: for tests and for measuring the rest of the path."""
+
+    kv_tokens: Annotated[int, Field(gt=0)] = 7_344
+    """459 blocks of 16, the paper's A10 (v1, Sec. V-A)."""
+    block_size: Annotated[int, Field(gt=0)] = 1
+    max_num_seqs: Annotated[int, Field(gt=0)] = 256
+    max_model_len: Annotated[int, Field(gt=0)] = 4_096
+    iteration_s: Annotated[float, Field(ge=0)] = 0.03
+    """About what a 7B model takes on an A10 (v1, Sec. V)."""
+    prefill_s_per_token: Annotated[float, Field(ge=0)] = 0.0
+
+
+class EngineSection(_Section):
+    """The engine inside each replica."""
+
+    kind: Literal["vllm", "fake"] = "vllm"
+    vllm_args: dict[str, str | int | float | bool] = {}
+    """vLLM's own command-line options, with underscores: `max_model_len: 2048`."""
+    env: dict[str, str] = {}
+    """Environment of the replica, set before vLLM is imported."""
+    fake: FakeEngineSection = FakeEngineSection()
+
+
+class ReplicaSection(_Section):
+    """How a replica behaves towards the scheduler."""
+
+    report_interval_s: Positive = 0.25
+    """How often running inferences are metered: V moves that often at least."""
+    heartbeat_s: Positive = 1.0
+    """Longest pull while nothing runs."""
+    chunk_interval_s: Annotated[float, Field(ge=0)] = 0.03
+    """Stream chunks are joined over this time after the first: chunks cost, tokens do not."""
+    lease_grace_s: Positive = 1.0
+    """A payload may come so long before its lease (the pull's answer may be on its way)."""
+
+
+class SchedulerSection(_Section):
+    """The scheduler actor."""
+
+    num_cpus: Annotated[float, Field(gt=0)] = 0.1
+    """Above 0, so that KubeRay keeps it off a head node that offers no CPUs."""
+    namespace: Name = "justitia"
+    lease_timeout_s: Positive = 5.0
+    replica_timeout_s: Positive = 4.0
+    """Work of a silent replica is re-leased within 5 s."""
+    ingress_timeout_s: Positive = 30.0
+    """Above the 20 s of a long-poll."""
+    application_idle_s: Positive = 600.0
+    """Ends applications that are never closed; tool gaps are shorter."""
+    recovery_s: Positive = 3.0
+    abandoned_s: Positive = 600.0
+    """The actor ends itself when nobody has called for so long."""
+
+
+class StoreSection(_Section):
+    """Redis: an embedded server, or one that is there."""
+
+    redis_url: str | None = None
+    """`redis://host:6379/0`, `rediss://…` or `unix://…`, without a password; None: embedded."""
+    redis_password_env: str | None = None
+    """Name of the environment variable that holds the password."""
+    data_dir: str = "~/.local/share/justitia_ray"
+    """Where the embedded server keeps its data."""
+    save_interval_s: Positive = 0.5
+    """State at risk if scheduler and machine die together; the design allows 1 s."""
+
+    @model_validator(mode="after")
+    def _no_password_in_url(self) -> "StoreSection":
+        if self.redis_url is not None:
+            if not self.redis_url.startswith(("redis://", "rediss://", "unix://")):
+                raise ValueError("redis_url must start with redis://, rediss:// or unix://")
+            if "@" in self.redis_url:
+                raise ValueError(
+                    "redis_url must not carry a password; name its variable in redis_password_env"
+                )
+        return self
+
+
+class PredictionSection(_Section):
+    """The predictor deployment, and what is done without it."""
+
+    deadline_s: Positive = 0.02
+    """An application is not held up longer than this for its estimate."""
+    prior_output_tokens: Annotated[int, Field(gt=0)] = 256
+    """Output expected of a call that says no `max_tokens` (LMSYS mean: data of the VTC paper)."""
+    max_classes: Annotated[int, Field(gt=0)] = 256
+    """Classes made by callers are bounded; the rest share `other`."""
+
+
+class IngressSection(_Section):
+    """The HTTP side."""
+
+    max_outstanding: Annotated[int, Field(gt=0)] = 20_000
+    """Inferences that one ingress process submits and has not ended; more are refused with 429."""
+    max_body_bytes: Annotated[int, Field(gt=0)] = 16 * 2**20
+    keepalive_s: Positive = 15.0
+    """A waiting stream gets an SSE comment so often, so that proxies keep it."""
+    submit_interval_s: Annotated[float, Field(ge=0)] = 0.001
+    """Submissions are joined over this time after the first: batches cost, items do not."""
+    attempts: Annotated[int, Field(gt=0)] = 20
+    """Leases that one call may use up before its caller gets an error."""
+
+
+class AppConfig(_Section):
+    """Arguments of `justitia_ray.serve.app:build`."""
+
+    name: Name = "justitia"
+    """Serve application name; part of the scheduler's name."""
+    model: ModelSection
+    engine: EngineSection = EngineSection()
+    replica: ReplicaSection = ReplicaSection()
+    scheduler: SchedulerSection = SchedulerSection()
+    store: StoreSection = StoreSection()
+    prediction: PredictionSection = PredictionSection()
+    ingress: IngressSection = IngressSection()
+
+    @property
+    def scheduler_name(self) -> str:
+        """Name of the scheduler actor: one for each model of an application."""
+        return f"scheduler/{self.name}/{self.model.name}"
+
+    @property
+    def store_name(self) -> str:
+        """Prefix of the keys in Redis."""
+        return f"{self.name}/{self.model.name}"
+
+    @property
+    def data_dir(self) -> Path:
+        """Directory of the embedded Redis of this application and model."""
+        flat = self.store_name.replace("/", "_")
+        return Path(self.store.data_dir).expanduser() / flat
+
+
+class SchedulingConfig(_Section):
+    """`user_config` of the Ingress deployment: what can change while the application runs."""
+
+    policy: str = "justitia"
+    policy_options: dict[str, Any] = {}
+    admission: str = "peak"
+    """`peak` keeps future KV within memory: no recomputation, 0.2 points of mean JCT."""
+    tenant_weights: dict[str, Positive] = {}
+    """Weight of a tenant's applications that ask for none; 1 otherwise."""
+
+    @model_validator(mode="after")
+    def _known_names(self) -> "SchedulingConfig":
+        if self.admission not in ADMISSIONS:
+            raise ValueError(f"admission: {self.admission!r} is not one of {', '.join(ADMISSIONS)}")
+        try:
+            parse_options(self.policy, self.policy_options)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
+def parse_app_config(values: dict[str, Any]) -> AppConfig:
+    """Check the application's arguments.
+
+    Raises:
+        ConfigError: If a key is unknown or a value is not allowed; names every one of them.
+    """
+    try:
+        return AppConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(describe(error)) from error
+
+
+def parse_scheduling_config(values: dict[str, Any]) -> SchedulingConfig:
+    """Check the Ingress deployment's `user_config`.
+
+    Raises:
+        ConfigError: If a key is unknown or a value is not allowed; names every one of them.
+    """
+    try:
+        return SchedulingConfig.model_validate(values)
+    except ValidationError as error:
+        raise ConfigError(describe(error)) from error
+
+
+def describe(error: ValidationError) -> str:
+    """Return one line for each thing that is wrong: key, value, what is allowed."""
+    lines = []
+    for item in error.errors(include_url=False):
+        key = ".".join(str(part) for part in item["loc"]) or "configuration"
+        value = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
+        lines.append(f"{key}: {item['msg']}{value}")
+    return "; ".join(lines)

@@ -1,0 +1,265 @@
+"""The rules of the core's state, one function each; for tests and debugging, O(everything).
+
+`check` is called between events. Each rule raises `InvariantViolation`, which is a bug of the core
+and never an answer to a caller.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+
+from justitia_ray.core.entities import Application, InferenceState
+from justitia_ray.core.scheduler import SchedulerCore
+
+RELATIVE_TOLERANCE = 1e-9
+"""Of sums in floats, relative to what went into them; ints and fractions are compared exactly."""
+
+
+class InvariantViolation(AssertionError):
+    """The state breaks a rule.
+
+    Attributes:
+        rule: The name of the function that states the rule.
+        ids: The entities concerned.
+        detail: What is wrong.
+    """
+
+    def __init__(self, rule: str, ids: tuple[str, ...], detail: str) -> None:
+        super().__init__(rule, ids, detail)
+        self.rule = rule
+        self.ids = ids
+        self.detail = detail
+
+    def __str__(self) -> str:
+        return f"{self.rule}: {', '.join(self.ids)}: {self.detail}"
+
+
+def inferences_are_in_one_place(core: SchedulerCore) -> None:
+    """Each inference waits, is in flight or is claimed: one of them, as its state says."""
+    rule = "inferences_are_in_one_place"
+    state = core.state
+    seen: set[str] = set()
+    for application in state.applications.values():
+        waiting = [inference.request_id for inference in application.waiting]
+        places = {
+            "waiting": (waiting, (InferenceState.WAITING,)),
+            "in_flight": (application.in_flight, (InferenceState.LEASED, InferenceState.RUNNING)),
+            "claimed": (application.claimed, (InferenceState.WAITING,)),
+        }
+        for place, (request_ids, allowed) in places.items():
+            for request_id in request_ids:
+                ids = (application.application_id, request_id)
+                inference = state.inferences.get(request_id)
+                _require(inference is not None, rule, ids, f"is {place} and unknown")
+                assert inference is not None
+                _require(request_id not in seen, rule, ids, f"is {place} and elsewhere")
+                _require(inference.state in allowed, rule, ids, f"is {place} and {inference.state}")
+                has_lease = inference.lease_id is not None
+                in_flight = place == "in_flight"
+                _require(has_lease == in_flight, rule, ids, f"is {place}, {inference.lease_id=}")
+                owner = inference.application_id
+                _require(owner == application.application_id, rule, ids, f"belongs to {owner}")
+                seen.add(request_id)
+    lost = tuple(state.inferences.keys() - seen)
+    _require(not lost, rule, lost, "in no place")
+
+
+def waiting_inferences_are_in_order(core: SchedulerCore) -> None:
+    """Inside an application the first submitted is first, re-queued or not."""
+    for application in core.state.applications.values():
+        orders = [inference.order for inference in application.waiting]
+        _require(
+            orders == sorted(orders),
+            "waiting_inferences_are_in_order",
+            (application.application_id,),
+            f"orders are {orders}",
+        )
+
+
+def leases_agree(core: SchedulerCore) -> None:
+    """A lease, its inference and its replica name each other."""
+    rule = "leases_agree"
+    state = core.state
+    for lease_id, lease in state.leases.items():
+        inference = state.inferences.get(lease.request_id)
+        replica = state.replicas.get(lease.replica_id)
+        held = inference.lease_id if inference is not None else None
+        _require(lease.lease_id == lease_id, rule, (lease_id,), f"calls itself {lease.lease_id}")
+        _require(held == lease_id, rule, (lease_id, lease.request_id), f"inference holds {held}")
+        on_replica = replica is not None and lease_id in replica.leases
+        _require(on_replica, rule, (lease_id, lease.replica_id), "not on its replica")
+    for replica in state.replicas.values():
+        unknown = tuple(
+            lease_id
+            for lease_id in replica.leases
+            if lease_id not in state.leases
+            or state.leases[lease_id].replica_id != replica.replica_id
+        )
+        _require(not unknown, rule, (replica.replica_id, *unknown), "not leased to this replica")
+    for inference in state.inferences.values():
+        known = inference.lease_id is None or inference.lease_id in state.leases
+        _require(known, rule, (inference.request_id,), f"holds unknown lease {inference.lease_id}")
+
+
+def queue_holds_what_waits(core: SchedulerCore) -> None:
+    """The queue has exactly the applications with waiting inferences; its first has least key."""
+    rule = "queue_holds_what_waits"
+    queue, policy = core.order.queue, core.order.policy
+    waiting = [a for a in core.state.applications.values() if a.waiting]
+    names = tuple(application.application_id for application in waiting)
+    outside = tuple(name for name in names if name not in queue)
+    _require(not outside, rule, outside, "waits outside the queue")
+    _require(len(queue) == len(waiting), rule, names, f"wait; the queue has {len(queue)}")
+    least = min(waiting, key=lambda a: policy.key(a, a.waiting[0]), default=None)
+    first = queue.first()
+    _require(first is least, rule, _ids(least, first), "least key and first of the queue differ")
+
+
+def accounts_are_of_live_applications(core: SchedulerCore) -> None:
+    """Live applications have an account and a session, with their weight; others have none."""
+    rule = "accounts_are_of_live_applications"
+    fair_share = core.order.fair_share
+    odd = tuple(fair_share.accounts.keys() ^ core.state.applications.keys())
+    _require(not odd, rule, odd, "either live or with an account, not both")
+    sessions = fair_share.clock.sessions()
+    for application_id, account in fair_share.accounts.items():
+        session = sessions.get(application_id)
+        ids = (application_id,)
+        _require(session is not None, rule, ids, "has no session")
+        assert session is not None
+        _require(not session.released, rule, ids, "is live and its session released")
+        weights = {core.state.applications[application_id].weight, account.weight, session.weight}
+        _require(len(weights) == 1, rule, ids, f"weights {weights}")
+    for application_id, session in sessions.items():
+        live = application_id in fair_share.accounts
+        kept = live or (session.released and session.active)
+        _require(kept, rule, (application_id,), "session of nobody")
+
+
+def gps_owes_what_was_charged(core: SchedulerCore) -> None:
+    """Served clock: Σ over active of w·(F − V) = Σ over not withdrawn of (chg − att)."""
+    if core.order.options.clock != "served":
+        return
+    fair_share = core.order.fair_share
+    clock = fair_share.clock
+    charged = sum(
+        a.charged - a.attained for a in fair_share.accounts.values() if not a.withdrawn
+    )  # fmt: skip
+    # What was added and subtracted on the way: V for each unit of weight, and every charge.
+    weights = sum(session.weight for session in clock.sessions().values())
+    scale = 1 + clock.virtual_time * (1 + weights)
+    scale += sum(account.charged for account in fair_share.accounts.values())
+    owed = clock.backlog()
+    _require(
+        _equal(owed, charged, scale),
+        "gps_owes_what_was_charged",
+        tuple(fair_share.accounts),
+        f"GPS owes {owed}, charged and not attained is {charged}",
+    )
+
+
+def idle_applications_are_withdrawn(core: SchedulerCore) -> None:
+    """Served clock: since the last report, exactly the idle applications are out of GPS.
+
+    Those that fell idle after it, and those put back from a snapshot whose inferences may yet be
+    submitted again, await their withdrawal.
+    """
+    if core.order.options.clock != "served":
+        return
+    rule = "idle_applications_are_withdrawn"
+    for application_id, account in core.order.fair_share.accounts.items():
+        application = core.state.applications[application_id]
+        ids = (application_id,)
+        if account.withdrawn:
+            _require(application.is_idle, rule, ids, "busy and withdrawn")
+        elif application.is_idle:
+            awaits = core.applications.awaits_withdrawal(application_id)
+            _require(awaits, rule, ids, "idle and not withdrawn")
+
+
+def active_weight_is_the_sum(core: SchedulerCore) -> None:
+    """The clock's running sum of active weights holds, and a session is active while F > V."""
+    rule = "active_weight_is_the_sum"
+    clock = core.order.fair_share.clock
+    total: float = 0
+    for session_id, session in clock.sessions().items():
+        ahead = session.finish - clock.virtual_time
+        # F = V by rounding alone: such a session departs with the next service.
+        agrees = ahead >= 0 if session.active else ahead <= 0
+        _require(agrees, rule, (session_id,), f"active={session.active} with F − V = {ahead}")
+        total += session.weight if session.active else 0
+    summed = clock.active_weight
+    _require(_equal(summed, total, 1 + total), rule, (), f"kept {summed}, summed {total}")
+
+
+def replicas_have_seats_for_their_leases(core: SchedulerCore) -> None:
+    """No replica is granted more sequences than it has seats, unless one lease has it alone.
+
+    Leases of an earlier scheduler count when they are granted upon, not when they are taken over.
+    """
+    for replica in core.state.replicas.values():
+        granted = {
+            lease_id: footprint.choices
+            for lease_id, footprint in replica.leases.items()
+            if lease_id.startswith(core.state.lease_prefix)
+        }
+        seats = replica.capacity.max_num_seqs
+        _require(
+            len(granted) <= 1 or sum(granted.values()) <= seats,
+            "replicas_have_seats_for_their_leases",
+            (replica.replica_id, *granted),
+            f"{sum(granted.values())} sequences for {seats} seats",
+        )
+
+
+def service_is_what_was_metered(core: SchedulerCore) -> None:
+    """What is booked for unfinished inferences is what they attained and what was booked before."""
+    rule = "service_is_what_was_metered"
+    attained: dict[str, float] = dict.fromkeys(core.state.applications, 0)
+    for inference in core.state.inferences.values():
+        attained[inference.application_id] += inference.attained
+    for application_id, application in core.state.applications.items():
+        metered = attained[application_id] + application.booked_before
+        booked = application.unfinished_kv_token_time
+        total = core.order.fair_share.accounts[application_id].attained
+        ids = (application_id,)
+        _require(booked == metered, rule, ids, f"booked {booked}, metered {metered}")
+        _require(total >= booked, rule, ids, f"attained {total}, of which unfinished {booked}")
+
+
+RULES: tuple[Callable[[SchedulerCore], None], ...] = (
+    inferences_are_in_one_place,
+    waiting_inferences_are_in_order,
+    leases_agree,
+    queue_holds_what_waits,
+    accounts_are_of_live_applications,
+    gps_owes_what_was_charged,
+    idle_applications_are_withdrawn,
+    active_weight_is_the_sum,
+    replicas_have_seats_for_their_leases,
+    service_is_what_was_metered,
+)
+
+
+def check(core: SchedulerCore) -> None:
+    """Hold the state to every rule.
+
+    Raises:
+        InvariantViolation: If it breaks one.
+    """
+    for rule in RULES:
+        rule(core)
+
+
+def _require(holds: bool, rule: str, ids: tuple[str, ...], detail: str) -> None:
+    if not holds:
+        raise InvariantViolation(rule, ids, detail)
+
+
+def _ids(*applications: Application | None) -> tuple[str, ...]:
+    return tuple("none" if a is None else a.application_id for a in applications)
+
+
+def _equal(one: float, other: float, scale: float) -> bool:
+    if isinstance(one, int | Fraction) and isinstance(other, int | Fraction):
+        return one == other
+    return abs(one - other) <= RELATIVE_TOLERANCE * scale

@@ -1,0 +1,1 @@
+"""What the parts say to each other, and how errors are said over HTTP."""

@@ -1,0 +1,55 @@
+"""Messages to one reader, kept until the reader has acknowledged them.
+
+A long-poll whose caller has gone still completes in the actor and would take its messages with it.
+So nothing is handed over: messages have numbers, each poll says up to which one it has read, and
+the rest is sent again.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+Message = TypeVar("Message")
+
+
+class Mailbox(Generic[Message]):
+    """Numbered messages to one reader, oldest first."""
+
+    def __init__(self) -> None:
+        self._messages: deque[tuple[int, Message]] = deque()
+        self._last = 0
+
+    def __len__(self) -> int:
+        """Return the number of messages not acknowledged."""
+        return len(self._messages)
+
+    def put(self, message: Message) -> None:
+        """Add a message."""
+        self._last += 1
+        self._messages.append((self._last, message))
+
+    def unread(self, ack: int) -> list[tuple[int, Message]]:
+        """Drop what the reader has read, up to number `ack`, and return the rest."""
+        while self._messages and self._messages[0][0] <= ack:
+            self._messages.popleft()
+        return list(self._messages)
+
+
+class Cursor:
+    """The reader's side: what it has read, so that a message sent twice is read once."""
+
+    def __init__(self) -> None:
+        self.ack = 0
+
+    def fresh(self, messages: Iterable[tuple[int, Message]]) -> list[Message]:
+        """Return the messages not read before, and count them as read."""
+        new = []
+        for number, message in messages:
+            if number > self.ack:
+                self.ack = number
+                new.append(message)
+        return new
+
+    def reset(self) -> None:
+        """Read from the start: another writer took over."""
+        self.ack = 0

@@ -1,0 +1,77 @@
+"""What ingress, scheduler and replica say to each other.
+
+The scheduler's events and actions are the vocabulary (`core.events`, `core.actions`); these are the
+envelopes. Every call is idempotent by id. A call of another epoch changes nothing and returns at
+once, with the epoch in force, so that its sender can start over.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from justitia_ray.core.actions import Abort, EndApplication, Grant, Refuse
+from justitia_ray.core.entities import ReplicaCapacity
+from justitia_ray.core.events import (
+    ApplicationArrived,
+    ApplicationClosed,
+    InferenceCancelled,
+    InferenceSubmitted,
+    LeaseFinished,
+    LeaseProgress,
+)
+from justitia_ray.units import Epoch, ReplicaId, Seconds, Tokens, VirtualTime
+
+Submission: TypeAlias = (
+    ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed
+)
+"""What an ingress sends in batches, in order."""
+IngressMessage: TypeAlias = Grant | Refuse | EndApplication
+ReplicaMessage: TypeAlias = Grant | Abort
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Answer to `open_application`."""
+
+    epoch: Epoch
+    virtual_finish_time: VirtualTime
+
+
+@dataclass(frozen=True, slots=True)
+class IngressMail:
+    """Answer to `submit_many` and `poll_grants`."""
+
+    epoch: Epoch
+    messages: tuple[tuple[int, IngressMessage], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """A replica asks for work: heartbeat, metering and completions in one."""
+
+    replica_id: ReplicaId
+    epoch: Epoch
+    """0 at the first pull."""
+    ack: int
+    """Number of the last message read."""
+    capacity: ReplicaCapacity
+    free_kv_tokens: Tokens
+    progress: tuple[LeaseProgress, ...]
+    """Every lease that it holds."""
+    finished: tuple[LeaseFinished, ...]
+    """Not yet confirmed by an answer; to a new scheduler, those of the last minute too."""
+    preemptions: int
+    wait_s: Seconds
+    """How long the scheduler may keep the call if it has nothing to say."""
+    draining: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaMail:
+    """Answer to `pull`."""
+
+    epoch: Epoch
+    messages: tuple[tuple[int, ReplicaMessage], ...] = ()
+    draining: bool = False
+    """The replica is to take no new lease."""
+    backlog_kv_tokens: Tokens = 0
+    """KV that everything waiting would need: a signal for autoscaling."""

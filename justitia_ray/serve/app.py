@@ -1,0 +1,49 @@
+"""The composition root: from the configuration to a Serve application. It decides nothing."""
+
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from ray.serve.config import RequestRouterConfig
+
+from justitia_ray.config import parse_app_config
+from justitia_ray.serve.ingress import Ingress
+from justitia_ray.serve.lease_router import LeaseRouter
+from justitia_ray.serve.predictor import Predictor
+from justitia_ray.serve.replica import Replica
+
+_UNBOUNDED = 100_000
+"""Ongoing calls of a deployment: the queue is ours, Serve must never hold a call back."""
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Return the application that a Serve configuration file names by `import_path`.
+
+    Args:
+        args: `justitia_ray.config.AppConfig` as YAML gives it. What Serve itself decides
+            (`num_replicas`, `ray_actor_options`, `user_config`) stands under `deployments`.
+
+    Raises:
+        ConfigError: If a key is unknown or a value is not allowed.
+    """
+    config = parse_app_config(args)
+    values = config.model_dump()
+    replicas = serve.deployment(
+        Replica,
+        name="Replica",
+        max_ongoing_requests=_UNBOUNDED,
+        request_router_config=RequestRouterConfig(request_router_class=LeaseRouter),
+        graceful_shutdown_timeout_s=600,  # longer than the longest generation
+        health_check_period_s=2,
+    ).bind(values)
+    predictor = serve.deployment(Predictor, name="Predictor", max_ongoing_requests=_UNBOUNDED).bind(
+        values
+    )
+    ingress = serve.deployment(
+        serve.ingress()(Ingress),
+        name="Ingress",
+        max_ongoing_requests=_UNBOUNDED,
+        graceful_shutdown_timeout_s=600,
+        user_config={},
+    )
+    return ingress.bind(values, replicas, predictor)

@@ -1,0 +1,293 @@
+"""The ingress's side of the queue: what is outstanding, the batches, the one long-poll, the epochs.
+
+Plain asyncio around a scheduler handle. Whatever is outstanding here is submitted again to a new
+scheduler, so nothing is lost with the old one.
+"""
+
+import asyncio
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from ray.exceptions import RayActorError
+
+from justitia_ray.core.actions import EndApplication, Grant, Refuse
+from justitia_ray.core.events import (
+    ApplicationArrived,
+    ApplicationClosed,
+    InferenceCancelled,
+    InferenceSubmitted,
+)
+from justitia_ray.errors import QueueFull
+from justitia_ray.protocol.mailbox import Cursor
+from justitia_ray.protocol.messages import IngressMail, Opened, Submission
+from justitia_ray.protocol.status import refusal_error
+from justitia_ray.units import ApplicationId, LeaseId, RequestId, Seconds, VirtualTime
+
+_RETRY_S = 0.2
+
+
+@dataclass(slots=True)
+class Ticket:
+    """An inference that is outstanding: submitted, and not ended."""
+
+    item: InferenceSubmitted
+    submitted_at: Seconds
+    answers: deque[Grant | Refuse] = field(default_factory=deque)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    lease_id: LeaseId | None = None
+    """The lease in use."""
+
+
+class Dispatcher:
+    """Submits inferences in batches and hands out their grants."""
+
+    def __init__(
+        self,
+        scheduler: Any,
+        on_application_ended: Callable[[EndApplication], Coroutine[Any, Any, None]],
+        on_new_epoch: Callable[[], Coroutine[Any, Any, None]],
+        max_outstanding: int,
+        submit_interval_s: Seconds,
+    ) -> None:
+        """Prepare; `start` begins to talk.
+
+        Args:
+            scheduler: Handle of the scheduler actor.
+            on_application_ended: Run for every application opened here, once it is over.
+            on_new_epoch: Run when another scheduler has taken office.
+            max_outstanding: More inferences at once are refused.
+            submit_interval_s: How long submissions are gathered after the first.
+        """
+        self.ingress_id = f"ingress-{uuid.uuid4().hex[:12]}"
+        self._scheduler = scheduler
+        self._on_application_ended = on_application_ended
+        self._on_new_epoch = on_new_epoch
+        self._max_outstanding = max_outstanding
+        self._submit_interval_s = submit_interval_s
+        self._epoch = 0
+        self._cursor = Cursor()
+        self._tickets: dict[RequestId, Ticket] = {}
+        self._open: dict[ApplicationId, ApplicationArrived] = {}
+        self._unsent: list[Submission] = []
+        self._has_unsent = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def outstanding(self) -> int:
+        """Inferences submitted and not ended."""
+        return len(self._tickets)
+
+    @property
+    def epoch(self) -> int:
+        """The scheduler's epoch, as last heard; 0 before."""
+        return self._epoch
+
+    def start(self) -> None:
+        """Begin to submit and to listen."""
+        self._run(self._keep_submitting())
+        self._run(self._listen())
+
+    async def stop(self) -> None:
+        """Talk no more."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- applications
+
+    async def open_application(self, arrival: ApplicationArrived) -> VirtualTime:
+        """Open an application and return its tag."""
+        while True:
+            try:
+                opened: Opened = await self._scheduler.open_application.remote(arrival)
+            except RayActorError:
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self._open[arrival.application_id] = arrival
+            return opened.virtual_finish_time
+
+    def is_open_here(self, application_id: ApplicationId) -> bool:
+        """Return whether it was opened here and its end was not heard of."""
+        return application_id in self._open
+
+    def close_application(self, application_id: ApplicationId) -> None:
+        """Take no more inferences of it, in order with what was submitted before."""
+        self._send(ApplicationClosed(application_id))
+
+    # --- inferences
+
+    def submit(self, item: InferenceSubmitted, opening: ApplicationArrived | None = None) -> Ticket:
+        """Let an inference wait.
+
+        Args:
+            item: The inference.
+            opening: Its application, if that is to be opened in the same message.
+
+        Raises:
+            QueueFull: If too many are outstanding here.
+        """
+        if len(self._tickets) >= self._max_outstanding:
+            raise QueueFull(
+                f"{self._max_outstanding} inferences are outstanding at this ingress", 5.0
+            )
+        ticket = Ticket(item, time.monotonic())
+        self._tickets[item.request_id] = ticket
+        if opening is not None:
+            self._open[opening.application_id] = opening
+            self._send(opening)
+        self._send(item)
+        return ticket
+
+    async def next_grant(self, ticket: Ticket) -> Grant:
+        """Wait for the inference's next lease.
+
+        Raises:
+            RequestError: If the scheduler refuses the inference.
+        """
+        while not ticket.answers:
+            ticket.news.clear()
+            await ticket.news.wait()
+        answer = ticket.answers.popleft()
+        if isinstance(answer, Refuse):
+            raise refusal_error(answer.reason, ticket.item.application_id)
+        ticket.lease_id = answer.lease_id
+        return answer
+
+    async def refuse(self, ticket: Ticket, grant: Grant, *, replica_gone: bool) -> None:
+        """Give back a lease that could not be used; the inference waits again."""
+        ticket.lease_id = None
+        while True:
+            try:
+                still_waits = await self._scheduler.refuse_lease.remote(
+                    ticket.item.request_id, grant.lease_id, grant.replica_id, replica_gone
+                )
+                break
+            except RayActorError:
+                await asyncio.sleep(_RETRY_S)
+        if not still_waits and not ticket.answers:
+            self._submit_anew(ticket)
+
+    def end(self, ticket: Ticket) -> None:
+        """The inference has its answer."""
+        self._tickets.pop(ticket.item.request_id, None)
+
+    def cancel(self, ticket: Ticket) -> None:
+        """The inference is not wanted any more."""
+        if self._tickets.pop(ticket.item.request_id, None) is not None:
+            self._send(InferenceCancelled(ticket.item.request_id))
+
+    def _submit_anew(self, ticket: Ticket) -> None:
+        """Submit under another id: the scheduler holds the old one for ended."""
+        if self._tickets.pop(ticket.item.request_id, None) is None:
+            return  # cancelled meanwhile
+        ticket.item = replace(
+            ticket.item,
+            request_id=f"{ticket.item.request_id}+",
+            again=True,
+            age_s=time.monotonic() - ticket.submitted_at,
+            lease_id=None,
+        )
+        self._tickets[ticket.item.request_id] = ticket
+        opening = self._open.get(ticket.item.application_id)
+        if opening is not None:
+            self._send(opening)
+        self._send(ticket.item)
+
+    # --- talking
+
+    def _send(self, submission: Submission) -> None:
+        self._unsent.append(submission)
+        self._has_unsent.set()
+
+    async def _keep_submitting(self) -> None:
+        while True:
+            await self._has_unsent.wait()
+            await asyncio.sleep(self._submit_interval_s)
+            self._has_unsent.clear()
+            batch, self._unsent = self._unsent, []
+            epoch = self._epoch
+            try:
+                mail: IngressMail = await self._scheduler.submit_many.remote(
+                    self.ingress_id, epoch, self._cursor.ack, tuple(batch)
+                )
+            except RayActorError:
+                taken = False
+            else:
+                taken = self._read(mail, epoch)
+            if not taken:
+                await self._submit_later(batch, epoch)
+
+    async def _submit_later(self, batch: list[Submission], epoch: int) -> None:
+        """Nothing was taken: send it again, unless a new epoch has put all there is into line."""
+        if self._epoch == epoch:
+            self._unsent = batch + self._unsent
+            await asyncio.sleep(_RETRY_S)
+        else:
+            self._unsent += [sent for sent in batch if isinstance(sent, ApplicationClosed)]
+        self._has_unsent.set()
+
+    async def _listen(self) -> None:
+        while True:
+            epoch = self._epoch
+            try:
+                mail: IngressMail = await self._scheduler.poll_grants.remote(
+                    self.ingress_id, epoch, self._cursor.ack
+                )
+            except RayActorError:
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if not self._read(mail, epoch) and self._epoch == epoch:
+                await asyncio.sleep(_RETRY_S)  # a scheduler of a lower epoch: not listened to
+
+    def _read(self, mail: IngressMail, asked_in: int) -> bool:
+        """Take in an answer; return whether the scheduler took the call."""
+        if mail.epoch != asked_in:
+            self._take_epoch(mail.epoch)
+            return False
+        if mail.epoch == self._epoch:
+            for message in self._cursor.fresh(mail.messages):
+                if isinstance(message, EndApplication):
+                    self._open.pop(message.application_id, None)
+                    self._run(self._on_application_ended(message))
+                else:
+                    self._deliver(message)
+        return True
+
+    def _deliver(self, message: Grant | Refuse) -> None:
+        ticket = self._tickets.get(message.request_id)
+        if ticket is not None:
+            ticket.answers.append(message)
+            ticket.news.set()
+        elif isinstance(message, Grant):
+            self._send(InferenceCancelled(message.request_id))
+
+    def _take_epoch(self, epoch: int) -> None:
+        """Submit all that is outstanding to a new scheduler; a lower epoch is not listened to."""
+        if epoch <= self._epoch:
+            return
+        again = self._epoch > 0
+        self._epoch = epoch
+        self._cursor.reset()
+        now = time.monotonic()
+        closed = [sent for sent in self._unsent if isinstance(sent, ApplicationClosed)]
+        self._unsent = list(self._open.values())
+        for ticket in self._tickets.values():
+            unused = [a.lease_id for a in ticket.answers if isinstance(a, Grant)]
+            held = unused[-1] if unused else ticket.lease_id
+            age_s = now - ticket.submitted_at
+            ticket.item = replace(ticket.item, again=again, age_s=age_s, lease_id=held)
+            self._unsent.append(ticket.item)
+        self._unsent += closed
+        self._has_unsent.set()
+        if again:
+            self._run(self._on_new_epoch())
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,228 @@
+"""An engine without a model: sleeps as a GPU would, and makes deterministic tokens.
+
+It shares vLLM's rules where scheduling can see them (priority, admission, preemption, KV in
+blocks, errors), so that everything above an engine is tested, and its overhead measured, without
+one.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+
+from justitia_ray.errors import ConfigError, EngineError, RequestError
+from justitia_ray.serve.engine import EngineCall, EngineCapacity, Progress, ResponseHead
+from justitia_ray.serve.fake_batch import FakeBatch, FakeSequence
+from justitia_ray.serve.fake_openai import FakeAnswer, FakeRequest, error_answer, parse_request
+from justitia_ray.units import LeaseId, Seconds, Tokens
+
+_JSON = {"content-type": "application/json"}
+_EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8"}
+
+
+@dataclass(slots=True)
+class _Lease:
+    sequences: list[FakeSequence]
+    stream: bool
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def finished(self) -> bool:
+        return all(sequence.finished for sequence in self.sequences)
+
+    @property
+    def progress(self) -> Progress:
+        return Progress(
+            prompt_tokens=sum(sequence.prompt_tokens for sequence in self.sequences),
+            output_tokens=sum(sequence.generated for sequence in self.sequences),
+        )
+
+
+class FakeEngine:
+    """An `Engine` (see `justitia_ray.serve.engine`) for tests, demos and benchmarks on CPUs.
+
+    Args:
+        served_model_name: The name that callers give as `model`.
+        kv_tokens: KV memory in tokens, rounded down to whole blocks.
+        block_size: KV is given out in blocks of this many tokens.
+        max_num_seqs: Sequences that may run at once.
+        max_model_len: Longest prompt plus output; `kv_tokens` if that is less.
+        iteration_s: Length of a decode iteration; 0.03 is about that of a 7B model on an A10G.
+        prefill_s_per_token: What each prompt token adds to the iteration that admits it.
+
+    Raises:
+        ConfigError: If a size is not positive or a time negative.
+    """
+
+    def __init__(
+        self,
+        served_model_name: str,
+        kv_tokens: Tokens,
+        block_size: Tokens = 1,
+        max_num_seqs: int = 256,
+        max_model_len: Tokens = 4096,
+        iteration_s: Seconds = 0.03,
+        prefill_s_per_token: Seconds = 0.0,
+    ) -> None:
+        for name, value, least in (
+            ("block_size", block_size, 1),
+            ("kv_tokens", kv_tokens, block_size),
+            ("max_num_seqs", max_num_seqs, 1),
+            ("max_model_len", max_model_len, 2),
+            ("iteration_s", iteration_s, 0),
+            ("prefill_s_per_token", prefill_s_per_token, 0),
+        ):
+            if value < least:
+                raise ConfigError(f"fake engine: {name} is {value}; it must be at least {least}")
+        self._served_model_name = served_model_name
+        self._batch = FakeBatch(kv_tokens // block_size * block_size, block_size, max_num_seqs)
+        self._max_model_len = min(max_model_len, self._batch.kv_tokens)
+        self._iteration_s = iteration_s
+        self._prefill_s_per_token = prefill_s_per_token
+        self._leases: dict[LeaseId, _Lease] = {}
+        self._called: dict[FakeSequence, _Lease] = {}
+        """Only those whose call is open, unlike `_leases`."""
+        self._arrivals = 0
+        self._work = asyncio.Event()
+        self._loop: asyncio.Task[None] | None = None
+        self._why_dead: str | None = "it has not been started"
+        self.admitted: list[LeaseId] = []
+        """The lease of every sequence in the order of admission, again after a preemption."""
+
+    async def start(self) -> EngineCapacity:
+        """Start the decode loop on the running event loop."""
+        self._why_dead = None
+        self._loop = asyncio.create_task(self._decode())
+        return EngineCapacity(
+            kv_tokens=self._batch.kv_tokens,
+            block_size=self._batch.block_size,
+            max_num_seqs=self._batch.max_num_seqs,
+            max_model_len=self._max_model_len,
+        )
+
+    async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+        """Run one call, see `Engine.call`; only chat and text completions are served.
+
+        Raises:
+            EngineError: If the engine is dead or stopped, or becomes so meanwhile.
+        """
+        self.check()
+        try:
+            request = parse_request(
+                call.path, call.body, self._served_model_name, self._max_model_len
+            )
+        except RequestError as error:
+            status, body = error_answer(error)
+            yield ResponseHead(status, _JSON)
+            yield body
+            return
+        answer = FakeAnswer(request, self._served_model_name, call.lease_id)
+        lease = self._submit(call, request)
+        try:
+            if request.stream:
+                yield ResponseHead(200, _EVENT_STREAM)
+                if opening := answer.opening():
+                    yield opening
+                sent = [0] * len(lease.sequences)
+                while not lease.finished or sent != [s.generated for s in lease.sequences]:
+                    await self._change(lease)
+                    events = []
+                    for k, sequence in enumerate(lease.sequences):
+                        events += [answer.token(k, i) for i in range(sent[k], sequence.generated)]
+                        sent[k] = sequence.generated
+                    yield b"".join(events)
+                self.check()
+                yield answer.closing()
+            else:
+                await self._change(lease)
+                yield ResponseHead(200, _JSON)
+                yield answer.body()
+        finally:
+            for sequence in lease.sequences:
+                self._batch.remove(sequence)
+                del self._called[sequence]
+
+    def progress(self, lease_id: LeaseId) -> Progress:
+        """Return what the call has used so far; zeros if the lease is not known."""
+        lease = self._leases.get(lease_id)
+        return Progress(0, 0) if lease is None else lease.progress
+
+    def release(self, lease_id: LeaseId) -> Progress:
+        """Forget a lease whose call has ended and return its final progress."""
+        final = self.progress(lease_id)
+        self._leases.pop(lease_id, None)
+        return final
+
+    def free_kv_tokens(self) -> Tokens:
+        """Return the KV memory that no sequence holds now."""
+        return self._batch.free_kv_tokens
+
+    def preemptions(self) -> int:
+        """Return how often a sequence was preempted."""
+        return self._batch.preemptions
+
+    def check(self) -> None:
+        """Return if the engine is alive.
+
+        Raises:
+            EngineError: If it is dead, stopped, or was never started.
+        """
+        if self._why_dead is not None:
+            raise EngineError(f"the fake engine does not run: {self._why_dead}")
+
+    def die(self) -> None:
+        """Crash, as an engine does whose process was killed: running calls raise EngineError."""
+        self._end("it died")
+
+    async def stop(self) -> None:
+        """Stop the decode loop; running calls raise EngineError. Safe to call twice."""
+        self._end("it was stopped")
+        if self._loop is not None:
+            await asyncio.wait([self._loop])
+
+    def _end(self, why: str) -> None:
+        self._why_dead = why
+        if self._loop is not None:
+            self._loop.cancel()
+        for lease in self._called.values():
+            lease.changed.set()
+
+    def _submit(self, call: EngineCall, request: FakeRequest) -> _Lease:
+        sequences = []
+        for prompt in request.prompts:
+            for _ in range(request.n):
+                sequence = FakeSequence(
+                    lease_id=call.lease_id,
+                    priority=call.priority,
+                    arrival=self._arrivals,
+                    prompt_tokens=prompt.tokens,
+                    max_tokens=request.max_tokens,
+                )
+                self._arrivals += 1
+                self._batch.add(sequence)
+                sequences.append(sequence)
+        lease = _Lease(sequences, request.stream)
+        self._leases[call.lease_id] = lease
+        self._called |= dict.fromkeys(sequences, lease)
+        self._work.set()
+        return lease
+
+    async def _change(self, lease: _Lease) -> None:
+        """Wait for the next token of a stream, or for the last token of a unary call."""
+        await lease.changed.wait()
+        lease.changed.clear()
+        self.check()
+
+    async def _decode(self) -> None:
+        while True:
+            admitted = self._batch.admit()
+            self.admitted += [sequence.lease_id for sequence in admitted]
+            if not self._batch.running:
+                self._work.clear()
+                await self._work.wait()
+                continue
+            prefilled = sum(sequence.context for sequence in admitted)
+            await asyncio.sleep(self._iteration_s + self._prefill_s_per_token * prefilled)
+            for sequence in self._batch.step():
+                lease = self._called[sequence]
+                if lease.stream or lease.finished:
+                    lease.changed.set()

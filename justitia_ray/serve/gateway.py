@@ -1,0 +1,243 @@
+"""What the ingress does with a request: application, size, place in the queue, lease, answer."""
+
+import asyncio
+import json
+import logging
+import re
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from ray.exceptions import RayActorError, RayTaskError, TaskCancelledError
+
+from justitia_ray.config import AppConfig, SchedulingConfig
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
+from justitia_ray.errors import (
+    EngineError,
+    JustitiaError,
+    LeaseError,
+    ReplicaGone,
+    RequestError,
+)
+from justitia_ray.predictor.estimate import Estimate
+from justitia_ray.protocol.openai_body import InferenceBody, output_bound, parse_body
+from justitia_ray.protocol.status import error_body
+from justitia_ray.serve.dispatcher import Dispatcher, Ticket
+from justitia_ray.serve.estimates import Estimates
+from justitia_ray.serve.replica_calls import Answer, ReplicaCalls, StreamItem
+from justitia_ray.serve.token_counter import TokenCounter
+from justitia_ray.units import VirtualTime
+
+logger = logging.getLogger("ray.serve")
+
+APPLICATION_HEADER = "x-justitia-application"
+CLASS_HEADER = "x-justitia-class"
+TENANT_HEADER = "x-justitia-tenant"
+DEFAULT_CLASS = "default"
+DEFAULT_TENANT = "default"
+
+_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+
+_LEASE_UNUSABLE = (LeaseError, EngineError, RayActorError, TaskCancelledError)
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """An application to open."""
+
+    application_class: str
+    input: str
+    tenant: str = DEFAULT_TENANT
+    weight: float | None = None
+    application_id: str | None = None
+
+
+class Gateway:
+    """Turns requests into inferences of applications, and their answers into responses."""
+
+    def __init__(
+        self,
+        config: AppConfig,
+        dispatcher: Dispatcher,
+        calls: ReplicaCalls,
+        estimates: Estimates,
+        counter: TokenCounter,
+    ) -> None:
+        self._config = config
+        self._dispatcher = dispatcher
+        self._calls = calls
+        self._estimates = estimates
+        self._counter = counter
+        declared = config.engine.vllm_args.get("max_model_len")
+        self.max_model_len = (
+            config.engine.fake.max_model_len
+            if config.engine.kind == "fake"
+            else int(declared)
+            if declared is not None
+            else None
+        )
+        self.scheduling = SchedulingConfig()
+
+    async def open_application(self, opening: Opening) -> tuple[ApplicationArrived, VirtualTime]:
+        """Open an application; opening one that is open returns its tag.
+
+        Raises:
+            RequestError: If an id, a class or a tenant has another form.
+        """
+        input_tokens = await self._counter.text_tokens(opening.input)
+        estimate = await self._estimates.ask(
+            opening.application_class, input_tokens, None, opening.input
+        )
+        arrival = self._arrival(opening, estimate)
+        return arrival, await self._dispatcher.open_application(arrival)
+
+    async def unary(self, path: str, headers: Mapping[str, str], body: InferenceBody) -> Answer:
+        """Run one inference and return its whole answer.
+
+        Raises:
+            JustitiaError: If it cannot run; `protocol.status` has the answer to it.
+        """
+        ticket, closes = await self._submit(headers, body)
+        payload = json.dumps(body.fields).encode()
+        try:
+            for _ in range(self._config.ingress.attempts):
+                grant = await self._dispatcher.next_grant(ticket)
+                try:
+                    answer = await self._calls.unary(grant, self._dispatcher.epoch, path, payload)
+                except _LEASE_UNUSABLE as error:
+                    await self._give_back(ticket, grant, error)
+                else:
+                    self._dispatcher.end(ticket)
+                    return answer
+            raise EngineError(f"gave up after {self._config.ingress.attempts} attempts")
+        finally:
+            self._leave(ticket, closes=closes)
+
+    async def stream(
+        self, path: str, headers: Mapping[str, str], body: InferenceBody
+    ) -> AsyncGenerator[StreamItem]:
+        """Run one inference: yield (status, headers), then chunks.
+
+        A stream that is cut after its first chunk ends with an error event; before it, the
+        inference runs again elsewhere and nobody notices.
+
+        Raises:
+            JustitiaError: If it cannot run, before anything was yielded.
+        """
+        ticket, closes = await self._submit(headers, body)
+        payload = json.dumps(body.fields).encode()
+        try:
+            for _ in range(self._config.ingress.attempts):
+                grant = await self._dispatcher.next_grant(ticket)
+                begun = False
+                try:
+                    items = self._calls.stream(grant, self._dispatcher.epoch, path, payload)
+                    async with aclosing(items):
+                        async for item in items:
+                            begun = True
+                            yield item
+                except _LEASE_UNUSABLE as error:
+                    if begun:
+                        yield _cut_event(error)
+                        return
+                    await self._give_back(ticket, grant, error)
+                else:
+                    self._dispatcher.end(ticket)
+                    return
+            raise EngineError(f"gave up after {self._config.ingress.attempts} attempts")
+        finally:
+            self._leave(ticket, closes=closes)
+
+    def parse(self, path: str, body: bytes) -> InferenceBody:
+        """Read a request's body; see `parse_body`."""
+        return parse_body(path, body, self._config.model.name, self.max_model_len)
+
+    # --- inside
+
+    async def _submit(self, headers: Mapping[str, str], body: InferenceBody) -> tuple[Ticket, bool]:
+        """Let an inference wait; return its ticket and whether it is all of its application."""
+        size = await self._counter.size(body)
+        most = output_bound(body, size.longest_tokens, self.max_model_len)
+        choices = size.prompts * body.n
+        application_id = headers.get(APPLICATION_HEADER)
+        named_class = headers.get(CLASS_HEADER)
+        application_class = named_class or DEFAULT_CLASS
+        estimate = self._estimates.from_table(application_class, size.total_tokens, most)
+        opening = None
+        if application_id is None or not self._dispatcher.is_open_here(application_id):
+            if named_class is not None:
+                estimate = await self._estimates.ask(application_class, size.total_tokens, most, "")
+            opening = self._arrival(
+                Opening(
+                    application_class,
+                    "",
+                    headers.get(TENANT_HEADER) or DEFAULT_TENANT,
+                    None,
+                    application_id,
+                ),
+                estimate,
+            )
+            application_id = opening.application_id
+        each = most if body.forced_length else min(most, estimate.output_tokens)
+        item = InferenceSubmitted(
+            request_id=uuid.uuid4().hex,
+            application_id=application_id,
+            inference_id=uuid.uuid4().hex,
+            ingress_id=self._dispatcher.ingress_id,
+            prompt_tokens=size.total_tokens * body.n,
+            predicted_output_tokens=each * choices,
+            max_output_tokens=most * choices,
+            choices=choices,
+        )
+        return self._dispatcher.submit(item, opening), APPLICATION_HEADER not in headers
+
+    def _arrival(self, opening: Opening, estimate: Estimate) -> ApplicationArrived:
+        application_id = opening.application_id
+        if application_id is None:
+            application_id = f"app-{uuid.uuid4().hex}"
+        for name, value in (("application_id", application_id), ("tenant", opening.tenant)):
+            if not _ID.fullmatch(value):
+                raise RequestError(
+                    f"{name} is {value[:80]!r}: 1 to 128 of A-Z a-z 0-9 . _ : / - are allowed",
+                    name,
+                )
+        weight = opening.weight
+        if weight is None:
+            weight = self.scheduling.tenant_weights.get(opening.tenant, 1.0)
+        return ApplicationArrived(
+            application_id,
+            opening.application_class,
+            opening.tenant,
+            weight,
+            estimate.kv_token_time,
+            self._dispatcher.ingress_id,
+        )
+
+    async def _give_back(self, ticket: Ticket, grant: Grant, error: Exception) -> None:
+        gone = isinstance(error, ReplicaGone | RayActorError)
+        logger.warning(
+            "lease.unusable lease_id=%s replica_id=%s reason=%s",
+            grant.lease_id,
+            grant.replica_id,
+            type(error).__name__,
+        )
+        if isinstance(error, TaskCancelledError) and not gone:
+            await asyncio.sleep(0)
+        await self._dispatcher.refuse(ticket, grant, replica_gone=gone)
+
+    def _leave(self, ticket: Ticket, *, closes: bool) -> None:
+        self._dispatcher.cancel(ticket)  # nothing, if the inference has ended
+        if closes:
+            self._dispatcher.close_application(ticket.item.application_id)
+
+
+def _cut_event(error: Exception) -> bytes:
+    """Return the last event of a stream that was cut."""
+    cause: JustitiaError = EngineError(
+        "the replica was lost in the middle of this stream; what came before is incomplete"
+    )
+    if isinstance(error, RayTaskError) and isinstance(error.cause, JustitiaError):
+        cause = EngineError(f"{cause}: {error.cause}")
+    return f"data: {json.dumps(error_body(cause))}\n\n".encode()

@@ -1,0 +1,241 @@
+"""The HTTP surface: OpenAI's inference paths, applications, health. FastAPI, without Ray.
+
+A Serve handle reaches the same surface through the same application, called in process.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
+from typing import Annotated, Any, Literal
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import JustitiaError, RequestError, UnknownApplication
+from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS, InferenceBody
+from justitia_ray.protocol.status import error_body, error_headers, status_of
+from justitia_ray.serve.gateway import DEFAULT_TENANT, Gateway, Opening
+from justitia_ray.serve.replica_calls import StreamItem
+
+KEEPALIVE = b": waiting\n\n"
+
+
+class ApplicationBody(BaseModel):
+    """Body of `POST /v1/applications`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    application_class: str
+    input: str = ""
+    tenant: str = DEFAULT_TENANT
+    weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
+    application_id: str | None = None
+
+
+class SchedulerCalls:
+    """What the HTTP surface asks of the scheduler directly."""
+
+    def __init__(
+        self,
+        application: Callable[[str], Awaitable[dict[str, Any] | None]],
+        close: Callable[[str], Awaitable[bool]],
+        cancel: Callable[[str], Awaitable[bool]],
+        status: Callable[[], Awaitable[dict[str, Any]]],
+    ) -> None:
+        self.application = application
+        self.close = close
+        self.cancel = cancel
+        self.status = status
+
+
+def build_http_app(config: AppConfig, gateway: Gateway, scheduler: SchedulerCalls) -> FastAPI:
+    """Return the application; it holds no state of its own."""
+    app = FastAPI(title="justitia_ray", docs_url=None, redoc_url=None, openapi_url=None)
+    _add_error_handlers(app)
+    _add_health(app, config, scheduler)
+    _add_applications(app, gateway, scheduler)
+
+    async def infer(path: str, request: Request) -> Response:
+        body = gateway.parse(path, await _read_body(request, config.ingress.max_body_bytes))
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        if body.stream:
+            return await _stream(gateway, path, headers, body, config.ingress.keepalive_s)
+        status, head, answer = await gateway.unary(path, headers, body)
+        return Response(answer, status, head)
+
+    @app.post(CHAT)
+    async def chat(request: Request) -> Response:
+        return await infer(CHAT, request)
+
+    @app.post(COMPLETIONS)
+    async def completions(request: Request) -> Response:
+        return await infer(COMPLETIONS, request)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        model = {
+            "id": config.model.name,
+            "object": "model",
+            "created": 0,
+            "owned_by": "justitia_ray",
+            "max_model_len": gateway.max_model_len,
+        }
+        return {"object": "list", "data": [model]}
+
+    return app
+
+
+def _add_applications(app: FastAPI, gateway: Gateway, scheduler: SchedulerCalls) -> None:
+    @app.post("/v1/applications")
+    async def open_application(body: ApplicationBody) -> dict[str, Any]:
+        arrival, tag = await gateway.open_application(Opening(**body.model_dump()))
+        return {
+            "application_id": arrival.application_id,
+            "predicted_kv_token_time": arrival.predicted_kv_token_time,
+            "virtual_finish_time": tag,
+        }
+
+    @app.get("/v1/applications/{application_id:path}")
+    async def application(application_id: str) -> dict[str, Any]:
+        found = await scheduler.application(application_id)
+        if found is None:
+            raise _unknown(application_id)
+        return found
+
+    @app.post("/v1/applications/{application_id:path}/close")
+    async def close(application_id: str) -> dict[str, Any]:
+        if not await scheduler.close(application_id):
+            raise _unknown(application_id)
+        return {"application_id": application_id, "closed": True}
+
+    @app.delete("/v1/applications/{application_id:path}")
+    async def cancel(application_id: str) -> dict[str, Any]:
+        if not await scheduler.cancel(application_id):
+            raise _unknown(application_id)
+        return {"application_id": application_id, "cancelled": True}
+
+
+def _add_health(app: FastAPI, config: AppConfig, scheduler: SchedulerCalls) -> None:
+    @app.get("/healthz")
+    async def healthz() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> JSONResponse:
+        reason = None
+        try:
+            status = await asyncio.wait_for(scheduler.status(), 5.0)
+            if not status["ready"] or status["degraded"] is not None:
+                reason = f"scheduler: {status['degraded'] or 'not in office'}"
+            elif not status["replicas"]:
+                reason = "no replica pulls"
+        except TimeoutError:
+            reason = "scheduler: no answer within 5 s"
+        state: Literal["ready", "degraded"] = "ready" if reason is None else "degraded"
+        return JSONResponse({"status": state, "reason": reason}, 200 if reason is None else 503)
+
+    @app.get("/v1/status")
+    async def status() -> dict[str, Any]:
+        return {"model": config.model.name} | await scheduler.status()
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(JustitiaError)
+    async def ours(request: Request, error: JustitiaError) -> JSONResponse:
+        return JSONResponse(error_body(error), status_of(error)[0], error_headers(error))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
+        refused = RequestError(f"{where}: {first['msg']}", where)
+        return JSONResponse(error_body(refused), 400)
+
+    @app.exception_handler(HTTPException)
+    async def unserved(request: Request, error: HTTPException) -> JSONResponse:
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        body = {"error": {"message": message, "type": "NotFoundError", "param": None, "code": None}}
+        return JSONResponse(body, error.status_code)
+
+
+async def _read_body(request: Request, most: int) -> bytes:
+    """Return the body, refusing one that is too long before it is all read."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise RequestError(f"the body is longer than {most} bytes (ingress.max_body_bytes)")
+    return bytes(body)
+
+
+async def _stream(
+    gateway: Gateway,
+    path: str,
+    headers: dict[str, str],
+    body: InferenceBody,
+    keepalive_s: float,
+) -> Response:
+    """Answer with a stream: with the replica's own status if it comes soon.
+
+    While it does not, a stream of status 200 is begun and kept alive by comments; an error that
+    comes later is an event in it.
+    """
+    items = gateway.stream(path, headers, body)
+    first = asyncio.ensure_future(anext(items))
+    try:
+        await asyncio.wait([first], timeout=keepalive_s)
+        if first.done():
+            status, head = _as_head(first.result())
+            return StreamingResponse(_chunks(items), status, head)
+    except BaseException:
+        await _abandon(first, items)
+        raise
+    waiting = _kept_alive(first, items, keepalive_s)
+    return StreamingResponse(waiting, 200, {"content-type": "text/event-stream; charset=utf-8"})
+
+
+async def _chunks(items: AsyncGenerator[StreamItem]) -> AsyncGenerator[bytes]:
+    async with aclosing(items):
+        async for item in items:
+            if isinstance(item, bytes):
+                yield item
+
+
+async def _kept_alive(
+    first: asyncio.Future[StreamItem], items: AsyncGenerator[StreamItem], keepalive_s: float
+) -> AsyncGenerator[bytes]:
+    try:
+        while not first.done():
+            yield KEEPALIVE
+            await asyncio.wait([first], timeout=keepalive_s)
+        try:
+            status, _ = _as_head(first.result())
+        except JustitiaError as error:
+            yield f"data: {json.dumps(error_body(error))}\n\n".encode()
+            return
+        async for chunk in _chunks(items):
+            yield chunk if status < 400 else b"data: " + chunk + b"\n\n"
+    finally:
+        await _abandon(first, items)
+
+
+async def _abandon(first: asyncio.Future[StreamItem], items: AsyncGenerator[StreamItem]) -> None:
+    first.cancel()
+    with suppress(asyncio.CancelledError, StopAsyncIteration, JustitiaError):
+        await first
+    await items.aclose()
+
+
+def _as_head(item: StreamItem) -> tuple[int, dict[str, str]]:
+    if isinstance(item, bytes):
+        raise TypeError("a stream must begin with its head")
+    return item
+
+
+def _unknown(application_id: str) -> UnknownApplication:
+    return UnknownApplication(f"application {application_id!r} is not open")

@@ -1,0 +1,114 @@
+"""Calls from the ingress to one leased replica.
+
+Each runs in a task of its own, in a fresh context: Serve copies its internal request id from the
+context into every call made there, and of several calls with one id only the first is sure to be
+routed. Nothing links such a task to its caller any more, so it is cancelled explicitly.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from ray.serve.handle import DeploymentHandle
+
+from justitia_ray.core.actions import Grant
+from justitia_ray.units import ReplicaId
+
+T = TypeVar("T")
+
+Answer = tuple[int, dict[str, str], bytes]
+StreamItem = tuple[int, dict[str, str]] | bytes
+
+_QUEUED_CHUNKS = 64
+"""A slow reader holds back its stream after so many chunks, not the ingress's memory."""
+_HEADERS = {"content-type": "application/json"}
+
+
+class ReplicaCalls:
+    """Sends payloads by lease."""
+
+    def __init__(self, replicas: DeploymentHandle) -> None:
+        self._replicas = replicas
+        self._handles: dict[tuple[ReplicaId, bool], DeploymentHandle] = {}
+
+    async def unary(self, grant: Grant, epoch: int, path: str, body: bytes) -> Answer:
+        """Return the whole answer of a leased call.
+
+        Raises:
+            ReplicaGone, UnknownLease, EngineError, RayActorError: If the lease cannot be used.
+        """
+        response = None
+
+        async def call() -> Answer:
+            nonlocal response
+            handle = self._handle(grant.replica_id, stream=False)
+            response = handle.unary.remote(grant.lease_id, epoch, path, _HEADERS, body)
+            answer: Answer = await response
+            return answer
+
+        task = in_fresh_context(call())
+        try:
+            return await asyncio.shield(task)
+        finally:
+            if not task.done():
+                if response is not None:
+                    response.cancel()
+                await _end(task)
+
+    async def stream(
+        self, grant: Grant, epoch: int, path: str, body: bytes
+    ) -> AsyncGenerator[StreamItem]:
+        """Yield (status, headers), then the chunks of a leased call.
+
+        Raises:
+            ReplicaGone, UnknownLease, EngineError, RayActorError: If the lease cannot be used, or
+                the call is cut.
+        """
+        items: asyncio.Queue[StreamItem | Exception | None] = asyncio.Queue(_QUEUED_CHUNKS)
+
+        async def pump() -> None:
+            handle = self._handle(grant.replica_id, stream=True)
+            response = handle.stream.remote(grant.lease_id, epoch, path, _HEADERS, body)
+            try:
+                async for item in response:
+                    await items.put(item)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # whatever it is, the reader gets it in its place
+                await items.put(error)
+                return
+            finally:
+                # Dropping the generator would not cancel what runs at the other end.
+                response.cancel()
+            await items.put(None)
+
+        task = in_fresh_context(pump())
+        try:
+            while (item := await items.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            if not task.done():
+                await _end(task)
+
+    def _handle(self, replica_id: ReplicaId, *, stream: bool) -> DeploymentHandle:
+        key = (replica_id, stream)
+        if key not in self._handles:
+            if len(self._handles) > 4096:
+                self._handles.clear()  # replicas come and go; a handle is cheap to make
+            self._handles[key] = self._replicas.options(session_id=replica_id, stream=stream)
+        return self._handles[key]
+
+
+def in_fresh_context(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Run a coroutine in a task that knows nothing of the request it was made in."""
+    return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+
+
+async def _end(task: "asyncio.Task[Any]") -> None:
+    task.cancel()
+    with suppress(asyncio.CancelledError, Exception):
+        await task

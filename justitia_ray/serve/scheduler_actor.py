@@ -1,0 +1,215 @@
+"""The scheduler as a named, detached Ray actor, and how the others find it."""
+
+import asyncio
+import logging
+import os
+import time
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError
+
+from justitia_ray import __version__
+from justitia_ray.config import AppConfig, parse_app_config
+from justitia_ray.core import events as ev
+from justitia_ray.errors import ConfigError, StoreError
+from justitia_ray.protocol.messages import IngressMail, Opened, Pull, ReplicaMail, Submission
+from justitia_ray.serve.scheduler_service import SchedulerService
+from justitia_ray.store.embedded import EmbeddedRedis
+from justitia_ray.store.scheduler_store import SchedulerStore
+
+logger = logging.getLogger(__name__)
+
+_MAX_CONCURRENCY = 100_000
+"""Long-polls are pending calls; at Ray's default of 1,000 the next call would block for ever."""
+
+
+class SchedulerActor:
+    """Forwards calls to a `SchedulerService`, which it starts with its store."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        logging.getLogger("justitia_ray").setLevel(logging.INFO)
+        self._config = parse_app_config(config)
+        self._redis = (
+            EmbeddedRedis(self._config.data_dir) if self._config.store.redis_url is None else None
+        )
+        self._service: SchedulerService | None = None
+        self._starting: asyncio.Task[SchedulerService] | None = None
+
+    async def version(self) -> str:
+        """Return the version of the package that this actor runs."""
+        await self._started()
+        return __version__
+
+    async def store_url(self) -> str:
+        """Return where the state is kept, without a password; only for processes of this node."""
+        await self._started()
+        return _store_url(self._config, self._redis)
+
+    async def open_application(self, arrival: ev.ApplicationArrived) -> Opened:
+        """See `SchedulerService`; so for the rest."""
+        return await (await self._started()).open_application(arrival)
+
+    async def close_application(self, application_id: str) -> bool:
+        """Take no more inferences of it."""
+        return await (await self._started()).close_application(application_id)
+
+    async def cancel_application(self, application_id: str) -> bool:
+        """End it with all that waits or runs of it."""
+        return await (await self._started()).cancel_application(application_id)
+
+    async def application(self, application_id: str) -> dict[str, Any] | None:
+        """Return what is known of a live application."""
+        return await (await self._started()).application(application_id)
+
+    async def submit_many(
+        self, ingress_id: str, epoch: int, ack: int, items: tuple[Submission, ...]
+    ) -> IngressMail:
+        """Let inferences wait."""
+        return await (await self._started()).submit_many(ingress_id, epoch, ack, items)
+
+    async def poll_grants(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:
+        """Return what the ingress has not read."""
+        return await (await self._started()).poll_grants(ingress_id, epoch, ack)
+
+    async def refuse_lease(
+        self, request_id: str, lease_id: str, replica_id: str, replica_gone: bool
+    ) -> bool:
+        """Take back a lease that the ingress could not use."""
+        service = await self._started()
+        return await service.refuse_lease(request_id, lease_id, replica_id, replica_gone)
+
+    async def configure(self, settings: dict[str, Any]) -> int:
+        """Take other settings from now on."""
+        return await (await self._started()).configure(settings)
+
+    async def pull(self, pull: Pull) -> ReplicaMail:
+        """Book what a replica reports, and lease it work."""
+        return await (await self._started()).pull(pull)
+
+    async def leave(self, replica_id: str) -> None:
+        """Take leave of a replica that shuts down."""
+        await (await self._started()).leave(replica_id)
+
+    async def status(self) -> dict[str, Any]:
+        """Return the state of affairs."""
+        if self._service is None:
+            return {"ready": False, "degraded": "starting", "epoch": 0}
+        return await self._service.status() | {"version": __version__, "pid": os.getpid()}
+
+    async def retire(self) -> None:
+        """Save a last time and end the embedded Redis, before this actor is killed."""
+        if self._service is not None:
+            await self._service.stop()
+        if self._redis is not None:
+            await asyncio.to_thread(self._redis.stop)
+
+    async def _started(self) -> SchedulerService:
+        if self._service is not None:
+            return self._service
+        if self._starting is None:
+            self._starting = asyncio.create_task(self._start())
+        return await asyncio.shield(self._starting)
+
+    async def _start(self) -> SchedulerService:
+        if self._redis is not None:
+            await asyncio.to_thread(self._redis.start)
+        store = SchedulerStore(
+            _store_url(self._config, self._redis),
+            self._config.store_name,
+            store_password(self._config),
+        )
+        service = SchedulerService(self._config, store, self._stand_down)
+        self._service = service
+        await service.start()
+        return service
+
+    def _stand_down(self, reason: str) -> None:
+        """End this actor for good; Ray must not start it again."""
+        logger.warning("scheduler.stands_down %s", reason)
+        asyncio.get_running_loop().create_task(self._leave_office())
+
+    async def _leave_office(self) -> None:
+        await self.retire()
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+
+
+def get_scheduler(config: AppConfig) -> ActorHandle:
+    """Return the application's scheduler, starting it if it does not run.
+
+    Safe to call from many processes at once. A handle stays good over restarts of the actor.
+    """
+    section = config.scheduler
+    remote = ray.remote(SchedulerActor)
+    return remote.options(
+        name=config.scheduler_name,
+        namespace=section.namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=section.num_cpus,
+        max_restarts=-1,
+        max_task_retries=0,  # calls are idempotent and carry an epoch: their senders repeat them
+        max_concurrency=_MAX_CONCURRENCY,
+    ).remote(config.model_dump())
+
+
+async def get_current_scheduler(config: AppConfig) -> ActorHandle:
+    """Return the application's scheduler, replacing one that runs an older version.
+
+    The old one saves its state and is killed; the new one loads it. An older caller, a replica of
+    the last deployment that still drains, takes the newer scheduler as it is.
+    """
+    while True:
+        scheduler = get_scheduler(config)
+        try:
+            running = await scheduler.version.remote()
+            if _parts(running) >= _parts(__version__):
+                return scheduler
+            logger.info("scheduler.replaced %s by %s", running, __version__)
+            await scheduler.retire.remote()
+            ray.kill(scheduler, no_restart=True)
+        except RayActorError:
+            await asyncio.sleep(0.2)  # it is being started again, or another caller replaced it
+
+
+def end_scheduler(config: AppConfig, timeout_s: float = 30.0) -> bool:
+    """Save the state, end the scheduler and its embedded Redis; return whether there was one."""
+    try:
+        scheduler = ray.get_actor(config.scheduler_name, namespace=config.scheduler.namespace)
+    except ValueError:
+        return False
+    deadline = time.monotonic() + timeout_s
+    try:
+        ray.get(scheduler.retire.remote(), timeout=max(0.1, deadline - time.monotonic()))
+    except (RayActorError, ray.exceptions.GetTimeoutError) as error:
+        logger.warning("scheduler.killed_unsaved %s", error)
+    ray.kill(scheduler, no_restart=True)
+    return True
+
+
+def store_password(config: AppConfig) -> str | None:
+    """Return Redis's password from the environment.
+
+    Raises:
+        ConfigError: If the configuration names a variable that is not set.
+    """
+    name = config.store.redis_password_env
+    if name is None:
+        return None
+    if name not in os.environ:
+        raise ConfigError(f"store.redis_password_env: variable {name} is not set on this node")
+    return os.environ[name]
+
+
+def _store_url(config: AppConfig, redis: EmbeddedRedis | None) -> str:
+    if redis is not None:
+        return redis.url
+    if config.store.redis_url is None:
+        raise StoreError("store.redis_url: no server is configured")
+    return config.store.redis_url
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

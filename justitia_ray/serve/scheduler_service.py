@@ -1,0 +1,462 @@
+"""One SchedulerCore in office: carries out its actions, keeps its deadlines, saves its state.
+
+Plain asyncio, without Ray: `scheduler_actor` puts it behind an actor. The core is synchronous and
+awaits nothing, so every event is handled whole, and there are no locks.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from justitia_ray.config import AppConfig, SchedulingConfig, parse_scheduling_config
+from justitia_ray.core import SchedulerCore, Timeouts
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Abort, EndApplication, Grant
+from justitia_ray.core.snapshot import application_record, clock_record, restore
+from justitia_ray.errors import StoreError
+from justitia_ray.observability.log_events import application_ended, log_event
+from justitia_ray.protocol.mailbox import Mailbox
+from justitia_ray.protocol.messages import (
+    IngressMail,
+    IngressMessage,
+    Opened,
+    Pull,
+    ReplicaMail,
+    ReplicaMessage,
+    Submission,
+)
+from justitia_ray.serve.kv_meter import KvMeter
+from justitia_ray.store.scheduler_store import SchedulerStore, StaleEpoch
+from justitia_ray.units import ApplicationId, Epoch, IngressId, ReplicaId, RequestId, Seconds
+
+logger = logging.getLogger(__name__)
+
+LONG_POLL_S = 20.0
+_STORE_RETRY_S = 0.5
+
+
+class _Line(Mailbox[Any]):
+    """A mailbox with somebody waiting at it; a newer call releases the older one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bell: asyncio.Event | None = None
+
+    def ring(self) -> None:
+        """Let the waiting call return."""
+        if self._bell is not None:
+            self._bell.set()
+
+    async def wait(self, timeout_s: Seconds) -> bool:
+        """Wait for a message; return whether no newer call has taken this one's place."""
+        self.ring()
+        bell = self._bell = asyncio.Event()
+        if not self:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(bell.wait(), timeout_s)
+        if self._bell is not bell:
+            return False
+        self._bell = None
+        return True
+
+
+class SchedulerService:
+    """Takes calls of ingresses and replicas for one model."""
+
+    def __init__(
+        self, config: AppConfig, store: SchedulerStore, stand_down: Callable[[str], None]
+    ) -> None:
+        """Prepare; nothing runs before `start`.
+
+        Args:
+            config: The application's arguments.
+            store: Redis, or a fake of it in tests.
+            stand_down: Called with the reason when this scheduler must not go on.
+        """
+        self._config = config
+        self._store = store
+        self._stand_down = stand_down
+        self._settings = SchedulingConfig()
+        self._core = SchedulerCore()
+        self._epoch: Epoch = 0
+        self._in_office = asyncio.Event()
+        self._ingresses: dict[IngressId, _Line] = {}
+        self._replicas: dict[ReplicaId, _Line] = {}
+        self._rung: dict[int, _Line] = {}
+        self._kv_meter = KvMeter()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._started_at = time.time() - time.monotonic()
+        self._called_at = time.monotonic()
+        self._degraded: str | None = None
+        self._save_everything = True
+        self._saved_replicas: frozenset[ReplicaId] = frozenset()
+        self._backlog: tuple[Seconds, int] = (0.0, 0)
+
+    # --- office
+
+    async def start(self) -> None:
+        """Take office: load what the last scheduler left, then serve calls and save.
+
+        Waits for Redis as long as it takes: without it the epoch is not known.
+        """
+        while True:
+            try:
+                self._epoch = await self._store.take_office()
+                stored = await self._store.load()
+                break
+            except StoreError as error:
+                self._note_store(str(error))
+                await asyncio.sleep(_STORE_RETRY_S)
+        if stored.settings is not None:
+            self._settings = parse_scheduling_config(stored.settings)
+        section = self._config.scheduler
+        self._core = SchedulerCore(
+            self._settings.policy,
+            self._settings.policy_options,
+            self._settings.admission,
+            Timeouts(
+                lease_s=section.lease_timeout_s,
+                replica_s=section.replica_timeout_s,
+                ingress_s=section.ingress_timeout_s,
+                application_s=section.application_idle_s,
+                recovery_s=section.recovery_s,
+            ),
+            lease_prefix=f"{self._epoch}-",
+        )
+        if stored.clock is not None:
+            self._core.recover(stored.replicas, self._now())
+            restore(self._core, stored.clock, stored.applications)
+        self._note_store(None)
+        self._in_office.set()
+        self._arm_timer()
+        self._tasks = [
+            asyncio.create_task(self._keep_saving()),
+            asyncio.create_task(self._notice_abandonment()),
+        ]
+        log_event(
+            logger,
+            logging.INFO,
+            "scheduler.in_office",
+            epoch=self._epoch,
+            applications=len(stored.applications),
+            awaited_replicas=len(stored.replicas),
+            settings=self._settings.model_dump(),
+        )
+
+    async def stop(self) -> None:
+        """Save a last time and serve no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._in_office.is_set():
+            await self._save()
+        await self._store.aclose()
+
+    # --- calls of ingresses
+
+    async def open_application(self, arrival: ev.ApplicationArrived) -> Opened:
+        """Tag an application; opening one that is open returns its tag."""
+        await self._office()
+        self._apply(arrival)
+        return Opened(self._epoch, self._core.tag(arrival.application_id))
+
+    async def close_application(self, application_id: ApplicationId) -> bool:
+        """Take no more inferences of it; return whether it was open."""
+        await self._office()
+        known = application_id in self._core.state.applications
+        self._apply(ev.ApplicationClosed(application_id))
+        return known
+
+    async def cancel_application(self, application_id: ApplicationId) -> bool:
+        """End it with all that waits or runs of it; return whether it was open."""
+        await self._office()
+        known = application_id in self._core.state.applications
+        self._apply(ev.ApplicationCancelled(application_id))
+        return known
+
+    async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
+        """Return what is known of a live application, or None."""
+        await self._office()
+        application = self._core.state.applications.get(application_id)
+        if application is None:
+            return None
+        account = self._core.order.fair_share.accounts[application_id]
+        return {
+            "application_id": application_id,
+            "application_class": application.application_class,
+            "tenant": application.tenant,
+            "weight": application.weight,
+            "state": application.state.value,
+            "predicted_kv_token_time": application.predicted_kv_token_time,
+            "kv_token_time": account.attained,
+            "virtual_finish_time": self._core.tag(application_id),
+            "age_s": self._now() - application.arrived_at,
+            "waiting": len(application.waiting),
+            "running": len(application.in_flight),
+            "ended": application.inferences,
+        }
+
+    async def submit_many(
+        self,
+        ingress_id: IngressId,
+        epoch: Epoch,
+        ack: int,
+        items: tuple[Submission, ...],
+    ) -> IngressMail:
+        """Take a batch in its order, and return the grants that can be made at once."""
+        await self._office()
+        if epoch != self._epoch:
+            return IngressMail(self._epoch)
+        line = self._ingress_line(ingress_id)
+        for item in items:
+            self._apply(item, quiet=line)
+        return IngressMail(self._epoch, tuple(line.unread(ack)))
+
+    async def poll_grants(self, ingress_id: IngressId, epoch: Epoch, ack: int) -> IngressMail:
+        """Return what the ingress has not read; wait for it if there is nothing."""
+        await self._office()
+        if epoch != self._epoch:
+            return IngressMail(self._epoch)
+        self._apply(ev.IngressHeard(ingress_id))
+        line = self._ingress_line(ingress_id)
+        line.unread(ack)
+        if await line.wait(LONG_POLL_S):
+            return IngressMail(self._epoch, tuple(line.unread(ack)))
+        return IngressMail(self._epoch)
+
+    async def refuse_lease(
+        self, request_id: RequestId, lease_id: str, replica_id: ReplicaId, replica_gone: bool
+    ) -> bool:
+        """Take back a lease that the ingress could not use; return whether its inference waits on.
+
+        False says that the inference has ended here, so that the ingress has to submit it anew.
+        """
+        await self._office()
+        self._apply(ev.LeaseRefused(lease_id, replica_id, replica_gone))
+        return request_id in self._core.state.inferences
+
+    async def configure(self, settings: dict[str, Any]) -> Epoch:
+        """Take other settings from now on; the queue stays.
+
+        Raises:
+            ConfigError: If a setting is not allowed; those in force stay.
+        """
+        await self._office()
+        parsed = parse_scheduling_config(settings)
+        if parsed != self._settings:
+            options = tuple(parsed.policy_options.items())
+            self._apply(ev.PolicyChanged(parsed.policy, options, parsed.admission))
+            self._settings = parsed
+            self._save_everything = True
+            log_event(logger, logging.INFO, "scheduler.configured", settings=parsed.model_dump())
+        return self._epoch
+
+    # --- calls of replicas
+
+    async def pull(self, pull: Pull) -> ReplicaMail:
+        """Book what a replica reports, and lease it what comes first and fits."""
+        await self._office()
+        if pull.epoch != self._epoch:
+            return ReplicaMail(self._epoch)
+        line = self._replicas.setdefault(pull.replica_id, _Line())
+        line.unread(pull.ack)
+        self._kv_meter.report(
+            pull.replica_id,
+            self._now(),
+            pull.capacity.kv_tokens,
+            pull.capacity.kv_tokens - pull.free_kv_tokens,
+            pull.preemptions,
+        )
+        self._apply(
+            ev.ReplicaPulled(
+                pull.replica_id,
+                pull.capacity,
+                pull.free_kv_tokens,
+                pull.progress,
+                pull.finished,
+                pull.draining,
+            )
+        )
+        if not await line.wait(pull.wait_s):
+            return ReplicaMail(self._epoch)
+        self._apply(ev.PullAnswered(pull.replica_id))
+        replica = self._core.state.replicas.get(pull.replica_id)
+        return ReplicaMail(
+            self._epoch,
+            tuple(line.unread(pull.ack)),
+            replica is not None and replica.draining,
+            self._backlog_kv_tokens(),
+        )
+
+    async def leave(self, replica_id: ReplicaId) -> None:
+        """Take leave of a replica that shuts down; what it held waits again."""
+        await self._office()
+        self._apply(ev.ReplicaLost(replica_id))
+
+    # --- for people
+
+    async def status(self) -> dict[str, Any]:
+        """Return the state of affairs: never blocks, also before this scheduler is in office."""
+        state = self._core.state
+        return {
+            "ready": self._in_office.is_set(),
+            "degraded": self._degraded,
+            "epoch": self._epoch,
+            "policy": self._core.order.policy_name,
+            "settings": self._settings.model_dump(),
+            "virtual_time": self._core.order.fair_share.clock.virtual_time,
+            "applications": len(state.applications),
+            "waiting": sum(len(a.waiting) for a in state.applications.values()),
+            "in_flight": len(state.leases),
+            "backlog_kv_tokens": self._backlog_kv_tokens(),
+            "grants": state.grants,
+            "late_reports": state.late_reports,
+            "recovering": self._core.recovery.holding,
+            "ingresses": len(state.ingresses),
+            "replicas": {
+                replica_id: {
+                    "kv_tokens": replica.capacity.kv_tokens,
+                    "leases": len(replica.leases),
+                    "draining": replica.draining,
+                    "silent_s": round(self._now() - replica.heard_at, 3),
+                }
+                for replica_id, replica in state.replicas.items()
+            },
+            "kv": self._kv_meter.totals(),
+        }
+
+    # --- inside
+
+    async def _office(self) -> None:
+        self._called_at = time.monotonic()
+        await self._in_office.wait()
+
+    def _now(self) -> Seconds:
+        """Wall-clock time at the start plus monotonic time since: comparable across restarts."""
+        return self._started_at + time.monotonic()
+
+    def _apply(self, event: ev.Event, quiet: _Line | None = None) -> None:
+        """Handle an event and carry out what follows; `quiet` is read by the caller itself."""
+        for action in self._core.handle(event, self._now()):
+            if isinstance(action, Grant):
+                self._post_to_ingress(action.ingress_id, action)
+                self._post_to_replica(action.replica_id, action)
+            elif isinstance(action, Abort):
+                self._post_to_replica(action.replica_id, action)
+            else:
+                if isinstance(action, EndApplication):
+                    application_ended(logger, action)
+                self._post_to_ingress(action.ingress_id, action)
+        for line in self._rung.values():
+            if line is not quiet:
+                line.ring()
+        self._rung.clear()
+        self._drop_lost_lines()
+        self._arm_timer()
+
+    def _post_to_ingress(self, ingress_id: IngressId, message: IngressMessage) -> None:
+        if ingress_id in self._core.state.ingresses:
+            line = self._ingress_line(ingress_id)
+            line.put(message)
+            self._rung[id(line)] = line
+
+    def _post_to_replica(self, replica_id: ReplicaId, message: ReplicaMessage) -> None:
+        line = self._replicas.get(replica_id)
+        if line is not None:
+            line.put(message)
+            self._rung[id(line)] = line
+
+    def _ingress_line(self, ingress_id: IngressId) -> _Line:
+        return self._ingresses.setdefault(ingress_id, _Line())
+
+    def _drop_lost_lines(self) -> None:
+        """Forget the mail of those that the core has given up."""
+        state = self._core.state
+        for lines, known in (
+            (self._ingresses, state.ingresses.keys()),
+            (self._replicas, state.replicas.keys()),
+        ):
+            if len(lines) > len(known):
+                for name in [name for name in lines if name not in known]:
+                    lines.pop(name).ring()
+
+    def _arm_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline = self._core.next_deadline()
+        if deadline is not None:
+            delay = max(0.0, deadline - self._now())
+            self._timer = asyncio.get_running_loop().call_later(
+                delay, self._apply, ev.DeadlinePassed()
+            )
+
+    def _backlog_kv_tokens(self) -> int:
+        """Return the backlog, counted at most once a second: it walks over all that waits."""
+        counted_at, backlog = self._backlog
+        now = self._now()
+        if now - counted_at >= 1.0:
+            backlog = self._core.backlog_kv_tokens()
+            self._backlog = (now, backlog)
+        return backlog
+
+    async def _keep_saving(self) -> None:
+        while True:
+            await asyncio.sleep(self._config.store.save_interval_s)
+            await self._save()
+
+    async def _save(self) -> None:
+        """Write what changed; what cannot be written now is written with the next."""
+        core = self._core
+        changed = dict.fromkeys(core.take_changed())
+        if self._save_everything:
+            changed |= dict.fromkeys(core.order.fair_share.clock.sessions())
+        records = {name: application_record(core, name) for name in changed}
+        replicas = frozenset(core.state.replicas)
+        try:
+            kept = await self._store.save(
+                self._epoch,
+                clock_record(core),
+                {name: record for name, record in records.items() if record is not None},
+                [name for name, record in records.items() if record is None],
+                self._settings.model_dump() if self._save_everything else None,
+                _as_records(replicas) if self._replicas_changed(replicas) else None,
+            )
+        except StaleEpoch as error:
+            self._stand_down(str(error))
+            return
+        except StoreError as error:
+            self._save_everything = True
+            self._note_store(str(error))
+            return
+        self._save_everything = not kept
+        self._saved_replicas = replicas
+        self._note_store(None)
+
+    def _replicas_changed(self, replicas: frozenset[ReplicaId]) -> bool:
+        return self._save_everything or replicas != self._saved_replicas
+
+    def _note_store(self, trouble: str | None) -> None:
+        if trouble is not None and self._degraded is None:
+            log_event(logger, logging.WARNING, "store.unreachable", reason=trouble)
+        if trouble is None and self._degraded is not None:
+            log_event(logger, logging.INFO, "store.reachable")
+        self._degraded = trouble
+
+    async def _notice_abandonment(self) -> None:
+        limit_s = self._config.scheduler.abandoned_s
+        idle_s = 0.0
+        while idle_s < limit_s:
+            await asyncio.sleep(limit_s - idle_s)
+            idle_s = time.monotonic() - self._called_at
+        self._stand_down(f"nobody has called for {limit_s:g} s")
+
+
+def _as_records(replicas: frozenset[ReplicaId]) -> Mapping[ReplicaId, Mapping[str, Any]]:
+    return {replica_id: {} for replica_id in sorted(replicas)}

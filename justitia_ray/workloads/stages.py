@@ -1,0 +1,96 @@
+"""What the three applications were measured to do: stages, fan-outs, lengths, tool time.
+
+Source: recorded runs published with Hermes (NephrenCake/Hermes, commit 3894339d): 256 of KBQAV, 117
+of MRS. For SC no multi-sample run is published: its lengths are single answers of gpt-3.5-turbo to
+the 1,319 GSM8K test questions (Tebmer/Rereading-LLM-Reasoning), at 3.3 characters a token, and its
+prompt and fan-out are those of the Hermes sample code.
+"""
+
+import math
+import random
+from dataclasses import dataclass
+from statistics import NormalDist
+
+_Z90 = NormalDist().inv_cdf(0.9)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A measured quantity, by its percentiles."""
+
+    median: float
+    p10: float
+    p90: float
+    max: float
+
+    def draw(self, rng: random.Random) -> float:
+        """Draw from the two half log-normals that have these percentiles, cut at the maximum.
+
+        Lengths and counts are skewed to the right, and p90/median differs from median/p10.
+        """
+        z = rng.gauss(0.0, 1.0)
+        ratio = self.p90 / self.median if z > 0 else self.median / self.p10
+        return min(self.max, self.median * math.pow(ratio, z / _Z90))
+
+
+def exactly(value: float) -> Spread:
+    """Return the spread of a quantity that is always the same."""
+    return Spread(value, value, value, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One stage of a class: inferences that run side by side."""
+
+    name: str
+    fan_out: Spread | None
+    """How many; None: as many as the stage before has."""
+    prompt_tokens: Spread
+    output_tokens: Spread
+    gap_s: Spread | None = None
+    """Tool time before the stage, in seconds."""
+    round_weights: tuple[int, ...] = ()
+    """For a stage that is repeated as `NAME_1`, `NAME_2`, …: how many runs had 0, 1, … rounds."""
+
+
+STAGES: dict[str, tuple[Stage, ...]] = {
+    "SC": (Stage("sample", exactly(5), Spread(235, 213, 273, 450), Spread(200, 127, 316, 813)),),
+    "KBQAV": (
+        Stage("extract_claims", exactly(1), Spread(621, 603, 648, 776), Spread(68, 26, 130, 328)),
+        Stage(
+            "generate_queries",
+            Spread(3, 1, 6, 13),
+            Spread(289, 285, 294, 303),
+            Spread(17, 13, 23, 35),
+        ),
+        Stage(
+            "verify_claims",
+            None,
+            Spread(482, 408, 647, 881),
+            Spread(142, 101, 201, 300),
+            gap_s=Spread(1.1, 0.9, 1.9, 4.9),
+        ),
+    ),
+    "MRS": (
+        Stage(
+            "generate_summary",
+            Spread(21, 10, 33, 44),
+            Spread(470, 177, 572, 704),
+            Spread(161, 96, 263, 1695),
+        ),
+        Stage(
+            "collapse",
+            Spread(2, 2, 4, 5),
+            Spread(1713, 501, 1882, 1972),
+            Spread(560, 328, 834, 1526),
+            round_weights=(16, 85, 14, 2),
+        ),
+        Stage(
+            "final_summary",
+            exactly(1),
+            Spread(1357, 889, 1983, 3372),
+            Spread(648, 448, 1031, 1579),
+        ),
+    ),
+}
+"""Stages by application class, in order."""

@@ -1,0 +1,113 @@
+"""The engines that the conformance suite holds to the Protocol, each started once."""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import pytest_asyncio
+
+from justitia_ray.serve.engine import Engine, EngineCapacity
+from justitia_ray.serve.fake_engine import FakeEngine
+from justitia_ray.serve.tiny_model import materialise_model
+from justitia_ray.serve.vllm_engine import VllmEngine
+
+_MODEL = "tiny"
+_KV_TOKENS = 2048
+"""Scarce on purpose: one prompt can fill it. The longest sequence just fits."""
+_BLOCK_SIZE = 32
+_MAX_NUM_SEQS = 16
+_CPU_ENVIRONMENT = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+
+
+def make_fake_engine(model_path: str) -> Engine:
+    """Return the fake engine, in the sizes of the vLLM one; it needs no model."""
+    return FakeEngine(
+        _MODEL,
+        kv_tokens=_KV_TOKENS,
+        block_size=_BLOCK_SIZE,
+        max_num_seqs=_MAX_NUM_SEQS,
+        max_model_len=_KV_TOKENS,
+        iteration_s=0.001,
+    )
+
+
+def make_vllm_engine(model_path: str) -> Engine:
+    """Return vLLM with the tiny model on the CPU."""
+    return VllmEngine(
+        model_path,
+        _MODEL,
+        {
+            "dtype": "float32",
+            "enforce_eager": True,
+            "block_size": _BLOCK_SIZE,
+            "num_gpu_blocks_override": _KV_TOKENS // _BLOCK_SIZE + 1,  # one is vLLM's null block
+            "max_model_len": _KV_TOKENS,
+            "max_num_seqs": _MAX_NUM_SEQS,
+            "enable_prefix_caching": False,
+        },
+    )
+
+
+_ENGINES: dict[str, Callable[[str], Engine]] = {"fake": make_fake_engine, "vllm": make_vllm_engine}
+_PARAMS = [
+    pytest.param("fake"),
+    pytest.param(
+        "vllm",
+        marks=[
+            pytest.mark.vllm,
+            # vLLM's own use of torch and of its own chat fields.
+            pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning"),
+            pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning:vllm"),
+        ],
+    ),
+]
+
+
+@pytest.fixture(scope="session")
+def model_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The tiny model on disk, and the environment in which vLLM runs it on two cores."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _CPU_ENVIRONMENT.items():
+            patch.setenv(name, value)
+        yield materialise_model("random:tiny-llama", tmp_path_factory.mktemp("models"))
+
+
+def _make(request: pytest.FixtureRequest) -> Engine:
+    # The fake engine needs no model, and building one takes ten seconds.
+    path = request.getfixturevalue("model_path") if request.param == "vllm" else ""
+    return _ENGINES[request.param](path)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=_PARAMS)
+async def started(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Engine, EngineCapacity]]:
+    """A running engine that the tests share; each test leaves it idle."""
+    engine = _make(request)
+    capacity = await engine.start()
+    yield engine, capacity
+    await engine.stop()
+
+
+@pytest.fixture(scope="session")
+def engine(started: tuple[Engine, EngineCapacity]) -> Engine:
+    """The shared engine."""
+    return started[0]
+
+
+@pytest.fixture(scope="session")
+def capacity(started: tuple[Engine, EngineCapacity]) -> EngineCapacity:
+    """What the shared engine said on its start."""
+    return started[1]
+
+
+@pytest_asyncio.fixture(loop_scope="session", params=_PARAMS)
+async def own_engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
+    """An engine that is not started yet, and that the test may break."""
+    engine = _make(request)
+    yield engine
+    await engine.stop()

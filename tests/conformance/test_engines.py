@@ -1,0 +1,414 @@
+"""Every line of the `Engine` Protocol, held against every engine."""
+
+import asyncio
+import json
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable
+from contextlib import aclosing
+from itertools import count
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from justitia_ray.errors import EngineError
+from justitia_ray.serve.engine import Engine, EngineCall, EngineCapacity, Progress, ResponseHead
+from justitia_ray.serve.fake_engine import FakeEngine
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+MODEL = "tiny"
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+LEASES = (f"lease-{n}" for n in count())
+
+
+def leased(body: dict[str, Any] | bytes, path: str = COMPLETIONS, priority: int = 0) -> EngineCall:
+    """Return a call under a new lease; greedy and of fixed length unless the body differs."""
+    if isinstance(body, dict):
+        body = json.dumps(
+            {"model": MODEL, "temperature": 0, "ignore_eos": True, "max_tokens": 8, **body}
+        ).encode()
+    return EngineCall(next(LEASES), priority, path, {"x-something": "else"}, body)
+
+
+def ids(length: int) -> list[int]:
+    """Return a prompt of that many tokens in every engine."""
+    return [5] * length
+
+
+def chat(text: str) -> list[dict[str, str]]:
+    """Return the messages of a chat of one message."""
+    return [{"role": "user", "content": text}]
+
+
+async def answer(engine: Engine, call: EngineCall) -> tuple[ResponseHead, bytes]:
+    """Return the whole answer; fails if the head is not first or not alone."""
+    async with aclosing(engine.call(call)) as items:
+        head = await anext(items)
+        assert isinstance(head, ResponseHead)
+        chunks = []
+        async for item in items:
+            assert isinstance(item, bytes)
+            chunks.append(item)
+    return head, b"".join(chunks)
+
+
+async def answer_json(engine: Engine, call: EngineCall) -> tuple[int, Any]:
+    """Return the status and the decoded body of an answer."""
+    head, body = await answer(engine, call)
+    return head.status, json.loads(body)
+
+
+def events(body: bytes) -> list[Any]:
+    """Return the events of a stream; fails if it does not end with [DONE]."""
+    lines = [line for line in body.decode().split("\n\n") if line]
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+async def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
+    """Wait for something that an engine shows only in a gauge, as a replica has to."""
+    async with asyncio.timeout(within_s):
+        # No engine tells when its gauges change.
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
+async def cancelled(task: asyncio.Task[Any]) -> None:
+    """Cancel a caller, which closes its call."""
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def test_capacity_is_what_the_engine_was_given(capacity: EngineCapacity) -> None:
+    """The scheduler fills replicas by these numbers; a token too many is a grant that waits."""
+    assert capacity.kv_tokens == 2048
+    assert capacity.block_size == 32
+    assert capacity.max_num_seqs == 16
+    assert capacity.max_model_len == 2048
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt"), [(CHAT, {"messages": chat("hi there")}), (COMPLETIONS, {"prompt": "a b c"})]
+)
+async def test_stream_deltas_add_up_to_the_unary_text(
+    engine: Engine, path: str, prompt: dict[str, Any]
+) -> None:
+    """A caller gets the same answer either way; a lost or doubled delta would show here."""
+    head, unary = await answer(engine, leased(prompt, path))
+    stream_head, stream = await answer(engine, leased(prompt | {"stream": True}, path))
+
+    choice = json.loads(unary)["choices"][0]
+    text = choice["message"]["content"] if path == CHAT else choice["text"]
+    deltas = [event["choices"][0] for event in events(stream)]
+    assert 200 == head.status == stream_head.status
+    assert "application/json" in head.headers["content-type"]
+    assert "text/event-stream" in stream_head.headers["content-type"]
+    assert text == "".join(
+        delta["delta"].get("content", "") if path == CHAT else delta["text"] for delta in deltas
+    )
+    assert text
+    assert "length" == choice["finish_reason"] == deltas[-1]["finish_reason"]
+
+
+async def test_head_has_no_headers_of_the_hop(engine: Engine) -> None:
+    """The ingress frames the answer anew; a stale length would cut it."""
+    for stream in (False, True):
+        head, _ = await answer(engine, leased({"prompt": "a", "stream": stream}))
+
+        assert all(name == name.lower() for name in head.headers)
+        assert not {"content-length", "transfer-encoding", "connection"} & set(head.headers)
+
+
+async def test_stream_comes_in_chunks(engine: Engine, capacity: EngineCapacity) -> None:
+    """Time to first token is lost if an engine collects the stream before it passes it on."""
+    call = leased({"prompt": "a b c", "max_tokens": 200, "stream": True})
+
+    async with aclosing(engine.call(call)) as items:
+        await anext(items)
+        first = await anext(items)
+        produced = engine.progress(call.lease_id).output_tokens
+    await until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
+
+    assert isinstance(first, bytes)
+    assert produced < 200
+
+
+async def test_progress_rises_during_a_unary_call(engine: Engine) -> None:
+    """A unary call must be metered as it runs, or the fair clock stands still until its end."""
+    call = leased({"prompt": ids(10), "max_tokens": 500})
+    task = asyncio.create_task(answer(engine, call))
+
+    await until(lambda: engine.progress(call.lease_id).output_tokens >= 1)
+    early = engine.progress(call.lease_id)
+    await until(lambda: engine.progress(call.lease_id).output_tokens >= early.output_tokens + 10)
+    still_running = not task.done()
+    await task
+
+    assert still_running
+    assert early.prompt_tokens == 10
+    assert engine.release(call.lease_id) == Progress(10, 500)
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
+@pytest.mark.parametrize(
+    ("path", "body", "choices"),
+    [
+        (COMPLETIONS, {"prompt": "a b c"}, 1),
+        (COMPLETIONS, {"prompt": ["a b c", "d e"]}, 1),
+        (COMPLETIONS, {"prompt": "a b c", "n": 2, "temperature": 1.0}, 2),
+        (COMPLETIONS, {"prompt": ["a b c", "d e"], "n": 2, "temperature": 1.0}, 2),
+        (CHAT, {"messages": chat("hi"), "n": 3, "temperature": 1.0}, 3),
+        (COMPLETIONS, {"prompt": "a b c", "max_tokens": 1}, 1),
+    ],
+    ids=["one", "prompts", "n", "prompts-n", "chat-n", "one-token"],
+)
+async def test_final_progress_equals_usage(
+    engine: Engine, path: str, body: dict[str, Any], choices: int, stream: bool
+) -> None:
+    """What the meter charges and what the caller is told must be the same tokens.
+
+    `usage` counts a prompt once; the KV of its n choices holds it n times, and so does progress.
+    """
+    extra = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    call = leased(body | extra, path)
+
+    _, received = await answer(engine, call)
+    usage = events(received)[-1]["usage"] if stream else json.loads(received)["usage"]
+
+    final = Progress(usage["prompt_tokens"] * choices, usage["completion_tokens"])
+    assert final.output_tokens > 0
+    assert final == engine.progress(call.lease_id)
+    assert final == engine.release(call.lease_id)
+    assert Progress(0, 0) == engine.progress(call.lease_id)
+
+
+async def test_unknown_lease_has_no_progress(engine: Engine) -> None:
+    """A replica asks about leases whose payload has not come yet."""
+    assert Progress(0, 0) == engine.progress("never-called")
+    assert Progress(0, 0) == engine.release("never-called")
+
+
+async def test_two_calls_with_one_request_id_are_metered_apart(engine: Engine) -> None:
+    """A client may send the same X-Request-Id twice; each lease still pays for its own tokens."""
+    calls = [leased({"prompt": "a b", "max_tokens": tokens}) for tokens in (5, 9)]
+    calls = [
+        EngineCall(call.lease_id, 0, call.path, {"x-request-id": "same"}, call.body)
+        for call in calls
+    ]
+
+    await asyncio.gather(*(answer(engine, call) for call in calls))
+
+    produced = [engine.release(call.lease_id).output_tokens for call in calls]
+    assert produced == [5, 9]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
+async def test_early_close_frees_kv_within_a_second(
+    engine: Engine, capacity: EngineCapacity, stream: bool
+) -> None:
+    """A caller who leaves must not hold memory that others wait for, whatever he called."""
+    call = leased({"prompt": ids(1000), "max_tokens": 1000, "stream": stream})
+    task = asyncio.create_task(answer(engine, call))
+    await until(lambda: engine.progress(call.lease_id).output_tokens >= 5)
+    held = capacity.kv_tokens - engine.free_kv_tokens()
+
+    async with asyncio.timeout(1.0):
+        await cancelled(task)
+        await until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
+
+    final = engine.release(call.lease_id)
+    assert held >= 1000
+    assert final.prompt_tokens == 1000
+    assert 5 <= final.output_tokens < 1000
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
+async def test_closing_a_call_that_waits_for_kv_takes_it_out(
+    engine: Engine, capacity: EngineCapacity, stream: bool
+) -> None:
+    """A call that was cancelled while it waited must never be admitted."""
+    running = leased({"prompt": ids(1500), "max_tokens": 500})
+    waiting = leased({"prompt": ids(1000), "max_tokens": 500, "stream": stream})
+    running_task = asyncio.create_task(answer(engine, running))
+    await until(lambda: engine.progress(running.lease_id).output_tokens >= 1)
+    waiting_task = asyncio.create_task(answer(engine, waiting))
+    await until(lambda: engine.progress(waiting.lease_id).prompt_tokens > 0)
+
+    async with asyncio.timeout(1.0):
+        await cancelled(waiting_task)
+    _, body = await running_task
+    await until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
+
+    assert json.loads(body)["usage"]["completion_tokens"] == 500
+    assert Progress(1000, 0) == engine.release(waiting.lease_id)
+
+
+async def finishing_order(engine: Engine, calls: list[EngineCall]) -> list[int]:
+    """Return the priorities in which calls end that were all queued while KV was full.
+
+    No two of them fit at once, so this is the order of their admission.
+    """
+    blocker = leased({"prompt": ids(1500), "max_tokens": 500})
+    blocking = asyncio.create_task(answer(engine, blocker))
+    await until(lambda: engine.progress(blocker.lease_id).output_tokens >= 1)
+    order: list[int] = []
+
+    async def run(call: EngineCall) -> None:
+        await answer(engine, call)
+        order.append(call.priority)
+
+    tasks = []
+    for call in calls:
+        tasks.append(asyncio.create_task(run(call)))
+        await until(lambda call=call: engine.progress(call.lease_id).prompt_tokens > 0)  # type: ignore[misc]
+    assert all(engine.progress(call.lease_id).output_tokens == 0 for call in calls)
+    await cancelled(blocking)
+    await asyncio.gather(*tasks)
+    return order
+
+
+async def test_lower_priority_is_admitted_first(engine: Engine) -> None:
+    """The engine's own short queue must not undo the order of the leases."""
+    calls = [leased({"prompt": ids(1100)}, priority=priority) for priority in (30, -5, 20, 10)]
+
+    order = await finishing_order(engine, calls)
+
+    assert order == [-5, 10, 20, 30]
+    if isinstance(engine, FakeEngine):
+        by_priority = sorted(calls, key=lambda call: call.priority)
+        assert [call.lease_id for call in by_priority] == engine.admitted[-4:]
+
+
+async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
+    """Otherwise any caller could put himself first."""
+    calls = [
+        leased({"prompt": ids(1100), "priority": asked}, priority=given)
+        for given, asked in ((3, 0), (1, 9), (2, 5))
+    ]
+
+    assert await finishing_order(engine, calls) == [1, 2, 3]
+
+
+async def test_kv_overflow_preempts_the_last_in_priority(engine: Engine) -> None:
+    """Who is last in order gives way, recomputes, and still gets a whole answer."""
+    before = engine.preemptions()
+    last = leased({"prompt": ids(900), "max_tokens": 300}, priority=2)
+    first = leased({"prompt": ids(900), "max_tokens": 300}, priority=1)
+    ended: list[int] = []
+
+    async def run(call: EngineCall) -> Any:
+        _, body = await answer_json(engine, call)
+        ended.append(call.priority)
+        return body["usage"]["completion_tokens"]
+
+    produced = [await task for task in [asyncio.create_task(run(c)) for c in (last, first)]]
+
+    assert produced == [300, 300]
+    assert ended == [1, 2]
+    assert before < engine.preemptions()
+    assert Progress(900, 300) == engine.release(last.lease_id)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "param"),
+    [
+        (COMPLETIONS, {"model": "nope", "prompt": "a"}, 404, "model"),
+        (CHAT, {"model": "nope", "messages": chat("a")}, 404, "model"),
+        (CHAT, {}, 400, None),
+        (COMPLETIONS, {}, 400, "prompt"),
+        (COMPLETIONS, b'{"prompt": ', 400, None),
+        (COMPLETIONS, {"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
+        (COMPLETIONS, {"prompt": ids(3000)}, 400, "input_tokens"),
+        (COMPLETIONS, {"prompt": "a", "stream": "perhaps"}, 400, None),
+    ],
+    ids=[
+        "unknown-model",
+        "unknown-model-chat",
+        "no-messages",
+        "no-prompt",
+        "not-json",
+        "no-tokens",
+        "too-long",
+        "no-bool",
+    ],
+)
+async def test_bad_requests_get_an_openai_error(
+    engine: Engine, path: str, body: dict[str, Any] | bytes, status: int, param: str | None
+) -> None:
+    """Clients read `error.message`; an exception or an empty 500 tells them nothing."""
+    call = leased(body, path)
+
+    answered, received = await answer_json(engine, call)
+
+    assert status == answered == received["error"]["code"]
+    assert received["error"]["message"]
+    assert param is None or param == received["error"]["param"]
+    assert Progress(0, 0) == engine.release(call.lease_id)
+
+
+async def test_path_that_is_not_served_is_not_found(engine: Engine) -> None:
+    """A typing error in a path is the caller's, and no reason to restart a replica."""
+    head, _ = await answer(engine, leased({"prompt": "a"}, "/v1/completion"))
+
+    assert head.status == 404
+    engine.check()
+
+
+def engine_processes() -> dict[int, psutil.Process]:
+    """Return the processes below this one, but for multiprocessing's own helper."""
+    children = psutil.Process().children(recursive=True)
+    return {p.pid: p for p in children if not any("resource_tracker" in a for a in p.cmdline())}
+
+
+# Last in this file: starts an engine of its own.
+async def test_engine_death_is_an_engine_error_and_stop_leaves_nothing(own_engine: Engine) -> None:
+    """Only so the replica knows that an answer is no answer, and its leases run elsewhere.
+
+    The workers of an engine that was killed outlive it; they would hold the GPU's memory.
+    """
+    others = engine_processes()
+    cores = set(multiprocessing.active_children())
+    with pytest.raises(EngineError):
+        own_engine.check()
+    await own_engine.start()
+    started = [p for pid, p in engine_processes().items() if pid not in others]
+    received: dict[bool, list[ResponseHead | bytes]] = {False: [], True: []}
+
+    async def run(call: EngineCall, stream: bool) -> None:
+        async for item in own_engine.call(call):
+            received[stream].append(item)
+
+    calls = {s: leased({"prompt": "a", "max_tokens": 1500, "stream": s}) for s in received}
+    tasks = {s: asyncio.create_task(run(call, s)) for s, call in calls.items()}
+    for call in calls.values():
+        await until(lambda call=call: own_engine.progress(call.lease_id).output_tokens >= 5)  # type: ignore[misc]
+
+    if isinstance(own_engine, FakeEngine):
+        own_engine.die()
+    else:
+        (core,) = set(multiprocessing.active_children()) - cores
+        assert core.pid is not None
+        os.kill(core.pid, signal.SIGKILL)
+
+    for task in tasks.values():
+        with pytest.raises(EngineError):
+            await task
+    assert received[False] == []
+    assert getattr(received[True][0], "status", None) == 200
+    assert b"[DONE]" not in b"".join(item for item in received[True] if isinstance(item, bytes))
+    with pytest.raises(EngineError):
+        own_engine.check()
+    with pytest.raises(EngineError):
+        await answer(own_engine, leased({"prompt": "a"}))
+    assert own_engine.progress(calls[False].lease_id).output_tokens >= 5
+
+    await own_engine.stop()
+    await own_engine.stop()
+
+    assert not [p for p in started if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
+    assert others.keys() == engine_processes().keys()

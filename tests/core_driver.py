@@ -1,0 +1,146 @@
+"""Drives a `SchedulerCore` in tests: short calls, its own clock, every invariant after each."""
+
+from collections.abc import Mapping, Sequence
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refuse
+from justitia_ray.core.entities import Application, Inference, Outcome, ReplicaCapacity
+from justitia_ray.core.fair_share import Account
+from justitia_ray.core.invariants import check
+from justitia_ray.units import KvTokenTime, LeaseId, RequestId, Seconds, Tokens
+
+
+class CoreDriver:
+    """A core, an instant, and the actions of the last event."""
+
+    def __init__(self, core: SchedulerCore | None = None, now: Seconds = 100.0) -> None:
+        self.core = core if core is not None else SchedulerCore()
+        self.now = now
+
+    def handle(self, event: ev.Event) -> list[Action]:
+        """Feed an event in, at this driver's instant."""
+        actions = self.core.handle(event, self.now)
+        check(self.core)
+        return actions
+
+    def wait(self, seconds: Seconds) -> list[Action]:
+        """Let time pass and nothing else happen."""
+        self.now += seconds
+        return self.handle(ev.DeadlinePassed())
+
+    def open(
+        self,
+        application_id: str = "a",
+        cost: KvTokenTime = 100,
+        *,
+        weight: float = 1,
+        ingress_id: str = "i0",
+    ) -> list[Action]:
+        """Open an application."""
+        return self.handle(
+            ev.ApplicationArrived(application_id, "class", "tenant", weight, cost, ingress_id)
+        )
+
+    def submit(
+        self,
+        request_id: RequestId,
+        application_id: str = "a",
+        *,
+        prompt: Tokens = 10,
+        output: Tokens = 10,
+        max_output: Tokens | None = None,
+        choices: int = 1,
+        ingress_id: str = "i0",
+        again: bool = False,
+        age_s: Seconds = 0.0,
+        lease_id: LeaseId | None = None,
+    ) -> list[Action]:
+        """Submit an inference whose predicted output is `output`."""
+        return self.handle(
+            ev.InferenceSubmitted(
+                request_id=request_id,
+                application_id=application_id,
+                inference_id=request_id,
+                ingress_id=ingress_id,
+                prompt_tokens=prompt,
+                predicted_output_tokens=output,
+                max_output_tokens=output if max_output is None else max_output,
+                choices=choices,
+                again=again,
+                age_s=age_s,
+                lease_id=lease_id,
+            )
+        )
+
+    def pull(
+        self,
+        replica_id: str = "r0",
+        progress: Mapping[LeaseId, Tokens] | Sequence[ev.LeaseProgress] = (),
+        finished: Mapping[LeaseId, Tokens] | Sequence[ev.LeaseFinished] = (),
+        *,
+        kv: Tokens = 1000,
+        seats: int = 256,
+        block: Tokens = 1,
+        free: Tokens | None = None,
+        draining: bool = False,
+    ) -> list[Action]:
+        """Let a replica report and ask for work; mappings name output tokens so far, or in all."""
+        if isinstance(progress, Mapping):
+            progress = [ev.LeaseProgress(name, 0, n, running=True) for name, n in progress.items()]
+        if isinstance(finished, Mapping):
+            finished = [
+                ev.LeaseFinished(name, 0, n, Outcome.FINISHED) for name, n in finished.items()
+            ]
+        return self.handle(
+            ev.ReplicaPulled(
+                replica_id,
+                ReplicaCapacity(kv, block, seats),
+                kv if free is None else free,
+                tuple(progress),
+                tuple(finished),
+                draining,
+            )
+        )
+
+    def lease_of(self, request_id: RequestId) -> LeaseId:
+        """Return the lease that an inference holds."""
+        lease_id = self.inference(request_id).lease_id
+        assert lease_id is not None
+        return lease_id
+
+    def inference(self, request_id: RequestId) -> Inference:
+        """Return an inference that has not ended."""
+        return self.core.state.inferences[request_id]
+
+    def application(self, application_id: str = "a") -> Application:
+        """Return a live application."""
+        return self.core.state.applications[application_id]
+
+    def account(self, application_id: str = "a") -> Account:
+        """Return the account of a live application."""
+        return self.core.order.fair_share.accounts[application_id]
+
+    def waiting(self, application_id: str = "a") -> list[RequestId]:
+        """Return what waits of an application, first first."""
+        return [inference.request_id for inference in self.application(application_id).waiting]
+
+
+def granted(actions: Sequence[Action]) -> list[RequestId]:
+    """Return the requests granted, in order."""
+    return [action.request_id for action in actions if isinstance(action, Grant)]
+
+
+def aborted(actions: Sequence[Action]) -> list[LeaseId]:
+    """Return the leases aborted, in order."""
+    return [action.lease_id for action in actions if isinstance(action, Abort)]
+
+
+def refused(actions: Sequence[Action]) -> list[tuple[RequestId, str]]:
+    """Return the requests refused and why, in order."""
+    return [(a.request_id, a.reason.value) for a in actions if isinstance(a, Refuse)]
+
+
+def ended(actions: Sequence[Action]) -> list[tuple[str, str]]:
+    """Return the applications ended and how, in order."""
+    return [(a.application_id, a.outcome.value) for a in actions if isinstance(a, EndApplication)]

@@ -1,0 +1,417 @@
+"""The stores against a real Redis: what is kept, who may write, and what damage says."""
+
+import itertools
+import json
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from justitia_ray.errors import ConfigError, StoreError
+from justitia_ray.predictor.class_mean import ClassMeanPredictor
+from justitia_ray.store.embedded import EmbeddedRedis
+from justitia_ray.store.prediction_store import PredictionStore
+from justitia_ray.store.scheduler_store import SchedulerStore, StaleEpoch, StoredState
+from justitia_ray.store.schema import SCHEMA_VERSION, Keys, keys_of
+
+pytestmark = pytest.mark.redis
+
+EMPTY = StoredState(clock=None, applications={}, settings=None, replicas={})
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
+    """One server for the module; each test has its own name in it."""
+    server = EmbeddedRedis(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def raw(server: EmbeddedRedis) -> Iterator[redis.Redis]:
+    """A plain client, to look at and damage what is stored."""
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses."""
+    return f"app/model-{next(_numbers)}"
+
+
+@pytest.fixture
+def keys(name: str) -> Keys:
+    """The keys of that name."""
+    return keys_of(name)
+
+
+@pytest.fixture
+async def store(server: EmbeddedRedis, name: str) -> AsyncIterator[SchedulerStore]:
+    """The scheduler's store of that name."""
+    store = SchedulerStore(server.url, name)
+    yield store
+    await store.aclose()
+
+
+@pytest.fixture
+async def predictions(server: EmbeddedRedis, name: str) -> AsyncIterator[PredictionStore]:
+    """The predictor's store of that name."""
+    store = PredictionStore(server.url, name)
+    yield store
+    await store.aclose()
+
+
+async def test_epoch_rises_by_one_with_each_office(store: SchedulerStore) -> None:
+    """Ingresses and replicas tell schedulers apart by it."""
+    assert [await store.take_office() for _ in range(3)] == [1, 2, 3]
+
+
+async def test_new_model_is_empty(store: SchedulerStore) -> None:
+    """The first scheduler starts with nothing, without an error."""
+    assert await store.load() == EMPTY
+
+
+async def test_saved_state_is_loaded(store: SchedulerStore) -> None:
+    """The next scheduler goes on with the tags and settings of the last."""
+    epoch = await store.take_office()
+    clock = {"virtual_time": 0.1 + 0.2, "active": []}
+    await store.save(
+        epoch, clock, {"b": {"F": 2.5}, "a": {"F": 1}}, (), {"policy": "vtc"}, {"r": {}}
+    )
+
+    loaded = await store.load()
+
+    assert loaded == StoredState(
+        clock, {"a": {"F": 1}, "b": {"F": 2.5}}, {"policy": "vtc"}, {"r": {}}
+    )
+    assert list(loaded.applications) == ["a", "b"]
+
+
+async def test_save_writes_only_what_is_given(store: SchedulerStore) -> None:
+    """Saves are small: what did not change is kept, and the replicas are always all of them."""
+    epoch = await store.take_office()
+    await store.save(epoch, {"v": 1}, {"a": {"F": 1}, "b": {"F": 2}}, (), {"s": 1}, {"r1": {}})
+    await store.save(epoch, None, {"c": {"F": 3}}, iter(["a", "unknown"]))
+    await store.save(epoch, None, {}, (), None, {"r2": {"M": 7}})
+
+    expected = StoredState({"v": 1}, {"b": {"F": 2}, "c": {"F": 3}}, {"s": 1}, {"r2": {"M": 7}})
+    assert await store.load() == expected
+
+
+async def test_no_replicas_is_not_unchanged_replicas(store: SchedulerStore) -> None:
+    """A new scheduler waits for every replica that is stored."""
+    epoch = await store.take_office()
+    await store.save(epoch, None, {}, (), replicas={"r": {}})
+    await store.save(epoch, None, {}, (), replicas={})
+
+    assert await store.load() == EMPTY
+
+
+async def test_ten_thousand_applications_are_one_save(store: SchedulerStore) -> None:
+    """That many may be live, and a store that was emptied is filled at once."""
+    epoch = await store.take_office()
+    applications = {f"{number:05}": {"F": number} for number in range(10_000)}
+    await store.save(epoch, None, applications, ())
+    assert (await store.load()).applications == applications
+    await store.save(epoch, None, {}, applications)
+
+    assert await store.load() == EMPTY
+
+
+async def test_stale_writer_is_told_and_writes_nothing(
+    server: EmbeddedRedis, name: str, store: SchedulerStore
+) -> None:
+    """Two schedulers in office would undo each other; the store's epoch decides."""
+    old = await store.take_office()
+    await store.save(old, {"v": 1}, {"a": {"F": 1}}, (), {"s": 1}, {"r": {}})
+    before = await store.load()
+    successor = SchedulerStore(server.url, name)
+    new = await successor.take_office()
+    await successor.aclose()
+
+    with pytest.raises(StaleEpoch, match="epoch 2 is in office") as error:
+        await store.save(old, {"v": 9}, {"b": {"F": 9}}, ["a"], {"s": 9}, {"r9": {}})
+    assert (error.value.ours, error.value.theirs) == (old, new)
+    assert await store.load() == before
+
+
+def test_stale_epoch_survives_pickling() -> None:
+    """Ray pickles the errors of an actor."""
+    error = pickle.loads(pickle.dumps(StaleEpoch(1, 2)))
+
+    assert (error.ours, error.theirs) == (1, 2)
+
+
+async def test_emptied_store_is_noticed_and_keeps_the_epoch(
+    store: SchedulerStore, raw: redis.Redis, keys: Keys
+) -> None:
+    """A Redis without persistence restarts empty: without this, epochs would begin anew at 1."""
+    for _ in range(5):
+        epoch = await store.take_office()
+    assert await store.save(epoch, None, {"a": {}}, ())
+    raw.delete(keys.schema, keys.epoch, keys.applications)
+
+    assert not await store.save(epoch, None, {"b": {}}, ())
+    assert await store.save(epoch, None, {"a": {}, "b": {}}, ())
+    assert raw.get(keys.schema) == str(SCHEMA_VERSION)
+    assert await store.take_office() == 6
+
+
+async def test_names_share_nothing(server: EmbeddedRedis, store: SchedulerStore) -> None:
+    """Models of one application, and applications, have a clock each."""
+    epoch = await store.take_office()
+    await store.save(epoch, {"v": 1}, {"a": {}}, ())
+    other = SchedulerStore(server.url, "app/other")
+    loaded, taken = await other.load(), await other.take_office()
+    await other.aclose()
+
+    assert (loaded, taken) == (EMPTY, 1)
+
+
+def test_keys_have_the_documented_form() -> None:
+    """Operators look at them, and the braces keep a model in one slot of a Redis Cluster."""
+    assert keys_of("app/org/m").prediction_classes == "justitia:{app/org/m}:prediction:classes"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a{b", "a}b", "x" * 201])
+def test_name_that_breaks_the_hash_tag_is_refused(name: str) -> None:
+    """A brace would spread the keys of one model over several slots."""
+    with pytest.raises(ConfigError, match="store name"):
+        SchedulerStore("redis://localhost", name)
+
+
+DAMAGES: dict[str, tuple[str, Callable[[redis.Redis, str], object]]] = {
+    "schema is no number": ("schema", lambda raw, key: raw.set(key, "one")),
+    "schema is newer": ("schema", lambda raw, key: raw.set(key, SCHEMA_VERSION + 1)),
+    "schema is a list": ("schema", lambda raw, key: raw.rpush(key, "1")),
+    "epoch is no number": ("epoch", lambda raw, key: raw.set(key, "1.5")),
+    "epoch is zero": ("epoch", lambda raw, key: raw.set(key, "0")),
+    "epoch is a hash": ("epoch", lambda raw, key: raw.hset(key, "a", "1")),
+    "clock is cut": ("clock", lambda raw, key: raw.set(key, '{"v": 1')),
+    "clock is a list": ("clock", lambda raw, key: raw.set(key, "[1]")),
+    "clock is NaN": ("clock", lambda raw, key: raw.set(key, '{"v": NaN}')),
+    "clock is a pickle": ("clock", lambda raw, key: raw.set(key, pickle.dumps({"v": 1}))),
+    "settings are null": ("settings", lambda raw, key: raw.set(key, "null")),
+    "settings are deep": ("settings", lambda raw, key: raw.set(key, "[" * 100_000)),
+    "applications are a string": ("applications", lambda raw, key: raw.set(key, "{}")),
+    "an application is a number": ("applications", lambda raw, key: raw.hset(key, "a7", "3")),
+    "an id is not UTF-8": ("applications", lambda raw, key: raw.hset(key, b"\xff", "{}")),
+    "a replica is no JSON": ("replicas", lambda raw, key: raw.hset(key, "r1", "x")),
+}
+
+
+@pytest.mark.parametrize(("key_name", "damage"), DAMAGES.values(), ids=DAMAGES.keys())
+async def test_damage_is_an_error_that_names_the_key(
+    store: SchedulerStore,
+    raw: redis.Redis,
+    keys: Keys,
+    key_name: str,
+    damage: Callable[[redis.Redis, str], object],
+) -> None:
+    """An operator must learn which key to repair; a guess would corrupt the order."""
+    key = getattr(keys, key_name)
+    raw.delete(key)
+    damage(raw, key)
+
+    with pytest.raises(StoreError) as error:
+        await store.load()
+    assert key in str(error.value)
+
+
+async def test_damage_names_the_field_too(
+    store: SchedulerStore, raw: redis.Redis, keys: Keys
+) -> None:
+    """One bad application among thousands has to be found."""
+    raw.hset(keys.applications, mapping={"a1": "{}", "a2": "oops"})
+
+    with pytest.raises(StoreError) as error:
+        await store.load()
+    assert f"{keys.applications}[a2]" in str(error.value)
+    assert "oops" not in str(error.value)
+
+
+async def test_no_office_is_taken_on_newer_data(
+    store: SchedulerStore, raw: redis.Redis, keys: Keys
+) -> None:
+    """An older version must not fence off the newer one that can read them."""
+    await store.take_office()
+    raw.set(keys.schema, SCHEMA_VERSION + 1)
+
+    with pytest.raises(StoreError, match="newer justitia_ray"):
+        await store.take_office()
+    assert raw.get(keys.epoch) == "1"
+
+
+async def test_office_on_a_damaged_epoch_names_the_key(
+    store: SchedulerStore, raw: redis.Redis, keys: Keys
+) -> None:
+    """A script's own error says nothing of keys."""
+    raw.set(keys.epoch, "x")
+
+    with pytest.raises(StoreError) as error:
+        await store.take_office()
+    assert keys.epoch in str(error.value)
+
+
+@pytest.mark.parametrize("key_name", ["epoch", "applications"])
+async def test_save_on_a_damaged_key_writes_nothing(
+    store: SchedulerStore, raw: redis.Redis, keys: Keys, key_name: str
+) -> None:
+    """A script that fails is not undone, so it must fail before its first write."""
+    epoch = await store.take_office()
+    await store.save(epoch, {"v": 1}, {"a": {}}, ())
+    key = getattr(keys, key_name)
+    raw.delete(key)
+    raw.set(key, "x")
+
+    with pytest.raises(StoreError) as error:
+        await store.save(epoch, {"v": 2}, {"b": {}}, ())
+    assert key in str(error.value)
+    assert raw.get(keys.clock) == '{"v":1}'
+
+
+async def test_value_that_json_cannot_say_is_not_saved(store: SchedulerStore, keys: Keys) -> None:
+    """A NaN in the store would stop the next scheduler from starting."""
+    epoch = await store.take_office()
+
+    with pytest.raises(StoreError) as error:
+        await store.save(epoch, {"v": 1}, {"a": {"F": float("nan")}}, ())
+    assert f"{keys.applications}[a]" in str(error.value)
+    assert await store.load() == EMPTY
+
+
+async def test_id_that_utf8_cannot_say_is_a_store_error(store: SchedulerStore) -> None:
+    """JSON lets a caller send half a surrogate pair; the writer must not die of it."""
+    epoch = await store.take_office()
+
+    with pytest.raises(StoreError, match="surrogates"):
+        await store.save(epoch, None, {"\ud800": {}}, ())
+
+
+async def test_redis_away_is_a_store_error_until_it_is_back(tmp_path: Path) -> None:
+    """A scheduler in office goes on in memory, asks `ping`, and catches up later."""
+    server = EmbeddedRedis(tmp_path / "data")
+    server.start()
+    store, predictions = SchedulerStore(server.url, "a/m"), PredictionStore(server.url, "a/m")
+    try:
+        epoch = await store.take_office()
+        assert await store.ping()
+        server.stop()
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            store.take_office,
+            store.load,
+            lambda: store.save(epoch, None, {"a": {}}, ()),
+            predictions.load_classes,
+            lambda: predictions.save_class("EV", {}),
+        ]
+        for call in calls:
+            with pytest.raises(StoreError, match=r"Redis at unix://.*redis\.sock"):
+                await call()
+        assert not await store.ping()
+        assert not await predictions.ping()
+
+        server.start()
+
+        assert await store.save(epoch, None, {"a": {}}, ())
+        assert await store.take_office() == epoch + 1
+        assert (await store.load()).applications == {"a": {}}
+    finally:
+        await store.aclose()
+        await predictions.aclose()
+        server.stop()
+
+
+async def test_password_is_used_and_never_shown(
+    server: EmbeddedRedis, name: str, store: SchedulerStore, raw: redis.Redis
+) -> None:
+    """Messages end in logs."""
+    raw.ping()
+    raw.config_set("requirepass", "s3cret")
+    try:
+        with pytest.raises(StoreError) as refused:
+            await store.take_office()
+        knowing = SchedulerStore(server.url, name, password="s3cret")
+        epoch = await knowing.take_office()
+        await knowing.aclose()
+    finally:
+        raw.config_set("requirepass", "")
+    away = SchedulerStore("redis://user:s3cret@localhost:1/0", name)
+    with pytest.raises(StoreError, match="redis://localhost:1") as unreachable:
+        await away.load()
+    await away.aclose()
+
+    assert epoch == 1
+    assert "s3cret" not in f"{refused.value} {unreachable.value}"
+
+
+@pytest.mark.parametrize("url", ["http://:s3cret@host", "redis://:s3/cret@host", "s3cret", ""])
+def test_url_that_cannot_be_read_is_a_config_error_without_it(url: str) -> None:
+    """It may hold a password, and a password with a slash is what makes it unreadable."""
+    with pytest.raises(ConfigError, match="redis_url") as error:
+        SchedulerStore(url, "a/m")
+    assert "s3" not in str(error.value)
+
+
+async def test_predictor_goes_on_from_the_store(predictions: PredictionStore) -> None:
+    """What was learned of the classes survives a restart of the predictor."""
+    learned = ClassMeanPredictor()
+    for name, cost in [("EV", 10.5), ("DM", 1e12), ("EV", 20.25)]:
+        filed = learned.observe(name, cost, inferences=2, output_tokens=9)
+        await predictions.save_class(filed, learned.statistics(filed))
+    restored = ClassMeanPredictor()
+    restored.restore(await predictions.load_classes())
+
+    for name in ("EV", "DM"):
+        assert restored.estimate(name, 5, None) == learned.estimate(name, 5, None)
+
+
+async def test_predictor_may_write_before_any_office(
+    predictions: PredictionStore, store: SchedulerStore, raw: redis.Redis, keys: Keys
+) -> None:
+    """Deployments start in any order; the version is written with the first value."""
+    assert await predictions.load_classes() == {}
+    await predictions.save_class("EV", {"samples": 1})
+
+    assert raw.get(keys.schema) == str(SCHEMA_VERSION)
+    assert json.loads(raw.hget(keys.prediction_classes, "EV") or "") == {"samples": 1}
+    assert await store.take_office() == 1
+
+
+@pytest.mark.parametrize(
+    ("key_name", "damage"),
+    [
+        ("schema", lambda raw, key: raw.set(key, SCHEMA_VERSION + 1)),
+        ("prediction_classes", lambda raw, key: raw.hset(key, "EV", "[]")),
+        ("prediction_classes", lambda raw, key: raw.set(key, "x")),
+    ],
+)
+async def test_damaged_predictions_name_the_key(
+    predictions: PredictionStore,
+    raw: redis.Redis,
+    keys: Keys,
+    key_name: str,
+    damage: Callable[[redis.Redis, str], object],
+) -> None:
+    """The predictor falls back to its prior, and the operator learns why."""
+    damage(raw, getattr(keys, key_name))
+
+    with pytest.raises(StoreError) as error:
+        await predictions.load_classes()
+    assert getattr(keys, key_name) in str(error.value)
+
+
+async def test_statistics_that_json_cannot_say_are_not_saved(
+    predictions: PredictionStore, keys: Keys
+) -> None:
+    """Only JSON is stored."""
+    with pytest.raises(StoreError) as error:
+        await predictions.save_class("EV", {"mean": object()})
+    assert f"{keys.prediction_classes}[EV]" in str(error.value)
+    assert await predictions.load_classes() == {}

@@ -1,0 +1,130 @@
+"""Exact fluid GPS over explicit sets, and the clock rules on top of it, in fractions.
+
+Written from the rules and not from the code that it checks: it keeps the work that each session is
+still owed, and pours service into all of them departure by departure. No tags are kept and no heap;
+a tag is read off the work owed. O(N) a departure.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+
+class FluidServer:
+    """Serves every session that is owed work, in proportion to its weight, at every instant."""
+
+    def __init__(self) -> None:
+        self.virtual_time = Fraction(0)
+        self.poured = Fraction(0)
+        """Service that sessions really took."""
+        self.owed: dict[str, Fraction] = {}
+        self.weight: dict[str, Fraction] = {}
+        self._dry_since: dict[str, Fraction] = {}
+
+    def busy(self) -> set[str]:
+        """Return the sessions that are owed work."""
+        return {name for name, work in self.owed.items() if work > 0}
+
+    def ask(self, name: str, work: Fraction) -> None:
+        """Owe the session that much more."""
+        self.owed[name] += work
+
+    def join(self, name: str, weight: Fraction) -> None:
+        """Add a session that is owed nothing; one that is known keeps what it is owed."""
+        if name not in self.owed:
+            self.owed[name] = Fraction(0)
+            self._dry_since[name] = self.virtual_time
+        self.weight[name] = weight
+
+    def pour(self, work: Fraction) -> None:
+        """Share work among the busy sessions until it, or all that is owed, is used up."""
+        while work > 0 and (busy := self.busy()):
+            total = sum((self.weight[name] for name in busy), Fraction(0))
+            to_departure = min(self.owed[name] / self.weight[name] for name in busy)
+            step = min(to_departure, work / total)
+            self.virtual_time += step
+            for name in busy:
+                self._take(name, step * self.weight[name])
+            work -= step * total
+            self.poured += step * total
+
+    def take_back(self, name: str, work: Fraction) -> None:
+        """Owe the session that much less; what it has had of it already goes to the others."""
+        still_owed = min(work, self.owed[name])
+        if still_owed > 0:
+            self._take(name, still_owed)
+        self.pour(work - still_owed)
+
+    def tag(self, name: str) -> Fraction:
+        """Return the V at which the session is, or was, owed nothing."""
+        if self.owed[name] > 0:
+            return self.virtual_time + self.owed[name] / self.weight[name]
+        return self._dry_since[name]
+
+    def _take(self, name: str, work: Fraction) -> None:
+        self.owed[name] -= work
+        if self.owed[name] == 0:
+            self._dry_since[name] = self.virtual_time
+
+
+@dataclass
+class Ledger:
+    """What an application was charged and has had."""
+
+    charged: Fraction
+    attained: Fraction = Fraction(0)
+    away: bool = False
+
+
+class ServedRules:
+    """Rules 1 to 6 of the served clock, as DESIGN states them, over a `FluidServer`."""
+
+    def __init__(self) -> None:
+        self.gps = FluidServer()
+        self.ledgers: dict[str, Ledger] = {}
+
+    def arrive(self, name: str, predicted: Fraction, weight: Fraction) -> None:
+        """Rule 6."""
+        charge = max(Fraction(2), predicted)
+        self.ledgers[name] = Ledger(charge)
+        self.gps.join(name, weight)
+        self.gps.ask(name, charge)
+
+    def report(self, deliveries: Iterable[tuple[str, Fraction]]) -> None:
+        """Rules 1 and 2."""
+        total = Fraction(0)
+        for name, amount in deliveries:
+            total += amount
+            ledger = self.ledgers[name]
+            ledger.attained += amount
+            while ledger.attained > ledger.charged:
+                self.gps.ask(name, ledger.charged)
+                ledger.charged += ledger.charged
+        self.gps.pour(total)
+
+    def leave(self, name: str) -> None:
+        """Rule 4."""
+        ledger = self.ledgers[name]
+        if not ledger.away:
+            ledger.away = True
+            self.gps.take_back(name, ledger.charged - ledger.attained)
+
+    def come_back(self, name: str) -> None:
+        """Rule 5."""
+        ledger = self.ledgers[name]
+        if ledger.away:
+            ledger.away = False
+            self.gps.ask(name, ledger.charged - ledger.attained)
+
+    def end(self, name: str) -> None:
+        """Rule 3; the fluid server still serves what it owes."""
+        self.leave(name)
+        del self.ledgers[name]
+
+    def reweigh(self, name: str, weight: Fraction) -> None:
+        """Refund, new weight, charge."""
+        ledger = self.ledgers[name]
+        unattained = Fraction(0) if ledger.away else ledger.charged - ledger.attained
+        self.gps.take_back(name, unattained)
+        self.gps.join(name, weight)
+        self.gps.ask(name, unattained)

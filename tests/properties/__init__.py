@@ -1,0 +1,1 @@
+"""Properties of the scheduling core, over random inputs."""

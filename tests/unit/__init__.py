@@ -1,0 +1,1 @@
+"""Unit tests: synchronous, without processes, sockets or sleeps."""

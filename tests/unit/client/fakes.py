@@ -1,0 +1,201 @@
+"""A service in memory, reached over httpx or over a handle that behaves as Ray Serve's does."""
+
+import asyncio
+import contextvars
+import json
+from collections.abc import AsyncIterator, Generator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+SERVE_REQUEST_ID: contextvars.ContextVar[str] = contextvars.ContextVar("serve_request_id")
+"""Serve keeps the id of the request in progress in such a variable, and child calls inherit it."""
+
+Answer = tuple[int, dict[str, str], list[bytes]]
+
+
+@dataclass
+class Request:
+    """A request as the service got it."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: dict[str, Any]
+
+
+@dataclass
+class FakeService:
+    """Answers every request; what a test queues in `answers` comes first."""
+
+    requests: list[Request] = field(default_factory=list)
+    answers: dict[str, list[Answer | Exception]] = field(default_factory=dict)
+    """Next answers, or failures of the connection, by path."""
+    deltas: tuple[str, ...] = ("Hel", "lo")
+    models: tuple[str, ...] = ("tiny",)
+    hold: str | None = None
+    """Requests for this path wait until they are cancelled."""
+    held: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    """Released once for each request that waits so."""
+    unfinished_streams: int = 0
+    """Streams that their reader left before the end."""
+    cancelled_calls: int = 0
+
+    def sent(self, path: str) -> list[Request]:
+        """Return the requests for a path, in order."""
+        return [request for request in self.requests if request.path == path]
+
+    async def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
+        """Answer as the ingress would, or as a test wants it."""
+        content = json.loads(body) if body else {}
+        self.requests.append(Request(method, path, headers, content))
+        if self.answers.get(path):
+            queued = self.answers[path].pop(0)
+            if isinstance(queued, Exception):
+                raise queued
+            return queued
+        if path == self.hold:
+            self.held.release()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.cancelled_calls += 1
+                raise
+        return 200, {"Content-Type": "application/json"}, self._content(path, content)
+
+    def _content(self, path: str, body: dict[str, Any]) -> list[bytes]:
+        usage = {"prompt_tokens": 7, "completion_tokens": len(self.deltas)}
+        if path == "/v1/models":
+            return as_json({"data": [{"id": name} for name in self.models]})
+        if path == "/v1/applications":
+            return as_json(
+                {
+                    "application_id": body.get("application_id", "a/1"),
+                    "predicted_kv_token_time": 1234,
+                    "virtual_finish_time": 99.5,
+                }
+            )
+        if body.get("stream"):
+            events = [{"choices": [{"index": 0, "delta": {"content": d}}]} for d in self.deltas]
+            return as_sse([*events, {"choices": [], "usage": usage}])
+        text = "".join(self.deltas)
+        choice = {"message": {"content": text}} if path.endswith("chat/completions") else {}
+        choices = [{"index": 0, "text": text, "finish_reason": "length", **choice}]
+        return as_json({"choices": choices, "usage": usage})
+
+    def http(self) -> httpx.MockTransport:
+        """Return the service as a network for httpx."""
+
+        async def handle(request: httpx.Request) -> httpx.Response:
+            path = request.url.raw_path.decode()
+            status, headers, chunks = await self.answer(
+                request.method, path, dict(request.headers), request.content
+            )
+            return httpx.Response(status, headers=headers, stream=_Body(self, chunks))
+
+        return httpx.MockTransport(handle)
+
+    def handle(self) -> "FakeHandle":
+        """Return the service as a handle of its ingress."""
+        return FakeHandle(self)
+
+
+class _Body(httpx.AsyncByteStream):
+    def __init__(self, service: FakeService, chunks: list[bytes]) -> None:
+        self._service = service
+        self._chunks = list(chunks)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while self._chunks:
+            yield self._chunks.pop(0)
+
+    async def aclose(self) -> None:
+        self._service.unfinished_streams += bool(self._chunks)
+
+
+class FakeHandle:
+    """A Serve handle of the ingress. Two calls that share a context fail, where Serve may hang."""
+
+    def __init__(self, service: FakeService, *, stream: bool = False) -> None:
+        self._service = service
+        self._stream = stream
+        self.responses: list[FakeResponse] = []
+
+    @property
+    def call(self) -> "FakeHandle":
+        """The unary method."""
+        assert not self._stream
+        return self
+
+    @property
+    def stream(self) -> "FakeHandle":
+        """The streaming method."""
+        assert self._stream
+        return self
+
+    def options(self, *, stream: bool) -> "FakeHandle":
+        """Return the handle for calls of one kind."""
+        options = FakeHandle(self._service, stream=stream)
+        options.responses = self.responses
+        return options
+
+    def remote(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Any:
+        """Begin a call."""
+        assert SERVE_REQUEST_ID.get(None) is None, "the call inherited another request's id"
+        SERVE_REQUEST_ID.set(path)
+        response = FakeResponse(self._service, (method, path, headers, body))
+        self.responses.append(response)
+        return response
+
+
+class FakeResponse:
+    """Stands for both `DeploymentResponse` and `DeploymentResponseGenerator`."""
+
+    def __init__(
+        self, service: FakeService, request: tuple[str, str, dict[str, str], bytes]
+    ) -> None:
+        self._service = service
+        self._request = request
+        self._items: list[Any] | None = None
+        self.cancels = 0
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._whole().__await__()
+
+    async def _whole(self) -> tuple[int, dict[str, str], bytes]:
+        status, headers, chunks = await self._service.answer(*self._request)
+        return status, headers, b"".join(chunks)
+
+    def __aiter__(self) -> "FakeResponse":
+        return self
+
+    async def __anext__(self) -> Any:
+        if self._items is None:
+            status, headers, chunks = await self._service.answer(*self._request)
+            self._items = [(status, headers), *chunks]
+        if not self._items:
+            raise StopAsyncIteration
+        return self._items.pop(0)
+
+    def cancel(self) -> None:
+        """Count that the caller gave up."""
+        self.cancels += 1
+        self._service.unfinished_streams += bool(self._items)
+
+
+def as_json(value: object) -> list[bytes]:
+    """Return a JSON body."""
+    return [json.dumps(value).encode()]
+
+
+def as_sse(events: Iterable[object]) -> list[bytes]:
+    """Return a stream of events, with a comment before and `[DONE]` after."""
+    lines = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
+    return [b": waiting\n\n", *lines, b"data: [DONE]\n\n"]
+
+
+def as_error(status: int, message: str, **more: str) -> Answer:
+    """Return an error answer; `retry_after` becomes the header, the rest fields of the error."""
+    headers = {"Retry-After": more.pop("retry_after")} if "retry_after" in more else {}
+    return status, headers, as_json({"error": {"message": message, **more}})

@@ -1,0 +1,130 @@
+"""Which calls are repeated, and when."""
+
+import httpx
+import pytest
+
+from justitia_ray.client import HttpTransport, JustitiaClient, ServiceUnreachable
+from justitia_ray.errors import ConfigError, ResponseError
+
+from .fakes import FakeService, as_error, as_sse
+
+CHAT = "/v1/chat/completions"
+
+
+async def _ask(client: JustitiaClient, *, stream: bool) -> str:
+    async with client.application("SC", input="q") as app:
+        if stream:
+            return "".join([text async for text in app.chat_stream("q")])
+        return (await app.chat("q")).text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_full_queue_is_tried_again_when_it_says(
+    client: JustitiaClient, service: FakeService, waits_s: list[float], stream: bool
+) -> None:
+    """429 and 503 say that nothing was begun; Retry-After says when to come back."""
+    service.answers[CHAT] = [
+        as_error(429, "full", retry_after="3"),
+        as_error(503, "no replicas", retry_after="0.25"),
+    ]
+
+    assert await _ask(client, stream=stream) == "Hello"
+    assert waits_s == [3.0, 0.25]
+    assert len(service.sent(CHAT)) == 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_attempts_are_bounded(
+    client: JustitiaClient, service: FakeService, waits_s: list[float], stream: bool
+) -> None:
+    """Two repeats by default, further apart each time, then the caller hears of it."""
+    service.answers[CHAT] = [as_error(503, "no replicas")] * 3
+
+    with pytest.raises(ResponseError, match="503: no replicas"):
+        await _ask(client, stream=stream)
+
+    assert waits_s == [0.5, 1.0]
+    assert len(service.sent(CHAT)) == 3
+
+
+@pytest.mark.parametrize("status", [400, 404, 409, 500, 502, 504])
+async def test_other_errors_are_not_tried_again(
+    client: JustitiaClient, service: FakeService, waits_s: list[float], status: int
+) -> None:
+    """They would fail again, or the inference may have begun and would be paid for twice."""
+    service.answers[CHAT] = [as_error(status, "no")]
+
+    with pytest.raises(ResponseError, match=f"{status}: no"):
+        await _ask(client, stream=False)
+
+    assert waits_s == []
+
+
+async def test_a_wait_too_long_is_the_callers_to_decide(
+    client: JustitiaClient, service: FakeService, waits_s: list[float]
+) -> None:
+    """Coming back earlier than asked would be rude, an hour of silence worse."""
+    service.answers[CHAT] = [as_error(503, "maintenance", retry_after="3600")]
+
+    with pytest.raises(ResponseError) as caught:
+        await _ask(client, stream=False)
+
+    assert caught.value.retry_after_s == 3600.0
+    assert waits_s == []
+
+
+async def test_nothing_is_tried_again_once_a_stream_has_begun(
+    client: JustitiaClient, service: FakeService, waits_s: list[float]
+) -> None:
+    """The caller has part of an answer already; a second one would follow it."""
+    broken = as_sse([{"choices": [{"index": 0, "delta": {"content": "Hel"}}]}])
+    service.answers[CHAT] = [(200, {}, [*broken[:-1], b'data: {"error": {"code": 503}}\n\n'])]
+
+    with pytest.raises(ResponseError):
+        await _ask(client, stream=True)
+
+    assert waits_s == []
+    assert len(service.sent(CHAT)) == 1
+
+
+@pytest.mark.parametrize("error", [httpx.ConnectError("refused"), httpx.ConnectTimeout("slow")])
+async def test_a_refused_connection_is_tried_again(
+    service: FakeService, error: httpx.HTTPError
+) -> None:
+    """Nothing was sent: a proxy that restarts costs an agent a second and not its work."""
+    waits_s: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waits_s.append(seconds)
+
+    service.answers["/v1/models"] = [error]
+    transport = HttpTransport("http://service", transport=service.http())
+    async with JustitiaClient(transport, sleep=sleep) as client:
+        assert await client.models() == ("tiny",)
+
+    assert waits_s == [0.5]
+
+
+async def test_no_retries_means_none(service: FakeService) -> None:
+    """A caller with a retry of its own wants the first error."""
+    service.answers["/v1/models"] = [httpx.ConnectError("refused")]
+    transport = HttpTransport("http://service", transport=service.http())
+    async with JustitiaClient(transport, max_retries=0) as client:
+        with pytest.raises(ServiceUnreachable, match="service"):
+            await client.models()
+
+
+async def test_a_connection_that_breaks_is_not_tried_again(service: FakeService) -> None:
+    """The service may have begun: only the caller knows whether twice is harmless."""
+    service.answers["/v1/models"] = [httpx.ReadError("reset")]
+    async with JustitiaClient.connect("http://service", transport=service.http()) as client:
+        with pytest.raises(ConnectionError, match="ReadError"):
+            await client.models()
+
+    assert len(service.requests) == 1
+
+
+def test_fewer_than_no_retries_are_refused(service: FakeService) -> None:
+    """The error names the field, the value and what is allowed."""
+    with pytest.raises(ConfigError, match="max_retries must be >= 0, got -1"):
+        JustitiaClient.from_handle(service.handle(), max_retries=-1)

@@ -1,0 +1,84 @@
+"""The client for synchronous code."""
+
+import threading
+from collections.abc import Generator
+
+import pytest
+
+from justitia_ray.client import HttpTransport, JustitiaClient, SyncClient
+from justitia_ray.errors import ResponseError
+
+from .fakes import FakeService, as_error
+
+CHAT = "/v1/chat/completions"
+CLOSE = "/v1/applications/a%2F1/close"
+CANCEL = "/v1/applications/a%2F1"
+
+
+@pytest.fixture
+def client(service: FakeService) -> Generator[SyncClient]:
+    """A synchronous client on the service, over HTTP."""
+
+    def make() -> JustitiaClient:
+        return JustitiaClient(HttpTransport("http://service", transport=service.http()))
+
+    with SyncClient(make) as client:
+        yield client
+
+
+def test_an_application_works_without_asyncio(client: SyncClient, service: FakeService) -> None:
+    """The whole surface, in the order in which a script uses it."""
+    with client.application("SC", input="q") as app:
+        opened = (app.application_id, app.predicted_kv_token_time, app.virtual_finish_time)
+        answers = [app.chat("q").text, app.complete("q").text]
+        many = [answer.text for answer in app.chat_many(["a", "b", "c"], max_tokens=4)]
+        streamed = list(app.chat_stream("q"))
+
+    assert opened == ("a/1", 1234.0, 99.5)
+    assert answers == ["Hello"] * 2
+    assert many == ["Hello"] * 3
+    assert streamed == ["Hel", "lo"]
+    assert len(service.sent(CLOSE)) == 1
+    assert client.models() == ("tiny",)
+
+
+def test_an_exception_cancels_the_application(client: SyncClient, service: FakeService) -> None:
+    """As in the asynchronous client."""
+    service.answers[CHAT] = [as_error(400, "too long")]
+
+    with pytest.raises(ResponseError, match="too long"), client.application("SC", input="q") as app:
+        app.chat_many(["q"])
+
+    assert len(service.sent(CANCEL)) == 1
+
+
+def test_leaving_a_stream_early_tells_the_service(client: SyncClient, service: FakeService) -> None:
+    """A plain `break` is enough here: the generator ends with its last reference."""
+    with client.application("SC", input="q") as app:
+        for text in app.chat_stream("q"):
+            assert text == "Hel"
+            break
+
+    assert service.unfinished_streams == 1
+
+
+def test_closing_ends_the_thread_and_open_streams(service: FakeService) -> None:
+    """A script must be able to end, whatever it left open."""
+    client = SyncClient.from_handle(service.handle())
+    app = client.application("SC", input="q").__enter__()
+    stream = app.chat_stream("q")
+    assert next(stream) == "Hel"
+    client.close()
+    client.close()
+
+    assert service.unfinished_streams == 1
+    assert [t.name for t in threading.enumerate() if t.name == "justitia-client"] == []
+    with pytest.raises(RuntimeError, match="the client is closed"):
+        app.status()
+    stream.close()
+
+
+def test_connect_takes_a_url() -> None:
+    """The constructor that scripts use; nothing is sent before the first call."""
+    with SyncClient.connect("http://service", tenant="t1") as client:
+        assert not client.application("SC", input="q")._application.was_opened

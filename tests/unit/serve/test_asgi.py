@@ -1,0 +1,121 @@
+"""The in-process ASGI caller, against small applications that behave and misbehave."""
+
+import asyncio
+from collections.abc import MutableMapping
+from contextlib import aclosing
+from contextvars import ContextVar, copy_context
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import EngineError
+from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send, call_asgi
+
+START: Message = {"type": "http.response.start", "status": 200, "headers": []}
+
+
+def chunk(body: bytes, more_body: bool) -> Message:
+    """Return a body message."""
+    return {"type": "http.response.body", "body": body, "more_body": more_body}
+
+
+async def messages_of(app: AsgiApp) -> list[Message]:
+    """Return all messages of one call."""
+    async with aclosing(call_asgi(app, "/path", [], b"in")) as messages:
+        return [message async for message in messages]
+
+
+async def test_messages_pass_in_order_and_the_body_arrives_whole() -> None:
+    """The caller is all that stands between the application and the wire."""
+
+    async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        request = await receive()
+        await send(START)
+        await send(chunk(request["body"], more_body=True))
+        await send(chunk(scope["path"].encode(), more_body=False))
+
+    assert await messages_of(app) == [START, chunk(b"in", True), chunk(b"/path", False)]
+
+
+@pytest.mark.parametrize("raises", [True, False])
+async def test_application_that_ends_too_early_is_an_engine_error(raises: bool) -> None:
+    """Its caller must neither hang nor take half an answer for a whole one."""
+
+    async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await send(START)
+        await send(chunk(b"half", more_body=True))
+        if raises:
+            raise KeyError("bug")
+
+    async with asyncio.timeout(5):
+        with pytest.raises(EngineError, match="/path") as raised:
+            await messages_of(app)
+
+    assert isinstance(raised.value.__cause__, KeyError) == raises
+
+
+async def test_error_after_the_last_message_does_not_spoil_the_answer() -> None:
+    """Starlette sends its 500 and then raises; the caller has his answer by then."""
+
+    async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await send(START)
+        await send(chunk(b"", more_body=False))
+        raise KeyError("bug")
+
+    assert await messages_of(app) == [START, chunk(b"", False)]
+
+
+async def test_early_close_says_disconnect_before_it_cancels() -> None:
+    """On a disconnect vLLM frees KV; cancelled at once, a unary generation runs to its end."""
+    seen: list[str] = []
+
+    async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await receive()
+        await send(START)
+        try:
+            seen.append((await receive())["type"])
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    async with aclosing(call_asgi(app, "/path", [], b"")) as messages:
+        await anext(messages)
+
+    assert seen == ["http.disconnect"]
+
+
+async def test_application_that_ignores_the_disconnect_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stuck handler must not hold up the replica for ever."""
+    monkeypatch.setattr("justitia_ray.serve.asgi._GOODBYE_S", 0.01)
+    cancelled = asyncio.Event()
+
+    async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await send(START)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    async with aclosing(call_asgi(app, "/path", [], b"")) as messages:
+        await anext(messages)
+
+    assert cancelled.is_set()
+
+
+async def test_application_runs_in_the_given_context() -> None:
+    """Metering finds the lease of a vLLM request through a context variable."""
+    variable: ContextVar[str] = ContextVar("variable", default="unset")
+    context = copy_context()
+    context.run(variable.set, "set")
+
+    async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await send(chunk(variable.get().encode(), more_body=False))
+
+    async with aclosing(call_asgi(app, "/path", [], b"", context)) as messages:
+        message = await anext(messages)
+
+    assert message["body"] == b"set"
+    assert variable.get() == "unset"

@@ -1,0 +1,175 @@
+"""What the fake engine promises beyond the Protocol: determinism, order, its token rule."""
+
+import asyncio
+import json
+import zlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ConfigError, EngineError, RequestError
+from justitia_ray.serve.engine import EngineCall, ResponseHead
+from justitia_ray.serve.fake_batch import FakeBatch, FakeSequence
+from justitia_ray.serve.fake_engine import FakeEngine
+from justitia_ray.serve.fake_openai import CHAT_PATH, COMPLETIONS_PATH, count_prompt_tokens
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    """An engine of 100 tokens whose iterations take no time."""
+    engine = FakeEngine("fake", kv_tokens=100, iteration_s=0)
+    await engine.start()
+    yield engine
+    await engine.stop()
+
+
+def call(lease_id: str, priority: int = 0, **body: Any) -> EngineCall:
+    """Return a completion call."""
+    return EngineCall(lease_id, priority, COMPLETIONS_PATH, {}, json.dumps(body).encode())
+
+
+async def choices(engine: FakeEngine, called: EngineCall) -> list[str]:
+    """Return the texts of a unary answer."""
+    items = [item async for item in engine.call(called)]
+    assert isinstance(items[0], ResponseHead)
+    return [choice["text"] for choice in json.loads(items[1])["choices"]]  # type: ignore[arg-type]
+
+
+def sequence(arrival: int, prompt_tokens: int, max_tokens: int, priority: int = 0) -> FakeSequence:
+    """Return a sequence whose lease is named after its arrival."""
+    return FakeSequence(str(arrival), priority, arrival, prompt_tokens, max_tokens)
+
+
+async def test_text_depends_on_prompt_choice_and_position_alone(engine: FakeEngine) -> None:
+    """Tests compare answers across replicas, restarts and lengths."""
+    long, other_choice = await choices(engine, call("a", prompt="x y", n=2, max_tokens=9))
+    (short,) = await choices(engine, call("b", prompt="x y", max_tokens=4))
+    (other_prompt,) = await choices(engine, call("c", prompt="x z", max_tokens=9))
+
+    assert long.split()[:4] == short.split()
+    assert len({long, other_choice, other_prompt}) == 3
+    # The rule in one shot; no hash() in it, which differs from process to process.
+    ids = [zlib.crc32(f"x y\0{0}\0{i}".encode()) % 1000 for i in range(4)]
+    assert short == "".join(f"w{token} " for token in ids)
+
+
+async def test_admission_is_recorded_in_order(engine: FakeEngine) -> None:
+    """Tests of everything above read the order of service here."""
+    calls = [call(f"p{p}", p, prompt=[1] * 60, max_tokens=5) for p in (3, 1, 2)]
+
+    await asyncio.gather(*(choices(engine, called) for called in calls))
+
+    # All three are queued before the loop's first iteration.
+    assert engine.admitted == ["p1", "p2", "p3"]
+
+
+async def test_stop_ends_open_calls_with_an_error() -> None:
+    """A replica that stops must not leave its callers waiting."""
+    engine = FakeEngine("fake", kv_tokens=100, iteration_s=60)
+    await engine.start()
+    open_call = asyncio.create_task(choices(engine, call("a", prompt="x")))
+    await asyncio.sleep(0)  # lets the call be queued
+    assert engine.progress("a").prompt_tokens == 1
+
+    await engine.stop()
+
+    with pytest.raises(EngineError, match="stopped"):
+        await open_call
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"kv_tokens": 0},
+        {"kv_tokens": 8, "block_size": 16},
+        {"max_num_seqs": 0},
+        {"iteration_s": -1},
+    ],
+)
+def test_impossible_sizes_are_refused(wrong: dict[str, Any]) -> None:
+    """They would make an engine that never admits anything."""
+    with pytest.raises(ConfigError, match="must be at least"):
+        FakeEngine("fake", **({"kv_tokens": 100} | wrong))
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "tokens"),
+    [
+        (COMPLETIONS_PATH, {"prompt": "one two  three\nfour"}, 4),
+        (COMPLETIONS_PATH, {"prompt": ["one two", "three"]}, 3),
+        (COMPLETIONS_PATH, {"prompt": [7, 8, 9]}, 3),
+        (COMPLETIONS_PATH, {"prompt": [[7, 8], [9]]}, 3),
+        (CHAT_PATH, {"messages": [{"role": "user", "content": "one two"}]}, 2 + 4),
+        (
+            CHAT_PATH,
+            {
+                "messages": [
+                    {"role": "system", "content": "one"},
+                    {"role": "user", "content": [{"type": "text", "text": "two three"}]},
+                ]
+            },
+            3 + 2 * 4,
+        ),
+    ],
+)
+def test_prompt_tokens_follow_the_stated_rule(path: str, body: dict[str, Any], tokens: int) -> None:
+    """The ingress predicts with this rule what the engine will charge."""
+    assert count_prompt_tokens(path, body) == tokens
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/embeddings", {"input": "x"}),
+        (COMPLETIONS_PATH, {}),
+        (COMPLETIONS_PATH, {"prompt": ""}),
+        (COMPLETIONS_PATH, {"prompt": []}),
+        (COMPLETIONS_PATH, {"prompt": [1, "x"]}),
+        (CHAT_PATH, {"messages": []}),
+        (CHAT_PATH, {"messages": ["x"]}),
+    ],
+)
+def test_bodies_without_a_prompt_have_no_count(path: str, body: dict[str, Any]) -> None:
+    """A count of zero would be scheduled."""
+    with pytest.raises(RequestError):
+        count_prompt_tokens(path, body)
+
+
+def test_admission_leaves_room_for_the_next_token_of_all() -> None:
+    """The first of the constant-iteration engine's rules: used + prompt + 1 + running <= M."""
+    batch = FakeBatch(kv_tokens=100, block_size=1, max_num_seqs=9)
+    # 0: 40 + 1 <= 100. 1: 40 + 58 + 1 + 1 = 100 <= 100. 2: no room for one token.
+    for arrival, prompt_tokens in enumerate((40, 58, 1)):
+        batch.add(sequence(arrival, prompt_tokens, max_tokens=9))
+
+    assert [admitted.arrival for admitted in batch.admit()] == [0, 1]
+    assert batch.free_kv_tokens == 2
+
+
+def test_overflow_preempts_the_last_in_order_and_keeps_its_tokens() -> None:
+    """It is prefilled again with what it had, so no token is made twice."""
+    batch = FakeBatch(kv_tokens=100, block_size=1, max_num_seqs=9)
+    last, first = sequence(0, 49, 9, priority=2), sequence(1, 49, 9, priority=1)
+    batch.add(last)
+    batch.add(first)
+    batch.admit()
+
+    batch.step()  # 50 + 50 tokens: the next iteration would need 102
+
+    assert batch.running == [first]
+    assert batch.waiting == [last]
+    assert (last.generated, last.context, batch.preemptions) == (1, 50, 1)
+    assert batch.admit() == []  # 50 + 50 + 1 + 1 > 100
+
+
+def test_kv_is_held_in_blocks() -> None:
+    """A sequence of 33 tokens has two blocks of 32, as in vLLM."""
+    batch = FakeBatch(kv_tokens=96, block_size=32, max_num_seqs=9)
+    batch.add(sequence(0, 32, max_tokens=9))
+    batch.add(sequence(1, 32, max_tokens=9))
+
+    assert len(batch.admit()) == 1  # each will need a second block for its first token
+    assert batch.free_kv_tokens == 64
+    batch.step()
+    assert batch.free_kv_tokens == 32

@@ -1,0 +1,97 @@
+"""The oracle itself, held to numbers worked out by hand."""
+
+from fractions import Fraction
+
+from tests.oracles.gps import FluidServer, ServedRules
+
+F = Fraction
+
+
+def _server(**sessions: tuple[int, int]) -> FluidServer:
+    server = FluidServer()
+    for name, (work, weight) in sessions.items():
+        server.join(name, F(weight))
+        server.ask(name, F(work))
+    return server
+
+
+def test_equal_weights_share_equally_until_the_smaller_departs() -> None:
+    """The definition of GPS; everything else is compared with this."""
+    server = _server(a=(2, 1), b=(6, 1))
+    server.pour(F(4))  # 2 each: a is done
+
+    assert (F(2), {"b"}) == (server.virtual_time, server.busy())
+
+    server.pour(F(3))  # b alone: V rises at full rate
+
+    assert (F(5), F(1)) == (server.virtual_time, server.owed["b"])
+
+
+def test_weights_share_in_proportion() -> None:
+    """Weight 3 takes three quarters; both are owed for the same V."""
+    server = _server(a=(2, 1), b=(6, 3))
+
+    assert (F(2), F(2)) == (server.tag("a"), server.tag("b"))
+
+    server.pour(F(4))  # W = 4, so V = 1
+
+    assert (F(1), F(1), F(3)) == (server.virtual_time, server.owed["a"], server.owed["b"])
+
+
+def test_one_pour_passes_several_departures() -> None:
+    """A report may hold more than the first session still wants."""
+    server = _server(a=(1, 1), b=(2, 1), c=(10, 1))
+    server.pour(F(8))  # 3 to V=1, 2 more to V=2, 3 for c alone
+
+    assert (F(5), {"c"}, F(5)) == (server.virtual_time, server.busy(), server.owed["c"])
+    assert (F(1), F(2), F(10)) == (server.tag("a"), server.tag("b"), server.tag("c"))
+
+
+def test_virtual_time_rests_when_nobody_is_owed() -> None:
+    """Service without a taker moves nothing; the next to ask starts at this V."""
+    server = _server(a=(3, 1))
+    server.pour(F(10))
+    server.ask("a", F(4))
+
+    assert (F(3), F(3), F(7)) == (server.virtual_time, server.poured, server.tag("a"))
+
+
+def test_what_is_taken_back_goes_to_the_others_once_it_was_served() -> None:
+    """Refund: owed work is struck off, work already poured is poured again elsewhere."""
+    server = _server(a=(6, 1), b=(9, 1))
+    server.pour(F(8))  # V = 4: a owed 2, b owed 5
+    server.take_back("a", F(5))  # 2 struck off, 3 for b
+
+    assert (F(7), F(2)) == (server.virtual_time, server.owed["b"])
+    assert F(4) == server.tag("a")
+
+
+def test_rules_double_the_charge_of_an_application_that_outlives_it() -> None:
+    """Rule 1 on the ledger: 4 → 8 → 16 when 9 are attained."""
+    rules = ServedRules()
+    rules.arrive("a", F(4), F(1))
+    rules.report([("a", F(9))])
+
+    assert (F(16), F(9)) == (rules.ledgers["a"].charged, rules.ledgers["a"].attained)
+    assert (F(9), F(16)) == (rules.gps.virtual_time, rules.gps.tag("a"))
+
+
+def test_rules_keep_what_is_owed_equal_to_what_is_charged() -> None:
+    """The invariant of the served clock, through a gap, an end and a weight change."""
+    rules = ServedRules()
+    rules.arrive("a", F(10), F(1))
+    rules.arrive("b", F(30), F(2))
+    rules.arrive("c", F(1), F(1))  # charged 2
+    rules.report([("a", F(6)), ("b", F(3))])
+    rules.leave("a")
+    rules.reweigh("b", F(5))
+    rules.end("c")
+    rules.report([("b", F(4))])
+    rules.come_back("a")
+
+    owed = sum(rules.gps.owed.values())
+    charged = sum(
+        entry.charged - entry.attained for entry in rules.ledgers.values() if not entry.away
+    )
+
+    assert (F(27), F(27)) == (owed, charged)  # a: 10 − 6, b: 30 − 7

@@ -1,0 +1,1 @@
+"""The agents and their loads against a service in memory."""
