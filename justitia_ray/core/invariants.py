@@ -183,9 +183,12 @@ def active_weight_is_the_sum(core: SchedulerCore) -> None:
     total: float = 0
     for session_id, session in clock.sessions().items():
         ahead = session.finish - clock.virtual_time
-        # F = V by rounding alone: such a session departs with the next service.
-        agrees = ahead >= 0 if session.active else ahead <= 0
-        _require(agrees, rule, (session_id,), f"active={session.active} with F − V = {ahead}")
+        _require(
+            session.active == (ahead > 0),
+            rule,
+            (session_id,),
+            f"active={session.active} with F − V = {ahead}",
+        )
         total += session.weight if session.active else 0
     summed = clock.active_weight
     _require(_equal(summed, total, 1 + total), rule, (), f"kept {summed}, summed {total}")

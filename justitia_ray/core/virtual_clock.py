@@ -97,18 +97,19 @@ class VirtualClock:
 
     def serve(self, amount: KvTokenTime) -> None:
         """Share `amount` of service among the active sessions, departure by departure."""
-        while amount > 0:
+        while True:
             self._drop_stale_departures()
             if not self._departures:
                 return
             finish, _, session_id = self._departures[0]
             until_departure = (finish - self._virtual_time) * self._active_weight
             if until_departure > amount:
-                # min: rounding must not carry V past a departure, or V would fall at the next
-                self._virtual_time = min(finish, self._virtual_time + amount / self._active_weight)
-                return
+                reached = self._virtual_time + amount / self._active_weight
+                if reached < finish:  # rounding must not carry V past a departure
+                    self._virtual_time = reached
+                    return
             self._virtual_time = finish
-            amount -= until_departure
+            amount = max(0, amount - until_departure)
             heapq.heappop(self._departures)
             self._deactivate(session_id, self._sessions[session_id])
 

@@ -26,6 +26,8 @@ Submission: TypeAlias = (
 """What an ingress sends in batches, in order."""
 IngressMessage: TypeAlias = Grant | Refuse | EndApplication
 ReplicaMessage: TypeAlias = Grant | Abort
+NOT_TAKEN: Epoch = 0
+"""In place of an epoch: the call came too late to count, and changed nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Pull:
     replica_id: ReplicaId
     epoch: Epoch
     """0 at the first pull."""
+    number: int
+    """Rises by one with each pull: of two that overtake each other the older one is not taken."""
     ack: int
     """Number of the last message read."""
     capacity: ReplicaCapacity

@@ -48,7 +48,7 @@ class Dispatcher:
     def __init__(
         self,
         scheduler: Any,
-        on_application_ended: Callable[[EndApplication], Coroutine[Any, Any, None]],
+        on_application_ended: Callable[[EndApplication], None],
         on_new_epoch: Callable[[], Coroutine[Any, Any, None]],
         max_outstanding: int,
         submit_interval_s: Seconds,
@@ -57,7 +57,7 @@ class Dispatcher:
 
         Args:
             scheduler: Handle of the scheduler actor.
-            on_application_ended: Run for every application opened here, once it is over.
+            on_application_ended: Told of every application opened here, once it is over.
             on_new_epoch: Run when another scheduler has taken office.
             max_outstanding: More inferences at once are refused.
             submit_interval_s: How long submissions are gathered after the first.
@@ -253,7 +253,7 @@ class Dispatcher:
             for message in self._cursor.fresh(mail.messages):
                 if isinstance(message, EndApplication):
                     self._open.pop(message.application_id, None)
-                    self._run(self._on_application_ended(message))
+                    self._on_application_ended(message)
                 else:
                     self._deliver(message)
         return True

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from contextlib import suppress
 from typing import Any
 
 from ray.exceptions import RayError
@@ -18,7 +17,15 @@ from justitia_ray.units import Seconds, Tokens
 
 logger = logging.getLogger("ray.serve")
 
+Observation = tuple[str, float, int, int]
+"""Class, KV token-time, inferences and output tokens of a finished application."""
+
+_KEPT = 10_000
+"""Observations kept while the predictor cannot be reached."""
+
 _REFRESH_S: Seconds = 10.0
+_TEACH_S: Seconds = 0.5
+"""Finished applications are gathered for so long: a handle call costs milliseconds of CPU."""
 
 
 class Estimates:
@@ -32,19 +39,22 @@ class Estimates:
         self._predictor = predictor
         self._deadline_s = section.deadline_s
         self._table = ClassMeanPredictor(section.prior_output_tokens, section.max_classes)
-        self._refreshing: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._finished: list[Observation] = []
         self.missed_deadlines = 0
 
     def start(self) -> None:
-        """Begin to copy the table."""
-        self._refreshing = in_fresh_context(self._keep_refreshing())
+        """Begin to copy the table, and to pass on what finished."""
+        self._tasks = [
+            in_fresh_context(self._keep_refreshing()),
+            in_fresh_context(self._keep_teaching()),
+        ]
 
     async def stop(self) -> None:
-        """Copy no more."""
-        if self._refreshing is not None:
-            self._refreshing.cancel()
-            with suppress(asyncio.CancelledError):
-                await self._refreshing
+        """Copy and teach no more."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def from_table(
         self, application_class: str, input_tokens: Tokens, max_tokens: Tokens | None
@@ -83,16 +93,29 @@ class Estimates:
             self.missed_deadlines += 1
             return fallback
 
-    async def application_ended(self, ended: EndApplication) -> None:
-        """Teach the predictor what an application took, if it ran to its end."""
-        if ended.outcome is not Outcome.FINISHED or ended.failed or ended.kv_token_time <= 0:
-            return
-        try:
-            await self._predictor.observe.remote(
-                ended.application_class, ended.kv_token_time, ended.inferences, ended.output_tokens
+    def application_ended(self, ended: EndApplication) -> None:
+        """Teach the predictor, soon, what an application took, if it ran to its end."""
+        if ended.outcome is Outcome.FINISHED and not ended.failed and ended.kv_token_time > 0:
+            self._finished.append(
+                (
+                    ended.application_class,
+                    ended.kv_token_time,
+                    ended.inferences,
+                    ended.output_tokens,
+                )
             )
-        except RayError as error:
-            logger.warning("predictor.unreachable %s", type(error).__name__)
+
+    async def _keep_teaching(self) -> None:
+        while True:
+            await asyncio.sleep(_TEACH_S)
+            batch, self._finished = self._finished, []
+            if not batch:
+                continue
+            try:
+                await self._predictor.observe_many.remote(batch)
+            except RayError as error:
+                logger.warning("predictor.unreachable %s", type(error).__name__)
+                self._finished = (batch + self._finished)[-_KEPT:]
 
     async def _keep_refreshing(self) -> None:
         while True:

@@ -10,12 +10,11 @@ from contextlib import aclosing, suppress
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 
-from justitia_ray.config import AppConfig
+from justitia_ray.config import AppConfig, describe
 from justitia_ray.errors import JustitiaError, RequestError, UnknownApplication
 from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS, InferenceBody
 from justitia_ray.protocol.status import error_body, error_headers, status_of
@@ -58,7 +57,7 @@ def build_http_app(config: AppConfig, gateway: Gateway, scheduler: SchedulerCall
     app = FastAPI(title="justitia_ray", docs_url=None, redoc_url=None, openapi_url=None)
     _add_error_handlers(app)
     _add_health(app, config, scheduler)
-    _add_applications(app, gateway, scheduler)
+    _add_applications(app, config, gateway, scheduler)
 
     async def infer(path: str, request: Request) -> Response:
         body = gateway.parse(path, await _read_body(request, config.ingress.max_body_bytes))
@@ -90,9 +89,18 @@ def build_http_app(config: AppConfig, gateway: Gateway, scheduler: SchedulerCall
     return app
 
 
-def _add_applications(app: FastAPI, gateway: Gateway, scheduler: SchedulerCalls) -> None:
+def _add_applications(
+    app: FastAPI, config: AppConfig, gateway: Gateway, scheduler: SchedulerCalls
+) -> None:
     @app.post("/v1/applications")
-    async def open_application(body: ApplicationBody) -> dict[str, Any]:
+    async def open_application(request: Request) -> dict[str, Any]:
+        # Read by hand, so that a body without a content type (plain curl) is JSON here too.
+        raw = await _read_body(request, config.ingress.max_body_bytes)
+        try:
+            body = ApplicationBody.model_validate_json(raw)
+        except ValidationError as error:
+            param = str(error.errors()[0]["loc"][0]) if error.errors()[0]["loc"] else None
+            raise RequestError(describe(error), param) from None
         arrival, tag = await gateway.open_application(Opening(**body.model_dump()))
         return {
             "application_id": arrival.application_id,
@@ -148,13 +156,6 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(JustitiaError)
     async def ours(request: Request, error: JustitiaError) -> JSONResponse:
         return JSONResponse(error_body(error), status_of(error)[0], error_headers(error))
-
-    @app.exception_handler(RequestValidationError)
-    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part != "body") or "body"
-        refused = RequestError(f"{where}: {first['msg']}", where)
-        return JSONResponse(error_body(refused), 400)
 
     @app.exception_handler(HTTPException)
     async def unserved(request: Request, error: HTTPException) -> JSONResponse:

@@ -1,6 +1,7 @@
 """The Predictor deployment: estimates of applications, learned from those that finished."""
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from ray.exceptions import RayActorError
@@ -8,6 +9,7 @@ from ray.exceptions import RayActorError
 from justitia_ray.config import parse_app_config
 from justitia_ray.errors import StoreError
 from justitia_ray.predictor.class_mean import ClassMeanPredictor
+from justitia_ray.serve.estimates import Observation
 from justitia_ray.serve.scheduler_actor import get_current_scheduler, store_password
 from justitia_ray.store.prediction_store import PredictionStore
 
@@ -50,18 +52,16 @@ class Predictor:
             application_class, input_tokens, max_tokens, input_text
         ).to_dict()
 
-    async def observe(
-        self, application_class: str, kv_token_time: float, inferences: int, output_tokens: int
-    ) -> None:
-        """Learn from an application that finished."""
-        filed_under = self._predictor.observe(
-            application_class, kv_token_time, inferences, output_tokens
-        )
-        if self._store is not None:
-            try:
-                await self._store.save_class(filed_under, self._predictor.statistics(filed_under))
-            except StoreError as error:
-                logger.warning("predictor.not_saved %s", error)
+    async def observe_many(self, finished: Iterable[Observation]) -> None:
+        """Learn from applications that finished."""
+        learned = {self._predictor.observe(*observation) for observation in finished}
+        if self._store is None:
+            return
+        try:
+            for name in sorted(learned):
+                await self._store.save_class(name, self._predictor.statistics(name))
+        except StoreError as error:
+            logger.warning("predictor.not_saved %s", error)
 
     async def table(self) -> dict[str, dict[str, Any]]:
         """Return the statistics of every class, as `ClassMeanPredictor.restore` takes them."""

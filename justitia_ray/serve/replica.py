@@ -1,6 +1,7 @@
 """A GPU replica: one engine, its leases, and the loop that pulls work for it."""
 
 import asyncio
+import itertools
 import logging
 import os
 from collections.abc import AsyncGenerator, Mapping
@@ -49,6 +50,7 @@ class Replica:
         self._desk = LeaseDesk(self._replica_id, self._engine, self._config.replica.lease_grace_s)
         self._scheduler: ActorHandle = await get_current_scheduler(self._config)
         self._epoch = 0
+        self._numbers = itertools.count(1)
         self._cursor = Cursor()
         self._draining = False
         self._backlog_kv_tokens = 0
@@ -88,21 +90,6 @@ class Replica:
                     yield item.status, dict(item.headers)
                 else:
                     yield item
-
-    async def direct(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Run a call that takes no part in the queue (counting tokens) and return its answer."""
-        status, head, chunks = 0, {}, []
-        call = EngineCall(f"direct-{os.urandom(8).hex()}", 0, path, headers, body)
-        try:
-            async with aclosing(self._engine.call(call)) as items:
-                async for item in items:
-                    if isinstance(item, ResponseHead):
-                        status, head = item.status, dict(item.headers)
-                    else:
-                        chunks.append(item)
-        finally:
-            self._engine.release(call.lease_id)
-        return status, head, b"".join(chunks)
 
     def check_health(self) -> None:
         """Ask the engine and the pull loop; an unreachable scheduler is no reason to restart.
@@ -181,6 +168,7 @@ class Replica:
         pull = Pull(
             replica_id=self._replica_id,
             epoch=self._epoch,
+            number=next(self._numbers),
             ack=self._cursor.ack,
             capacity=ReplicaCapacity(
                 self._capacity.kv_tokens, self._capacity.block_size, self._capacity.max_num_seqs

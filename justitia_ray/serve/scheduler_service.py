@@ -20,6 +20,7 @@ from justitia_ray.errors import StoreError
 from justitia_ray.observability.log_events import application_ended, log_event
 from justitia_ray.protocol.mailbox import Mailbox
 from justitia_ray.protocol.messages import (
+    NOT_TAKEN,
     IngressMail,
     IngressMessage,
     Opened,
@@ -43,6 +44,8 @@ class _Line(Mailbox[Any]):
 
     def __init__(self) -> None:
         super().__init__()
+        self.number = 0
+        """Of the last pull taken."""
         self._bell: asyncio.Event | None = None
 
     def ring(self) -> None:
@@ -265,6 +268,9 @@ class SchedulerService:
         if pull.epoch != self._epoch:
             return ReplicaMail(self._epoch)
         line = self._replicas.setdefault(pull.replica_id, _Line())
+        if pull.number <= line.number:
+            return ReplicaMail(NOT_TAKEN)
+        line.number = pull.number
         line.unread(pull.ack)
         self._kv_meter.report(
             pull.replica_id,

@@ -76,7 +76,7 @@ class LengthPlan:
         steered: Whether agents follow the plan (a random model) or its limits (a real one).
         max_prompt_words: A prompt has no more words than that, and no more than six times as many
             bytes. A tokenizer of 2,048 entries makes 2 to 3.4 tokens of an English word, so that
-            400 words are at most some 1,300 of a 2,048-token context.
+            400 words are at most some 1,400 of a 2,048-token context.
         max_output_tokens: No output is longer; None: no bound but the measured maximum.
         data_dir: Where `recorded/CLASS.jsonl` lies; a class without that file, or without a
             directory, is drawn from `stages.STAGES`.

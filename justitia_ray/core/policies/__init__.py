@@ -60,5 +60,7 @@ def parse_options(policy: str, options: Mapping[str, object]) -> PolicyOptions:
     if isinstance(iteration_s, bool) or not isinstance(iteration_s, int | float):
         raise ConfigError(f"policy_options.nominal_iteration_s: {iteration_s!r} is not a number")
     if not 0 < iteration_s < float("inf"):
-        raise ConfigError(f"policy_options.nominal_iteration_s: {iteration_s!r} must be above 0")
+        raise ConfigError(
+            f"policy_options.nominal_iteration_s: {iteration_s!r} must be above 0 and finite"
+        )
     return PolicyOptions(str(clock), float(iteration_s))

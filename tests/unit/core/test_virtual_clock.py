@@ -1,16 +1,17 @@
 """The virtual clock against numbers worked out by hand."""
 
-from fractions import Fraction
+import math
 
 import pytest
 
 from justitia_ray.core.virtual_clock import VirtualClock
+from tests.exact import exact
 
 
 def _clock(*charges: tuple[str, int, int]) -> VirtualClock:
-    clock = VirtualClock(Fraction(0))
+    clock = VirtualClock(exact(0))
     for sequence, (name, amount, weight) in enumerate(charges):
-        clock.charge(name, Fraction(amount), Fraction(weight), sequence)
+        clock.charge(name, exact(amount), exact(weight), sequence)
     return clock
 
 
@@ -19,93 +20,75 @@ def _tag(clock: VirtualClock, name: str) -> float:
 
 
 def test_first_charge_of_a_busy_period_counts() -> None:
-    """A clock that starts its busy period late gives 0, 1, 2 here: the first is not charged."""
-    clock = _clock()
-    tags = []
-    for sequence, name in enumerate("abc"):
-        clock.charge(name, Fraction(1), Fraction(1), sequence)
-        tags.append(_tag(clock, name))
-
-    assert [1, 1, 1] == tags
-
-    again = []
-    for _ in range(3):
-        clock.charge("d", Fraction(1), Fraction(1), 9)
-        again.append(_tag(clock, "d"))
-
-    assert [1, 2, 3] == again
-
-
-def test_charges_of_one_session_follow_each_other() -> None:
-    """Three packets of length 1: GPS finishes them at 1, 2, 3, and again after an idle time."""
+    """GPS finishes three packets of length 1 at 1, 2, 3; a clock that starts late says 0, 1, 2."""
     clock = _clock()
     for period in (0, 3):
         for packet in (1, 2, 3):
-            clock.charge("a", Fraction(1), Fraction(1), 0)
+            clock.charge("a", exact(1), exact(1), 0)
 
             assert period + packet == _tag(clock, "a")
 
-        clock.serve(Fraction(3))
+        clock.serve(exact(3))
 
 
 def test_service_moves_v_by_amount_over_active_weight() -> None:
     """W = 1 + 3: 8 of service are 2 of V."""
     clock = _clock(("a", 6, 1), ("b", 12, 3))
 
-    assert (6, 4, 4) == (_tag(clock, "a"), _tag(clock, "b"), clock.active_weight)
+    assert (_tag(clock, "a"), _tag(clock, "b"), clock.active_weight) == (6, 4, 4)
 
-    clock.serve(Fraction(8))
+    clock.serve(exact(8))
 
-    assert (2, 18 - 8) == (clock.virtual_time, clock.backlog())
+    assert (clock.virtual_time, clock.backlog()) == (2, 18 - 8)
 
 
 def test_service_stops_at_each_departure() -> None:
-    """b departs at V = 4 after 16, and the last 1 of service is a's alone."""
+    """Here b departs at V = 4 after 16, and the last 1 of service is a's alone."""
     clock = _clock(("a", 6, 1), ("b", 12, 3))
-    clock.serve(Fraction(17))
+    clock.serve(exact(17))
 
-    assert (5, 1) == (clock.virtual_time, clock.active_weight)
+    assert (clock.virtual_time, clock.active_weight) == (5, 1)
     assert not clock.session("b").active
 
 
 def test_v_rests_while_nobody_is_active() -> None:
     """Otherwise an application that arrives after a quiet night would be tagged far behind."""
     clock = _clock(("a", 5, 1))
-    clock.serve(Fraction(1000))
+    clock.serve(exact(1000))
 
-    assert (5, 0) == (clock.virtual_time, clock.active_weight)
+    assert (clock.virtual_time, clock.active_weight) == (5, 0)
 
-    clock.charge("b", Fraction(2), Fraction(1), 1)
+    clock.charge("b", exact(2), exact(1), 1)
 
-    assert 7 == _tag(clock, "b")
+    assert _tag(clock, "b") == 7
 
 
 def test_charge_of_a_session_behind_v_starts_at_v() -> None:
     """max(F, V): an application recharged late gets no credit for the past."""
     clock = _clock(("a", 2, 1), ("b", 20, 1))
-    clock.serve(Fraction(10))  # a departs at V = 2 after 4, then b alone: V = 8
-    clock.charge("a", Fraction(3), Fraction(1), 0)
+    clock.serve(exact(10))  # a departs at V = 2 after 4, then b alone: V = 8
+    clock.charge("a", exact(3), exact(1), 0)
 
-    assert (8, 11) == (clock.virtual_time, _tag(clock, "a"))
+    assert (clock.virtual_time, _tag(clock, "a")) == (8, 11)
 
 
 def test_refund_lowers_the_tag_of_what_gps_has_not_served() -> None:
-    """e = min(x, w·(F − V)); V does not move."""
+    """Where e = min(x, w·(F − V)); V does not move."""
     clock = _clock(("a", 12, 2), ("b", 12, 2))
-    clock.serve(Fraction(4))  # V = 1
-    clock.refund("a", Fraction(6))
+    clock.serve(exact(4))  # V = 1
+    clock.refund("a", exact(6))
 
-    assert (1, 3, 6) == (clock.virtual_time, _tag(clock, "a"), _tag(clock, "b"))
+    assert (clock.virtual_time, _tag(clock, "a"), _tag(clock, "b")) == (1, 3, 6)
 
 
 def test_refund_of_more_than_gps_owes_serves_the_others() -> None:
     """What GPS gave too much goes to those who are still there: V rises by it."""
     clock = _clock(("a", 6, 1), ("b", 9, 1))
-    clock.serve(Fraction(8))  # V = 4, a is owed 2
-    clock.refund("a", Fraction(5))
+    clock.serve(exact(8))  # V = 4, a is owed 2
+    clock.refund("a", exact(5))
 
     assert not clock.session("a").active
-    assert (7, 4, 9) == (clock.virtual_time, _tag(clock, "a"), _tag(clock, "b"))
+    assert (clock.virtual_time, _tag(clock, "a"), _tag(clock, "b")) == (7, 4, 9)
 
 
 def test_refund_of_all_that_is_owed_leaves_the_tag_at_v() -> None:
@@ -123,26 +106,22 @@ def test_refund_of_all_that_is_owed_leaves_the_tag_at_v() -> None:
 def test_refund_after_departure_leaves_the_tag_where_it_was() -> None:
     """A session that GPS has served in full owes what it gives back to the others."""
     clock = _clock(("a", 2, 1), ("b", 20, 1))
-    clock.serve(Fraction(4))  # V = 2, a departs
-    clock.serve(Fraction(3))  # V = 5
-    clock.refund("a", Fraction(1))
+    clock.serve(exact(4))  # V = 2, a departs
+    clock.serve(exact(3))  # V = 5
+    clock.refund("a", exact(1))
 
-    assert (2, 6) == (_tag(clock, "a"), clock.virtual_time)
+    assert (_tag(clock, "a"), clock.virtual_time) == (2, 6)
 
 
 def test_rounding_never_carries_v_past_a_departure() -> None:
-    """V would fall at the next service if it had passed the tag of an active session."""
-    clock = VirtualClock(0.1)
-    clock.charge("a", 0.7, 0.3, 0)
-    clock.charge("b", 1e9, 0.1, 1)
+    """V + x/W rounds up to the tag here although x falls short: V would stand still at it."""
+    clock = VirtualClock(2.550690257394217)
+    clock.charge("a", 0.49543508709194095, 0.3, 0)
+    clock.charge("b", 100.0, 0.1, 1)
     finish = clock.session("a").finish
-    left = (finish - clock.virtual_time) * clock.active_weight
-    for part in range(2, 40):
-        clock.serve(left * (1 - 2.0**-part) - (finish and 0.0))
-        reached = clock.virtual_time
-        clock.serve(1e-30)
+    clock.serve(math.nextafter((finish - clock.virtual_time) * clock.active_weight, 0))
 
-        assert reached <= clock.virtual_time
+    assert (finish, False) == (clock.virtual_time, clock.session("a").active)
 
 
 def test_released_session_stays_until_gps_is_done_with_it() -> None:
@@ -152,20 +131,20 @@ def test_released_session_stays_until_gps_is_done_with_it() -> None:
 
     assert "a" in clock
 
-    clock.serve(Fraction(7))  # V = 3.5
+    clock.serve(exact(7))  # V = 3.5
 
     assert ("a" in clock, []) == (True, clock.take_forgotten())
 
-    clock.serve(Fraction(2))  # a departs at V = 4 after 8
+    clock.serve(exact(2))  # a departs at V = 4 after 8
 
     assert ("a" in clock, ["a"]) == (False, clock.take_forgotten())
-    assert [] == clock.take_forgotten()
+    assert clock.take_forgotten() == []
 
 
 def test_released_session_that_is_not_active_is_forgotten_at_once() -> None:
     """It would never depart, and so never be forgotten."""
     clock = _clock(("a", 4, 1))
-    clock.serve(Fraction(4))
+    clock.serve(exact(4))
     clock.release("a")
     clock.release("unknown")
 
@@ -176,7 +155,7 @@ def test_refund_of_a_released_session_forgets_it() -> None:
     """Rule 3 refunds before it releases, but a ghost may be refunded too."""
     clock = _clock(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
-    clock.refund("a", Fraction(4))
+    clock.refund("a", exact(4))
 
     assert ("a" in clock, 0, 1) == (False, clock.virtual_time, clock.active_weight)
 
@@ -184,14 +163,14 @@ def test_refund_of_a_released_session_forgets_it() -> None:
 def test_charge_of_a_released_session_takes_over_what_gps_owes() -> None:
     """An application id may be used again: the session must not be forgotten under it."""
     clock = _clock(("a", 8, 2), ("b", 9, 1))
-    clock.serve(Fraction(6))  # V = 2, a is owed 4
+    clock.serve(exact(6))  # V = 2, a is owed 4
     clock.release("a")
-    clock.charge("a", Fraction(3), Fraction(1), 7)
+    clock.charge("a", exact(3), exact(1), 7)
 
     session = clock.session("a")
 
-    assert (9, 1, 7, False) == (session.finish, session.weight, session.sequence, session.released)
-    assert (2, [], 14) == (clock.active_weight, clock.take_forgotten(), clock.backlog())
+    assert (session.finish, session.weight, session.sequence, session.released) == (9, 1, 7, False)
+    assert (clock.active_weight, clock.take_forgotten(), clock.backlog()) == (2, [], 14)
 
 
 def test_weight_of_an_active_session_cannot_be_changed() -> None:
@@ -200,24 +179,24 @@ def test_weight_of_an_active_session_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="session a is active"):
         clock.reweigh("a", 2)
 
-    clock.serve(Fraction(4))
+    clock.serve(exact(4))
     clock.reweigh("a", 2)
 
-    assert 2 == clock.session("a").weight
+    assert clock.session("a").weight == 2
 
 
 def test_equal_tags_depart_together() -> None:
     """No service is lost between two departures at the same V."""
     clock = _clock(("a", 2, 1), ("b", 2, 1), ("c", 8, 1))
-    clock.serve(Fraction(7))
+    clock.serve(exact(7))
 
-    assert (3, 1) == (clock.virtual_time, clock.active_weight)
+    assert (clock.virtual_time, clock.active_weight) == (3, 1)
 
 
 def test_restored_clock_goes_on_as_the_other_would() -> None:
     """A scheduler that takes office must give the tags its predecessor would have given."""
     clock = _clock(("a", 6, 1), ("b", 12, 3))
-    clock.serve(Fraction(8))
+    clock.serve(exact(8))
     clock.release("b")
     other = VirtualClock(clock.virtual_time)
     for name, session in clock.sessions().items():
@@ -225,21 +204,21 @@ def test_restored_clock_goes_on_as_the_other_would() -> None:
             name, session.finish, session.weight, session.sequence, released=session.released
         )
     for each in (clock, other):
-        each.serve(Fraction(9))
+        each.serve(exact(9))
 
-    assert (5, False) == (clock.virtual_time, "b" in clock)
-    assert (5, False) == (other.virtual_time, "b" in other)
+    assert (clock.virtual_time, "b" in clock) == (5, False)
+    assert (other.virtual_time, "b" in other) == (5, False)
 
 
 def test_departures_of_old_tags_are_dropped() -> None:
     """Tool gaps push a departure each; an elephant's must not pile up until V reaches them."""
     clock = _clock(("a", 1000, 1), ("b", 1000, 1))
     for _ in range(500):
-        clock.refund("a", Fraction(900))
-        clock.charge("a", Fraction(900), Fraction(1), 0)
+        clock.refund("a", exact(900))
+        clock.charge("a", exact(900), exact(1), 0)
 
     assert len(clock._departures) < 100
 
-    clock.serve(Fraction(2000))
+    clock.serve(exact(2000))
 
-    assert (1000, 0) == (clock.virtual_time, clock.active_weight)
+    assert (clock.virtual_time, clock.active_weight) == (1000, 0)

@@ -1,0 +1,38 @@
+"""The heap of instants at which something may lapse."""
+
+from justitia_ray.core.deadlines import Deadlines, Lapse
+
+
+def test_due_comes_in_order_of_time_and_then_of_setting() -> None:
+    """Replays must see lapses in the same order: a tie is never left to luck."""
+    deadlines = Deadlines()
+    deadlines.set(2.0, Lapse.REPLICA, "z")
+    deadlines.set(1.0, Lapse.LEASE, "b")
+    deadlines.set(1.0, Lapse.APPLICATION, "a")
+    deadlines.set(3.0, Lapse.CLAIM, "c")
+
+    expected = [(Lapse.LEASE, "b"), (Lapse.APPLICATION, "a"), (Lapse.REPLICA, "z")]
+
+    assert expected == list(deadlines.due(2.0))
+    assert deadlines.next() == 3.0
+
+
+def test_what_is_set_meanwhile_for_now_is_due_too() -> None:
+    """A lapse may renew itself while the due ones are taken; for later, it stays."""
+    deadlines = Deadlines()
+    deadlines.set(1.0, Lapse.LEASE, "a")
+    seen = []
+    for _, name in deadlines.due(5.0):
+        seen.append(name)
+        if name == "a":
+            deadlines.set(5.0, Lapse.LEASE, "b")
+            deadlines.set(5.1, Lapse.LEASE, "c")
+
+    assert (seen, deadlines.next()) == (["a", "b"], 5.1)
+
+
+def test_empty_heap_has_no_next() -> None:
+    """The driver then waits for events only."""
+    deadlines = Deadlines()
+
+    assert (deadlines.next(), list(deadlines.due(1e9))) == (None, [])
