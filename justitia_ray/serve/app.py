@@ -15,6 +15,9 @@ from justitia_ray.serve.replica import Replica
 _UNBOUNDED = 100_000
 """Ongoing calls of a deployment: the queue is ours, Serve must never hold a call back."""
 
+_QUIET = {"enable_access_log": False}
+"""One access line for each request is enough, and the Ingress writes it."""
+
 
 def build(args: dict[str, Any]) -> Application:
     """Return the application that a Serve configuration file names by `import_path`.
@@ -34,11 +37,12 @@ def build(args: dict[str, Any]) -> Application:
         max_ongoing_requests=_UNBOUNDED,
         request_router_config=RequestRouterConfig(request_router_class=LeaseRouter),
         graceful_shutdown_timeout_s=600,  # longer than the longest generation
-        health_check_period_s=2,
+        health_check_period_s=2,  # a dead engine leaves by itself; this is for a hung one
+        logging_config=_QUIET,
     ).bind(values)
-    predictor = serve.deployment(Predictor, name="Predictor", max_ongoing_requests=_UNBOUNDED).bind(
-        values
-    )
+    predictor = serve.deployment(
+        Predictor, name="Predictor", max_ongoing_requests=_UNBOUNDED, logging_config=_QUIET
+    ).bind(values)
     ingress = serve.deployment(
         serve.ingress()(Ingress),
         name="Ingress",

@@ -1,6 +1,5 @@
 """What the ingress does with a request: application, size, place in the queue, lease, answer."""
 
-import asyncio
 import json
 import logging
 import re
@@ -223,8 +222,6 @@ class Gateway:
             grant.replica_id,
             type(error).__name__,
         )
-        if isinstance(error, TaskCancelledError) and not gone:
-            await asyncio.sleep(0)
         await self._dispatcher.refuse(ticket, grant, replica_gone=gone)
 
     def _leave(self, ticket: Ticket, *, closes: bool) -> None:

@@ -121,7 +121,8 @@ class SchedulerActor:
             self._config.store_name,
             store_password(self._config),
         )
-        service = SchedulerService(self._config, store, self._stand_down)
+        revive = self._redis.start if self._redis is not None else lambda: None
+        service = SchedulerService(self._config, store, self._stand_down, revive)
         self._service = service
         await service.start()
         return service

@@ -70,7 +70,11 @@ class SchedulerService:
     """Takes calls of ingresses and replicas for one model."""
 
     def __init__(
-        self, config: AppConfig, store: SchedulerStore, stand_down: Callable[[str], None]
+        self,
+        config: AppConfig,
+        store: SchedulerStore,
+        stand_down: Callable[[str], None],
+        revive_store: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; nothing runs before `start`.
 
@@ -78,10 +82,12 @@ class SchedulerService:
             config: The application's arguments.
             store: Redis, or a fake of it in tests.
             stand_down: Called with the reason when this scheduler must not go on.
+            revive_store: Called in a thread when the store fails, to start it again if it is ours.
         """
         self._config = config
         self._store = store
         self._stand_down = stand_down
+        self._revive_store = revive_store
         self._settings = SchedulingConfig()
         self._core = SchedulerCore()
         self._epoch: Epoch = 0
@@ -112,7 +118,7 @@ class SchedulerService:
                 stored = await self._store.load()
                 break
             except StoreError as error:
-                self._note_store(str(error))
+                await self._store_failed(error)
                 await asyncio.sleep(_STORE_RETRY_S)
         if stored.settings is not None:
             self._settings = parse_scheduling_config(stored.settings)
@@ -439,7 +445,7 @@ class SchedulerService:
             return
         except StoreError as error:
             self._save_everything = True
-            self._note_store(str(error))
+            await self._store_failed(error)
             return
         self._save_everything = not kept
         self._saved_replicas = replicas
@@ -447,6 +453,13 @@ class SchedulerService:
 
     def _replicas_changed(self, replicas: frozenset[ReplicaId]) -> bool:
         return self._save_everything or replicas != self._saved_replicas
+
+    async def _store_failed(self, error: StoreError) -> None:
+        self._note_store(str(error))
+        try:
+            await asyncio.to_thread(self._revive_store)
+        except StoreError as again:
+            self._note_store(str(again))
 
     def _note_store(self, trouble: str | None) -> None:
         if trouble is not None and self._degraded is None:
