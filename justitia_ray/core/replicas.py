@@ -106,6 +106,7 @@ class Replicas:
 
     def lost(self, replica_id: ReplicaId) -> None:
         """Let everything that was leased to the replica wait again."""
+        self._recovery.heard(replica_id)
         replica = self._state.replicas.get(replica_id)
         if replica is None:
             return
@@ -113,7 +114,6 @@ class Replicas:
             lease = self._state.leases[lease_id]
             self._inferences.requeue(self._state.inferences[lease.request_id])
         del self._state.replicas[replica_id]
-        self._recovery.heard(replica_id)
         self._order.capacity_changed()
 
     def lapsed(self, replica_id: ReplicaId) -> None:

@@ -1,7 +1,5 @@
 """Keys and engine priorities of the shipped policies, and the checks of their options."""
 
-from fractions import Fraction
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +10,7 @@ from justitia_ray.core.policies import POLICIES, PolicyOptions, parse_options
 from justitia_ray.core.policies.fcfs import FcfsPolicy
 from justitia_ray.core.policies.justitia import JustitiaPolicy, rank_preserving_integer
 from justitia_ray.errors import ConfigError
+from tests.exact import exact
 
 _TAGS = st.floats(min_value=-0.0, allow_nan=False)
 
@@ -37,7 +36,7 @@ def test_priority_has_the_rank_of_the_tag(one: float, other: float) -> None:
 def test_priority_of_neighbouring_tags_differs() -> None:
     """Rounding to whole token·iterations would make ties of near tags."""
     assert rank_preserving_integer(1e6) < rank_preserving_integer(1e6 + 1e-9)
-    assert rank_preserving_integer(Fraction(1, 2)) == rank_preserving_integer(0.5)
+    assert rank_preserving_integer(exact(1, 2)) == rank_preserving_integer(0.5)
 
 
 @pytest.mark.parametrize("value", [-1.0, -1e-300, float("nan")])

@@ -1,0 +1,1 @@
+"""The `justitia` command, a file for each subcommand."""

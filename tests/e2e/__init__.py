@@ -1,0 +1,1 @@
+"""The serving path with real engines."""

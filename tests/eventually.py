@@ -1,0 +1,31 @@
+"""Wait in tests for what must come true, instead of sleeping for as long as it may take."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_POLL_S = 0.02
+
+
+async def eventually(
+    condition: Callable[[], T | Awaitable[T]], what: str, within_s: float = 10.0
+) -> T:
+    """Return the first true answer of `condition`; a test fails if there is none in time.
+
+    Args:
+        condition: Asked again and again; plain or asynchronous.
+        what: What is waited for, for the failure.
+        within_s: Deadline, in seconds; generous, for it is only waited for by a failing test.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = condition()
+        held = await answer if inspect.isawaitable(answer) else answer
+        if held:
+            return held
+        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what} (last: {held!r})"
+        await asyncio.sleep(_POLL_S)

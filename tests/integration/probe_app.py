@@ -1,0 +1,43 @@
+"""The application as it is, with a Replica that lets a test look at its engine and break it.
+
+Named by `import_path` in place of `justitia_ray.serve.app:build`.
+"""
+
+import os
+from typing import Any
+
+from ray.serve import Application
+
+from justitia_ray.serve import app
+from justitia_ray.serve.fake_engine import FakeEngine
+from justitia_ray.serve.replica import Replica
+from justitia_ray.units import LeaseId
+
+
+class ProbedReplica(Replica):
+    """A Replica with three calls more; reach one by `session_id`."""
+
+    def admitted(self) -> list[LeaseId]:
+        """Return the leases that its engine has started, in order."""
+        return list(self._fake_engine().admitted)
+
+    def process_id(self) -> int:
+        """Return the process to stop or kill."""
+        return os.getpid()
+
+    def kill_engine(self) -> None:
+        """Crash the engine, not the process around it."""
+        self._fake_engine().die()
+
+    def _fake_engine(self) -> FakeEngine:
+        assert isinstance(self._engine, FakeEngine)
+        return self._engine
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Return the application of `justitia_ray.serve.app:build` around that Replica.
+
+    Serve calls this in a process of its own, so nothing else sees the exchange.
+    """
+    app.Replica = ProbedReplica  # type: ignore[misc]
+    return app.build(args)

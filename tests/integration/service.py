@@ -1,0 +1,227 @@
+"""Applications deployed on the test cluster, as operators do: by configuration."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import ray
+from ray import serve
+from ray.actor import ActorHandle
+from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import ServeDeploySchema
+
+from justitia_ray.config import AppConfig, parse_app_config
+from tests.eventually import eventually
+
+MODEL = "fake-7b"
+PRODUCT = "justitia_ray.serve.app:build"
+PROBED = "tests.integration.probe_app:build"
+_SERVE_NAMESPACE = "serve"
+_DEPLOYED_WITHIN_S = 90.0
+
+Json = dict[str, Any]
+
+_FAKE: Json = {"iteration_s": 0.005, "kv_tokens": 4_096}
+"""A fast engine with so little KV that tests can fill it."""
+
+
+@dataclass
+class Serving:
+    """Serve on the test cluster, with what is deployed on it."""
+
+    client: Any
+    """Serve's controller client."""
+    base_url: str
+    directory: Path
+    """Everything that the applications write is under it."""
+    namespace: str
+    """Of the schedulers."""
+    services: dict[str, "Service"] = field(default_factory=dict)
+    """What was ever described, by name: each has left a scheduler if it was deployed."""
+    deployed: dict[str, Json] = field(default_factory=dict)
+    """Serve's configuration of what is to be there."""
+
+    def service(
+        self,
+        name: str,
+        *,
+        import_path: str = PRODUCT,
+        replicas: int = 2,
+        user_config: Json | None = None,
+        fake: Json | None = None,
+        scheduler: Json | None = None,
+        ingress: Json | None = None,
+    ) -> "Service":
+        """Describe an application; `deploy` it to have it.
+
+        Args:
+            name: Of the Serve application, and its route.
+            import_path: The product, or the probed product.
+            replicas: Engines.
+            user_config: Scheduling settings.
+            fake: Of the fake engine, on top of `_FAKE`.
+            scheduler: Section of that name.
+            ingress: Section of that name.
+        """
+        args: Json = {
+            "name": name,
+            "model": {"name": MODEL, "path": "none"},
+            "engine": {"kind": "fake", "fake": _FAKE | (fake or {})},
+            "store": {"data_dir": str(self.directory / "redis"), "save_interval_s": 0.1},
+            "scheduler": {"namespace": self.namespace} | (scheduler or {}),
+            "ingress": ingress or {},
+        }
+        service = Service(self, name, import_path, replicas, user_config or {}, args)
+        self.services[name] = service
+        return service
+
+    def apply(self) -> None:
+        """Deploy what is to be there, and delete the rest."""
+        config = ServeDeploySchema.model_validate({"applications": list(self.deployed.values())})
+        self.client.deploy_apps(config)
+
+
+@dataclass
+class Service:
+    """One deployed application, and the ways into it."""
+
+    serving: Serving
+    name: str
+    import_path: str
+    replicas: int
+    user_config: Json
+    args: Json
+
+    @property
+    def config(self) -> AppConfig:
+        """The application's configuration."""
+        return parse_app_config(self.args)
+
+    @property
+    def url(self) -> str:
+        """Where it is mounted."""
+        return f"{self.serving.base_url}/{self.name}"
+
+    async def deploy(self) -> None:
+        """Deploy it, or what changed of it, and wait until all its replicas pull."""
+        self.serving.deployed[self.name] = {
+            "name": self.name,
+            "route_prefix": f"/{self.name}",
+            "import_path": self.import_path,
+            "args": self.args,
+            "deployments": [
+                {
+                    "name": "Ingress",
+                    "ray_actor_options": {"num_cpus": 0.1},
+                    "user_config": self.user_config,
+                },
+                {"name": "Predictor", "ray_actor_options": {"num_cpus": 0.1}},
+                {
+                    "name": "Replica",
+                    "num_replicas": self.replicas,
+                    "ray_actor_options": {"num_cpus": 0.1},
+                },
+            ],
+        }
+        self.serving.apply()
+        await eventually(self._runs, f"{self.name} runs", _DEPLOYED_WITHIN_S)
+
+    async def _runs(self) -> bool:
+        application = serve.status().applications.get(self.name)
+        if application is not None and application.status == "DEPLOY_FAILED":
+            raise AssertionError(application.message)
+        if application is None or application.status != "RUNNING":
+            return False
+        return len(await self.pulling()) == self.replicas
+
+    async def delete(self) -> None:
+        """Take it off Serve; its scheduler stays."""
+        del self.serving.deployed[self.name]
+        self.serving.apply()
+        await eventually(
+            lambda: self.name not in serve.status().applications, f"{self.name} is gone", 60.0
+        )
+
+    # --- ways in
+
+    def handle(self, deployment: str = "Ingress") -> DeploymentHandle:
+        """Return a handle of one of its deployments."""
+        return serve.get_deployment_handle(deployment, self.name)
+
+    def http(self) -> httpx.AsyncClient:
+        """Return an HTTP client of it, to be entered."""
+        return httpx.AsyncClient(base_url=self.url, timeout=60.0)
+
+    def scheduler(self) -> ActorHandle:
+        """Return its scheduler actor."""
+        return ray.get_actor(self.config.scheduler_name, namespace=self.serving.namespace)
+
+    async def status(self) -> Json:
+        """Return the scheduler's status."""
+        status: Json = await self.scheduler().status.remote()
+        return status
+
+    async def pulling(self) -> list[str]:
+        """Return the replicas that the scheduler hears of and leases to."""
+        try:
+            status = await self.status()
+        except (ValueError, ray.exceptions.RayActorError):
+            return []  # no scheduler yet, or not yet again
+        replicas: Json = status.get("replicas", {})
+        return sorted(name for name, replica in replicas.items() if not replica["draining"])
+
+    async def probe(self, replica_id: str, method: str) -> Any:
+        """Call a method of one probed replica."""
+        handle = self.handle("Replica").options(session_id=replica_id)
+        return await getattr(handle, method).remote()
+
+    def kill_replica(self, replica_id: str) -> None:
+        """Kill a replica's process at once, as a machine that loses power does."""
+        actor = ray.get_actor(
+            f"SERVE_REPLICA::{self.name}#Replica#{replica_id}", namespace=_SERVE_NAMESPACE
+        )
+        ray.kill(actor)
+
+    # --- waiting
+
+    async def until(self, condition: Callable[[Json], bool], what: str, within_s: float = 10) -> Json:
+        """Return the first status for which the condition holds."""
+
+        async def holds() -> Json | None:
+            try:
+                status = await self.status()
+            except ray.exceptions.RayActorError:
+                return None
+            return status if condition(status) else None
+
+        status = await eventually(holds, what, within_s)
+        assert status is not None
+        return status
+
+    async def until_idle(self, within_s: float = 10) -> Json:
+        """Return the status once nothing waits, runs or holds KV any more."""
+        return await self.until(is_idle, "nothing waits, runs or holds KV", within_s)
+
+
+def is_idle(status: Json) -> bool:
+    """Return whether a status says that nothing of any inference is left."""
+    left = ("waiting", "in_flight", "applications")
+    return all(status.get(name) == 0 for name in left)
+
+
+def redis_processes(directory: Path) -> list[int]:
+    """Return the Redis servers whose working directory is under this one."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            try:
+                command = (process / "cmdline").read_bytes().decode(errors="replace")
+                where = os.readlink(process / "cwd")
+            except OSError:
+                continue  # it has ended, or is not ours
+            if "redis-server" in command and Path(where).is_relative_to(directory):
+                found.append(int(process.name))
+    return found

@@ -1,0 +1,227 @@
+"""Who is granted what, where and when."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.policies.justitia import rank_preserving_integer
+from justitia_ray.errors import ConfigError
+from tests.core_driver import CoreDriver, aborted, granted, refused
+
+
+def test_inference_is_granted_at_once_when_a_replica_asks(core: CoreDriver) -> None:
+    """An idle service must add no round trip."""
+    core.pull("r0")
+    core.open("a", 155)
+    actions = core.submit("x")
+
+    tag = core.core.tag("a")
+
+    assert [Grant("x", "i0", "1", "r0", rank_preserving_integer(tag), 20, 0.0)] == actions
+    assert tag == 155
+
+
+def test_grant_says_how_long_the_inference_waited(core: CoreDriver) -> None:
+    """Its age at an earlier scheduler counts."""
+    core.open()
+    core.submit("x", age_s=2.5)
+    core.now += 1.5
+    (grant,) = core.pull()
+
+    assert isinstance(grant, Grant)
+    assert (grant.waited_s, core.application().first_dispatched_at) == (4.0, 100.0 + 1.5)
+
+
+def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:
+    """It arrived last and GPS would finish it first."""
+    for name, cost in (("a", 1000), ("b", 500), ("c", 10)):
+        core.open(name, cost)
+        core.submit(f"{name}1", name)
+        core.submit(f"{name}2", name)
+
+    assert granted(core.pull()) == ["c1", "c2", "b1", "b2", "a1", "a2"]
+
+
+def test_equal_tags_go_by_arrival(core: CoreDriver) -> None:
+    """Whatever the order of their inferences."""
+    for name in ("a", "b"):
+        core.open(name, 100)
+    core.submit("b1", "b")
+    core.submit("a1", "a")
+
+    assert granted(core.pull()) == ["a1", "b1"]
+
+
+def test_later_one_never_passes_a_first_that_does_not_fit(core: CoreDriver) -> None:
+    """Otherwise small inferences would keep a large one out for ever."""
+    core.open("a", 100_000)
+    core.open("b", 1_000_000)
+    core.submit("held", "a", prompt=600, output=10)
+    core.pull(kv=1000)
+    core.submit("large", "a", prompt=600, output=10)
+    core.submit("small", "b", prompt=1, output=1)
+
+    assert granted(core.pull(progress={core.lease_of("held"): 1})) == []
+
+    after = core.pull(finished={core.lease_of("held"): 10})
+
+    assert granted(after) == ["large", "small"]
+
+
+def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:
+    """Ties go to the smaller name, so that runs can be repeated."""
+    core.pull("r1", kv=1000)
+    core.pull("r0", kv=1000)
+    core.pull("r2", kv=1200)
+    core.open()
+    placed = []
+    for number in range(5):
+        (grant,) = core.submit(f"x{number}", prompt=190, output=10)
+        assert isinstance(grant, Grant)
+        placed.append(grant.replica_id)
+
+    # free before each: 1000 1000 1200, then 1010 in r2, 820, then r0 and r1 by name
+    assert placed == ["r2", "r2", "r0", "r1", "r2"]
+
+
+def test_replica_that_was_answered_gets_nothing_until_it_pulls_again(core: CoreDriver) -> None:
+    """A grant that misses the answer would wait a whole pull for nobody."""
+    core.pull("r0")
+    core.handle(ev.PullAnswered("r0"))
+    core.handle(ev.PullAnswered("unknown"))
+    core.open()
+
+    assert core.submit("x") == []
+    assert granted(core.pull("r0")) == ["x"]
+
+
+def test_draining_replica_gets_nothing(core: CoreDriver) -> None:
+    """What it runs goes on; draining once is for good."""
+    core.pull("r0")
+    core.open()
+    core.submit("x")
+    lease = core.lease_of("x")
+    core.pull("r0", {lease: 1}, draining=True)
+    core.submit("y")
+
+    assert core.pull("r0", {lease: 2}) == []
+    assert granted(core.pull("r1")) == ["y"]
+
+
+def test_seats_bound_what_is_granted(core: CoreDriver) -> None:
+    """Two seats: the third waits although there is memory."""
+    core.open()
+    for name in ("x", "y", "z"):
+        core.submit(name)
+
+    assert granted(core.pull(seats=2)) == ["x", "y"]
+
+
+def test_memory_that_no_lease_explains_holds_grants_back(core: CoreDriver) -> None:
+    """Granting into KV that an aborted call still holds would preempt somebody."""
+    core.open()
+    core.submit("x", prompt=10, output=10)
+    core.pull(kv=100)
+    core.handle(ev.PullAnswered("r0"))
+    lease = core.lease_of("x")
+    core.submit("y", prompt=60, output=20)
+
+    assert granted(core.pull(progress={lease: 1}, kv=100, free=39)) == []
+    assert granted(core.pull(progress={lease: 1}, kv=100, free=89)) == ["y"]
+
+
+def test_unknown_application_is_refused(core: CoreDriver) -> None:
+    """The ingress opens one first; after a restart it may have to again."""
+    assert refused(core.submit("x", "nobody")) == [("x", "unknown_application")]
+
+
+def test_submitting_again_changes_nothing(core: CoreDriver) -> None:
+    """The same request id is the same attempt, whether it waits, is leased or runs."""
+    core.open()
+    core.submit("x")
+    core.submit("x")
+
+    assert core.waiting() == ["x"]
+    assert granted(core.pull()) == ["x"]
+    assert core.submit("x") == []
+
+    core.pull(progress={"1": 3})
+
+    assert core.submit("x") == []
+    assert len(core.core.state.inferences) == 1
+
+
+def test_pulling_again_changes_nothing(core: CoreDriver) -> None:
+    """A pull whose answer was lost is sent again."""
+    core.open()
+    core.submit("x")
+    core.pull()
+    core.pull(progress={"1": 3})
+    before = core.account().attained
+
+    assert core.pull(progress={"1": 3}) == []
+    assert (before, 3 * 10 + 6) == (core.account().attained, before)
+
+
+def test_instant_before_the_last_counts_as_the_last(core: CoreDriver) -> None:
+    """A wall clock may be set back; no lease may lapse twice for it."""
+    core.pull()
+    core.now -= 50
+    core.open()
+
+    assert core.application().arrived_at == 100.0
+
+
+def test_cancelled_waiting_inference_is_gone(core: CoreDriver) -> None:
+    """Its place is free and its application idle."""
+    core.open()
+    core.submit("x")
+    core.submit("y")
+
+    assert core.handle(ev.InferenceCancelled("x")) == []
+    assert granted(core.pull()) == ["y"]
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_cancelled_leased_inference_is_aborted(core: CoreDriver, running: bool) -> None:
+    """KV must be free within a second: the replica is told."""
+    core.open()
+    core.submit("x")
+    core.pull()
+    lease = core.lease_of("x")
+    core.pull(progress=[ev.LeaseProgress(lease, 10, 0, running=running)])
+
+    assert [lease] == aborted(core.handle(ev.InferenceCancelled("x")))
+    assert core.handle(ev.InferenceCancelled("x")) == []
+    assert (core.application().inferences, core.core.state.leases) == (1, {})
+
+
+def test_backlog_is_the_memory_that_all_waiting_want(core: CoreDriver) -> None:
+    """Autoscaling reads it."""
+    core.open()
+    core.submit("x", prompt=10, output=5)
+    core.submit("y", prompt=20, output=7)
+    backlog = core.core.backlog_kv_tokens()
+    core.pull()
+
+    assert (backlog, core.core.backlog_kv_tokens()) == (42, 0)
+
+
+def test_prompt_admission_can_be_chosen() -> None:
+    """It lets in what fits now; `peak` waits for what fits to the end."""
+    admitted = {}
+    for admission in ("peak", "prompt"):
+        driver = CoreDriver(SchedulerCore(admission=admission))
+        driver.open()
+        for name in ("x", "y"):
+            driver.submit(name, prompt=20, output=60)
+        admitted[admission] = granted(driver.pull(kv=100))
+
+    assert admitted == {"peak": ["x"], "prompt": ["x", "y"]}
+
+
+def test_unknown_admission_is_refused() -> None:
+    """The message names what is allowed."""
+    with pytest.raises(ConfigError, match="admission: 'fifo' is not one of peak, prompt"):
+        SchedulerCore(admission="fifo")

@@ -1,0 +1,231 @@
+"""Each rule of the state fails when the state breaks it."""
+
+import pickle
+from collections.abc import Callable
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core.entities import Footprint, InferenceState, Lease
+from justitia_ray.core.fair_share import Account
+from justitia_ray.core.invariants import RULES, InvariantViolation, check
+from tests.core_driver import CoreDriver
+
+Damage = Callable[[CoreDriver], object]
+
+
+def _busy(clock: str = "served") -> CoreDriver:
+    """Return a core with x running, y leased, z waiting, and b in a tool gap."""
+    driver = CoreDriver(SchedulerCore("justitia", {"clock": clock}, lease_prefix="1-"))
+    driver.open("a", 1000)
+    driver.open("b", 70)
+    for name in ("x", "y", "z"):
+        driver.submit(name)
+    driver.pull(seats=2)
+    driver.pull(progress={"1-1": 3}, seats=2)
+    return driver
+
+
+def _move_to_claimed(d: CoreDriver) -> None:
+    d.application().claimed.add("z")
+
+
+def _forget_waiting(d: CoreDriver) -> None:
+    d.application().waiting.clear()
+    d.core.order.queue.touch(d.application())
+
+
+def _wait_out_of_order(d: CoreDriver) -> None:
+    d.submit("zz")
+    d.application().waiting.rotate()
+    d.core.order.queue.touch(d.application())
+
+
+def _lease_twice(d: CoreDriver) -> None:
+    d.core.state.leases["1-9"] = Lease("1-9", "x", "r0", 0.0, 0)
+
+
+def _lose_replica(d: CoreDriver) -> None:
+    d.core.state.replicas.clear()
+
+
+def _fill_unknown(d: CoreDriver) -> None:
+    d.core.state.replicas["r0"].leases["1-9"] = Footprint(1, 1, 1)
+
+
+def _lose_lease(d: CoreDriver) -> None:
+    del d.core.state.leases["1-1"]
+    del d.core.state.replicas["r0"].leases["1-1"]
+
+
+def _rename_lease(d: CoreDriver) -> None:
+    d.core.state.leases["1-1"].lease_id = "1-7"
+
+
+def _leave_queue(d: CoreDriver) -> None:
+    d.core.order.queue = type(d.core.order.queue)(d.core.order.policy.key)
+
+
+def _queue_idle(d: CoreDriver) -> None:
+    inference = d.application().waiting[0]
+    d.application("b").waiting.append(inference)
+    d.core.order.queue.touch(d.application("b"))
+    d.application("b").waiting.clear()
+
+
+def _change_key(d: CoreDriver) -> None:
+    d.open("c", 5000)
+    d.submit("c1", "c")
+    d.application("c").sequence = 0
+    d.core.order.fair_share.clock.session("c").finish = 0.5
+
+
+def _drop_account(d: CoreDriver) -> None:
+    del d.core.order.fair_share.accounts["b"]
+
+
+def _add_account(d: CoreDriver) -> None:
+    d.core.order.fair_share.accounts["n"] = Account(1, 1, 2)
+
+
+def _drop_session(d: CoreDriver) -> None:
+    del d.core.order.fair_share.clock._sessions["b"]
+
+
+def _release_session(d: CoreDriver) -> None:
+    d.core.order.fair_share.clock.session("a").released = True
+
+
+def _strange_session(d: CoreDriver) -> None:
+    d.core.order.fair_share.clock.charge("n", 5, 1, 9)
+
+
+def _other_weight(d: CoreDriver) -> None:
+    d.application().weight = 2
+
+
+def _charge_nothing(d: CoreDriver) -> None:
+    d.account().charged += 1
+
+
+def _withdraw_busy(d: CoreDriver) -> None:
+    d.core.order.fair_share.withdraw("a")
+
+
+def _keep_idle(d: CoreDriver) -> None:
+    d.core.order.fair_share.resume("b")
+
+
+def _weigh_wrong(d: CoreDriver) -> None:
+    d.core.order.fair_share.clock._active_weight = 5
+
+
+def _activate(d: CoreDriver) -> None:
+    d.core.order.fair_share.clock.session("b").active = True
+
+
+def _overfill(d: CoreDriver) -> None:
+    d.core.state.replicas["r0"].leases["1-1"].choices = 2
+
+
+def _book_nowhere(d: CoreDriver) -> None:
+    d.application().unfinished_kv_token_time += 1
+
+
+def _attain_less(d: CoreDriver) -> None:
+    account = d.account()
+    account.charged -= account.attained
+    account.attained = 0
+
+
+def _wrong_state(d: CoreDriver) -> None:
+    d.inference("x").state = InferenceState.WAITING
+
+
+def _wrong_owner(d: CoreDriver) -> None:
+    d.inference("z").application_id = "b"
+
+
+def _keep_lease_id(d: CoreDriver) -> None:
+    d.inference("z").lease_id = "1-1"
+
+
+def _unknown_inference(d: CoreDriver) -> None:
+    d.application().in_flight.add("nobody")
+
+
+DAMAGES: list[tuple[str, Damage]] = [
+    ("inferences_are_in_one_place", _move_to_claimed),
+    ("inferences_are_in_one_place", _forget_waiting),
+    ("inferences_are_in_one_place", _wrong_state),
+    ("inferences_are_in_one_place", _wrong_owner),
+    ("inferences_are_in_one_place", _keep_lease_id),
+    ("inferences_are_in_one_place", _unknown_inference),
+    ("waiting_inferences_are_in_order", _wait_out_of_order),
+    ("leases_agree", _lease_twice),
+    ("leases_agree", _lose_replica),
+    ("leases_agree", _fill_unknown),
+    ("leases_agree", _lose_lease),
+    ("leases_agree", _rename_lease),
+    ("queue_holds_what_waits", _leave_queue),
+    ("queue_holds_what_waits", _queue_idle),
+    ("queue_holds_what_waits", _change_key),
+    ("accounts_are_of_live_applications", _drop_account),
+    ("accounts_are_of_live_applications", _add_account),
+    ("accounts_are_of_live_applications", _drop_session),
+    ("accounts_are_of_live_applications", _release_session),
+    ("accounts_are_of_live_applications", _strange_session),
+    ("accounts_are_of_live_applications", _other_weight),
+    ("gps_owes_what_was_charged", _charge_nothing),
+    ("idle_applications_are_withdrawn", _withdraw_busy),
+    ("idle_applications_are_withdrawn", _keep_idle),
+    ("active_weight_is_the_sum", _weigh_wrong),
+    ("active_weight_is_the_sum", _activate),
+    ("replicas_have_seats_for_their_leases", _overfill),
+    ("service_is_what_was_metered", _book_nowhere),
+    ("service_is_what_was_metered", _attain_less),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "damage"), DAMAGES, ids=[damage.__name__.strip("_") for _, damage in DAMAGES]
+)
+def test_damage_breaks_its_rule(rule: str, damage: Damage) -> None:
+    """A rule that cannot fail holds nothing."""
+    driver = _busy()
+    check(driver.core)
+    damage(driver)
+    (function,) = [function for function in RULES if function.__name__ == rule]
+    with pytest.raises(InvariantViolation) as caught:
+        function(driver.core)
+
+    assert rule == caught.value.rule
+    with pytest.raises(InvariantViolation):
+        check(driver.core)
+
+
+def test_every_rule_is_broken_by_a_damage() -> None:
+    """A new rule needs a new damage."""
+    assert {function.__name__ for function in RULES} == {rule for rule, _ in DAMAGES}
+
+
+def test_nominal_clock_is_held_to_the_rules_that_concern_it() -> None:
+    """It does not settle and does not withdraw."""
+    driver = _busy("nominal")
+    driver.account().charged += 1
+    check(driver.core)
+
+    assert not driver.account("b").withdrawn
+
+
+def test_violation_names_rule_and_entities() -> None:
+    """And survives pickling: it may come out of an actor."""
+    error = InvariantViolation("leases_agree", ("1-1", "r0"), "not on its replica")
+    again = pickle.loads(pickle.dumps(error))
+
+    assert "leases_agree: 1-1, r0: not on its replica" == str(error) == str(again)
+    assert (
+        again.rule,
+        again.ids,
+        again.detail,
+    ) == ("leases_agree", ("1-1", "r0"), "not on its replica")

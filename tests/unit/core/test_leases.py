@@ -1,0 +1,235 @@
+"""Leases that end badly: each inference comes back exactly once, to its old place."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore, Timeouts
+from justitia_ray.core import events as ev
+from justitia_ray.core.entities import InferenceState, LeaseState, Outcome
+from tests.core_driver import CoreDriver, aborted, ended, granted
+
+
+@pytest.fixture
+def leased(core: CoreDriver) -> CoreDriver:
+    """Return a core with x and y leased to r0, and z waiting."""
+    core.open()
+    for name in ("x", "y", "z"):
+        core.submit(name)
+    core.pull(seats=2)
+    core.handle(ev.PullAnswered("r0"))
+    return core
+
+
+def test_expired_lease_returns_inference_once(leased: CoreDriver) -> None:
+    """A payload that never comes must not hold memory, nor the inference run twice."""
+    leased.now += 3.0
+    leased.pull(progress=[ev.LeaseProgress("1", 0, 0, False), ev.LeaseProgress("2", 0, 0, True)])
+    leased.handle(ev.PullAnswered("r0"))
+    actions = leased.wait(2.0)
+
+    assert aborted(actions) == ["1"]
+    assert leased.waiting() == ["x", "z"]
+    assert leased.wait(0.0) == []
+    assert granted(leased.pull(progress={"2": 1}, seats=2)) == ["x"]
+
+
+def test_expired_lease_keeps_its_place_in_the_queue(leased: CoreDriver) -> None:
+    """Its tag is that of its application; a later application of the same cost stays behind."""
+    leased.open("later", 100)
+    leased.submit("l", "later")
+    tag = leased.core.tag("a")
+    leased.now += 3.0
+    leased.pull(progress=[ev.LeaseProgress(name, 0, 0, False) for name in "12"], seats=2)
+    leased.handle(ev.PullAnswered("r0"))
+    leased.wait(2.0)
+
+    assert (tag, ["x", "y", "z"]) == (leased.core.tag("a"), leased.waiting())
+    assert granted(leased.pull("r1")) == ["x", "y", "z", "l"]
+    assert leased.inference("x").attempts == 2
+
+
+def test_running_lease_does_not_expire(leased: CoreDriver) -> None:
+    """Its payload has come; only its replica's silence ends it."""
+    for _ in range(4):
+        leased.now += 2.0
+        leased.pull(progress={"1": 1, "2": 1}, seats=2)
+
+    assert (leased.waiting(), leased.core.state.leases["1"].state) == (["z"], LeaseState.RUNNING)
+    assert InferenceState.RUNNING is leased.inference("x").state
+
+
+def test_refused_lease_returns_to_its_place(leased: CoreDriver) -> None:
+    """The ingress could not reach the replica; another may take it."""
+    actions = leased.handle(ev.LeaseRefused("1", "r0", replica_gone=False))
+
+    assert (aborted(actions), leased.waiting()) == (["1"], ["x", "z"])
+    assert not leased.core.state.replicas["r0"].draining
+
+    again = leased.handle(ev.LeaseRefused("1", "r0", replica_gone=False))
+
+    assert (again, leased.core.state.late_reports) == ([], 1)
+
+
+def test_refusal_by_a_replica_that_is_gone_drains_it(leased: CoreDriver) -> None:
+    """Nothing else is leased to it; what it runs may still end."""
+    leased.handle(ev.LeaseRefused("1", "r0", replica_gone=True))
+
+    assert granted(leased.pull(progress={"2": 1})) == []
+    assert granted(leased.pull("r1")) == ["x", "z"]
+
+
+def test_refusal_names_an_unknown_replica(leased: CoreDriver) -> None:
+    """It was lost in the meantime, and its leases with it."""
+    leased.handle(ev.ReplicaLost("r0"))
+
+    assert leased.handle(ev.LeaseRefused("1", "r0", replica_gone=True)) == []
+    assert leased.waiting() == ["x", "y", "z"]
+
+
+def test_lost_replica_returns_all_its_inferences(leased: CoreDriver) -> None:
+    """In their order, running or not, and once."""
+    leased.pull(progress={"2": 4}, seats=2)
+
+    assert leased.handle(ev.ReplicaLost("r0")) == []
+    assert leased.waiting() == ["x", "y", "z"]
+    assert leased.handle(ev.ReplicaLost("r0")) == []
+    assert granted(leased.pull("r1")) == ["x", "y", "z"]
+
+
+def test_silent_replica_is_lost_after_its_timeout(leased: CoreDriver) -> None:
+    """Re-leasing within 5 s is the target, so silence is taken for absence after 4."""
+    leased.now += 2.0
+    leased.pull(progress={"1": 1, "2": 1}, seats=2)
+    leased.wait(3.9)
+
+    assert list(leased.core.state.replicas) == ["r0"]
+
+    leased.wait(0.1)
+
+    assert (list(leased.core.state.replicas), leased.waiting()) == ([], ["x", "y", "z"])
+
+
+def test_lapse_of_a_replica_that_is_gone_is_harmless(leased: CoreDriver) -> None:
+    """Its deadline is still in the heap."""
+    leased.handle(ev.ReplicaLost("r0"))
+
+    assert leased.wait(10.0) == []
+
+
+def test_replica_that_returns_starts_anew(leased: CoreDriver) -> None:
+    """What it reports of its old leases is late: it is told to stop them."""
+    leased.wait(4.0)
+    leased.handle(ev.ReplicaLost("r0"))
+    actions = leased.pull(progress={"1": 5, "2": 5}, seats=1)
+
+    assert (aborted(actions), granted(actions)) == (["1", "2"], ["x"])
+    assert (leased.core.state.late_reports, leased.account().attained) == (2, 0)
+
+
+def test_late_final_report_is_dropped_and_counted(leased: CoreDriver) -> None:
+    """The first final report of an inference wins; service of the second is nobody's."""
+    leased.pull(progress={"2": 1}, finished={"1": 10})
+    attained = leased.account().attained
+    actions = leased.pull(progress={"2": 1}, finished={"1": 12})
+
+    assert ([], 1, attained) == (
+        actions,
+        leased.core.state.late_reports,
+        leased.account().attained,
+    )
+    assert leased.application().inferences == 1
+
+
+def test_final_report_given_twice_in_one_pull_counts_once(leased: CoreDriver) -> None:
+    """A replica may have kept it from a pull that was not answered."""
+    finished = [ev.LeaseFinished("1", 0, n, Outcome.FINISHED) for n in (10, 10)]
+    leased.pull(progress={"2": 1}, finished=finished)
+
+    assert (leased.application().inferences, leased.application().output_tokens) == (1, 10)
+
+
+def test_engine_that_died_under_a_lease_returns_the_inference(leased: CoreDriver) -> None:
+    """Outcome None is no end: it waits again, at its place."""
+    leased.pull(progress={"1": 3, "2": 3}, seats=2)
+    leased.handle(ev.PullAnswered("r0"))
+    finished = ev.LeaseFinished("1", 10, 4, None)
+    actions = leased.pull(progress={"2": 4}, finished=[finished], draining=True)
+
+    assert (actions, leased.waiting()) == ([], ["x", "z"])
+    assert leased.application().inferences == 0
+
+
+def test_lease_that_its_replica_no_longer_names_returns(leased: CoreDriver) -> None:
+    """It ran there and is gone: a restart of the engine behind the same replica, say."""
+    leased.pull(progress={"1": 3, "2": 3}, seats=2)
+    leased.pull(progress={"2": 4}, draining=True)
+
+    assert leased.waiting() == ["x", "z"]
+
+
+def test_lease_that_its_replica_does_not_name_yet_stays(leased: CoreDriver) -> None:
+    """The answer that carries it may be on its way when the replica pulls again."""
+    leased.pull(seats=2)
+
+    assert (["z"], {"1", "2"}) == (leased.waiting(), set(leased.core.state.leases))
+
+
+def test_failed_inference_ends_and_is_counted(leased: CoreDriver) -> None:
+    """The engine answered with an error that a retry would repeat."""
+    finished = ev.LeaseFinished("1", 10, 0, Outcome.FAILED)
+    leased.pull(progress={"2": 1}, finished=[finished], seats=1)
+
+    assert (leased.application().failed, leased.application().inferences) == (1, 1)
+
+
+def test_lost_ingress_ends_its_inferences(leased: CoreDriver) -> None:
+    """Nobody is there to send their payloads or read their tokens."""
+    leased.open("b", 10, ingress_id="i1")
+    leased.submit("other", "b", ingress_id="i1")
+    actions = []
+    for _ in range(10):  # 30 s, of which r0 and i1 are heard of all along
+        leased.now += 3.0
+        leased.handle(ev.IngressHeard("i1"))
+        actions += leased.pull(progress={"1": 1, "2": 1}, seats=2)
+
+    assert aborted(actions) == ["1", "2"]
+    assert list(leased.core.state.inferences) == ["other"]
+    assert {"i1"} == leased.core.state.ingresses.keys()
+    assert leased.application().inferences == 3
+
+
+def test_ingress_that_is_heard_of_keeps_its_inferences(leased: CoreDriver) -> None:
+    """Its deadline is looked at again from when it last called."""
+    leased.now += 20.0
+    leased.handle(ev.IngressHeard("i0"))
+    leased.wait(29.0)
+
+    assert len(leased.core.state.inferences) == 3
+
+    leased.wait(1.0)
+
+    assert len(leased.core.state.inferences) == 0
+
+
+def test_lost_ingress_ends_a_closed_application() -> None:
+    """With its last inference, as any other end of it would."""
+    driver = CoreDriver(SchedulerCore(timeouts=Timeouts(ingress_s=10.0)))
+    driver.open()
+    driver.submit("x")
+    driver.handle(ev.ApplicationClosed("a"))
+
+    assert ended(driver.wait(10.0)) == [("a", "finished")]
+
+
+def test_next_deadline_is_the_earliest_lapse(leased: CoreDriver) -> None:
+    """The driver sets one timer for it."""
+    assert leased.core.next_deadline() == 104.0
+
+    leased.handle(ev.ReplicaLost("r0"))
+    leased.wait(4.0)
+
+    assert leased.core.next_deadline() == 105.0
+
+
+def test_empty_core_has_no_deadline(core: CoreDriver) -> None:
+    """Nothing can lapse where nothing is."""
+    assert None is core.core.next_deadline()

@@ -1,0 +1,276 @@
+"""A new scheduler in office: leases of old are joined, and nothing runs twice."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.entities import InferenceState, Outcome
+from justitia_ray.core.snapshot import restore, snapshot
+from tests.core_driver import CoreDriver, aborted, ended, granted, refused
+
+
+@pytest.fixture
+def old() -> CoreDriver:
+    """Return a scheduler with w, x, y of application a on r0 and z waiting, at epoch 1."""
+    driver = CoreDriver(SchedulerCore(lease_prefix="1-"))
+    driver.open("a", 1000)
+    for name in ("w", "x", "y", "z"):
+        driver.submit(name)
+    driver.pull(seats=3)
+    driver.pull(progress={"1-1": 2, "1-2": 4}, seats=3)
+    return driver
+
+
+@pytest.fixture
+def new(old: CoreDriver) -> CoreDriver:
+    """Return the scheduler that takes office after it, knowing of r0, at epoch 2."""
+    driver = CoreDriver(SchedulerCore(lease_prefix="2-"), now=old.now + 1.0)
+    driver.core.recover(["r0"], driver.now)
+    record = snapshot(old.core)
+    restore(driver.core, record["clock"], record["applications"])
+    return driver
+
+
+def _resubmit(driver: CoreDriver, request_id: str, lease_id: str | None = None) -> list[str]:
+    return granted(driver.submit(request_id, again=True, age_s=1.0, lease_id=lease_id))
+
+
+def test_nothing_is_granted_before_the_known_replicas_have_reported(new: CoreDriver) -> None:
+    """A replica may be full of what another scheduler granted."""
+    _resubmit(new, "z")
+
+    assert granted(new.pull("r9")) == []
+    assert granted(new.pull("r0", {"1-1": 3})) == ["z"]
+
+
+def test_nothing_is_held_back_longer_than_three_seconds(new: CoreDriver) -> None:
+    """A replica that died with the scheduler never reports."""
+    _resubmit(new, "z")
+    new.pull("r9")
+
+    assert granted(new.wait(2.9)) == []
+    assert new.core.next_deadline() == 103.0 + 1.0
+    assert granted(new.wait(0.1)) == ["z"]
+    assert not new.core.recovery.holding
+
+
+def test_loss_of_the_last_silent_replica_lets_the_grants_go(new: CoreDriver) -> None:
+    """It is known not to report any more."""
+    _resubmit(new, "z")
+    new.pull("r9")
+
+    assert granted(new.handle(ev.ReplicaLost("r0"))) == ["z"]
+
+
+def test_report_before_claim_joins_the_lease(new: CoreDriver) -> None:
+    """The replica pulled before the ingress submitted again: the lease goes on."""
+    new.pull("r0", {"1-2": 6})
+
+    assert new.core.recovery.reported == 1
+    assert _resubmit(new, "x", "1-2") == []
+    assert (
+        new.inference("x").state,
+        new.lease_of("x"),
+        new.core.recovery.reported,
+    ) == (InferenceState.RUNNING, "1-2", 0)
+
+
+def test_claim_before_report_joins_the_lease(new: CoreDriver) -> None:
+    """The ingress was first: its inference is in no queue until the replica speaks."""
+    _resubmit(new, "x", "1-2")
+
+    assert ({"x"}, []) == (new.application().claimed, new.waiting())
+
+    new.pull("r0", {"1-2": 6})
+
+    assert (set(), InferenceState.RUNNING) == (new.application().claimed, new.inference("x").state)
+
+
+@pytest.mark.parametrize("claim_first", [True, False])
+def test_service_is_not_booked_twice(old: CoreDriver, new: CoreDriver, claim_first: bool) -> None:
+    """What the old scheduler had booked of a running inference is in the account already."""
+    before = old.account().attained
+    if claim_first:
+        _resubmit(new, "x", "1-2")
+        _resubmit(new, "w", "1-1")
+    new.pull("r0", {"1-2": 6, "1-1": 2})
+    if not claim_first:
+        _resubmit(new, "x", "1-2")
+        _resubmit(new, "w", "1-1")
+    for driver, leases in ((old, {"1-2": 6, "1-1": 2}), (new, {"1-2": 6, "1-1": 2})):
+        driver.pull("r0", leases)
+
+    assert (
+        before,
+        old.account().attained,
+        new.account().attained,
+    ) == (50 + 23, 81 + 23, 81 + 23)
+    assert old.core.tag("a") == new.core.tag("a")
+
+
+def test_service_of_a_new_inference_is_booked_in_full(new: CoreDriver) -> None:
+    """Only what was submitted before may have been booked before."""
+    before = new.account().attained
+    new.pull("r0")
+    new.submit("fresh")
+    new.pull("r0", {"2-1": 1})
+
+    assert before + 11 == new.account().attained
+
+
+@pytest.mark.parametrize("claim_first", [True, False])
+def test_lease_that_finished_meanwhile_ends_its_inference(
+    new: CoreDriver, claim_first: bool
+) -> None:
+    """Its last word is kept until its ingress names it; it is not run again."""
+    if claim_first:
+        _resubmit(new, "x", "1-2")
+    new.pull("r0", {}, {"1-2": 10})
+    if not claim_first:
+        assert _resubmit(new, "x", "1-2") == []
+
+    assert (
+        new.core.state.inferences,
+        new.application().inferences,
+        new.application().output_tokens,
+    ) == ({}, 1, 10)
+
+
+def test_lease_whose_engine_died_meanwhile_waits_again(new: CoreDriver) -> None:
+    """Outcome None, claimed after it was reported."""
+    new.pull("r0", {}, [ev.LeaseFinished("1-2", 10, 4, None)], draining=True)
+    _resubmit(new, "x", "1-2")
+
+    assert new.waiting() == ["x"]
+
+
+def test_claim_that_no_replica_confirms_waits_again(new: CoreDriver) -> None:
+    """After three seconds, or when every replica has reported without it."""
+    _resubmit(new, "x", "1-2")
+    _resubmit(new, "y", "1-3")
+
+    assert granted(new.pull("r0", {"1-3": 1})) == ["x"]
+    assert (new.lease_of("y"), new.lease_of("x")) == ("1-3", "2-1")
+
+
+def test_claim_of_a_lost_replica_waits_again(new: CoreDriver) -> None:
+    """It had reported the lease, and was lost before the ingress named it."""
+    new.pull("r0", {"1-2": 6})
+    new.handle(ev.ReplicaLost("r0"))
+    _resubmit(new, "x", "1-2")
+
+    assert new.waiting() == ["x"]
+
+
+def test_claim_after_the_hold_waits_again(new: CoreDriver) -> None:
+    """Nobody reported it in time: it cannot be running."""
+    new.pull("r0", draining=True)
+    _resubmit(new, "x", "1-2")
+
+    assert new.waiting() == ["x"]
+
+
+def test_cancelled_claim_is_forgotten(new: CoreDriver) -> None:
+    """The replica's report then has no claimant, and the lease is stopped later."""
+    _resubmit(new, "w", "1-1")
+    _resubmit(new, "x", "1-2")
+    new.handle(ev.InferenceCancelled("x"))
+    new.pull("r0", {"1-1": 2, "1-2": 6})
+
+    assert (list(new.core.state.inferences), new.core.recovery.reported) == (["w"], 1)
+
+
+def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new: CoreDriver) -> None:
+    """Its ingress died with the scheduler: nobody reads its tokens."""
+    stopped: list[str] = []
+    for _ in range(10):
+        new.pull("r0", {"1-2": 6}, {"1-3": 9} if not stopped else {})
+        new.now += 3.0
+        stopped += aborted(new.handle(ev.DeadlinePassed()))
+
+    assert stopped == ["1-2"]
+    assert new.core.recovery.reported == 0
+
+
+def test_claimed_lease_is_not_aborted(new: CoreDriver) -> None:
+    """Its deadline is still in the heap and finds nothing."""
+    new.pull("r0", {"1-2": 6})
+    _resubmit(new, "x", "1-2")
+    for _ in range(15):
+        new.now += 3.0
+        new.handle(ev.IngressHeard("i0"))
+
+        assert aborted(new.pull("r0", {"1-2": 6})) == []
+
+
+def test_adopted_lease_keeps_the_priority_of_its_application(new: CoreDriver) -> None:
+    """It holds a footprint on its replica like any other."""
+    new.pull("r0", {"1-2": 6})
+    _resubmit(new, "x", "1-2")
+    replica = new.core.state.replicas["r0"]
+
+    assert (
+        replica.leases["1-2"].context_tokens,
+        replica.leases["1-2"].remaining_tokens,
+    ) == (16, 4)
+
+
+def test_order_is_kept_across_the_restart(old: CoreDriver, new: CoreDriver) -> None:
+    """The tag holds, and inferences stand in the order of their first submission."""
+    new.open("a", 1)  # the ingress opens it again; its tag is known
+    new.open("later", 2000)
+    new.submit("l", "later")
+    new.submit("y", again=True, age_s=0.9)
+    new.submit("x", again=True, age_s=1.0)
+
+    assert old.core.tag("a") == new.core.tag("a")
+    assert granted(new.pull("r0")) == ["x", "y", "l"]
+
+
+def test_restored_application_keeps_its_tag_until_its_ingress_is_given_up(
+    new: CoreDriver,
+) -> None:
+    """Its inferences may be on their way; after 30 s it is idle like any other."""
+    new.pull("r0")
+    new.wait(29.0)
+
+    assert not new.account().withdrawn
+
+    new.wait(1.0)
+    new.pull("r0")
+
+    assert new.account().withdrawn
+    assert ended(new.wait(569.0)) == []
+    assert ended(new.wait(1.0)) == [("a", "expired")]
+
+
+def test_restored_closed_application_finishes_when_nothing_comes_back(old: CoreDriver) -> None:
+    """It was closed and its last inferences ended with the old scheduler."""
+    old.handle(ev.ApplicationClosed("a"))
+    record = snapshot(old.core)
+    driver = CoreDriver(SchedulerCore(lease_prefix="2-"))
+    driver.core.recover([], driver.now)
+    restore(driver.core, record["clock"], record["applications"])
+
+    assert ended(driver.wait(600.0)) == [("a", "finished")]
+
+
+def test_cancelled_application_stops_its_claims(new: CoreDriver) -> None:
+    """A claimed inference is neither waiting nor in flight, and must not be forgotten."""
+    _resubmit(new, "x", "1-2")
+    actions = new.handle(ev.ApplicationCancelled("a"))
+
+    assert refused(actions) == [("x", "application_cancelled")]
+    assert ended(actions) == [("a", "cancelled")]
+    assert granted(new.pull("r0", {"1-2": 6})) == []
+
+
+def test_own_lease_that_ended_is_not_taken_for_one_of_old(new: CoreDriver) -> None:
+    """After the hold, a lease of this epoch that is unknown is late: the replica stops it."""
+    new.pull("r0")
+    new.submit("fresh")
+    new.handle(ev.InferenceCancelled("fresh"))
+    late = [ev.LeaseFinished("2-1", 10, 3, Outcome.FINISHED)]
+
+    assert aborted(new.pull("r0", {"2-1": 3})) == ["2-1"]
+    assert (new.pull("r0", {}, late), new.core.state.late_reports) == ([], 2)

@@ -1,0 +1,218 @@
+"""What outlives the scheduler, through JSON and back."""
+
+import json
+from typing import Any
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.fair_share import NominalShare
+from justitia_ray.core.invariants import check
+from justitia_ray.core.snapshot import application_record, clock_record, restore, snapshot
+from justitia_ray.errors import StoreError
+from tests.core_driver import CoreDriver, granted
+
+NOMINAL = {"clock": "nominal", "nominal_iteration_s": 0.5}
+
+
+def _filled(**options: object) -> CoreDriver:
+    """Return a core with a running, b waiting, c in a tool gap, and a session left of d."""
+    driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
+    for number, (name, cost) in enumerate((("d", 155), ("a", 300), ("c", 200), ("b", 900))):
+        driver.open(name, cost, weight=1 + number / 3)
+        driver.submit(f"{name}1", name)
+    driver.handle(ev.ApplicationClosed("d"))
+    driver.pull()
+    # Tags are 120 (c), 155 (d), 225 (a), 450 (b): leases 1-1 to 1-4.
+    driver.pull(progress={"1-1": 9, "1-2": 9, "1-3": 7, "1-4": 0})
+    driver.pull(progress={"1-3": 8, "1-4": 0}, finished={"1-1": 10, "1-2": 10})
+    return driver
+
+
+def _successor(driver: CoreDriver, **options: object) -> CoreDriver:
+    """Return a core that was given the other's snapshot through JSON."""
+    record = json.loads(json.dumps(snapshot(driver.core)))
+    successor = CoreDriver(SchedulerCore("justitia", options, lease_prefix="2-"), driver.now)
+    successor.core.recover([], successor.now)
+    restore(successor.core, record["clock"], record["applications"])
+    check(successor.core)
+    return successor
+
+
+@pytest.mark.parametrize("options", [{}, NOMINAL])
+def test_snapshot_holds_clock_applications_and_ghosts(options: dict[str, object]) -> None:
+    """A ghost has a tag and no account."""
+    driver = _filled(**options)
+    record = json.loads(json.dumps(snapshot(driver.core)))
+    successor = _successor(driver, **options)
+
+    assert sorted(record["applications"]) == ["a", "b", "c", "d"]
+    assert {"finish", "weight", "sequence"} == set(record["applications"]["d"])
+    assert record == json.loads(json.dumps(snapshot(successor.core)))
+
+
+@pytest.mark.parametrize("options", [{}, NOMINAL])
+def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> None:
+    """The order without the restart is the order with it, later arrivals included."""
+    orders = []
+    for restarted in (False, True):
+        driver = _filled(**options)
+        for lease in ("1-3", "1-4"):
+            driver.handle(ev.LeaseRefused(lease, "r0", replica_gone=True))
+        if restarted:
+            driver = _successor(driver, **options)
+            for name in ("a", "b"):
+                driver.submit(f"{name}1", name, again=True)
+        driver.open("e", 250)
+        for name in ("b", "e", "c", "a"):
+            driver.submit(f"{name}2", name)
+        orders.append(granted(driver.pull("r1")))
+
+    assert orders[0] == orders[1]
+    assert sorted(["a1", "a2", "b1", "b2", "c2", "e2"]) == sorted(orders[0])
+
+
+def test_record_of_what_is_gone_is_none() -> None:
+    """The store removes it."""
+    driver = _filled()
+
+    assert None is application_record(driver.core, "nobody")
+
+
+def test_changed_applications_have_a_record_until_gps_is_done_with_them() -> None:
+    """What `take_changed` names is saved or removed: the store then equals a snapshot."""
+    driver = _filled()
+    stored: dict[str, Any] = {}
+
+    def save() -> None:
+        for name in driver.core.take_changed():
+            record = application_record(driver.core, name)
+            stored.pop(name, None)
+            if record is not None:
+                stored[name] = json.loads(json.dumps(record))
+
+        assert json.loads(json.dumps(snapshot(driver.core)))["applications"] == stored
+
+    save()
+    driver.open("f", 40, weight=2)
+    save()
+    driver.pull(progress={"1-3": 9, "1-4": 1})
+    save()
+    driver.submit("f1", "f")
+    save()
+    driver.handle(ev.WeightChanged("b", 3))
+    save()
+    driver.handle(ev.InferenceCancelled("f1"))
+    save()
+    driver.pull(progress={"1-3": 9, "1-4": 5})
+    save()
+    driver.handle(ev.ApplicationCancelled("a"))
+    driver.handle(ev.ApplicationClosed("f"))
+    save()
+    driver.pull(progress={"1-4": 9})
+    save()
+    driver.open("b", 900, ingress_id="i1")
+    save()
+    driver.handle(ev.PolicyChanged("fcfs", (("clock", "nominal"),)))
+    save()
+
+
+def test_nothing_stored_restores_nothing() -> None:
+    """The first scheduler of a model."""
+    core = SchedulerCore()
+    restore(core, None, {})
+
+    assert clock_record(core) == {"virtual_time": 0, "kind": "served", "sequence": 0}
+
+
+def test_sequences_go_on_after_the_stored_ones() -> None:
+    """Ties go by arrival, and a later arrival must not tie with an earlier one."""
+    driver = _filled()
+    highest = driver.core.state.sequence
+    successor = _successor(driver)
+    successor.open("new", 1)
+
+    assert highest + 1 == successor.application("new").sequence
+
+
+def test_core_of_another_clock_takes_the_accounts_over() -> None:
+    """As when the policy of a running scheduler changes: the served invariant must hold again."""
+    driver = _filled(**NOMINAL)
+    driver.pull(progress={"1-3": 40, "1-4": 3})  # a attains more than it was charged
+    successor = _successor(driver)
+    share = successor.core.order.fair_share
+
+    assert driver.account("a").attained > driver.account("a").charged
+    assert driver.core.order.fair_share.clock.virtual_time == share.clock.virtual_time
+    assert "d" not in share.clock
+    assert (
+        successor.account("a").charged - successor.account("a").attained,
+        successor.account("b").charged - successor.account("b").attained,
+    ) == (2, 900 - 36)
+
+    back = _successor(successor, **NOMINAL)
+
+    assert isinstance(back.core.order.fair_share, NominalShare)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("finish", "soon"),
+        ("finish", float("nan")),
+        ("weight", 0),
+        ("weight", -1.5),
+        ("weight", None),
+        ("sequence", 1.5),
+        ("sequence", True),
+        ("state", "asleep"),
+        ("charged", "much"),
+        ("charged", float("inf")),
+        ("withdrawn", 1),
+        ("tenant", 7),
+        ("first_dispatched_at", "once"),
+        ("unfinished_kv_token_time", []),
+    ],
+)
+def test_damaged_application_is_named(name: str, value: object) -> None:
+    """Whoever repairs the store must know which field of which application to look at."""
+    record = snapshot(_filled().core)
+    record["applications"]["b"][name] = value
+    with pytest.raises(StoreError, match=r"^applications\[b\]: .* damaged") as caught:
+        restore(SchedulerCore(), record["clock"], record["applications"])
+
+    assert repr(value) in str(caught.value) or "asleep" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["finish", "weight", "charged", "arrived_at", "sequence"])
+def test_application_without_a_field_is_named(name: str) -> None:
+    """A record of another version, say."""
+    record = snapshot(_filled().core)
+    del record["applications"]["b"][name]
+    with pytest.raises(StoreError, match=rf"^applications\[b\]: .* damaged.*{name}"):
+        restore(SchedulerCore(), record["clock"], record["applications"])
+
+
+@pytest.mark.parametrize("damaged", [None, 7, "text", []])
+def test_record_that_is_no_object_is_named(damaged: Any) -> None:
+    """Anything may stand in a store that others write to."""
+    record = snapshot(_filled().core)
+    with pytest.raises(StoreError, match=r"^applications\[b\]: "):
+        restore(SchedulerCore(), record["clock"], {"b": damaged})
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        {},
+        {"virtual_time": 1.0, "kind": "served"},
+        {"virtual_time": "1", "kind": "served", "sequence": 1},
+        {"virtual_time": 1.0, "kind": None, "sequence": 1},
+        {"virtual_time": 1.0, "kind": "served", "sequence": "1"},
+    ],
+)
+def test_damaged_clock_is_named(damaged: dict[str, Any]) -> None:
+    """Without V no tag means anything: the scheduler must not start on it."""
+    with pytest.raises(StoreError, match=r"^clock: the stored record is damaged"):
+        restore(SchedulerCore(), damaged, {})
