@@ -133,6 +133,10 @@ class IngressSection(_Section):
     """A waiting stream gets an SSE comment so often, so that proxies keep it."""
     submit_interval_s: Annotated[float, Field(ge=0)] = 0.001
     """Submissions are joined over this time after the first: batches cost, items do not."""
+    retry_linger_s: Annotated[float, Field(ge=0)] = 10.0
+    """A request with an `Idempotency-Key` goes on for so long after its connection is gone."""
+    retry_kept_s: Annotated[float, Field(ge=0)] = 60.0
+    """Its answer can be read again for so long."""
     attempts: Annotated[int, Field(gt=0)] = 20
     """Leases that one call may use up before its caller gets an error."""
 

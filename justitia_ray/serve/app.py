@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import ray
 from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
-from justitia_ray.config import parse_app_config
+from justitia_ray.config import AppConfig, parse_app_config
+from justitia_ray.errors import ConfigError
 from justitia_ray.serve.ingress import Ingress
 from justitia_ray.serve.lease_router import LeaseRouter
 from justitia_ray.serve.predictor import Predictor
@@ -30,6 +32,7 @@ def build(args: dict[str, Any]) -> Application:
         ConfigError: If a key is unknown or a value is not allowed.
     """
     config = parse_app_config(args)
+    _refuse_embedded_store_on_many_nodes(config)
     values = config.model_dump()
     replicas = serve.deployment(
         Replica,
@@ -51,3 +54,14 @@ def build(args: dict[str, Any]) -> Application:
         user_config={},
     )
     return ingress.bind(values, replicas, predictor)
+
+
+def _refuse_embedded_store_on_many_nodes(config: AppConfig) -> None:
+    if config.store.redis_url is not None or not ray.is_initialized():
+        return
+    nodes = sum(bool(node["Alive"]) for node in ray.nodes())
+    if nodes > 1:
+        raise ConfigError(
+            f"store.redis_url: the cluster has {nodes} nodes, and the embedded Redis serves one;"
+            " run a Redis server that all nodes reach and name it here"
+        )

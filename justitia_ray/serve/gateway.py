@@ -149,6 +149,23 @@ class Gateway:
         finally:
             self._leave(ticket, closes=closes)
 
+    async def answer(
+        self, path: str, headers: Mapping[str, str], body: InferenceBody
+    ) -> AsyncGenerator[StreamItem]:
+        """Run one inference, unary or streamed as its body asks: (status, headers), then bytes.
+
+        Raises:
+            JustitiaError: If it cannot run, before anything was yielded.
+        """
+        if body.stream:
+            async with aclosing(self.stream(path, headers, body)) as items:
+                async for item in items:
+                    yield item
+            return
+        status, head, whole = await self.unary(path, headers, body)
+        yield status, head
+        yield whole
+
     def parse(self, path: str, body: bytes) -> InferenceBody:
         """Read a request's body; see `parse_body`."""
         return parse_body(path, body, self._config.model.name, self.max_model_len)

@@ -16,9 +16,16 @@ from starlette.exceptions import HTTPException
 
 from justitia_ray.config import AppConfig, describe
 from justitia_ray.errors import JustitiaError, RequestError, UnknownApplication
-from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS, InferenceBody
+from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS
 from justitia_ray.protocol.status import error_body, error_headers, status_of
-from justitia_ray.serve.gateway import DEFAULT_TENANT, Gateway, Opening
+from justitia_ray.serve.attempts import Attempts
+from justitia_ray.serve.gateway import (
+    APPLICATION_HEADER,
+    DEFAULT_TENANT,
+    TENANT_HEADER,
+    Gateway,
+    Opening,
+)
 from justitia_ray.serve.replica_calls import StreamItem
 
 KEEPALIVE = b": waiting\n\n"
@@ -53,19 +60,31 @@ class SchedulerCalls:
 
 
 def build_http_app(config: AppConfig, gateway: Gateway, scheduler: SchedulerCalls) -> FastAPI:
-    """Return the application; it holds no state of its own."""
+    """Return the application; its only state are the attempts with an idempotency key."""
+    section = config.ingress
+    attempts = Attempts(section.retry_linger_s, section.retry_kept_s)
     app = FastAPI(title="justitia_ray", docs_url=None, redoc_url=None, openapi_url=None)
     _add_error_handlers(app)
     _add_health(app, config, scheduler)
     _add_applications(app, config, gateway, scheduler)
 
     async def infer(path: str, request: Request) -> Response:
-        body = gateway.parse(path, await _read_body(request, config.ingress.max_body_bytes))
+        raw = await _read_body(request, config.ingress.max_body_bytes)
+        body = gateway.parse(path, raw)
         headers = {name.lower(): value for name, value in request.headers.items()}
+        key = headers.get("idempotency-key")
+        if key is None:
+            items = gateway.answer(path, headers, body)
+        else:
+            caller = (headers.get(TENANT_HEADER, ""), headers.get(APPLICATION_HEADER, ""), key)
+            items = attempts.join(
+                json.dumps(caller),
+                path.encode() + raw,
+                lambda: gateway.answer(path, headers, body),
+            )
         if body.stream:
-            return await _stream(gateway, path, headers, body, config.ingress.keepalive_s)
-        status, head, answer = await gateway.unary(path, headers, body)
-        return Response(answer, status, head)
+            return await _stream(items, config.ingress.keepalive_s)
+        return await _unary(items)
 
     @app.post(CHAT)
     async def chat(request: Request) -> Response:
@@ -174,19 +193,19 @@ async def _read_body(request: Request, most: int) -> bytes:
     return bytes(body)
 
 
-async def _stream(
-    gateway: Gateway,
-    path: str,
-    headers: dict[str, str],
-    body: InferenceBody,
-    keepalive_s: float,
-) -> Response:
+async def _unary(items: AsyncGenerator[StreamItem]) -> Response:
+    async with aclosing(items):
+        status, head = _as_head(await anext(items))
+        chunks = [item async for item in items if isinstance(item, bytes)]
+    return Response(b"".join(chunks), status, head)
+
+
+async def _stream(items: AsyncGenerator[StreamItem], keepalive_s: float) -> Response:
     """Answer with a stream: with the replica's own status if it comes soon.
 
     While it does not, a stream of status 200 is begun and kept alive by comments; an error that
     comes later is an event in it.
     """
-    items = gateway.stream(path, headers, body)
     first = asyncio.ensure_future(anext(items))
     try:
         await asyncio.wait([first], timeout=keepalive_s)

@@ -24,7 +24,7 @@ from justitia_ray.serve.scheduler_actor import end_scheduler
 from justitia_ray.units import Seconds
 
 _PREFIX = "scheduler/"
-_ROUTER = "LeaseRouter"
+_ROUTER = "justitia_ray.serve.lease_router.LeaseRouter"
 _SERVE_NAMESPACE = "serve"
 _POLL_S: Seconds = 0.2
 _KILLED_WITHIN_S: Seconds = 20.0
@@ -203,10 +203,8 @@ def _config_of(args: dict[str, Any]) -> AppConfig | None:
 
 
 def _has_lease_router(deployment: Mapping[str, Any]) -> bool:
-    router = (deployment["deployment_config"].get("request_router_config") or {}).get(
-        "request_router_class", ""
-    )
-    return str(router).endswith(_ROUTER)
+    router = deployment["deployment_config"].get("request_router_config") or {}
+    return bool(router.get("request_router_class") == _ROUTER)
 
 
 def _is_ours(scheduler: SchedulerName) -> bool:

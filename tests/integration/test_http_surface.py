@@ -1,11 +1,19 @@
-"""What a caller over HTTP sees."""
+"""What a caller over HTTP gets: answers, streams, applications, and an error for every mistake."""
+
+import asyncio
+import json
+from typing import Any
 
 import httpx
+import openai
 import pytest
 
+from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
 from tests.integration.service import MODEL, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+# --- answers
 
 
 async def test_model_is_listed(http: httpx.AsyncClient) -> None:
@@ -16,11 +24,284 @@ async def test_model_is_listed(http: httpx.AsyncClient) -> None:
     assert [MODEL] == [model["id"] for model in answer.json()["data"]]
 
 
-async def test_chat(http: httpx.AsyncClient, service: Service) -> None:
-    """x."""
-    body = {"messages": [{"role": "user", "content": "a b c"}], "max_tokens": 5}
-    answer = await http.post("/v1/chat/completions", json=body)
-    print(answer.text, await service.status())
+async def test_health_is_the_ingress_and_readiness_the_whole_path(http: httpx.AsyncClient) -> None:
+    """A probe that restarts the ingress must not depend on replicas; one for traffic must."""
+    healthy, ready = await http.get("/healthz"), await http.get("/readyz")
+
+    assert (200, {"status": "ok"}) == (healthy.status_code, healthy.json())
+    assert (200, {"status": "ready", "reason": None}) == (ready.status_code, ready.json())
+
+
+async def test_status_names_model_policy_and_replicas(
+    http: httpx.AsyncClient, service: Service
+) -> None:
+    """It is what an operator looks at first."""
+    status = (await http.get("/v1/status")).json()
+
+    assert (MODEL, "justitia", True) == (status["model"], status["policy"], status["ready"])
+    assert await service.pulling() == sorted(status["replicas"])
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, chat()), (COMPLETIONS, completion())])
+async def test_request_without_an_application_is_one_of_its_own(
+    http: httpx.AsyncClient, service: Service, path: str, body: dict[str, Any]
+) -> None:
+    """Plain OpenAI clients are served too, and leave no application behind."""
+    answer = await http.post(path, json=body)
 
     assert 200 == answer.status_code
+    assert 4 == answer.json()["usage"]["completion_tokens"]
+    await service.until_idle()
+
+
+async def test_stream_brings_the_text_of_the_unary_answer_and_done(
+    http: httpx.AsyncClient, service: Service
+) -> None:
+    """Chunks are joined on their way: nothing may be lost or doubled by that."""
+    body = completion(max_tokens=50)
+    unary = (await http.post(COMPLETIONS, json=body)).json()["choices"][0]["text"]
+    async with http.stream("POST", COMPLETIONS, json=body | {"stream": True}) as stream:
+        events = [line.removeprefix("data: ") async for line in stream.aiter_lines() if line]
+
+    assert "[DONE]" == events[-1]
+    assert unary == "".join(json.loads(event)["choices"][0]["text"] for event in events[:-1])
+    await service.until_idle()
+
+
+async def test_batch_of_prompts_with_choices_is_answered_whole(
+    http: httpx.AsyncClient, service: Service
+) -> None:
+    """A batch and n are one lease, and every choice of every prompt comes back."""
+    answer = await http.post(COMPLETIONS, json=completion(n=2) | {"prompt": ["a b", "c"]})
+
+    assert 4 == len(answer.json()["choices"])
+    await service.until_idle()
+
+
+# --- mistakes
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param", "code"),
+    [
+        (chat(model="other"), 404, "model", "model_not_found"),
+        (chat(max_tokens=0), 400, "max_tokens", None),
+        (chat(max_tokens=10**9), 400, "max_tokens", None),
+        (chat(max_tokens=4_096), 400, "max_tokens", "context_length_exceeded"),
+        (chat("word " * 5_000), 400, "messages", "context_length_exceeded"),
+        (chat(use_beam_search=True), 400, "use_beam_search", "unsupported_operation"),
+        (chat(n=0), 400, "n", None),
+        (chat(stream="yes"), 400, "stream", None),
+        ({"messages": []}, 400, "messages", None),
+    ],
+)
+async def test_mistake_is_refused_at_once_with_the_field(
+    http: httpx.AsyncClient,
+    service: Service,
+    body: dict[str, Any],
+    status: int,
+    param: str | None,
+    code: str | None,
+) -> None:
+    """A request that can never succeed must not wait its turn first, and must say what is wrong."""
+    answer = await http.post(CHAT, json=body)
+
+    error = answer.json()["error"]
+    assert (status, param, code) == (answer.status_code, error["param"], error["code"])
+    assert 0 == (await service.until_idle())["in_flight"]
+
+
+@pytest.mark.parametrize("body", [b"{not json", b"[]", b""])
+async def test_body_that_is_no_json_object_is_a_bad_request(
+    http: httpx.AsyncClient, body: bytes
+) -> None:
+    """It is the caller's mistake, not a fault of the service."""
+    answer = await http.post(CHAT, content=body)
+
+    assert (400, "BadRequestError") == (answer.status_code, answer.json()["error"]["type"])
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/metrics", "/scale_elastic_ep", "/nowhere"])
+async def test_path_that_is_not_served_answers_in_openai_form(
+    http: httpx.AsyncClient, path: str
+) -> None:
+    """Clients parse errors; and vLLM's admin paths must not be reachable."""
+    answer = await http.post(path, json={})
+
+    assert (404, "NotFoundError") == (answer.status_code, answer.json()["error"]["type"])
+
+
+@pytest.mark.parametrize("header", ["x-justitia-application", "x-justitia-class"])
+async def test_name_of_another_form_is_refused(http: httpx.AsyncClient, header: str) -> None:
+    """Names become keys, metric labels and log fields."""
+    answer = await http.post(CHAT, json=chat(), headers={header: "spaces and ünicode".encode()})
+
+    assert (400, "BadRequestError") == (answer.status_code, answer.json()["error"]["type"])
+
+
+# --- applications
+
+
+async def test_application_lives_from_opening_to_closing(
+    http: httpx.AsyncClient, service: Service
+) -> None:
+    """The four calls of an application's life, and what each says."""
+    opened = await http.post(
+        "/v1/applications", json={"application_class": "MRS", "input": "a b", "weight": 2.0}
+    )
+    name = opened.json()["application_id"]
+    path = f"/v1/applications/{name}"
+    await http.post(CHAT, json=chat(), headers={"x-justitia-application": name})
+    known = (await http.get(path)).json()
+    closed = await http.post(f"{path}/close")
+
+    assert {"application_id", "predicted_kv_token_time", "virtual_finish_time"} == set(
+        opened.json()
+    )
+    assert ("MRS", 2.0, "open") == (
+        known["application_class"],
+        known["weight"],
+        known["state"],
+    )
+    assert {"application_id": name, "closed": True} == closed.json()
+    await service.until_idle()
+    assert 404 == (await http.get(path)).status_code
+
+
+async def test_application_named_only_by_a_header_is_opened_by_it(
+    http: httpx.AsyncClient, service: Service
+) -> None:
+    """Agents that know only the OpenAI client join their calls this way."""
+    headers = {"x-justitia-application": "by/header:1", "x-justitia-tenant": "t1"}
+    for _ in range(2):
+        assert 200 == (await http.post(CHAT, json=chat(), headers=headers)).status_code
+    known = (await http.get("/v1/applications/by/header:1")).json()
+
+    assert ("t1", "default") == (known["tenant"], known["application_class"])
+    await http.post("/v1/applications/by/header:1/close")
+    await service.until_idle()
+
+
+async def test_cancelled_application_takes_its_waiting_and_running_calls_with_it(
+    http: httpx.AsyncClient, service: Service
+) -> None:
+    """A user who gives up must free what the whole application holds, with one call."""
+    headers = {"x-justitia-application": "to-cancel"}
+    calls = [
+        asyncio.create_task(http.post(COMPLETIONS, json=completion(max_tokens=3_000), headers=headers))
+        for _ in range(4)
+    ]
+    await service.until(lambda s: s["in_flight"] == 2 and s["waiting"] == 2, "two run, two wait")
+    cancelled = await http.delete("/v1/applications/to-cancel")
+    answers = await asyncio.gather(*calls)
+
+    assert {"application_id": "to-cancel", "cancelled": True} == cancelled.json()
+    assert [409] * 4 == [answer.status_code for answer in answers]
+    await service.until_idle()
+
+
+@pytest.mark.parametrize(
+    ("method", "suffix"), [("GET", ""), ("POST", "/close"), ("DELETE", "")]
+)
+async def test_unknown_application_is_not_found(
+    http: httpx.AsyncClient, method: str, suffix: str
+) -> None:
+    """A misspelt id must not look like a success."""
+    answer = await http.request(method, f"/v1/applications/nobody{suffix}")
+
+    assert (404, "application_not_found") == (
+        answer.status_code,
+        answer.json()["error"]["code"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "application_class"),
+        ({"application_class": "a", "weight": 0}, "weight"),
+        ({"application_class": "a", "colour": "red"}, "colour"),
+        ({"application_class": "a", "application_id": "with space"}, "application_id"),
+    ],
+)
+async def test_application_that_cannot_be_opened_names_the_field(
+    http: httpx.AsyncClient, body: dict[str, Any], param: str
+) -> None:
+    """A weight of 0 would never be served, an unknown key is a misspelt one."""
+    answer = await http.post("/v1/applications", json=body)
+
+    assert (400, param) == (answer.status_code, answer.json()["error"]["param"])
+
+
+# --- waiting
+
+
+async def test_waiting_stream_is_kept_alive_by_comments(
+    http: httpx.AsyncClient, service: Service
+) -> None:
+    """Proxies and clients give up silent connections; a place in the queue would be lost."""
+    blockers = [
+        asyncio.create_task(http.post(COMPLETIONS, json=completion(max_tokens=4_000)))
+        for _ in range(2)
+    ]
+    await service.until(lambda s: s["in_flight"] == 2, "both replicas are full")
+    body = completion(stream=True)
+    async with http.stream("POST", COMPLETIONS, json=body) as stream:
+        chunks = stream.aiter_raw()
+        first = await anext(chunks)
+        for blocker in blockers:
+            blocker.cancel()
+        rest = b"".join([chunk async for chunk in chunks])
+
+    assert (200, b": waiting\n\n") == (stream.status_code, first)
+    assert rest.endswith(b"data: [DONE]\n\n")
+    await service.until_idle()
+
+
+# --- OpenAI's own client
+
+
+async def test_openai_client_talks_to_it_unchanged(service: Service) -> None:
+    """It is the client that agents have; the headers are all that is ours."""
+    async with openai.AsyncOpenAI(
+        base_url=f"{service.url}/v1",
+        api_key="none",
+        default_headers={"X-Justitia-Class": "MRS"},
+    ) as client:
+        message: Any = {"role": "user", "content": "a b"}
+        whole = await client.chat.completions.create(
+            model=MODEL, messages=[message], max_tokens=6
+        )
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=[message], max_tokens=6, stream=True
+        )
+        pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
+        with pytest.raises(openai.NotFoundError) as refused:
+            await client.chat.completions.create(model="other", messages=[message])
+
+    assert whole.choices[0].message.content == "".join(pieces)
+    assert "model_not_found" == refused.value.code
+    await service.until_idle()
+
+
+async def test_openai_client_of_threads_talks_to_it_unchanged(service: Service) -> None:
+    """Scripts use the synchronous one."""
+
+    def talk() -> tuple[str, str]:
+        with openai.OpenAI(
+            base_url=f"{service.url}/v1",
+            api_key="none",
+            default_headers={"X-Justitia-Application": "of-threads"},
+        ) as client:
+            whole = client.completions.create(model=MODEL, prompt="a b", max_tokens=6)
+            stream = client.completions.create(
+                model=MODEL, prompt="a b", max_tokens=6, stream=True
+            )
+            return whole.choices[0].text, "".join(chunk.choices[0].text for chunk in stream)
+
+    whole, streamed = await asyncio.to_thread(talk)
+
+    assert whole == streamed
+    async with service.http() as http:
+        await http.post("/v1/applications/of-threads/close")
     await service.until_idle()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refuse
-from justitia_ray.core.entities import Application, ReplicaCapacity
+from justitia_ray.core.entities import Application
 from justitia_ray.core.invariants import check
 from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.cost import choices_kv_token_time
@@ -146,7 +146,8 @@ class CoreWorld:
     def _see(self, event: ev.Event) -> None:
         """Note the tokens that replicas report of calls that have not ended."""
         if isinstance(event, ev.ReplicaPulled):
-            for report in (*event.progress, *event.finished):
+            reports: list[ev.LeaseProgress | ev.LeaseFinished] = [*event.progress, *event.finished]
+            for report in reports:
                 call = self.calls.get(self.lease_owner.get(report.lease_id, ""))
                 if call is not None:
                     call.seen = max(call.seen, report.output_tokens)
@@ -173,13 +174,13 @@ class CoreWorld:
         assert request_id not in self.ended, "ended twice"
         call = self.calls[request_id]
         if isinstance(event, ev.InferenceSubmitted):  # the lease that it claims had finished
-            last_words = {event.lease_id} & self.finished
+            last_words = self.finished & {event.lease_id or ""}
         elif isinstance(event, ev.ReplicaPulled):
             last_words = {report.lease_id for report in event.finished} & self.finished
         else:
             last_words = set()
         reasons = {
-            "finished": any(self.lease_owner.get(name or "") == request_id for name in last_words),
+            "finished": any(self.lease_owner.get(name) == request_id for name in last_words),
             "cancelled": event == ev.InferenceCancelled(request_id),
             "refused": any(isinstance(a, Refuse) and a.request_id == request_id for a in actions),
             "ingress lost": call.ingress_id not in self.core.state.ingresses,
@@ -216,11 +217,6 @@ class CoreWorld:
         for application_id, account in self.core.order.fair_share.accounts.items():
             most = seen[application_id] + self.served.get(application_id, 0)
             assert account.attained <= most, "booked more than was served"
-
-
-def replica(replica_id: ReplicaId, kv_tokens: Tokens, seats: int, block: Tokens) -> FakeReplica:
-    """Return an empty replica."""
-    return FakeReplica(replica_id, ReplicaCapacity(kv_tokens, block, seats))
 
 
 def _received(call: Call) -> float:

@@ -6,29 +6,32 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.admission import ADMISSIONS
-from justitia_ray.core.entities import Outcome
+from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.policies import CLOCKS, POLICIES
-from tests.properties.core_world import Call, CoreWorld, replica
+from tests.fake_replica import FakeReplica
+from tests.properties.core_world import Call, CoreWorld
 
 _APPLICATIONS = st.sampled_from("abcd")
-_REPLICAS = st.sampled_from(["r0", "r1", "r2"])
+_SLOTS = st.sampled_from([0, 1, 2])
+_CAPACITIES = ((60, 2, 1), (150, 3, 4), (400, 5, 1))
+"""KV tokens, seats and block size of the replica in each slot."""
 _INGRESSES = st.sampled_from(["i0", "i1"])
 _WEIGHTS = st.sampled_from([1, 2, 0.5])
-_ORDERS = {
-    "policy": st.sampled_from(sorted(POLICIES)),
-    "clock": st.sampled_from(CLOCKS),
-    "admission": st.sampled_from(sorted(ADMISSIONS)),
-}
+_POLICIES = st.sampled_from(sorted(POLICIES))
+_CLOCKS = st.sampled_from(CLOCKS)
+_ADMISSIONS = st.sampled_from(sorted(ADMISSIONS))
 
 
 class CoreMachine(RuleBasedStateMachine):
     """What may happen; every step is checked by the world."""
 
-    @initialize(**_ORDERS)
+    @initialize(policy=_POLICIES, clock=_CLOCKS, admission=_ADMISSIONS)
     def start(self, policy: str, clock: str, admission: str) -> None:
         """Take office."""
         self.world = CoreWorld(policy, {"clock": clock}, admission)
         self.requests = 0
+        self.slots: dict[int, FakeReplica] = {}
+        self.replicas = 0
         self.last: ev.Event = ev.DeadlinePassed()
 
     # --- applications and their inferences
@@ -41,23 +44,43 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(
         name=_APPLICATIONS,
-        prompt=st.integers(0, 80),
-        output=st.integers(1, 40),
-        predicted=st.integers(0, 60),
+        sizes=st.lists(
+            st.tuples(st.integers(0, 80), st.integers(1, 40), st.integers(0, 60)),
+            min_size=1,
+            max_size=4,
+        ),
         choices=st.integers(1, 3),
         ingress=_INGRESSES,
+        weight=_WEIGHTS,
     )
     def submit(
-        self, name: str, prompt: int, output: int, predicted: int, choices: int, ingress: str
+        self,
+        name: str,
+        sizes: list[tuple[int, int, int]],
+        choices: int,
+        ingress: str,
+        weight: float,
     ) -> None:
-        """An inference wants to run, with a prediction that may be far off."""
-        self.requests += 1
-        request_id = f"q{self.requests}"
-        if ingress in self.world.live_ingresses:
+        """Inferences want to run, with predictions that may be far off."""
+        if ingress not in self.world.live_ingresses:
+            return
+        if name not in self.world.applications:
+            self.open(name, sum(prompt for prompt, _, _ in sizes) * 9, weight, ingress)
+        for prompt, output, predicted in sizes:
+            self.requests += 1
+            request_id = f"q{self.requests}"
             self.world.calls[request_id] = Call(
                 name, ingress, prompt, output, predicted, choices, self.world.now
             )
             self.world.submit(request_id)
+
+    @rule(name=st.sampled_from(["a", "nobody"]))
+    def submit_unknown(self, name: str) -> None:
+        """An inference of an application that may have ended."""
+        self.requests += 1
+        request_id = f"q{self.requests}"
+        self.world.calls[request_id] = Call(name, "i0", 5, 5, 5, 1, self.world.now)
+        self.world.submit(request_id)
 
     @precondition(lambda self: self.world.calls.keys() - set(self.world.to_resubmit))
     @rule(data=st.data())
@@ -78,89 +101,83 @@ class CoreMachine(RuleBasedStateMachine):
         """A caller is gone."""
         self.world.cancel(data.draw(st.sampled_from(sorted(self.world.calls))))
 
-    @rule(name=_APPLICATIONS, weight=_WEIGHTS)
-    def reweigh(self, name: str, weight: float) -> None:
+    @precondition(lambda self: self.world.applications)
+    @rule(data=st.data(), weight=_WEIGHTS)
+    def reweigh(self, data: st.DataObject, weight: float) -> None:
         """A weight changes."""
+        name = data.draw(st.sampled_from(sorted(self.world.applications)))
         self._do(ev.WeightChanged(name, weight))
 
-    @rule(name=_APPLICATIONS)
-    def close(self, name: str) -> None:
-        """An owner will submit no more."""
-        self._do(ev.ApplicationClosed(name))
-
-    @rule(name=_APPLICATIONS)
-    def cancel_application(self, name: str) -> None:
-        """An owner wants nothing of it any more."""
-        self._do(ev.ApplicationCancelled(name))
+    @precondition(lambda self: len(self.world.applications) > 1)
+    @rule(data=st.data(), cancelled=st.booleans())
+    def end_application(self, data: st.DataObject, cancelled: bool) -> None:
+        """An owner will submit no more, or wants nothing of it any more."""
+        name = data.draw(st.sampled_from(sorted(self.world.applications)))
+        self._do(ev.ApplicationCancelled(name) if cancelled else ev.ApplicationClosed(name))
 
     # --- replicas
 
-    @rule(
-        name=_REPLICAS,
-        kv_tokens=st.sampled_from([60, 150, 400]),
-        seats=st.integers(1, 5),
-        block=st.sampled_from([1, 4]),
-    )
-    def join(self, name: str, kv_tokens: int, seats: int, block: int) -> None:
-        """A replica is there for the first time."""
-        if name not in self.world.replicas and name not in self.world.core.state.replicas:
-            self.world.replicas[name] = replica(name, kv_tokens, seats, block)
-            self._do(self.world.replicas[name].pull())
+    @rule(slot=_SLOTS, tokens=st.integers(0, 30), started=st.booleans())
+    def pull(self, slot: int, tokens: int, started: bool) -> None:
+        """A replica, perhaps a new one, reports and asks for work."""
+        fake = self._replica(slot)
+        if started:
+            fake.start_all()
+        for lease_id in list(fake.held):
+            fake.make(lease_id, tokens)
+        self._do(fake.pull())
 
-    @rule(name=_REPLICAS, tokens=st.integers(0, 30), started=st.booleans())
-    def pull(self, name: str, tokens: int, started: bool) -> None:
-        """A replica reports and asks for work."""
-        fake = self.world.replicas.get(name)
-        if fake is not None:
-            if started:
-                fake.start_all()
-            for lease_id in list(fake.held):
-                fake.make(lease_id, tokens)
-            self._do(fake.pull())
+    @rule(slot=_SLOTS, data=st.data())
+    def pull_in_part(self, slot: int, data: st.DataObject) -> None:
+        """Some leases have their payload, and tokens, and others have not."""
+        fake = self._replica(slot)
+        for lease_id in list(fake.held):
+            if data.draw(st.booleans()):
+                fake.held[lease_id].running = True
+                fake.make(lease_id, data.draw(st.integers(0, 20)))
+        self._do(fake.pull())
 
-    @rule(name=_REPLICAS)
-    def answer(self, name: str) -> None:
+    @rule(slot=_SLOTS)
+    def answer(self, slot: int) -> None:
         """The answer to a pull leaves."""
-        self._do(ev.PullAnswered(name))
+        self._do(ev.PullAnswered(self._replica(slot).replica_id))
 
-    @rule(name=_REPLICAS, outcome=st.sampled_from([None, Outcome.FAILED]))
-    def break_engine(self, name: str, outcome: Outcome | None) -> None:
+    @rule(slot=_SLOTS, outcome=st.sampled_from([None, Outcome.FAILED]))
+    def break_engine(self, slot: int, outcome: Outcome | None) -> None:
         """The engine dies under its leases, or answers them with an error."""
-        fake = self.world.replicas.get(name)
-        if fake is not None:
-            for lease_id in list(fake.held):
-                fake.end(lease_id, outcome)
-            self._do(fake.pull())
+        fake = self._replica(slot)
+        for lease_id in list(fake.held):
+            fake.end(lease_id, outcome)
+        self._do(fake.pull())
 
-    @rule(name=_REPLICAS)
-    def forget_leases(self, name: str) -> None:
+    @rule(slot=_SLOTS)
+    def forget_leases(self, slot: int) -> None:
         """A replica loses what it held and does not know it."""
-        if name in self.world.replicas:
-            self.world.replicas[name].held.clear()
+        self._replica(slot).held.clear()
 
-    @rule(name=_REPLICAS, told=st.booleans())
-    def lose(self, name: str, told: bool) -> None:
+    @rule(slot=_SLOTS, told=st.booleans())
+    def lose(self, slot: int, told: bool) -> None:
         """A replica dies; the scheduler hears of it or finds out."""
-        self.world.replicas.pop(name, None)
+        fake = self._replica(slot)
+        del self.slots[slot], self.world.replicas[fake.replica_id]
         if told:
-            self._do(ev.ReplicaLost(name))
+            self._do(ev.ReplicaLost(fake.replica_id))
 
-    @rule(name=_REPLICAS)
-    def drain(self, name: str) -> None:
+    @rule(slot=_SLOTS)
+    def drain(self, slot: int) -> None:
         """A replica will take no new lease."""
-        if name in self.world.replicas:
-            self.world.replicas[name].draining = True
+        self._replica(slot).draining = True
 
     @precondition(lambda self: self.world.lease_owner)
-    @rule(data=st.data(), gone=st.booleans(), name=_REPLICAS)
-    def refuse(self, data: st.DataObject, gone: bool, name: str) -> None:
+    @rule(data=st.data(), gone=st.booleans(), slot=_SLOTS)
+    def refuse(self, data: st.DataObject, gone: bool, slot: int) -> None:
         """An ingress cannot use a lease, or speaks of one long gone."""
         lease_id = data.draw(st.sampled_from(sorted(self.world.lease_owner)))
-        self._do(ev.LeaseRefused(lease_id, name, gone))
+        self._do(ev.LeaseRefused(lease_id, self._replica(slot).replica_id, gone))
 
     # --- the scheduler, the ingresses and time
 
-    @rule(**_ORDERS)
+    @rule(policy=_POLICIES, clock=_CLOCKS, admission=_ADMISSIONS)
     def change_policy(self, policy: str, clock: str, admission: str) -> None:
         """The operator wants another order."""
         self._do(ev.PolicyChanged(policy, (("clock", clock),), admission))
@@ -192,7 +209,7 @@ class CoreMachine(RuleBasedStateMachine):
         if not hasattr(self, "world"):
             return
         world = self.world
-        world.replicas["last"] = replica("last", 2000, 64, 1)
+        world.replicas["last"] = FakeReplica("last", ReplicaCapacity(2000, 1, 64))
         for _ in range(60):
             for request_id in list(world.to_resubmit):
                 world.submit(request_id, again=True)
@@ -215,10 +232,20 @@ class CoreMachine(RuleBasedStateMachine):
             {},
         )
 
+    def _replica(self, slot: int) -> FakeReplica:
+        """Return the replica of a slot; one that replaces a dead one has another name."""
+        if slot not in self.slots:
+            kv_tokens, seats, block = _CAPACITIES[slot]
+            self.replicas += 1
+            name = f"r{self.replicas}"
+            fake = FakeReplica(name, ReplicaCapacity(kv_tokens, block, seats))
+            self.slots[slot] = self.world.replicas[name] = fake
+        return self.slots[slot]
+
     def _do(self, event: ev.Event) -> None:
         self.last = event
         self.world.handle(event)
 
 
 TestCore = CoreMachine.TestCase
-TestCore.settings = settings(max_examples=80, stateful_step_count=40)
+TestCore.settings = settings(max_examples=150, stateful_step_count=50)

@@ -1,0 +1,141 @@
+"""`Idempotency-Key`: a client's retry joins the attempt that waits or runs, or reads its answer.
+
+An attempt with a key runs in a task of its own, apart from whoever reads it. It outlives the
+connection it came by for some seconds, because a retry comes after a disconnect; then it is
+cancelled like any other. Attempts are known to one ingress process only.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+
+from justitia_ray.errors import EngineError, QueueFull, RequestError
+from justitia_ray.serve.replica_calls import StreamItem, in_fresh_context
+from justitia_ray.units import Seconds
+
+_MOST = 4_096
+"""Attempts kept at once; answers are kept whole."""
+
+
+class Attempt:
+    """One run of one request, for any number of readers."""
+
+    def __init__(
+        self, fingerprint: bytes, items: AsyncGenerator[StreamItem], linger_s: Seconds
+    ) -> None:
+        self.fingerprint = fingerprint
+        self._items: list[StreamItem] = []
+        self._more = asyncio.Event()
+        self._readers = 0
+        self._linger_s = linger_s
+        self._farewell: asyncio.TimerHandle | None = None
+        self.task = in_fresh_context(self._run(items))
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended without an answer."""
+        task = self.task
+        return task.done() and (task.cancelled() or task.exception() is not None)
+
+    async def read(self) -> AsyncGenerator[StreamItem]:
+        """Yield the whole answer from its start, as it comes.
+
+        Raises:
+            JustitiaError: As the attempt did.
+        """
+        self._readers += 1
+        if self._farewell is not None:
+            self._farewell.cancel()
+            self._farewell = None
+        position = 0
+        try:
+            while True:
+                more = self._more
+                while position < len(self._items):
+                    position += 1
+                    yield self._items[position - 1]
+                if self.task.cancelled():
+                    raise EngineError("the attempt was given up; try again")
+                if self.task.done():
+                    self.task.result()
+                    return
+                await more.wait()
+        finally:
+            self._readers -= 1
+            if self._readers == 0 and not self.task.done():
+                loop = asyncio.get_running_loop()
+                self._farewell = loop.call_later(self._linger_s, self.task.cancel)
+
+    async def _run(self, items: AsyncGenerator[StreamItem]) -> None:
+        try:
+            async for item in items:
+                self._items.append(item)
+                self._wake()
+        finally:
+            await items.aclose()
+            asyncio.get_running_loop().call_soon(self._wake)  # when the task is done
+
+    def _wake(self) -> None:
+        self._more.set()
+        self._more = asyncio.Event()
+
+
+class Attempts:
+    """The attempts of one ingress, by key."""
+
+    def __init__(self, linger_s: Seconds, kept_s: Seconds) -> None:
+        """Start with none.
+
+        Args:
+            linger_s: How long an attempt goes on without a reader.
+            kept_s: How long the answer of an attempt that succeeded can be read again.
+        """
+        self._linger_s = linger_s
+        self._kept_s = kept_s
+        self._attempts: dict[str, Attempt] = {}
+
+    def join(
+        self, key: str, request: bytes, start: Callable[[], AsyncGenerator[StreamItem]]
+    ) -> AsyncGenerator[StreamItem]:
+        """Return the answer to a request: of the attempt under this key, or of a new one.
+
+        Args:
+            key: The caller's key, made unique to the caller.
+            request: What is asked for; the same bytes for every retry.
+            start: Makes the answer.
+
+        Raises:
+            RequestError: If the key was used for another request.
+            QueueFull: If too many attempts are kept.
+        """
+        fingerprint = hashlib.sha256(request).digest()
+        known = self._attempts.get(key)
+        if known is not None and not known.failed:
+            if known.fingerprint != fingerprint:
+                raise RequestError("Idempotency-Key: it was used with another request body")
+            return known.read()
+        if len(self._attempts) >= _MOST:
+            raise QueueFull(f"{_MOST} requests with an Idempotency-Key are kept", self._kept_s)
+        attempt = Attempt(fingerprint, start(), self._linger_s)
+        self._attempts[key] = attempt
+        attempt.task.add_done_callback(lambda _: self._ended(key, attempt))
+        return attempt.read()
+
+    async def stop(self) -> None:
+        """Cancel all that runs."""
+        tasks = [attempt.task for attempt in self._attempts.values()]
+        for task in tasks:
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, key: str, attempt: Attempt) -> None:
+        if attempt.failed:
+            self._forget(key, attempt)  # a retry is to run again
+        else:
+            asyncio.get_running_loop().call_later(self._kept_s, self._forget, key, attempt)
+
+    def _forget(self, key: str, attempt: Attempt) -> None:
+        if self._attempts.get(key) is attempt:
+            del self._attempts[key]

@@ -1,0 +1,81 @@
+"""A caller that leaves frees what was set aside for it, within a second."""
+
+import asyncio
+
+import httpx
+import pytest
+
+from tests.eventually import eventually
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.service import Service
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+_SOON_S = 1.0
+"""What the protocol promises; the rest of a deadline is for the status calls themselves."""
+_LONG = completion(max_tokens=4_000)
+"""Fills one replica for 20 s."""
+
+
+async def busy_kv_tokens(service: Service) -> float:
+    """Return what the engines' own gauges say is held."""
+    busy = 0.0
+    for replica_id in await service.pulling():
+        busy += (await service.probe(replica_id, "record_autoscaling_stats"))["busy_kv_tokens"]
+    return busy
+
+
+async def kv_is_free(service: Service) -> bool:
+    """Return whether no engine holds anything."""
+    return await busy_kv_tokens(service) == 0
+
+
+async def test_disconnected_unary_call_frees_its_kv(
+    http: httpx.AsyncClient, service: Service
+) -> None:
+    """Engines go on generating for a unary caller that has gone, unless they are told."""
+    call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG))
+    await eventually(lambda: busy_kv_tokens(service), "it holds KV")
+    call.cancel()
+
+    await eventually(lambda: kv_is_free(service), "KV is free", _SOON_S)
+    await service.until_idle(_SOON_S)
+
+
+async def test_disconnected_stream_frees_its_kv(http: httpx.AsyncClient, service: Service) -> None:
+    """Dropping the generator of a Serve handle alone would not stop it."""
+    async with http.stream("POST", COMPLETIONS, json=_LONG | {"stream": True}) as stream:
+        await anext(stream.aiter_raw())
+
+    await eventually(lambda: kv_is_free(service), "KV is free", _SOON_S)
+    await service.until_idle(_SOON_S)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_call_that_leaves_the_queue_is_never_run(
+    http: httpx.AsyncClient, service: Service, stream: bool
+) -> None:
+    """An agent that gave up must not take a turn from one that waits."""
+    blockers = [asyncio.create_task(http.post(COMPLETIONS, json=_LONG)) for _ in range(2)]
+    before = await service.until(lambda s: s["in_flight"] == 2, "both replicas are full")
+    waiting = asyncio.create_task(http.post(COMPLETIONS, json=completion(stream=stream)))
+    await service.until(lambda s: s["waiting"] == 1, "the third waits")
+    waiting.cancel()
+    await service.until(lambda s: s["waiting"] == 0, "it has left", _SOON_S)
+    for blocker in blockers:
+        blocker.cancel()
+    after = await service.until_idle()
+
+    assert before["grants"] == after["grants"]
+
+
+async def test_cancelled_call_over_a_handle_frees_its_kv(service: Service) -> None:
+    """Agents inside Serve leave by cancelling, not by closing a connection."""
+    response = service.handle().call.remote(
+        "POST", COMPLETIONS, {}, httpx.Request("POST", "http://x", json=_LONG).content
+    )
+    await eventually(lambda: busy_kv_tokens(service), "it holds KV")
+    response.cancel()
+
+    await eventually(lambda: kv_is_free(service), "KV is free", _SOON_S)
+    await service.until_idle(_SOON_S)

@@ -1,0 +1,116 @@
+"""Retries with an Idempotency-Key: one attempt, however often it is asked for."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from justitia_ray.errors import EngineError, RequestError
+from justitia_ray.serve.attempts import Attempts
+from justitia_ray.serve.replica_calls import StreamItem
+
+
+class Source:
+    """An answer made step by step, which counts how often it was begun and whether it ended."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.cancelled = asyncio.Event()
+        self.steps: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
+
+    async def answer(self) -> AsyncGenerator[StreamItem]:
+        self.begun += 1
+        yield 200, {}
+        try:
+            while (step := await self.steps.get()) is not None:
+                if isinstance(step, Exception):
+                    raise step
+                yield step
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+async def collect(items: AsyncGenerator[StreamItem]) -> list[StreamItem]:
+    return [item async for item in items]
+
+
+async def test_second_caller_joins_the_running_attempt_from_its_start() -> None:
+    """A retry must neither run twice nor miss what had been said before it came."""
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=60)
+    first = attempts.join("k", b"body", source.answer)
+    assert await anext(first) == (200, {})
+    source.steps.put_nowait(b"a")
+    assert await anext(first) == b"a"
+    second = asyncio.create_task(collect(attempts.join("k", b"body", source.answer)))
+    source.steps.put_nowait(b"b")
+    source.steps.put_nowait(None)
+
+    assert await collect(first) == [b"b"]
+    assert await second == [(200, {}), b"a", b"b"]
+    assert source.begun == 1
+    await attempts.stop()
+
+
+async def test_retry_after_a_disconnect_finds_the_attempt_still_running() -> None:
+    """Clients retry when their connection broke: the work done so far must not be lost."""
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=60)
+    first = attempts.join("k", b"body", source.answer)
+    await anext(first)
+    await first.aclose()
+    source.steps.put_nowait(b"a")
+    source.steps.put_nowait(None)
+
+    assert await collect(attempts.join("k", b"body", source.answer)) == [(200, {}), b"a"]
+    assert source.begun == 1
+    await attempts.stop()
+
+
+async def test_attempt_that_nobody_reads_is_cancelled_after_the_linger_time() -> None:
+    """A caller that does not come back must not hold KV memory for ever."""
+    source, attempts = Source(), Attempts(linger_s=0, kept_s=60)
+    first = attempts.join("k", b"body", source.answer)
+    await anext(first)
+    await first.aclose()
+
+    await asyncio.wait_for(source.cancelled.wait(), 5)
+    await attempts.stop()
+
+
+async def test_attempt_that_failed_is_forgotten_so_that_a_retry_runs_again() -> None:
+    """Only answers are worth keeping: an engine's death must not be repeated to the retry."""
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=60)
+    source.steps.put_nowait(EngineError("dead"))
+    with pytest.raises(EngineError):
+        await collect(attempts.join("k", b"body", source.answer))
+    source.steps.put_nowait(None)
+
+    assert await collect(attempts.join("k", b"body", source.answer)) == [(200, {})]
+    assert source.begun == 2
+    await attempts.stop()
+
+
+async def test_key_of_another_body_is_refused() -> None:
+    """A key names one request; answering another one with its answer would be silent corruption."""
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=60)
+    first = attempts.join("k", b"body", source.answer)
+    await anext(first)
+
+    with pytest.raises(RequestError, match="Idempotency-Key"):
+        attempts.join("k", b"another", source.answer)
+    await first.aclose()
+    await attempts.stop()
+
+
+async def test_answer_is_read_again_while_it_is_kept_and_runs_again_after() -> None:
+    """A retry that comes just after the end gets the same answer; memory is given back later."""
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=0)
+    source.steps.put_nowait(None)
+    assert await collect(attempts.join("k", b"body", source.answer)) == [(200, {})]
+    await asyncio.sleep(0)  # the timer of no length
+    await asyncio.sleep(0)
+    source.steps.put_nowait(None)
+
+    assert await collect(attempts.join("k", b"body", source.answer)) == [(200, {})]
+    assert source.begun == 2
+    await attempts.stop()
