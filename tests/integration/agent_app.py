@@ -1,0 +1,39 @@
+"""An agent that lives inside Serve and reaches the service over a handle, as a product's would."""
+
+import asyncio
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+
+from justitia_ray.client import JustitiaClient, fan_out
+
+
+class Agent:
+    """Serve deployment: each method is one parent request with many calls under it."""
+
+    def __init__(self, service: str) -> None:
+        self._client = JustitiaClient.from_handle(serve.get_deployment_handle("Ingress", service))
+
+    async def ask_all(self, count: int) -> list[str]:
+        """Ask `count` times at once in one application and return the texts."""
+        async with self._client.application("fan-out", input="") as app:
+            answers = await fan_out(app.complete(f"part {i}", max_tokens=8) for i in range(count))
+        return [answer.text for answer in answers]
+
+    async def ask_and_cancel_one(self, count: int, long: int) -> list[bool]:
+        """Ask `count` times, cancel the first once the second is answered; return who finished."""
+        async with self._client.application("siblings", input="") as app:
+            calls = [
+                asyncio.create_task(app.complete(f"part {i}", max_tokens=long if i == 0 else 8))
+                for i in range(count)
+            ]
+            await calls[1]
+            calls[0].cancel()
+            results = await asyncio.gather(*calls, return_exceptions=True)
+        return [not isinstance(result, BaseException) for result in results]
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Return the agent of the service that `args` names."""
+    return serve.deployment(Agent, max_ongoing_requests=100).bind(args["service"])

@@ -1,0 +1,95 @@
+"""Many calls at once: under one parent request, and more than Ray's defaults would hold."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+import pytest_asyncio
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from tests.eventually import eventually
+from tests.integration.bodies import COMPLETIONS, completion, encoded
+from tests.integration.service import Service
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+_CROWD = 1_200
+"""Above the 1,000 calls at which an actor of Ray's default concurrency locks up for good."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def agent(service: Service) -> AsyncIterator[DeploymentHandle]:
+    """A handle of an agent inside Serve."""
+    serving = service.serving
+    serving.deployed["agent"] = {
+        "name": "agent",
+        "route_prefix": "/agent",
+        "import_path": "tests.integration.agent_app:build",
+        "args": {"service": service.name},
+        "deployments": [{"name": "Agent", "ray_actor_options": {"num_cpus": 0.1}}],
+    }
+    serving.apply()
+    await eventually(
+        lambda: "agent" in (apps := serve.status().applications)
+        and apps["agent"].status == "RUNNING",
+        "the agent runs",
+        60.0,
+    )
+    yield serve.get_deployment_handle("Agent", "agent")
+    del serving.deployed["agent"]
+    serving.apply()
+
+
+async def test_fan_out_under_one_parent_reaches_its_replicas(
+    agent: DeploymentHandle, service: Service
+) -> None:
+    """Serve gives all calls of a parent one id, and its own routers then lose all but one."""
+    before = await service.until_idle()
+    texts = await agent.ask_all.remote(50)
+    after = await service.until_idle()
+
+    # A call that reached another replica than its lease's would have been refused and leased again.
+    assert 50 == len(set(texts))
+    assert 50 == after["grants"] - before["grants"]
+
+
+async def test_cancelled_sibling_leaves_the_others_alone(
+    agent: DeploymentHandle, service: Service
+) -> None:
+    """Cancelling one call of a parent must not cancel what shares the parent."""
+    finished = await agent.ask_and_cancel_one.remote(20, 3_000)
+
+    assert [False] + [True] * 19 == finished
+    await service.until_idle()
+
+
+async def test_more_than_a_thousand_inferences_wait_at_once_and_each_runs_once(
+    http: httpx.AsyncClient, service: Service
+) -> None:
+    """One lost long-poll or one call too many would hang all of them."""
+    before = await service.until_idle()
+    long = completion(max_tokens=4_000)
+    blockers = [asyncio.create_task(http.post(COMPLETIONS, json=long)) for _ in range(2)]
+    await service.until(lambda s: s["in_flight"] == 2, "both replicas are full")
+    handle = service.handle()
+    headers = {"x-justitia-application": "crowd"}
+    calls = [
+        handle.call.remote("POST", COMPLETIONS, headers, encoded(completion(f"caller {i}")))
+        for i in range(_CROWD)
+    ]
+    await service.until(lambda s: s["waiting"] == _CROWD, "all of them wait", 30.0)
+    for blocker in blockers:
+        blocker.cancel()
+    answers = await asyncio.gather(*calls)
+
+    assert [200] * _CROWD == [status for status, _, _ in answers]
+    assert _CROWD == len({json.loads(body)["choices"][0]["text"] for _, _, body in answers})
+    assert _CROWD == len({json.loads(body)["id"] for _, _, body in answers})
+    known = (await http.get("/v1/applications/crowd")).json()
+    assert (_CROWD, 0, 0) == (known["ended"], known["waiting"], known["running"])
+    await http.post("/v1/applications/crowd/close")
+    after = await service.until_idle()
+    assert _CROWD + 2 == after["grants"] - before["grants"]

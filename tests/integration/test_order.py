@@ -1,0 +1,139 @@
+"""The order that the core decides is the order in which engines start, under either policy."""
+
+import asyncio
+import json
+import random
+from dataclasses import dataclass
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.eventually import eventually
+from tests.integration.bodies import COMPLETIONS, completion, encoded
+from tests.integration.service import PROBED, Service, Serving
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+_APPLICATIONS = 40
+_WAVES = 25
+_INFERENCES = _APPLICATIONS * _WAVES
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def queue(serving: Serving) -> Service:
+    """Two engines that run one sequence at a time, so that one order can be seen."""
+    service = serving.service(
+        "order", import_path=PROBED, fake={"iteration_s": 0.002, "max_num_seqs": 1}
+    )
+    await service.deploy()
+    return service
+
+
+@dataclass(frozen=True)
+class Run:
+    """What became of every inference, in the order of the leases."""
+
+    applications: list[str]
+    waves: list[int]
+    leases: list[str]
+    by_tag: list[str]
+    """The applications in the order of their tags, when all inferences waited."""
+
+
+async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> Run:
+    """Let every application submit once a wave, behind blockers; then let them go."""
+    weights = random.Random(1).sample(range(1, 1 + _APPLICATIONS), _APPLICATIONS)
+    names = []
+    for i, weight in enumerate(weights):
+        body = {"application_class": prefix, "application_id": f"{prefix}-{i}", "weight": weight}
+        names.append((await http.post("/v1/applications", json=body)).json()["application_id"])
+    long = completion(max_tokens=4_000)
+    blockers = [asyncio.create_task(http.post(COMPLETIONS, json=long)) for _ in range(2)]
+    await service.until(lambda s: s["in_flight"] == 2, "both replicas are full")
+    handle = service.handle()
+    calls = {}
+    for wave in range(_WAVES):
+        for name in names:
+            calls[name, wave] = handle.call.remote(
+                "POST",
+                COMPLETIONS,
+                {"x-justitia-application": name},
+                encoded(completion(max_tokens=1)),
+            )
+        expected = _APPLICATIONS * (wave + 1)
+        await service.until(lambda s: s["waiting"] == expected, "the wave waits")  # noqa: B023
+    known = {name: (await http.get(f"/v1/applications/{name}")).json() for name in names}
+    for blocker in blockers:
+        blocker.cancel()
+    answers = dict(zip(calls, await asyncio.gather(*calls.values()), strict=True))
+    for name in names:
+        await http.post(f"/v1/applications/{name}/close")
+    await service.until_idle()
+    leases = {
+        json.loads(body)["id"].removeprefix("cmpl-"): key for key, (_, _, body) in answers.items()
+    }
+    in_order = sorted(leases, key=grant_number)
+    return Run(
+        applications=[leases[lease][0] for lease in in_order],
+        waves=[leases[lease][1] for lease in in_order],
+        leases=in_order,
+        by_tag=sorted(names, key=lambda name: float(known[name]["virtual_finish_time"])),
+    )
+
+
+def grant_number(lease_id: str) -> int:
+    """Return the rank of a lease among all that its scheduler granted."""
+    return int(lease_id.rpartition("-")[2])
+
+
+async def started(service: Service, leases: list[str]) -> list[list[str]]:
+    """Return which of these leases each engine has started, in its own order."""
+    ours = set(leases)
+    return [
+        [lease for lease in await service.probe(replica_id, "admitted") if lease in ours]
+        for replica_id in await service.pulling()
+    ]
+
+
+async def test_engines_start_in_the_order_of_the_policy_and_it_changes_on_a_running_application(
+    queue: Service,
+) -> None:
+    """The order is what the whole system is for, and changing it must not cost a restart.
+
+    Under justitia applications go one after the other, by tag; under fcfs their inferences are
+    interleaved as they came, wave by wave.
+    """
+    async with queue.http() as http:
+        before = await queue.status()
+        replicas = await queue.pulling()
+        justitia = await run_waves(queue, http, "justitia")
+        queue.user_config = {"policy": "fcfs"}
+        await queue.deploy()
+        await queue.until(lambda s: s["policy"] == "fcfs", "the policy is another")
+        fcfs = await run_waves(queue, http, "fcfs")
+        after = await queue.status()
+
+    assert [name for name in justitia.by_tag for _ in range(_WAVES)] == justitia.applications
+    assert [wave for wave in range(_WAVES) for _ in range(_APPLICATIONS)] == fcfs.waves
+    for run in (justitia, fcfs):
+        by_engine = await started(queue, run.leases)
+        assert [sorted(leases, key=grant_number) for leases in by_engine] == by_engine
+        assert run.leases == sorted(sum(by_engine, []), key=grant_number)
+    assert replicas == await queue.pulling()
+    assert (before["epoch"], before["pid"]) == (after["epoch"], after["pid"])
+
+
+async def test_setting_that_is_not_allowed_leaves_the_application_as_it_is(
+    queue: Service,
+) -> None:
+    """A typing mistake in a file must not stop a service that runs."""
+    settings = (await queue.status())["settings"]
+    with pytest.raises(Exception, match="policy: 'random' is not one of"):
+        await queue.scheduler().configure.remote({"policy": "random"})
+
+    assert settings == (await queue.status())["settings"]
+    async with queue.http() as http:
+        answer = await http.post(COMPLETIONS, json=completion())
+    assert 200 == answer.status_code
+    await eventually(lambda: queue.until_idle(), "nothing is left")
