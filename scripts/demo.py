@@ -36,7 +36,7 @@ def main() -> int:
     options = parse_arguments()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     data_dir = options.data or (Path(d) if (d := os.environ.get("JUSTITIA_DATA")) else None)
-    count, rate = (42, 3.6) if options.quick else (72, 3.6)
+    count, rate = (42, 3.4) if options.quick else (72, 3.4)
     lengths = LengthPlan(
         seed=options.seed,
         length_scale=LENGTH_SCALE,
@@ -117,7 +117,11 @@ async def play_under(
     before = await status(transport)
     if before["policy"] != policy:
         raise JustitiaError(f"the running scheduler is under {before['policy']}, not {policy}")
-    print(f"\n{policy}: changed on the running application (epoch {before['epoch']}, no restart)")
+    replicas = ", ".join(sorted(before["replicas"]))
+    print(
+        f"\n{policy}: set through user_config on the running application"
+        f" (scheduler epoch {before['epoch']}, replicas {replicas}: nothing restarted)"
+    )
     started = time.monotonic()
     latest = Progress(len(load), 0, 0, 0)
 
@@ -201,10 +205,9 @@ def report(
     print(f"Figure: {options.figure}")
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
-        document = summary | {
-            "_comparison": dict(compared) | {"overload": overload, "headroom": asdict(headroom)},
-            "_machine": machine,
-        }
+        origin = {"machine": machine, "overload": overload, "headroom": asdict(headroom)}
+        document = {policy: figures | origin for policy, figures in summary.items()}
+        document["justitia"]["against_fcfs"] = dict(compared)
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         print(f"JSON: {options.json}")
 
@@ -213,7 +216,8 @@ def parse_arguments() -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="42 applications in place of 72")
-    parser.add_argument("--seed", type=int, default=1, help="of the load (default 1)")
+    # 3: its draws come closest to the mix above, at both sizes
+    parser.add_argument("--seed", type=int, default=3, help="of the load (default 3)")
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
     parser.add_argument("--json", type=Path, help="write the summary there")
     parser.add_argument("--figure", type=Path, default=Path("out/demo.png"), help="PNG to write")

@@ -5,6 +5,7 @@ scheduler, so nothing is lost with the old one.
 """
 
 import asyncio
+import logging
 import time
 import uuid
 from collections import deque
@@ -12,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from justitia_ray.core.actions import EndApplication, Grant, Refuse
 from justitia_ray.core.events import (
@@ -26,6 +27,8 @@ from justitia_ray.protocol.mailbox import Cursor
 from justitia_ray.protocol.messages import IngressMail, Opened, Submission
 from justitia_ray.protocol.status import refusal_error
 from justitia_ray.units import ApplicationId, LeaseId, RequestId, Seconds, VirtualTime
+
+logger = logging.getLogger("ray.serve")
 
 _RETRY_S = 0.2
 
@@ -215,7 +218,8 @@ class Dispatcher:
                 mail: IngressMail = await self._scheduler.submit_many.remote(
                     self.ingress_id, epoch, self._cursor.ack, tuple(batch)
                 )
-            except RayActorError:
+            except RayError as error:
+                _note_failed("submit_many", error)
                 taken = False
             else:
                 taken = self._read(mail, epoch)
@@ -238,7 +242,8 @@ class Dispatcher:
                 mail: IngressMail = await self._scheduler.poll_grants.remote(
                     self.ingress_id, epoch, self._cursor.ack
                 )
-            except RayActorError:
+            except RayError as error:
+                _note_failed("poll_grants", error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             if not self._read(mail, epoch) and self._epoch == epoch:
@@ -291,3 +296,9 @@ class Dispatcher:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _note_failed(call: str, error: RayError) -> None:
+    """Log that the scheduler failed a call; one that is only being started again is no news."""
+    if not isinstance(error, RayActorError):
+        logger.error("scheduler.call_failed call=%s error=%s", call, error)

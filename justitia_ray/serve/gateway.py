@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from ray.exceptions import RayActorError, RayTaskError, TaskCancelledError
+from ray.serve.exceptions import RequestCancelledError
 
 from justitia_ray.config import AppConfig, SchedulingConfig
 from justitia_ray.core.actions import Grant
@@ -26,7 +27,7 @@ from justitia_ray.protocol.status import error_body
 from justitia_ray.serve.dispatcher import Dispatcher, Ticket
 from justitia_ray.serve.estimates import Estimates
 from justitia_ray.serve.replica_calls import Answer, ReplicaCalls, StreamItem
-from justitia_ray.serve.token_counter import TokenCounter
+from justitia_ray.serve.token_counter import TokenCounter, prompt_text
 from justitia_ray.units import VirtualTime
 
 logger = logging.getLogger("ray.serve")
@@ -39,7 +40,13 @@ DEFAULT_TENANT = "default"
 
 _ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 
-_LEASE_UNUSABLE = (LeaseError, EngineError, RayActorError, TaskCancelledError)
+_LEASE_UNUSABLE = (
+    LeaseError,
+    EngineError,
+    RayActorError,
+    TaskCancelledError,
+    RequestCancelledError,  # the replica was shut down under the call
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +191,9 @@ class Gateway:
         opening = None
         if application_id is None or not self._dispatcher.is_open_here(application_id):
             if named_class is not None:
-                estimate = await self._estimates.ask(application_class, size.total_tokens, most, "")
+                estimate = await self._estimates.ask(
+                    application_class, size.total_tokens, most, prompt_text(body)
+                )
             opening = self._arrival(
                 Opening(
                     application_class,

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 
 from justitia_ray.config import AppConfig, describe
-from justitia_ray.errors import JustitiaError, RequestError, UnknownApplication
+from justitia_ray.errors import AdmissionError, JustitiaError, RequestError, UnknownApplication
 from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS
 from justitia_ray.protocol.status import error_body, error_headers, status_of
 from justitia_ray.serve.attempts import Attempts
@@ -163,6 +163,8 @@ def _add_health(app: FastAPI, config: AppConfig, scheduler: SchedulerCalls) -> N
                 reason = "no replica pulls"
         except TimeoutError:
             reason = "scheduler: no answer within 5 s"
+        except AdmissionError as error:
+            reason = str(error)
         state: Literal["ready", "degraded"] = "ready" if reason is None else "degraded"
         return JSONResponse({"status": state, "reason": reason}, 200 if reason is None else 503)
 

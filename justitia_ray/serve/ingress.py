@@ -6,9 +6,11 @@ from typing import Any
 
 from fastapi import FastAPI
 from ray.actor import ActorHandle
+from ray.exceptions import RayActorError
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import parse_app_config, parse_scheduling_config
+from justitia_ray.errors import AdmissionError
 from justitia_ray.serve.asgi import call_asgi
 from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.estimates import Estimates
@@ -114,18 +116,24 @@ class Ingress:
     def _scheduler_calls(self) -> SchedulerCalls:
         scheduler = self._scheduler
 
+        async def ask(method: str, *arguments: str) -> Any:
+            try:
+                return await getattr(scheduler, method).remote(*arguments)
+            except RayActorError:
+                raise AdmissionError("the scheduler is being started again") from None
+
         async def application(application_id: str) -> dict[str, Any] | None:
-            found: dict[str, Any] | None = await scheduler.application.remote(application_id)
+            found: dict[str, Any] | None = await ask("application", application_id)
             return found
 
         async def close(application_id: str) -> bool:
-            return bool(await scheduler.close_application.remote(application_id))
+            return bool(await ask("close_application", application_id))
 
         async def cancel(application_id: str) -> bool:
-            return bool(await scheduler.cancel_application.remote(application_id))
+            return bool(await ask("cancel_application", application_id))
 
         async def status() -> dict[str, Any]:
-            found: dict[str, Any] = await scheduler.status.remote()
+            found: dict[str, Any] = await ask("status")
             return found
 
         return SchedulerCalls(application, close, cancel, status)

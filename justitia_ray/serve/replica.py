@@ -10,7 +10,7 @@ from typing import Any
 
 from ray import serve
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
@@ -182,7 +182,9 @@ class Replica:
         )
         try:
             mail: ReplicaMail = await self._scheduler.pull.remote(pull)
-        except RayActorError:
+        except RayError as error:
+            if not isinstance(error, RayActorError):  # that one is only being started again
+                logger.error("scheduler.call_failed call=pull error=%s", error)
             self._desk.report_again(finished)
             return False
         if mail.epoch != pull.epoch:

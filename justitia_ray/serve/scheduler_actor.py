@@ -109,7 +109,7 @@ class SchedulerActor:
     async def _started(self) -> SchedulerService:
         if self._service is not None:
             return self._service
-        if self._starting is None:
+        if self._starting is None or self._starting.done():  # done without a service: it failed
             self._starting = asyncio.create_task(self._start())
         return await asyncio.shield(self._starting)
 

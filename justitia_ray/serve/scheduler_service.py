@@ -42,11 +42,23 @@ _STORE_RETRY_S = 0.5
 class _Line(Mailbox[Any]):
     """A mailbox with somebody waiting at it; a newer call releases the older one."""
 
-    def __init__(self) -> None:
+    def __init__(self, last: int) -> None:
+        """Begin empty.
+
+        Args:
+            last: No message gets this number or a lower one. A reader that was given up and comes
+                back has read so far in an earlier line, and would take lower ones for read.
+        """
         super().__init__()
+        self._last = last
         self.number = 0
         """Of the last pull taken."""
         self._bell: asyncio.Event | None = None
+
+    @property
+    def last(self) -> int:
+        """Number of the last message put in."""
+        return self._last
 
     def ring(self) -> None:
         """Let the waiting call return."""
@@ -95,6 +107,8 @@ class SchedulerService:
         self._ingresses: dict[IngressId, _Line] = {}
         self._replicas: dict[ReplicaId, _Line] = {}
         self._rung: dict[int, _Line] = {}
+        self._last_dropped = 0
+        """Highest number of a message in a line that was dropped."""
         self._kv_meter = KvMeter()
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -273,7 +287,7 @@ class SchedulerService:
         await self._office()
         if pull.epoch != self._epoch:
             return ReplicaMail(self._epoch)
-        line = self._replicas.setdefault(pull.replica_id, _Line())
+        line = self._replicas.setdefault(pull.replica_id, _Line(self._last_dropped))
         if pull.number <= line.number:
             return ReplicaMail(NOT_TAKEN)
         line.number = pull.number
@@ -385,7 +399,7 @@ class SchedulerService:
             self._rung[id(line)] = line
 
     def _ingress_line(self, ingress_id: IngressId) -> _Line:
-        return self._ingresses.setdefault(ingress_id, _Line())
+        return self._ingresses.setdefault(ingress_id, _Line(self._last_dropped))
 
     def _drop_lost_lines(self) -> None:
         """Forget the mail of those that the core has given up."""
@@ -396,7 +410,9 @@ class SchedulerService:
         ):
             if len(lines) > len(known):
                 for name in [name for name in lines if name not in known]:
-                    lines.pop(name).ring()
+                    line = lines.pop(name)
+                    self._last_dropped = max(self._last_dropped, line.last)
+                    line.ring()
 
     def _arm_timer(self) -> None:
         if self._timer is not None:

@@ -5,9 +5,10 @@ Serve knows an application that came from a configuration file by that file. One
 that is left, of an application that was deleted with `serve delete`.
 """
 
+import logging
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,7 @@ def _connected(address: str) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConnectionError(f"no Ray cluster can be reached at {address!r}: {reason}") from error
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # what was ended is said at the end
     try:
         yield
     finally:
@@ -221,10 +223,9 @@ def _delete_applications(
 ) -> None:
     for serve_name in applications:
         serve.delete(serve_name, _blocking=False)
-    left = _wait_until_gone(applications.keys(), wait_s)
-    killed = {serve_name: _kill_processes(details) for serve_name, details in left.items()}
-    if left:
-        left = _wait_until_gone(left.keys(), _KILLED_WITHIN_S)
+    left = _wait_until_gone(applications, wait_s)
+    killed = {serve_name: _kill_processes(serve_name) for serve_name in left}
+    left = _wait_until_gone(left, _KILLED_WITHIN_S)
     for serve_name in applications:
         if serve_name in left:
             outcome.left.append(f"Serve still has application {serve_name!r}")
@@ -237,28 +238,31 @@ def _delete_applications(
             outcome.ended.append(f"ended application {serve_name!r}")
 
 
-def _wait_until_gone(names: Any, wait_s: Seconds) -> dict[str, Any]:
-    """Return what is left of these applications, by name."""
+def _wait_until_gone(names: Collection[str], wait_s: Seconds) -> list[str]:
+    """Return those of these applications that Serve still has after the wait."""
     deadline = time.monotonic() + wait_s
-    while names:
-        left = {n: d for n, d in _serve_applications().items() if n in names}
-        if not left or time.monotonic() >= deadline:
-            return left
+    left = list(names)
+    while left:
+        there = _serve_applications()
+        left = [serve_name for serve_name in left if serve_name in there]
+        if time.monotonic() >= deadline:
+            break
         time.sleep(_POLL_S)
-    return {}
+    return left
 
 
-def _kill_processes(details: Mapping[str, Any]) -> int:
-    """Kill what an application still runs; return how many processes that were."""
+def _kill_processes(serve_name: str) -> int:
+    """Kill what a deleted application still runs; return how many processes that were.
+
+    By the names that Serve gives them: of an application that it deletes it tells no details.
+    """
     killed = 0
-    for deployment in details["deployments"].values():
-        for replica in deployment["replicas"]:
-            try:
-                actor = ray.get_actor(replica["actor_name"], namespace=_SERVE_NAMESPACE)
-            except ValueError:
-                continue  # it has just ended
-            ray.kill(actor, no_restart=True)
-            killed += 1
+    for found in ray.util.list_named_actors(all_namespaces=True):
+        name, namespace = found["name"], found["namespace"]
+        if namespace == _SERVE_NAMESPACE and name.startswith(f"SERVE_REPLICA::{serve_name}#"):
+            with suppress(ValueError):  # it has just ended
+                ray.kill(ray.get_actor(name, namespace=namespace), no_restart=True)
+                killed += 1
     return killed
 
 

@@ -63,6 +63,13 @@ class TokenCounter:
         return PromptSize(len(counts), sum(counts), max(counts))
 
 
+def prompt_text(body: InferenceBody) -> str:
+    """Return what a request says, as far as it is text: the input of an application of one."""
+    if body.path == CHAT:
+        return "\n".join(_text_of(message.get("content")) for message in body.fields["messages"])
+    return "\n".join(prompt for prompt in _prompts(body.fields) if isinstance(prompt, str))
+
+
 def load_token_counter(config: AppConfig) -> TokenCounter:
     """Load what counts for the configured model. Blocks for some seconds with a real tokenizer."""
     if config.engine.kind == "fake":
