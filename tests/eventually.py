@@ -27,5 +27,5 @@ async def eventually(
         held = await answer if inspect.isawaitable(answer) else answer
         if held:
             return held
-        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what} (last: {held!r})"
+        assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
         await asyncio.sleep(_POLL_S)

@@ -1,9 +1,9 @@
-"""Run a plan against several applications in turn: every repeat calls each, in rotated order."""
+"""Run a plan against several applications in turn: every repeat calls each, order alternating."""
 
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
@@ -25,6 +25,7 @@ IDLE_UNARY = "idle unary calls"
 CONCURRENT = "concurrent streams"
 SATURATED_UNARY = "saturating unary calls"
 SATURATED_STREAM = "saturating streams"
+CHUNKS = "saturating streams, chunks joined"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,28 @@ class Measured:
         self.blocks.setdefault(measure, {}).setdefault(arm, []).append(block)
 
 
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """Names of the applications that are compared."""
+
+    ours: str
+    theirs: str
+    joined: str
+    """Ours, with the chunks of a stream joined; may be `ours`."""
+    unjoined: str
+    """The same, with every chunk sent on as it comes."""
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """With the queue and without."""
+        return self.ours, self.theirs
+
+    @property
+    def chunk_pair(self) -> tuple[str, str]:
+        """With chunks joined and without."""
+        return self.joined, self.unjoined
+
+
 class Bench:
     """Makes the calls of a plan."""
 
@@ -61,7 +84,8 @@ class Bench:
         self,
         plan: Plan,
         model: str,
-        targets: dict[str, Target],
+        arms: Arms,
+        targets: Mapping[str, Target],
         read_cpu: Callable[[], dict[Role, Seconds]],
         seed: int,
         say: Callable[[str], None],
@@ -71,14 +95,15 @@ class Bench:
         Args:
             plan: The loads.
             model: Name to call it by.
-            targets: Where each arm answers. The first two are compared in every measure, the rest
-                in saturating streams only.
+            arms: Whom to compare.
+            targets: Where each arm answers.
             read_cpu: CPU time so far of the service's processes.
             seed: Of all sizes, prompts and pauses. All arms get the same calls.
             say: Takes a line of progress.
         """
         self._plan = plan
         self._model = model
+        self._arms = arms
         self._targets = targets
         self._read_cpu = read_cpu
         self._seed = seed
@@ -91,13 +116,12 @@ class Bench:
             CallFailed: If a call fails.
         """
         plan, measured = self._plan, Measured()
-        arms = list(self._targets)
-        for arm in arms:
+        for arm in self._targets:
             await self._warm_up(arm)
         for repeat in range(plan.repeats):
             self._say(f"repeat {repeat + 1} of {plan.repeats}")
-            pair = arms[:2] if repeat % 2 == 0 else arms[1::-1]
-            every = arms[repeat % len(arms) :] + arms[: repeat % len(arms)]
+            turn = -1 if repeat % 2 else 1
+            pair, chunk_pair = self._arms.pair[::turn], self._arms.chunk_pair[::turn]
             for measure, shape in ((IDLE_STREAM, plan.idle_stream), (IDLE_UNARY, plan.idle_unary)):
                 for arm, block in (await self._idle(shape, pair, (measure, repeat))).items():
                     measured.add(measure, arm, block)
@@ -106,7 +130,8 @@ class Bench:
                 measured.add(CONCURRENT, arm, block)
             for measure, shape, order in (
                 (SATURATED_UNARY, plan.saturating_unary, pair),
-                (SATURATED_STREAM, plan.saturating_stream, every),
+                (SATURATED_STREAM, plan.saturating_stream, pair),
+                (CHUNKS, plan.saturating_stream, chunk_pair),
             ):
                 for arm in order:
                     block = await self._saturated(arm, shape, (measure, repeat))

@@ -5,11 +5,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from justitia_ray.bench.serve_measures import (
+    CHUNKS,
     CONCURRENT,
     IDLE_STREAM,
     IDLE_UNARY,
     SATURATED_STREAM,
     SATURATED_UNARY,
+    Arms,
     Block,
     Measured,
 )
@@ -78,10 +80,9 @@ def compare(
     )
 
 
-def rows(measured: Measured, ours: str, theirs: str, unjoined: str) -> list[Row]:
+def rows(measured: Measured, arms: Arms) -> list[Row]:
     """Return every comparison."""
-    pair, joined = (ours, theirs), (ours, unjoined)
-    found = []
+    pair, found = arms.pair, []
     for measure in (IDLE_STREAM, CONCURRENT):
         for percent in (50, 99):
             name = f"first token p{percent}, ms"
@@ -89,18 +90,14 @@ def rows(measured: Measured, ours: str, theirs: str, unjoined: str) -> list[Row]
     for percent in (50, 99):
         name = f"latency p{percent}, ms"
         found.append(compare(measured, IDLE_UNARY, name, latency_ms(percent), pair, "added"))
-    loads = (
-        (SATURATED_UNARY, pair, ""),
-        (SATURATED_STREAM, pair, ""),
-        (SATURATED_STREAM, joined, ", chunks joined or not"),
-    )
-    for measure, arms, note in loads:
-        name = measure + note
-        found.append(_renamed(compare(measured, measure, "tokens/s", _rate, arms, "ratio"), name))
-        row = compare(measured, measure, "CPU ms a call", _cpu, arms, "ratio")
-        found.append(_renamed(row, name))
-    row = compare(measured, SATURATED_STREAM, "chunks a call", _chunks, joined, "ratio")
-    found.append(_renamed(row, SATURATED_STREAM + ", chunks joined or not"))
+    for measure, two in (
+        (SATURATED_UNARY, pair),
+        (SATURATED_STREAM, pair),
+        (CHUNKS, arms.chunk_pair),
+    ):
+        found.append(compare(measured, measure, "tokens/s", _rate, two, "ratio"))
+        found.append(compare(measured, measure, "CPU ms a call", _cpu, two, "ratio"))
+    found.append(compare(measured, CHUNKS, "chunks a call", _chunks, arms.chunk_pair, "ratio"))
     return found
 
 
@@ -119,9 +116,9 @@ def verdicts(engine: str, found: Sequence[Row]) -> list[Verdict]:
     return judged
 
 
-def table(found: Sequence[Row], ours: str, theirs: str) -> str:
+def table(found: Sequence[Row]) -> str:
     """Return the rows as text: median over the repeats (least to greatest)."""
-    heads = ("measure", "figure", ours, f"{theirs} / other arm", "compared")
+    heads = ("measure", "figure", "with", "without", "compared")
     lines = [heads]
     for row in found:
         digits = 3 if row.comparison == "ratio" else 1
@@ -144,7 +141,7 @@ def table(found: Sequence[Row], ours: str, theirs: str) -> str:
 def cpu_table(measured: Measured) -> str:
     """Return where the CPU time of a call goes: ms, median over the repeats, by role."""
     lines = [f"{'CPU ms a call':44}" + "".join(f"{role:>10}" for role in _CPU_ROLES)]
-    for measure in (CONCURRENT, SATURATED_UNARY, SATURATED_STREAM):
+    for measure in (CONCURRENT, SATURATED_UNARY, SATURATED_STREAM, CHUNKS):
         for arm, blocks in measured.blocks[measure].items():
             cells = []
             for role in _CPU_ROLES:
@@ -195,7 +192,3 @@ def _chunks(block: Block) -> float:
 
 def _row(found: Sequence[Row], measure: str, figure: str) -> Row:
     return next(row for row in found if (row.measure, row.figure) == (measure, figure))
-
-
-def _renamed(row: Row, measure: str) -> Row:
-    return Row(measure, row.figure, row.ours, row.theirs, row.compared, row.comparison)

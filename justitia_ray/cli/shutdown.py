@@ -1,6 +1,7 @@
 """`justitia shutdown`: end applications, with the scheduler that would outlive them."""
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def run(options: argparse.Namespace) -> int:
     for line in outcome.ended:
         print(line)
     for line in outcome.left:
-        print(f"justitia shutdown: {line}")
+        print(f"justitia shutdown: {line}", file=sys.stderr)
     if not outcome.ended and not outcome.left:
         print("nothing of justitia_ray that was asked for runs on this cluster")
     return 1 if outcome.left else 0

@@ -42,12 +42,12 @@ class Arm:
     import_path: str = "justitia_ray.serve.app:build"
     chunk_interval_s: Seconds | None = None
     """In place of the file's."""
+    iteration_s: Seconds | None = None
+    """Of the fake engine, in place of the file's."""
 
 
-JUSTITIA = Arm("justitia")
-DIRECT = Arm("direct", "justitia_ray.serve.direct_app:build")
-UNJOINED = Arm("unjoined", chunk_interval_s=0.0)
-"""Ours, with every chunk of a stream sent on as it comes."""
+DIRECT_PATH = "justitia_ray.serve.direct_app:build"
+"""The baseline: without the queue."""
 
 
 class BenchArms:
@@ -133,10 +133,13 @@ class BenchArms:
         if arm.chunk_interval_s is not None:
             section = values["args"].setdefault("replica", {})
             section["chunk_interval_s"] = arm.chunk_interval_s
+        if arm.iteration_s is not None:
+            fake = values["args"]["engine"].setdefault("fake", {})
+            fake["iteration_s"] = arm.iteration_s
         for deployment in values["deployments"]:
             if deployment["name"] == "Replica":
                 deployment["num_replicas"] = replicas
-        if arm is DIRECT:
+        if arm.import_path == DIRECT_PATH:
             values["deployments"] = [d for d in values["deployments"] if d["name"] != "Predictor"]
         return values
 

@@ -231,8 +231,8 @@ def _delete_applications(
             outcome.left.append(f"Serve still has application {serve_name!r}")
         elif serve_name in killed:
             outcome.ended.append(
-                f"ended application {serve_name!r}; {killed[serve_name]} of its processes still"
-                f" had calls after {wait_s:g} s and were killed"
+                f"ended application {serve_name!r}; {killed[serve_name]} of its processes had"
+                f" not ended after {wait_s:g} s and were killed"
             )
         else:
             outcome.ended.append(f"ended application {serve_name!r}")

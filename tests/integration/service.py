@@ -20,12 +20,20 @@ MODEL = "fake-7b"
 PRODUCT = "justitia_ray.serve.app:build"
 PROBED = "tests.integration.probe_app:build"
 _SERVE_NAMESPACE = "serve"
-_DEPLOYED_WITHIN_S = 90.0
+_DEPLOYED_WITHIN_S = 180.0
 
 Json = dict[str, Any]
 
-_FAKE: Json = {"iteration_s": 0.005, "kv_tokens": 4_096}
-"""A fast engine with so little KV that tests can fill it."""
+SEATS = 8
+_FAKE: Json = {
+    "iteration_s": 0.005,
+    "max_num_seqs": SEATS,
+    "kv_tokens": 65_536,
+    "max_model_len": 8_192,
+}
+"""A fast engine with so few seats that one call can take all of them for 40 s."""
+_SCHEDULER: Json = {"replica_timeout_s": 15.0, "lease_timeout_s": 30.0}
+"""Silence of seconds is nothing unusual where everything shares two cores."""
 
 
 @dataclass
@@ -63,7 +71,7 @@ class Serving:
             replicas: Engines.
             user_config: Scheduling settings.
             fake: Of the fake engine, on top of `_FAKE`.
-            scheduler: Section of that name.
+            scheduler: Section of that name, on top of `_SCHEDULER`.
             ingress: Section of that name.
         """
         args: Json = {
@@ -71,7 +79,7 @@ class Serving:
             "model": {"name": MODEL, "path": "none"},
             "engine": {"kind": "fake", "fake": _FAKE | (fake or {})},
             "store": {"data_dir": str(self.directory / "redis"), "save_interval_s": 0.1},
-            "scheduler": {"namespace": self.namespace} | (scheduler or {}),
+            "scheduler": _SCHEDULER | {"namespace": self.namespace} | (scheduler or {}),
             "ingress": ingress or {},
         }
         service = Service(self, name, import_path, replicas, user_config or {}, args)
@@ -187,19 +195,25 @@ class Service:
 
     # --- waiting
 
-    async def until(self, condition: Callable[[Json], bool], what: str, within_s: float = 10) -> Json:
+    async def until(
+        self, condition: Callable[[Json], bool], what: str, within_s: float = 10.0
+    ) -> Json:
         """Return the first status for which the condition holds."""
+        last: Json = {}
 
-        async def holds() -> Json | None:
+        async def holds() -> bool:
+            nonlocal last
             try:
-                status = await self.status()
+                last = await self.status()
             except ray.exceptions.RayActorError:
-                return None
-            return status if condition(status) else None
+                return False  # it is being started again
+            return condition(last)
 
-        status = await eventually(holds, what, within_s)
-        assert status is not None
-        return status
+        try:
+            await eventually(holds, what, within_s)
+        except AssertionError as late:
+            raise AssertionError(f"{late}: {last}") from None
+        return last
 
     async def until_idle(self, within_s: float = 10) -> Json:
         """Return the status once nothing waits, runs or holds KV any more."""

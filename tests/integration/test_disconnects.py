@@ -6,15 +6,16 @@ import httpx
 import pytest
 
 from tests.eventually import eventually
-from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.bodies import COMPLETIONS, completion, encoded
+from tests.integration.load import every_seat_taken, leave
 from tests.integration.service import Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
-_SOON_S = 1.0
-"""What the protocol promises; the rest of a deadline is for the status calls themselves."""
-_LONG = completion(max_tokens=4_000)
-"""Fills one replica for 20 s."""
+_SOON_S = 2.0
+"""The protocol promises one second; the other one is for asking, on a busy machine."""
+_LONG = completion(max_tokens=8_000)
+"""Runs for 40 s."""
 
 
 async def busy_kv_tokens(service: Service) -> float:
@@ -36,7 +37,7 @@ async def test_disconnected_unary_call_frees_its_kv(
     """Engines go on generating for a unary caller that has gone, unless they are told."""
     call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG))
     await eventually(lambda: busy_kv_tokens(service), "it holds KV")
-    call.cancel()
+    await leave([call])
 
     await eventually(lambda: kv_is_free(service), "KV is free", _SOON_S)
     await service.until_idle(_SOON_S)
@@ -56,14 +57,12 @@ async def test_call_that_leaves_the_queue_is_never_run(
     http: httpx.AsyncClient, service: Service, stream: bool
 ) -> None:
     """An agent that gave up must not take a turn from one that waits."""
-    blockers = [asyncio.create_task(http.post(COMPLETIONS, json=_LONG)) for _ in range(2)]
-    before = await service.until(lambda s: s["in_flight"] == 2, "both replicas are full")
-    waiting = asyncio.create_task(http.post(COMPLETIONS, json=completion(stream=stream)))
-    await service.until(lambda s: s["waiting"] == 1, "the third waits")
-    waiting.cancel()
-    await service.until(lambda s: s["waiting"] == 0, "it has left", _SOON_S)
-    for blocker in blockers:
-        blocker.cancel()
+    async with every_seat_taken(service, http):
+        before = await service.status()
+        waiting = asyncio.create_task(http.post(COMPLETIONS, json=completion(stream=stream)))
+        await service.until(lambda s: s["waiting"] == 1, "it waits")
+        await leave([waiting])
+        await service.until(lambda s: s["waiting"] == 0, "it has left", _SOON_S)
     after = await service.until_idle()
 
     assert before["grants"] == after["grants"]
@@ -71,9 +70,7 @@ async def test_call_that_leaves_the_queue_is_never_run(
 
 async def test_cancelled_call_over_a_handle_frees_its_kv(service: Service) -> None:
     """Agents inside Serve leave by cancelling, not by closing a connection."""
-    response = service.handle().call.remote(
-        "POST", COMPLETIONS, {}, httpx.Request("POST", "http://x", json=_LONG).content
-    )
+    response = service.handle().call.remote("POST", COMPLETIONS, {}, encoded(_LONG))
     await eventually(lambda: busy_kv_tokens(service), "it holds KV")
     response.cancel()
 

@@ -12,6 +12,7 @@ from ray.serve.handle import DeploymentHandle
 
 from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion, encoded
+from tests.integration.load import every_seat_taken
 from tests.integration.service import Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -33,8 +34,9 @@ async def agent(service: Service) -> AsyncIterator[DeploymentHandle]:
     }
     serving.apply()
     await eventually(
-        lambda: "agent" in (apps := serve.status().applications)
-        and apps["agent"].status == "RUNNING",
+        lambda: (
+            "agent" in (apps := serve.status().applications) and apps["agent"].status == "RUNNING"
+        ),
         "the agent runs",
         60.0,
     )
@@ -71,18 +73,14 @@ async def test_more_than_a_thousand_inferences_wait_at_once_and_each_runs_once(
 ) -> None:
     """One lost long-poll or one call too many would hang all of them."""
     before = await service.until_idle()
-    long = completion(max_tokens=4_000)
-    blockers = [asyncio.create_task(http.post(COMPLETIONS, json=long)) for _ in range(2)]
-    await service.until(lambda s: s["in_flight"] == 2, "both replicas are full")
     handle = service.handle()
     headers = {"x-justitia-application": "crowd"}
-    calls = [
-        handle.call.remote("POST", COMPLETIONS, headers, encoded(completion(f"caller {i}")))
-        for i in range(_CROWD)
-    ]
-    await service.until(lambda s: s["waiting"] == _CROWD, "all of them wait", 30.0)
-    for blocker in blockers:
-        blocker.cancel()
+    async with every_seat_taken(service, http):
+        calls = [
+            handle.call.remote("POST", COMPLETIONS, headers, encoded(completion(f"caller {i}")))
+            for i in range(_CROWD)
+        ]
+        await service.until(lambda s: s["waiting"] == _CROWD, "all of them wait", 35.0)
     answers = await asyncio.gather(*calls)
 
     assert [200] * _CROWD == [status for status, _, _ in answers]

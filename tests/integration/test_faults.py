@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -16,11 +15,13 @@ import ray
 from justitia_ray.errors import ReplicaGone
 from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.load import OpenStream, every_seat_taken
 from tests.integration.service import PROBED, Service, Serving
-from tests.integration.streams import OpenStream
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
+_BACK_WITHIN_S = 10.0
+"""The target is 5 s; the rest is for a busy machine."""
 _REPLACED_WITHIN_S = 60.0
 """Serve notices by its health checks, and starting a process takes seconds here."""
 
@@ -108,7 +109,7 @@ async def test_killed_replica_loses_no_unary_call_and_says_so_in_its_streams(
     """Unary calls run again elsewhere; a stream that had begun ends with an error, not [DONE]."""
     streams = await one_stream_on_each(fragile, client)
     calls = unary_calls(client, "killed", 40, max_tokens=100)
-    await fragile.until(lambda s: s["in_flight"] > 20, "most run")
+    await fragile.until(lambda s: s["in_flight"] > 10, "many run")
     killed = min(streams)
     fragile.kill_replica(killed)
     ends = {replica_id: await stream.end() for replica_id, stream in streams.items()}
@@ -144,27 +145,25 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
     for weight in (3, 1, 4, 2):
         body = {"application_class": "c", "application_id": f"w{weight}", "weight": weight}
         names.append((await client.post("/v1/applications", json=body)).json()["application_id"])
-    blockers = [OpenStream(client, completion(max_tokens=4_000)) for _ in range(2)]
-    await fragile.until(lambda s: s["in_flight"] == 2, "both replicas are full")
-    calls = {name: unary_calls(client, name, 50, max_tokens=100) for name in names}
-    before = await fragile.until(lambda s: s["waiting"] == 200, "the rest waits")
-    tags = await tags_of(client, names)
-    await asyncio.sleep(2 * fragile.config.store.save_interval_s)
-    ray.kill(fragile.scheduler(), no_restart=False)
-    killed_at = time.monotonic()
-    after = await fragile.until(
-        lambda s: s["ready"]
-        and s["epoch"] == before["epoch"] + 1
-        and not s["recovering"]
-        and s["waiting"] == 200,
-        "another is in office",
-        15.0,
-    )
-    back_s = time.monotonic() - killed_at
+    async with every_seat_taken(fragile, client):
+        calls = {name: unary_calls(client, name, 50, max_tokens=20) for name in names}
+        before = await fragile.until(lambda s: s["waiting"] == 200, "the rest waits")
+        tags = await tags_of(client, names)
+        ray.kill(fragile.scheduler(), no_restart=False)
+        after = await fragile.until(
+            lambda s: (
+                s["ready"]
+                and s["epoch"] == before["epoch"] + 1
+                and not s["recovering"]
+                and s["waiting"] == 200
+            ),
+            "another is in office and knows what waits",
+            _BACK_WITHIN_S,
+        )
+        tags_after = await tags_of(client, names)
 
-    assert tags == await tags_of(client, names)
+    assert tags == tags_after
     assert 2 == after["in_flight"]
-    assert back_s < 10.0
     answers = [await asyncio.gather(*calls[name]) for name in names]
     order = sorted(
         (int(answer.json()["id"].rpartition("-")[2]), name)
@@ -175,7 +174,6 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
     assert in_tag_order == [name for _, name in order]
     for name in names:
         await check_each_ran_once(client, name, calls[name])
-    assert ["[DONE]"] * 2 == [await blocker.end() for blocker in blockers]
 
 
 async def tags_of(client: httpx.AsyncClient, names: list[str]) -> dict[str, float]:
@@ -193,7 +191,7 @@ async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
     """vLLM ends its streams with [DONE] when its engine dies: that must never be passed on."""
     streams = await one_stream_on_each(fragile, client)
     calls = unary_calls(client, "engine", 40, max_tokens=100)
-    await fragile.until(lambda s: s["in_flight"] > 20, "most run")
+    await fragile.until(lambda s: s["in_flight"] > 10, "many run")
     dying = min(streams)
     process_id = await fragile.probe(dying, "process_id")
     await fragile.probe(dying, "kill_engine")
@@ -203,9 +201,7 @@ async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
     assert "[DONE]" not in streams[dying].events
     assert ["[DONE]"] == list(ends.values())
     await check_each_ran_once(client, "engine", calls)
-    await eventually(
-        lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 15.0
-    )
+    await eventually(lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 15.0)
 
 
 async def test_replica_that_leaves_finishes_its_stream_and_is_leased_nothing_more(

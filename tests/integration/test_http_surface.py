@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import AsyncExitStack
 from typing import Any
 
 import httpx
@@ -9,7 +10,8 @@ import openai
 import pytest
 
 from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
-from tests.integration.service import MODEL, Service
+from tests.integration.load import every_seat_taken
+from tests.integration.service import MODEL, SEATS, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -87,8 +89,8 @@ async def test_batch_of_prompts_with_choices_is_answered_whole(
         (chat(model="other"), 404, "model", "model_not_found"),
         (chat(max_tokens=0), 400, "max_tokens", None),
         (chat(max_tokens=10**9), 400, "max_tokens", None),
-        (chat(max_tokens=4_096), 400, "max_tokens", "context_length_exceeded"),
-        (chat("word " * 5_000), 400, "messages", "context_length_exceeded"),
+        (chat(max_tokens=8_192), 400, "max_tokens", "context_length_exceeded"),
+        (chat("word " * 9_000), 400, "messages", "context_length_exceeded"),
         (chat(use_beam_search=True), 400, "use_beam_search", "unsupported_operation"),
         (chat(n=0), 400, "n", None),
         (chat(stream="yes"), 400, "stream", None),
@@ -187,9 +189,9 @@ async def test_cancelled_application_takes_its_waiting_and_running_calls_with_it
 ) -> None:
     """A user who gives up must free what the whole application holds, with one call."""
     headers = {"x-justitia-application": "to-cancel"}
+    body = completion(max_tokens=8_000, n=SEATS)
     calls = [
-        asyncio.create_task(http.post(COMPLETIONS, json=completion(max_tokens=3_000), headers=headers))
-        for _ in range(4)
+        asyncio.create_task(http.post(COMPLETIONS, json=body, headers=headers)) for _ in range(4)
     ]
     await service.until(lambda s: s["in_flight"] == 2 and s["waiting"] == 2, "two run, two wait")
     cancelled = await http.delete("/v1/applications/to-cancel")
@@ -200,9 +202,7 @@ async def test_cancelled_application_takes_its_waiting_and_running_calls_with_it
     await service.until_idle()
 
 
-@pytest.mark.parametrize(
-    ("method", "suffix"), [("GET", ""), ("POST", "/close"), ("DELETE", "")]
-)
+@pytest.mark.parametrize(("method", "suffix"), [("GET", ""), ("POST", "/close"), ("DELETE", "")])
 async def test_unknown_application_is_not_found(
     http: httpx.AsyncClient, method: str, suffix: str
 ) -> None:
@@ -240,17 +240,12 @@ async def test_waiting_stream_is_kept_alive_by_comments(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     """Proxies and clients give up silent connections; a place in the queue would be lost."""
-    blockers = [
-        asyncio.create_task(http.post(COMPLETIONS, json=completion(max_tokens=4_000)))
-        for _ in range(2)
-    ]
-    await service.until(lambda s: s["in_flight"] == 2, "both replicas are full")
     body = completion(stream=True)
-    async with http.stream("POST", COMPLETIONS, json=body) as stream:
-        chunks = stream.aiter_raw()
-        first = await anext(chunks)
-        for blocker in blockers:
-            blocker.cancel()
+    async with AsyncExitStack() as stack:
+        async with every_seat_taken(service, http):
+            stream = await stack.enter_async_context(http.stream("POST", COMPLETIONS, json=body))
+            chunks = stream.aiter_raw()
+            first = await anext(chunks)
         rest = b"".join([chunk async for chunk in chunks])
 
     assert (200, b": waiting\n\n") == (stream.status_code, first)
@@ -269,9 +264,7 @@ async def test_openai_client_talks_to_it_unchanged(service: Service) -> None:
         default_headers={"X-Justitia-Class": "MRS"},
     ) as client:
         message: Any = {"role": "user", "content": "a b"}
-        whole = await client.chat.completions.create(
-            model=MODEL, messages=[message], max_tokens=6
-        )
+        whole = await client.chat.completions.create(model=MODEL, messages=[message], max_tokens=6)
         stream = await client.chat.completions.create(
             model=MODEL, messages=[message], max_tokens=6, stream=True
         )
@@ -294,9 +287,7 @@ async def test_openai_client_of_threads_talks_to_it_unchanged(service: Service) 
             default_headers={"X-Justitia-Application": "of-threads"},
         ) as client:
             whole = client.completions.create(model=MODEL, prompt="a b", max_tokens=6)
-            stream = client.completions.create(
-                model=MODEL, prompt="a b", max_tokens=6, stream=True
-            )
+            stream = client.completions.create(model=MODEL, prompt="a b", max_tokens=6, stream=True)
             return whole.choices[0].text, "".join(chunk.choices[0].text for chunk in stream)
 
     whole, streamed = await asyncio.to_thread(talk)

@@ -33,9 +33,7 @@ class RawIngress:
         """Return an application and its one inference."""
         return (
             ApplicationArrived(self.application_id, "raw", "t", 1.0, 10.0, self.ingress_id),
-            InferenceSubmitted(
-                self.request_id, self.application_id, "0", self.ingress_id, 3, 4, 4
-            ),
+            InferenceSubmitted(self.request_id, self.application_id, "0", self.ingress_id, 3, 4, 4),
         )
 
     async def submit(self, ack: int = 0, epoch: int | None = None) -> IngressMail:

@@ -26,7 +26,7 @@ async def test_full_queue_asks_to_come_back_later(small: Service) -> None:
     """An ingress without a bound would take what its memory cannot hold."""
     async with small.http() as http:
         calls = [
-            asyncio.create_task(http.post(COMPLETIONS, json=completion(max_tokens=4_000)))
+            asyncio.create_task(http.post(COMPLETIONS, json=completion(max_tokens=8_000)))
             for _ in range(4)
         ]
         await small.until(lambda s: s["in_flight"] + s["waiting"] == 4, "four are outstanding")

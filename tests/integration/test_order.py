@@ -4,13 +4,14 @@ import asyncio
 import json
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
 
-from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion, encoded
+from tests.integration.load import every_seat_taken
 from tests.integration.service import PROBED, Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -23,9 +24,7 @@ _INFERENCES = _APPLICATIONS * _WAVES
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def queue(serving: Serving) -> Service:
     """Two engines that run one sequence at a time, so that one order can be seen."""
-    service = serving.service(
-        "order", import_path=PROBED, fake={"iteration_s": 0.002, "max_num_seqs": 1}
-    )
+    service = serving.service("order", import_path=PROBED, fake={"max_num_seqs": 1})
     await service.deploy()
     return service
 
@@ -48,24 +47,11 @@ async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> R
     for i, weight in enumerate(weights):
         body = {"application_class": prefix, "application_id": f"{prefix}-{i}", "weight": weight}
         names.append((await http.post("/v1/applications", json=body)).json()["application_id"])
-    long = completion(max_tokens=4_000)
-    blockers = [asyncio.create_task(http.post(COMPLETIONS, json=long)) for _ in range(2)]
-    await service.until(lambda s: s["in_flight"] == 2, "both replicas are full")
-    handle = service.handle()
     calls = {}
-    for wave in range(_WAVES):
-        for name in names:
-            calls[name, wave] = handle.call.remote(
-                "POST",
-                COMPLETIONS,
-                {"x-justitia-application": name},
-                encoded(completion(max_tokens=1)),
-            )
-        expected = _APPLICATIONS * (wave + 1)
-        await service.until(lambda s: s["waiting"] == expected, "the wave waits")  # noqa: B023
-    known = {name: (await http.get(f"/v1/applications/{name}")).json() for name in names}
-    for blocker in blockers:
-        blocker.cancel()
+    async with every_seat_taken(service, http, seats=1):
+        for wave in range(_WAVES):
+            calls |= await submit_wave(service, names, wave)
+        known = {name: (await http.get(f"/v1/applications/{name}")).json() for name in names}
     answers = dict(zip(calls, await asyncio.gather(*calls.values()), strict=True))
     for name in names:
         await http.post(f"/v1/applications/{name}/close")
@@ -80,6 +66,21 @@ async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> R
         leases=in_order,
         by_tag=sorted(names, key=lambda name: float(known[name]["virtual_finish_time"])),
     )
+
+
+async def submit_wave(service: Service, names: list[str], wave: int) -> dict[tuple[str, int], Any]:
+    """Let each application submit one inference, and wait until all of them are in the queue."""
+    handle = service.handle()
+    body = encoded(completion(max_tokens=1))
+    calls = {
+        (name, wave): handle.call.remote(
+            "POST", COMPLETIONS, {"x-justitia-application": name}, body
+        )
+        for name in names
+    }
+    submitted = len(names) * (wave + 1)
+    await service.until(lambda s: s["waiting"] == submitted, "the wave waits")
+    return calls
 
 
 def grant_number(lease_id: str) -> int:
@@ -136,4 +137,4 @@ async def test_setting_that_is_not_allowed_leaves_the_application_as_it_is(
     async with queue.http() as http:
         answer = await http.post(COMPLETIONS, json=completion())
     assert 200 == answer.status_code
-    await eventually(lambda: queue.until_idle(), "nothing is left")
+    await queue.until_idle()

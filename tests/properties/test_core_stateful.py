@@ -33,6 +33,10 @@ class CoreMachine(RuleBasedStateMachine):
         self.slots: dict[int, FakeReplica] = {}
         self.replicas = 0
         self.last: ev.Event = ev.DeadlinePassed()
+        for name, ingress in (("a", "i0"), ("b", "i1")):
+            self.submit(name, [(9, 20, 15), (30, 12, 40)], 1, ingress, 1)
+        for _ in range(2):
+            self.pull(1, 5, started=True)
 
     # --- applications and their inferences
 
@@ -65,7 +69,7 @@ class CoreMachine(RuleBasedStateMachine):
         if ingress not in self.world.live_ingresses:
             return
         if name not in self.world.applications:
-            self.open(name, sum(prompt for prompt, _, _ in sizes) * 9, weight, ingress)
+            self.open(name, sum(prompt for prompt, _, _ in sizes), weight, ingress)
         for prompt, output, predicted in sizes:
             self.requests += 1
             request_id = f"q{self.requests}"
@@ -182,10 +186,15 @@ class CoreMachine(RuleBasedStateMachine):
         """The operator wants another order."""
         self._do(ev.PolicyChanged(policy, (("clock", clock),), admission))
 
-    @rule()
-    def restart(self) -> None:
-        """The scheduler dies and another takes office."""
+    @rule(recovered=st.booleans(), tokens=st.integers(0, 9))
+    def restart(self, recovered: bool, tokens: int) -> None:
+        """The scheduler dies and another takes office; all that were there may be back at once."""
         self.world.restart()
+        if recovered:
+            for request_id in list(self.world.to_resubmit):
+                self.world.submit(request_id, again=True)
+            for slot in list(self.slots):
+                self.pull(slot, tokens, started=False)
 
     @rule()
     def repeat(self) -> None:
@@ -193,7 +202,7 @@ class CoreMachine(RuleBasedStateMachine):
         if not isinstance(self.last, ev.ApplicationArrived):  # it may have ended: a new one
             self._do(self.last)
 
-    @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 5.0]))
+    @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 5.0, 31.0]))
     def pass_time(self, seconds: float) -> None:
         """Nothing happens for a while."""
         self.world.pass_time(seconds)
@@ -211,6 +220,8 @@ class CoreMachine(RuleBasedStateMachine):
         world = self.world
         world.replicas["last"] = FakeReplica("last", ReplicaCapacity(2000, 1, 64))
         for _ in range(60):
+            if not world.calls:
+                break
             for request_id in list(world.to_resubmit):
                 world.submit(request_id, again=True)
             for name in sorted(world.replicas):

@@ -69,6 +69,19 @@ def test_later_one_never_passes_a_first_that_does_not_fit(core: CoreDriver) -> N
     assert granted(after) == ["large", "small"]
 
 
+def test_application_that_outlives_its_charge_goes_behind(core: CoreDriver) -> None:
+    """Settling: a giant predicted small keeps its place for what it was charged, no longer."""
+    core.open("a", 20)
+    core.open("b", 40)
+    core.submit("a1", "a")
+    core.pull(seats=1)
+    core.submit("a2", "a")
+    core.submit("b1", "b")
+
+    assert ["b1", "a2"] == granted(core.pull(progress={"1": 3}, seats=3))
+    assert 20 + 20 == core.core.tag("a")  # charged 40 for the 36 it has had; b came first
+
+
 def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:
     """Ties go to the smaller name, so that runs can be repeated."""
     core.pull("r1", kv=1000)

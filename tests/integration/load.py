@@ -1,12 +1,15 @@
-"""Streams that a test holds open while it breaks something."""
+"""Load that a test holds open while it looks at something else, or breaks it."""
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
-from tests.integration.bodies import COMPLETIONS
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.service import SEATS, Service
 
 
 class OpenStream:
@@ -37,3 +40,28 @@ class OpenStream:
         """Read to the end and return the data of the last event."""
         await self._task
         return self.events[-1]
+
+
+@asynccontextmanager
+async def every_seat_taken(
+    service: Service, http: httpx.AsyncClient, seats: int = SEATS
+) -> AsyncIterator[None]:
+    """Let nothing else run inside the block: one call with many choices holds each replica."""
+    await service.until_idle()
+    body = completion(max_tokens=8_000, n=seats)
+    calls = [
+        asyncio.create_task(http.post(COMPLETIONS, json=body)) for _ in range(service.replicas)
+    ]
+    try:
+        await service.until(lambda s: s["in_flight"] == service.replicas, "every seat is taken")
+        yield
+    finally:
+        await leave(calls)
+
+
+async def leave(calls: list["asyncio.Task[httpx.Response]"]) -> None:
+    """Disconnect these calls."""
+    for call in calls:
+        call.cancel()
+    # A connection that is closed while it is read ends with an error of httpx.
+    await asyncio.gather(*calls, return_exceptions=True)

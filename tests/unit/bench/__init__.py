@@ -1,0 +1,1 @@
+"""The measuring of scripts/bench_serve, without a service."""

@@ -1,0 +1,57 @@
+"""The cost of an inference, by hand."""
+
+import pytest
+
+from justitia_ray.cost import choices_kv_token_time, kv_token_time
+
+
+@pytest.mark.parametrize(
+    ("prompt", "output", "cost"),
+    [
+        (0, 0, 0),
+        (10, 0, 0),  # nothing decoded, nothing held over an iteration
+        (10, 1, 11),
+        (10, 3, 11 + 12 + 13),
+        (0, 4, 1 + 2 + 3 + 4),
+        (1000, 500, 500_000 + 125_250),
+    ],
+)
+def test_cost_is_the_memory_held_over_the_decode(prompt: int, output: int, cost: int) -> None:
+    """Each of d iterations holds the prompt and the tokens so far: the sum of (p + i)."""
+    assert cost == kv_token_time(prompt, output)
+    assert cost == sum(prompt + i for i in range(1, output + 1))
+
+
+def test_cost_of_an_output_is_the_sum_of_its_parts() -> None:
+    """It meters: the difference of two progress reports is the service between them."""
+    increments = [kv_token_time(7, g) - kv_token_time(7, g - 1) for g in range(1, 6)]
+
+    assert [8, 9, 10, 11, 12] == increments
+
+
+@pytest.mark.parametrize(("prompt", "output"), [(-1, 5), (5, -1)])
+def test_negative_count_is_refused(prompt: int, output: int) -> None:
+    """It would give service back."""
+    with pytest.raises(ValueError, match=f"p={prompt}, d={output}"):
+        kv_token_time(prompt, output)
+
+
+def test_cost_is_exact_for_ints() -> None:
+    """Large sums must not round: the fair share compares them with what was charged."""
+    assert 10**9 * 10**9 + 10**9 * (10**9 + 1) // 2 == kv_token_time(10**9, 10**9)
+
+
+def test_choices_share_prompt_and_output_evenly() -> None:
+    """Three sequences of 20 prompt tokens with 3, 2 and 2 tokens."""
+    expected = kv_token_time(20, 3) + 2 * kv_token_time(20, 2)
+
+    assert expected == choices_kv_token_time(60, 7, 3)
+    assert kv_token_time(60, 7) == choices_kv_token_time(60, 7, 1)
+
+
+def test_choices_never_fall_as_tokens_come() -> None:
+    """It serves as a meter, token by token."""
+    meter = [choices_kv_token_time(10, g, 3) for g in range(30)]
+
+    assert sorted(meter) == meter
+    assert len(set(meter)) == len(meter)

@@ -1,0 +1,69 @@
+"""The error tree: every class crosses a process boundary with its fields."""
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+from justitia_ray import errors
+from justitia_ray.errors import JustitiaError
+
+CLASSES = [
+    value
+    for value in vars(errors).values()
+    if inspect.isclass(value) and issubclass(value, JustitiaError)
+]
+
+_SAMPLES = {"str": "text", "str | None": "maybe", "int": 418, "float": 2.5, "float | None": 7.5}
+
+
+def _sample(error: type[JustitiaError]) -> JustitiaError:
+    """Return an instance with a value of the right type for every argument."""
+    if error.__init__ is Exception.__init__:
+        return error("what is wrong")
+    parameters = list(inspect.signature(error.__init__).parameters.values())[1:]
+    names = [inspect.formatannotation(parameter.annotation) for parameter in parameters]
+    return error(*(_SAMPLES[name] for name in names))
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
+def test_error_survives_pickling_with_its_fields(error: type[JustitiaError]) -> None:
+    """Ray pickles what an actor raises; one that cannot be made again hides the cause."""
+    original = _sample(error)
+    again = pickle.loads(pickle.dumps(original))
+
+    assert type(original) is type(again)
+    assert (original.args, vars(original), str(original)) == (
+        again.args,
+        vars(again),
+        str(again),
+    )
+    assert str(original)
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
+def test_error_keeps_what_it_was_given(error: type[JustitiaError]) -> None:
+    """Fields, not only text: a caller decides on them."""
+    original = _sample(error)
+
+    assert set(vars(original).values()) <= set(original.args)
+    assert not vars(original) or len(vars(original)) == len(original.args)
+
+
+def test_tree_in_the_docstring_names_every_class() -> None:
+    """The docstring is where a reader looks for what to catch."""
+    named = set(re.findall(r"\b[A-Z]\w+\b", (errors.__doc__ or "").split("Errors cross")[0]))
+
+    assert {error.__name__ for error in CLASSES} <= named
+
+
+def test_every_error_is_under_the_root() -> None:
+    """`except JustitiaError` catches all that the project raises on purpose."""
+    raised = [
+        value
+        for value in vars(errors).values()
+        if inspect.isclass(value) and issubclass(value, BaseException)
+    ]
+
+    assert CLASSES == raised
