@@ -26,14 +26,19 @@ class Leases:
         self._state = state
         self._order = order
         self.fits = fits
+        self._blocked: tuple[Inference, int] | None = None
+        """What came first and fitted nowhere, and `State.room_changes` at that time."""
 
     def grant_all(self) -> None:
         """Lease while the first in order fits somewhere; it is never passed by a later one."""
         state = self._state
         while (application := self._order.queue.first()) is not None:
             inference = application.waiting[0]
+            if self._blocked == (inference, state.room_changes):
+                return  # a walk over all replicas would find nothing new
             replica = self._place(inference)
             if replica is None:
+                self._blocked = (inference, state.room_changes)
                 return
             application.waiting.popleft()
             state.grants += 1
@@ -83,6 +88,7 @@ class Leases:
     def release(self, inference: Inference) -> Lease:
         """Unbind an inference that holds a lease, and return the lease."""
         assert inference.lease_id is not None
+        self._state.room_changes += 1
         lease = self._state.leases.pop(inference.lease_id)
         self._state.replicas[lease.replica_id].leases.pop(lease.lease_id)
         self._state.applications[inference.application_id].in_flight.discard(inference.request_id)

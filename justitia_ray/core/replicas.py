@@ -143,6 +143,10 @@ class Replicas:
                 state.now + state.timeouts.replica_s, Lapse.REPLICA, event.replica_id
             )
             self._order.capacity_changed()
+        elif replica.capacity != event.capacity:
+            replica.capacity = event.capacity
+            self._order.capacity_changed()
+        state.room_changes += 1
         replica.heard_at = state.now
         replica.pulling = True
         replica.draining = replica.draining or event.draining

@@ -176,6 +176,7 @@ class SchedulerCore:
         fits = _admission(event.admission)
         self.order.change(event.policy, dict(event.options))
         self.admission_name, self._leases.fits = event.admission, fits
+        self.state.room_changes += 1
 
     def _hear_ingress(self, ingress_id: IngressId) -> None:
         state = self.state

@@ -40,6 +40,8 @@ class State:
     now: Seconds = 0.0
     sequence: int = 0
     grants: int = 0
+    room_changes: int = 0
+    """Rises whenever a replica may have got room for something that did not fit before."""
     late_reports: int = 0
     """Reports about leases that had ended: counted and dropped."""
     applications: dict[ApplicationId, Application] = field(default_factory=dict)

@@ -96,6 +96,8 @@ class BenchArms:
             JustitiaError: If one fails; the message is Serve's.
         """
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray's default of 15 would let anything else on the machine into the figures.
+        os.environ.setdefault("RAY_worker_niceness", "0")
         ray.init(
             address="local",
             num_cpus=_DECLARED_CPUS,

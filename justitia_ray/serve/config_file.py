@@ -7,7 +7,6 @@ from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from ray.serve.schema import DeploymentSchema, ServeApplicationSchema, ServeDeploySchema
 
 from justitia_ray.config import AppConfig, SchedulingConfig
@@ -112,13 +111,13 @@ def _checked(model: type[Model], values: Any, key: str, errors: list[str]) -> Mo
         return None
 
 
-def _line(model: type[BaseModel], item: ErrorDetails, key: str) -> str:
+def _line(model: type[BaseModel], item: Mapping[str, Any], key: str) -> str:
     place = item["loc"]
     name = key.rstrip(".") if not place else key + _path(place)
     if item["type"] == "extra_forbidden":
         allowed = _fields_at(model, place[:-1])
         return f"{name}: unknown key; {', '.join(allowed)} are allowed"
-    message = item["msg"].removeprefix("Value error, ")
+    message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing" or isinstance(item["input"], dict):
         return f"{name or 'file'}: {message}"
     value = repr(item["input"])

@@ -75,6 +75,8 @@ class Dispatcher:
         self._cursor = Cursor()
         self._tickets: dict[RequestId, Ticket] = {}
         self._open: dict[ApplicationId, ApplicationArrived] = {}
+        self._closed: set[ApplicationId] = set()
+        """Of those in `_open`."""
         self._unsent: list[Submission] = []
         self._has_unsent = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -120,7 +122,13 @@ class Dispatcher:
 
     def close_application(self, application_id: ApplicationId) -> None:
         """Take no more inferences of it, in order with what was submitted before."""
+        self.note_closed(application_id)
         self._send(ApplicationClosed(application_id))
+
+    def note_closed(self, application_id: ApplicationId) -> None:
+        """It was closed: should another scheduler take office before its end, tell that one too."""
+        if application_id in self._open:
+            self._closed.add(application_id)
 
     # --- inferences
 
@@ -232,7 +240,7 @@ class Dispatcher:
             self._unsent = batch + self._unsent
             await asyncio.sleep(_RETRY_S)
         else:
-            self._unsent += [sent for sent in batch if isinstance(sent, ApplicationClosed)]
+            self._unsent += self._closings_elsewhere(batch)
         self._has_unsent.set()
 
     async def _listen(self) -> None:
@@ -258,6 +266,7 @@ class Dispatcher:
             for message in self._cursor.fresh(mail.messages):
                 if isinstance(message, EndApplication):
                     self._open.pop(message.application_id, None)
+                    self._closed.discard(message.application_id)
                     self._on_application_ended(message)
                 else:
                     self._deliver(message)
@@ -279,7 +288,8 @@ class Dispatcher:
         self._epoch = epoch
         self._cursor.reset()
         now = time.monotonic()
-        closed = [sent for sent in self._unsent if isinstance(sent, ApplicationClosed)]
+        closed = self._closings_elsewhere(self._unsent)
+        closed += [ApplicationClosed(name) for name in self._open if name in self._closed]
         self._unsent = list(self._open.values())
         for ticket in self._tickets.values():
             unused = [a.lease_id for a in ticket.answers if isinstance(a, Grant)]
@@ -291,6 +301,14 @@ class Dispatcher:
         self._has_unsent.set()
         if again:
             self._run(self._on_new_epoch())
+
+    def _closings_elsewhere(self, submissions: list[Submission]) -> list[Submission]:
+        """Return the closings of applications that another ingress has opened."""
+        return [
+            sent
+            for sent in submissions
+            if isinstance(sent, ApplicationClosed) and sent.application_id not in self._closed
+        ]
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -127,7 +127,9 @@ class Ingress:
             return found
 
         async def close(application_id: str) -> bool:
-            return bool(await ask("close_application", application_id))
+            is_known = bool(await ask("close_application", application_id))
+            self._dispatcher.note_closed(application_id)
+            return is_known
 
         async def cancel(application_id: str) -> bool:
             return bool(await ask("cancel_application", application_id))

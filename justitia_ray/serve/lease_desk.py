@@ -61,7 +61,8 @@ class LeaseDesk:
         self._grace_s = grace_s
         self._held: dict[LeaseId, HeldLease] = {}
         self._arrivals: dict[LeaseId, asyncio.Event] = {}
-        self._finished: list[LeaseFinished] = []
+        self._finished: dict[LeaseId, LeaseFinished] = {}
+        """Not confirmed."""
         self._remembered: deque[tuple[Seconds, LeaseFinished]] = deque()
         self.news = asyncio.Event()
         """Set when a report is worth making before its time."""
@@ -104,9 +105,12 @@ class LeaseDesk:
             self._finish(lease)
 
     def report(self) -> tuple[tuple[LeaseProgress, ...], tuple[LeaseFinished, ...]]:
-        """Return the progress of every held lease, and the ends not reported yet."""
+        """Return the progress of every held lease, and the ends that are not confirmed.
+
+        An end is in every report until it is confirmed: of two reports that overtake each other
+        the older one is not taken, and a lease that neither names would be taken for lost.
+        """
         self.news.clear()
-        finished, self._finished = tuple(self._finished), []
         progress = []
         for lease_id, lease in self._held.items():
             used = self._engine.progress(lease_id)
@@ -114,22 +118,20 @@ class LeaseDesk:
             progress.append(
                 LeaseProgress(lease_id, used.prompt_tokens, used.output_tokens, is_running)
             )
-        return tuple(progress), finished
+        return tuple(progress), tuple(self._finished.values())
 
     def confirm(self, finished: Iterable[LeaseFinished]) -> None:
         """The scheduler has these ends; remember them in case it is replaced."""
         now = time.monotonic()
-        self._remembered.extend((now, end) for end in finished)
+        for end in finished:
+            if self._finished.pop(end.lease_id, None) is not None:
+                self._remembered.append((now, end))
         while self._remembered and self._remembered[0][0] < now - _REMEMBERED_S:
             self._remembered.popleft()
 
-    def report_again(self, finished: Iterable[LeaseFinished]) -> None:
-        """The report did not arrive: these ends belong into the next."""
-        self._finished = [*finished, *self._finished]
-
     def report_all_again(self) -> None:
         """Another scheduler took office: tell it what finished lately too."""
-        self.report_again(end for _, end in self._remembered)
+        self._finished = {end.lease_id: end for _, end in self._remembered} | self._finished
         self._remembered.clear()
 
     def _arm(self, grant: Grant) -> None:
@@ -168,7 +170,7 @@ class LeaseDesk:
         used = self._engine.release(lease.lease_id)
         del self._held[lease.lease_id]
         if not lease.aborted:  # whoever aborted it has forgotten it
-            self._finished.append(
-                LeaseFinished(lease.lease_id, used.prompt_tokens, used.output_tokens, lease.outcome)
+            self._finished[lease.lease_id] = LeaseFinished(
+                lease.lease_id, used.prompt_tokens, used.output_tokens, lease.outcome
             )
             self.news.set()

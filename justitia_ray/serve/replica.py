@@ -185,14 +185,12 @@ class Replica:
         except RayError as error:
             if not isinstance(error, RayActorError):  # that one is only being started again
                 logger.error("scheduler.call_failed call=pull error=%s", error)
-            self._desk.report_again(finished)
             return False
         if mail.epoch != pull.epoch:
-            self._desk.report_again(finished)
             self._take_epoch(mail.epoch)
             return True
-        self._desk.confirm(finished)
-        if mail.epoch == self._epoch:
+        if mail.epoch == self._epoch:  # another scheduler may have taken office meanwhile
+            self._desk.confirm(finished)
             self._desk.read(self._cursor.fresh(mail.messages))
             self._backlog_kv_tokens = mail.backlog_kv_tokens
         return True

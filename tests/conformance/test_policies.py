@@ -92,7 +92,7 @@ class Service:
         """Hold the order to its word: if the first in order fits somewhere, it has started."""
         core = self.driver.core
         first = core.order.queue.first()
-        if first is not None:
+        if first is not None and not core.recovery.holding:
             head = first.waiting[0]
             replicas = core.state.replicas.values()
 

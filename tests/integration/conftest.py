@@ -1,5 +1,6 @@
 """One Ray cluster for all tests of this folder that carry the mark, and one application on it."""
 
+import os
 import socket
 import warnings
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +19,12 @@ with warnings.catch_warnings():
 from justitia_ray.serve.scheduler_actor import end_scheduler
 from tests.eventually import eventually
 from tests.integration.service import Service, Serving, redis_processes
+
+# On a busy machine nothing is dead yet that has been silent for some seconds.
+os.environ |= {
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
+}
 
 
 def free_port() -> int:

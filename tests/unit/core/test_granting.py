@@ -72,14 +72,14 @@ def test_later_one_never_passes_a_first_that_does_not_fit(core: CoreDriver) -> N
 def test_application_that_outlives_its_charge_goes_behind(core: CoreDriver) -> None:
     """Settling: a giant predicted small keeps its place for what it was charged, no longer."""
     core.open("a", 20)
-    core.open("b", 40)
+    core.open("b", 39)
     core.submit("a1", "a")
     core.pull(seats=1)
     core.submit("a2", "a")
     core.submit("b1", "b")
 
     assert ["b1", "a2"] == granted(core.pull(progress={"1": 3}, seats=3))
-    assert 20 + 20 == core.core.tag("a")  # charged 40 for the 36 it has had; b came first
+    assert 20 + 20 == core.core.tag("a")  # charged 40 for the 36 it has had
 
 
 def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:
@@ -142,6 +142,18 @@ def test_memory_that_no_lease_explains_holds_grants_back(core: CoreDriver) -> No
 
     assert granted(core.pull(progress={lease: 1}, kv=100, free=39)) == []
     assert granted(core.pull(progress={lease: 1}, kv=100, free=89)) == ["y"]
+
+
+def test_room_that_comes_free_is_granted_at_once(core: CoreDriver) -> None:
+    """What fitted nowhere is looked at again as soon as any replica has room, not before."""
+    core.open()
+    core.submit("x", prompt=60, output=20)
+    core.pull(kv=100)
+
+    assert [] == core.submit("y", prompt=60, output=20)
+    assert [] == core.submit("z", prompt=60, output=20)
+    assert ["y"] == granted(core.handle(ev.InferenceCancelled("x")))
+    assert ["z"] == granted(core.pull(kv=200))
 
 
 def test_unknown_application_is_refused(core: CoreDriver) -> None:

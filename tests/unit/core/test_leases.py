@@ -22,7 +22,8 @@ def leased(core: CoreDriver) -> CoreDriver:
 def test_expired_lease_returns_inference_once(leased: CoreDriver) -> None:
     """A payload that never comes must not hold memory, nor the inference run twice."""
     leased.now += 3.0
-    leased.pull(progress=[ev.LeaseProgress("1", 0, 0, False), ev.LeaseProgress("2", 0, 0, True)])
+    progress = [ev.LeaseProgress(name, 0, 0, running=name == "2") for name in "12"]
+    leased.pull(progress=progress, seats=2)
     leased.handle(ev.PullAnswered("r0"))
     actions = leased.wait(2.0)
 

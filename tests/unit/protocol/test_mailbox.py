@@ -1,0 +1,52 @@
+"""Messages are sent again until they are acknowledged, and read once."""
+
+from justitia_ray.protocol.mailbox import Cursor, Mailbox
+
+
+def test_message_is_kept_until_its_reader_has_acknowledged_it() -> None:
+    """A long-poll whose caller has gone takes nothing with it."""
+    mailbox: Mailbox[str] = Mailbox()
+    mailbox.put("a")
+    mailbox.put("b")
+
+    assert [(1, "a"), (2, "b")] == mailbox.unread(0) == mailbox.unread(0)
+    assert [(2, "b")] == mailbox.unread(1)
+    assert 1 == len(mailbox)
+    assert [] == mailbox.unread(2)
+
+
+def test_number_is_never_given_twice() -> None:
+    """A reader would take the second message for the first."""
+    mailbox: Mailbox[str] = Mailbox()
+    mailbox.put("a")
+    mailbox.unread(1)
+    mailbox.put("b")
+
+    assert [(2, "b")] == mailbox.unread(1)
+
+
+def test_message_sent_twice_is_read_once() -> None:
+    """A grant read twice would be called twice."""
+    cursor = Cursor()
+
+    assert ["a", "b"] == cursor.fresh([(1, "a"), (2, "b")])
+    assert ["c"] == cursor.fresh([(2, "b"), (3, "c")])
+    assert 3 == cursor.ack
+
+
+def test_answers_that_overtake_each_other_are_read_once() -> None:
+    """A submission's answer and a long-poll's carry the same messages."""
+    cursor = Cursor()
+    cursor.fresh([(1, "a"), (2, "b")])
+
+    assert [] == cursor.fresh([(1, "a")])
+    assert 2 == cursor.ack
+
+
+def test_reset_cursor_reads_another_writer_from_the_start() -> None:
+    """A new scheduler numbers its messages from one again."""
+    cursor = Cursor()
+    cursor.fresh([(5, "old")])
+    cursor.reset()
+
+    assert ["new"] == cursor.fresh([(1, "new")])

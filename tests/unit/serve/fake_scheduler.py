@@ -1,0 +1,98 @@
+"""A scheduler actor's handle, as an ingress sees it, that a test plays."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from justitia_ray.core.events import ApplicationArrived
+from justitia_ray.protocol.mailbox import Mailbox
+from justitia_ray.protocol.messages import IngressMail, IngressMessage, Opened, Submission
+
+
+@dataclass
+class Method:
+    """One method of the handle."""
+
+    remote: Callable[..., Awaitable[Any]]
+
+
+class FakeScheduler:
+    """Takes calls in its epoch, and says what the test posts."""
+
+    def __init__(self) -> None:
+        self.epoch = 1
+        self.batches: list[tuple[int, tuple[Submission, ...]]] = []
+        """(epoch, items) of each submission that was taken."""
+        self.refused: list[tuple[str, str, str, bool]] = []
+        self.still_waits = True
+        self.failures: dict[str, list[Exception]] = {}
+        """Raised by the next calls of a method."""
+        self.failed = 0
+        self._mailbox: Mailbox[IngressMessage] = Mailbox()
+        self._bell = asyncio.Event()
+        self.submit_many = Method(self._submit_many)
+        self.poll_grants = Method(self._poll_grants)
+        self.refuse_lease = Method(self._refuse_lease)
+        self.open_application = Method(self._open_application)
+
+    @property
+    def items(self) -> list[Submission]:
+        """Everything that was taken, in order."""
+        return [item for _, items in self.batches for item in items]
+
+    def post(self, *messages: IngressMessage) -> None:
+        """Tell the ingress."""
+        for message in messages:
+            self._mailbox.put(message)
+        self._ring()
+
+    def replace(self) -> None:
+        """Let another scheduler take office, which knows nothing."""
+        self.epoch += 1
+        self.batches.clear()
+        self._mailbox = Mailbox()
+        self._ring()
+
+    def fail_next(self, method: str, *errors: Exception) -> None:
+        """Let the next calls of a method fail."""
+        self.failures.setdefault(method, []).extend(errors)
+        self._ring()
+
+    def _ring(self) -> None:
+        self._bell.set()
+        self._bell = asyncio.Event()
+
+    def _maybe_fail(self, method: str) -> None:
+        if self.failures.get(method):
+            self.failed += 1
+            raise self.failures[method].pop(0)
+
+    async def _submit_many(
+        self, ingress_id: str, epoch: int, ack: int, items: tuple[Submission, ...]
+    ) -> IngressMail:
+        self._maybe_fail("submit_many")
+        if epoch != self.epoch:
+            return IngressMail(self.epoch)
+        self.batches.append((epoch, items))
+        return IngressMail(self.epoch, tuple(self._mailbox.unread(ack)))
+
+    async def _poll_grants(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:
+        while epoch == self.epoch and not self._mailbox.unread(ack):
+            self._maybe_fail("poll_grants")
+            await self._bell.wait()
+        self._maybe_fail("poll_grants")
+        if epoch != self.epoch:
+            return IngressMail(self.epoch)
+        return IngressMail(self.epoch, tuple(self._mailbox.unread(ack)))
+
+    async def _refuse_lease(
+        self, request_id: str, lease_id: str, replica_id: str, replica_gone: bool
+    ) -> bool:
+        self._maybe_fail("refuse_lease")
+        self.refused.append((request_id, lease_id, replica_id, replica_gone))
+        return self.still_waits
+
+    async def _open_application(self, arrival: ApplicationArrived) -> Opened:
+        self._maybe_fail("open_application")
+        return Opened(self.epoch, 42.0)

@@ -1,0 +1,336 @@
+"""The ingress's side of the queue: batches, grants, and what a new scheduler is told."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+from ray.exceptions import RayActorError, RaySystemError
+
+from justitia_ray.core.actions import EndApplication, Grant, Refusal, Refuse
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.events import (
+    ApplicationArrived,
+    ApplicationClosed,
+    InferenceCancelled,
+    InferenceSubmitted,
+)
+from justitia_ray.errors import ApplicationClosed as ClosedError
+from justitia_ray.errors import QueueFull, UnknownApplication
+from justitia_ray.serve import dispatcher as module
+from justitia_ray.serve.dispatcher import Dispatcher
+from tests.eventually import eventually
+
+from .fake_scheduler import FakeScheduler
+
+_MOST = 5
+
+
+class Told:
+    """What the dispatcher has told its owner."""
+
+    def __init__(self) -> None:
+        self.ended: list[EndApplication] = []
+        self.new_epochs = 0
+
+    async def new_epoch(self) -> None:
+        """Count it."""
+        self.new_epochs += 1
+
+
+@pytest.fixture
+def scheduler() -> FakeScheduler:
+    """The scheduler."""
+    return FakeScheduler()
+
+
+@pytest.fixture
+def told() -> Told:
+    """The owner."""
+    return Told()
+
+
+@pytest.fixture
+async def dispatcher(
+    scheduler: FakeScheduler, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Dispatcher]:
+    """A dispatcher that knows the scheduler's epoch and repeats calls at once."""
+    monkeypatch.setattr(module, "_RETRY_S", 0.0)
+    dispatcher = Dispatcher(scheduler, told.ended.append, told.new_epoch, _MOST, 0.0)
+    dispatcher.start()
+    await eventually(lambda: dispatcher.epoch == 1, "it knows the epoch")
+    yield dispatcher
+    await dispatcher.stop()
+
+
+def opened(name: str = "a") -> ApplicationArrived:
+    """Return the opening of an application."""
+    return ApplicationArrived(name, "c", "t", 1.0, 100.0, "i")
+
+
+def inference(request_id: str = "q", application_id: str = "a") -> InferenceSubmitted:
+    """Return an inference."""
+    return InferenceSubmitted(request_id, application_id, "0", "i", 10, 5, 5)
+
+
+def grant(request_id: str = "q", lease_id: str = "1-1") -> Grant:
+    """Return a lease for it."""
+    return Grant(request_id, "i", lease_id, "r", 1, 15, 0.0)
+
+
+def ended(name: str = "a") -> EndApplication:
+    """Return the end of an application."""
+    return EndApplication(
+        name, "c", "t", "i", Outcome.FINISHED, 100.0, 90.0, 1.0, 0.0, 0.5, 1.0, 1, 0, 5, 0
+    )
+
+
+async def taken(scheduler: FakeScheduler, count: int) -> list[object]:
+    """Return what the scheduler has taken, once it is that much."""
+    await eventually(lambda: len(scheduler.items) >= count, f"{count} items are taken")
+    return list(scheduler.items)
+
+
+# --- submissions
+
+
+async def test_what_is_submitted_at_once_goes_in_one_batch_and_in_order(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """An inference that came before its application would be refused; and batches are cheap."""
+    dispatcher.submit(inference("q1"), opened())
+    dispatcher.submit(inference("q2"))
+    dispatcher.close_application("a")
+
+    expected = [opened(), inference("q1"), inference("q2"), ApplicationClosed("a")]
+    assert expected == await taken(scheduler, 4)
+    assert [4] == [len(items) for _, items in scheduler.batches if items]
+
+
+@pytest.mark.parametrize("error", [RayActorError(), RaySystemError("a bug")])
+async def test_submission_that_failed_is_repeated_once(
+    dispatcher: Dispatcher, scheduler: FakeScheduler, error: Exception
+) -> None:
+    """A scheduler that is being started again, or fails a call, must not lose an inference."""
+    scheduler.fail_next("submit_many", error)
+    dispatcher.submit(inference(), opened())
+    await eventually(lambda: scheduler.failed, "the first submission has failed")
+
+    assert [opened(), inference()] == await taken(scheduler, 2)
+    dispatcher.submit(inference("last"))
+    assert [opened(), inference(), inference("last")] == await taken(scheduler, 3)
+
+
+async def test_more_than_the_allowed_number_is_refused(dispatcher: Dispatcher) -> None:
+    """The ingress's memory is bounded; the caller is asked to come back."""
+    tickets = [dispatcher.submit(inference(f"q{i}")) for i in range(_MOST)]
+    with pytest.raises(QueueFull, match="5 inferences are outstanding") as refused:
+        dispatcher.submit(inference("one more"))
+    dispatcher.end(tickets[0])
+    dispatcher.submit(inference("one more"))
+
+    assert 5.0 == refused.value.retry_after_s
+    assert _MOST == dispatcher.outstanding
+
+
+async def test_opening_is_repeated_until_the_scheduler_is_there(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """A caller who opens an application during a restart waits, and does not fail."""
+    scheduler.fail_next("open_application", RayActorError(), RayActorError())
+
+    assert 42.0 == await dispatcher.open_application(opened())
+    assert dispatcher.is_open_here("a")
+
+
+# --- grants
+
+
+async def test_grant_reaches_its_inference_and_only_once(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """The long-poll and the answer to a submission carry the same messages."""
+    ticket = dispatcher.submit(inference(), opened())
+    scheduler.post(grant())
+    first = await dispatcher.next_grant(ticket)
+    dispatcher.submit(inference("other"))
+    await taken(scheduler, 3)
+
+    assert grant() == first
+    assert not ticket.answers
+
+
+async def test_grant_of_a_caller_that_has_left_is_given_back(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """The grant was on its way when its caller left; its KV must not wait for a lapse."""
+    dispatcher.cancel(dispatcher.submit(inference(), opened()))
+    await taken(scheduler, 3)
+    scheduler.post(grant())
+
+    expected = [opened(), inference(), InferenceCancelled("q"), InferenceCancelled("q")]
+    assert expected == await taken(scheduler, 4)
+
+
+async def test_inference_that_has_ended_is_not_cancelled(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """Cancelling is what every caller does at the end, whatever the end was."""
+    ticket = dispatcher.submit(inference(), opened())
+    dispatcher.end(ticket)
+    dispatcher.cancel(ticket)
+    dispatcher.close_application("a")
+
+    assert [opened(), inference(), ApplicationClosed("a")] == await taken(scheduler, 3)
+
+
+@pytest.mark.parametrize(
+    ("reason", "error"),
+    [
+        (Refusal.UNKNOWN_APPLICATION, UnknownApplication),
+        (Refusal.APPLICATION_CLOSED, ClosedError),
+        (Refusal.APPLICATION_CANCELLED, ClosedError),
+        (Refusal.APPLICATION_EXPIRED, ClosedError),
+    ],
+)
+async def test_refused_inference_tells_its_caller_why(
+    dispatcher: Dispatcher, scheduler: FakeScheduler, reason: Refusal, error: type[Exception]
+) -> None:
+    """Otherwise it would wait for ever."""
+    ticket = dispatcher.submit(inference())
+    scheduler.post(Refuse("q", "i", reason))
+    with pytest.raises(error, match="application 'a'"):
+        await dispatcher.next_grant(ticket)
+
+
+async def test_lease_that_could_not_be_used_is_refused_and_the_next_one_taken(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """The inference keeps its place; a scheduler that is away is asked again."""
+    ticket = dispatcher.submit(inference(), opened())
+    scheduler.post(grant())
+    first = await dispatcher.next_grant(ticket)
+    scheduler.fail_next("refuse_lease", RayActorError())
+    await dispatcher.refuse(ticket, first, replica_gone=True)
+    scheduler.post(grant(lease_id="1-2"))
+
+    assert [("q", "1-1", "r", True)] == scheduler.refused
+    assert "1-2" == (await dispatcher.next_grant(ticket)).lease_id
+
+
+async def test_inference_that_has_ended_at_the_scheduler_is_submitted_under_another_id(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """Its replica reported an end that never reached the caller."""
+    ticket = dispatcher.submit(inference(), opened())
+    scheduler.post(grant())
+    first = await dispatcher.next_grant(ticket)
+    scheduler.still_waits = False
+    await dispatcher.refuse(ticket, first, replica_gone=False)
+    *_, again = await taken(scheduler, 4)
+
+    assert isinstance(again, InferenceSubmitted)
+    assert ("q+", True, None) == (again.request_id, again.again, again.lease_id)
+    scheduler.post(grant("q+", "1-2"))
+    assert "1-2" == (await dispatcher.next_grant(ticket)).lease_id
+
+
+# --- the end of applications
+
+
+async def test_end_of_an_application_is_told_and_it_is_open_no_more(
+    dispatcher: Dispatcher, scheduler: FakeScheduler, told: Told
+) -> None:
+    """Its true cost is what the predictor learns from; its next request opens it anew."""
+    await dispatcher.open_application(opened())
+    scheduler.post(ended())
+    await eventually(lambda: told.ended, "its end is told")
+
+    assert [ended()] == told.ended
+    assert not dispatcher.is_open_here("a")
+
+
+# --- another scheduler
+
+
+async def test_new_scheduler_is_told_all_that_is_outstanding(
+    dispatcher: Dispatcher, scheduler: FakeScheduler, told: Told
+) -> None:
+    """Applications first, then inferences with their age and the lease they hold."""
+    running = dispatcher.submit(inference("running"), opened())
+    dispatcher.submit(inference("waiting"))
+    scheduler.post(grant("running"))
+    await dispatcher.next_grant(running)
+    await taken(scheduler, 3)
+    scheduler.replace()
+    first, *again = await taken(scheduler, 3)
+
+    assert opened() == first
+    found = [(i.request_id, i.again, i.lease_id) for i in again if _is_inference(i)]
+    assert [("running", True, "1-1"), ("waiting", True, None)] == found
+    assert all(i.age_s > 0 for i in again if _is_inference(i))
+    assert 2 == dispatcher.epoch
+    await eventually(lambda: told.new_epochs == 1, "the owner is told")
+
+
+async def test_new_scheduler_is_told_of_closings_that_had_not_been_sent(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """An application that is never closed would stay open until it expires."""
+    await dispatcher.open_application(opened())
+    scheduler.epoch = 2  # it has taken office, and nobody has heard of it yet
+    dispatcher.close_application("a")
+
+    assert [opened(), ApplicationClosed("a")] == await taken(scheduler, 2)
+
+
+async def test_new_scheduler_is_told_of_closings_whose_end_was_not_heard_of(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """The old one may have died before it saved them, or before it told of the end."""
+    dispatcher.end(dispatcher.submit(inference("q1", "a"), opened("a")))
+    dispatcher.close_application("a")
+    await dispatcher.open_application(opened("b"))
+    dispatcher.note_closed("b")
+    await dispatcher.open_application(opened("c"))
+    await taken(scheduler, 3)
+    scheduler.replace()
+
+    expected = [opened("a"), opened("b"), opened("c")]
+    expected_closings = [ApplicationClosed("a"), ApplicationClosed("b")]
+    assert [*expected, *expected_closings] == await taken(scheduler, 5)
+
+
+async def test_grants_of_the_new_scheduler_are_read_from_its_first(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """It numbers its messages from one again."""
+    ticket = dispatcher.submit(inference(), opened())
+    scheduler.post(grant(), grant(lease_id="1-2"))
+    await dispatcher.next_grant(ticket)
+    await dispatcher.next_grant(ticket)
+    scheduler.replace()
+    await taken(scheduler, 2)
+    scheduler.post(grant(lease_id="2-1"))
+
+    assert "2-1" == (await dispatcher.next_grant(ticket)).lease_id
+
+
+async def test_scheduler_of_a_lower_epoch_is_not_listened_to(
+    dispatcher: Dispatcher, scheduler: FakeScheduler, told: Told
+) -> None:
+    """Two may be alive for a moment; the older one is about to end itself."""
+    scheduler.replace()
+    await eventually(lambda: dispatcher.epoch == 2, "it knows the new epoch")
+    scheduler.epoch = 1
+    ticket = dispatcher.submit(inference(), opened())
+    scheduler.post(grant(lease_id="1-9"))
+    scheduler.fail_next("poll_grants", RayActorError())
+    await eventually(lambda: scheduler.failed, "it goes on asking")
+
+    assert [] == scheduler.items
+    assert not ticket.answers
+    scheduler.replace()
+    assert [opened(), inference()] == await taken(scheduler, 2)
+
+
+def _is_inference(item: object) -> bool:
+    return isinstance(item, InferenceSubmitted)
