@@ -1,25 +1,37 @@
-"""Keeps unit tests unit tests, and every test off the network and out of usage statistics."""
+"""Keeps unit tests unit tests; one Ray cluster for all tests that are marked for it."""
 
 import os
+import socket
 import sys
-from typing import Any, NoReturn
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import uuid4
 
 import pytest
+import pytest_asyncio
 
-os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # read when Ray is imported
-os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["VLLM_NO_USAGE_STATS"] = "1"
+if TYPE_CHECKING:
+    from tests.integration.service import Serving
+
+os.environ |= {
+    "RAY_USAGE_STATS_ENABLED": "0",  # read when Ray is imported
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    # On a busy machine nothing is dead yet that has been silent for some seconds.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
+}
 
 _STARTS_CLUSTERS = ("ray", "vllm")
+
+
+class ClusterInUnitTest(BaseException):
+    """A test without the mark wants a Ray cluster; not an Exception, so that no product eats it."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let Serve be imported: its own use of pydantic warns."""
     config.addinivalue_line("filterwarnings", "ignore:Using extra keyword arguments on `Field`")
-
-
-class ClusterInUnitTest(BaseException):
-    """A test without the mark wants a Ray cluster; not an Exception, so that no product eats it."""
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +51,59 @@ def _no_cluster_unless_marked(
     if serve is not None:
         monkeypatch.setattr(serve, "start", refuse)
         monkeypatch.setattr(serve, "run", refuse)
+
+
+# Ray is imported in the fixtures: tests without a cluster should not wait for it.
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A Ray cluster of our own, with CPUs to reserve rather than to use."""
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=16,
+        include_dashboard=False,
+        object_store_memory=200 * 2**20,
+        namespace=f"tests-{uuid4().hex[:8]}",
+        log_to_driver=False,
+        _system_config={"prestart_worker_first_driver": False, "enable_worker_prestart": False},
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def serving(
+    cluster: None, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator["Serving"]:
+    """Serve, empty; at the end nothing of what it was given may be left."""
+    from ray import serve
+
+    from justitia_ray.serve.scheduler_actor import end_scheduler
+    from tests.eventually import eventually
+    from tests.integration.service import Serving, processes_in
+
+    port = _free_port()
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    serving = Serving(
+        client=serve.context._get_global_client(),
+        base_url=f"http://127.0.0.1:{port}",
+        directory=tmp_path_factory.mktemp("serving"),
+        namespace=f"tests-{uuid4().hex[:8]}",
+    )
+    yield serving
+    configs = [service.config for service in serving.services.values()]
+    serve.shutdown()
+    for config in configs:
+        end_scheduler(config)
+    await eventually(
+        lambda: not processes_in(serving.directory), "no Redis server or engine of ours is left", 15
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -3,17 +3,13 @@
 import asyncio
 import inspect
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
-
-T = TypeVar("T")
+from collections.abc import Callable
+from typing import Any
 
 _POLL_S = 0.02
 
 
-async def eventually(
-    condition: Callable[[], T | Awaitable[T]], what: str, within_s: float = 10.0
-) -> T:
+async def eventually(condition: Callable[[], Any], what: str, within_s: float = 10.0) -> Any:
     """Return the first true answer of `condition`; a test fails if there is none in time.
 
     Args:

@@ -63,7 +63,7 @@ class Dispatcher:
             on_application_ended: Told of every application opened here, once it is over.
             on_new_epoch: Run when another scheduler has taken office.
             max_outstanding: More inferences at once are refused.
-            submit_interval_s: How long submissions are gathered after the first.
+            submit_interval_s: Least time from one batch of submissions to the next.
         """
         self.ingress_id = f"ingress-{uuid.uuid4().hex[:12]}"
         self._scheduler = scheduler
@@ -216,9 +216,12 @@ class Dispatcher:
         self._has_unsent.set()
 
     async def _keep_submitting(self) -> None:
+        """Send at once what comes after a pause; while a batch is out, the next one gathers."""
+        sent_at = 0.0
         while True:
             await self._has_unsent.wait()
-            await asyncio.sleep(self._submit_interval_s)
+            await asyncio.sleep(sent_at + self._submit_interval_s - time.monotonic())
+            sent_at = time.monotonic()
             self._has_unsent.clear()
             batch, self._unsent = self._unsent, []
             epoch = self._epoch

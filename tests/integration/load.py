@@ -47,7 +47,7 @@ async def every_seat_taken(
     service: Service, http: httpx.AsyncClient, seats: int = SEATS
 ) -> AsyncIterator[None]:
     """Let nothing else run inside the block: one call with many choices holds each replica."""
-    await service.until_idle()
+    await service.until(lambda s: s["in_flight"] == 0, "every seat is free")
     body = completion(max_tokens=8_000, n=seats)
     calls = [
         asyncio.create_task(http.post(COMPLETIONS, json=body)) for _ in range(service.replicas)

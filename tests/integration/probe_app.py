@@ -39,5 +39,5 @@ def build(args: dict[str, Any]) -> Application:
 
     Serve calls this in a process of its own, so nothing else sees the exchange.
     """
-    app.Replica = ProbedReplica  # type: ignore[misc]
+    app.Replica = ProbedReplica  # type: ignore[attr-defined]
     return app.build(args)

@@ -1,12 +1,12 @@
 """Applications deployed on the test cluster, as operators do: by configuration."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil  # type: ignore[import-untyped]
 import ray
 from ray import serve
 from ray.actor import ActorHandle
@@ -82,8 +82,11 @@ class Serving:
             "scheduler": _SCHEDULER | {"namespace": self.namespace} | (scheduler or {}),
             "ingress": ingress or {},
         }
-        service = Service(self, name, import_path, replicas, user_config or {}, args)
-        self.services[name] = service
+        return self.add(Service(self, name, import_path, replicas, user_config or {}, args))
+
+    def add(self, service: "Service") -> "Service":
+        """Take note of an application, to end its scheduler when the tests are over."""
+        self.services[service.name] = service
         return service
 
     def apply(self) -> None:
@@ -113,7 +116,7 @@ class Service:
         """Where it is mounted."""
         return f"{self.serving.base_url}/{self.name}"
 
-    async def deploy(self) -> None:
+    async def deploy(self, within_s: float = _DEPLOYED_WITHIN_S) -> None:
         """Deploy it, or what changed of it, and wait until all its replicas pull."""
         self.serving.deployed[self.name] = {
             "name": self.name,
@@ -135,7 +138,7 @@ class Service:
             ],
         }
         self.serving.apply()
-        await eventually(self._runs, f"{self.name} runs", _DEPLOYED_WITHIN_S)
+        await eventually(self._runs, f"{self.name} runs", within_s)
 
     async def _runs(self) -> bool:
         application = serve.status().applications.get(self.name)
@@ -227,15 +230,25 @@ def is_idle(status: Json) -> bool:
 
 
 def redis_processes(directory: Path) -> list[int]:
-    """Return the Redis servers whose working directory is under this one."""
-    found = []
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit():
-            try:
-                command = (process / "cmdline").read_bytes().decode(errors="replace")
-                where = os.readlink(process / "cwd")
-            except OSError:
-                continue  # it has ended, or is not ours
-            if "redis-server" in command and Path(where).is_relative_to(directory):
-                found.append(int(process.name))
-    return found
+    """Return the Redis servers that keep their data under this directory."""
+    return [
+        process.pid
+        for process in psutil.process_iter(["name", "cwd"])
+        if process.info["name"] == "redis-server"
+        and process.info["cwd"] is not None
+        and Path(process.info["cwd"]).is_relative_to(directory)
+    ]
+
+
+def engine_processes() -> list[psutil.Process]:
+    """Return vLLM's processes among those that this one has started, directly or not."""
+    return [
+        process
+        for process in psutil.Process().children(recursive=True)
+        if process.name().startswith("VLLM::")
+    ]
+
+
+def processes_in(directory: Path) -> list[int]:
+    """Return the processes that must be gone once everything is ended."""
+    return redis_processes(directory) + [process.pid for process in engine_processes()]

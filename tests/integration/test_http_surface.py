@@ -136,7 +136,9 @@ async def test_path_that_is_not_served_answers_in_openai_form(
 @pytest.mark.parametrize("header", ["x-justitia-application", "x-justitia-class"])
 async def test_name_of_another_form_is_refused(http: httpx.AsyncClient, header: str) -> None:
     """Names become keys, metric labels and log fields."""
-    answer = await http.post(CHAT, json=chat(), headers={header: "spaces and ünicode".encode()})
+    answer = await http.post(
+        CHAT, json=chat(), headers={header.encode(): "ünicode and spaces".encode()}
+    )
 
     assert (400, "BadRequestError") == (answer.status_code, answer.json()["error"]["type"])
 

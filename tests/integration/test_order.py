@@ -48,7 +48,7 @@ async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> R
     for i, weight in enumerate(weights):
         body = {"application_class": prefix, "application_id": f"{prefix}-{i}", "weight": weight}
         names.append((await http.post("/v1/applications", json=body)).json()["application_id"])
-    calls = {}
+    calls: dict[tuple[str, int], Any] = {}
     async with every_seat_taken(service, http, seats=1):
         for wave in range(_WAVES):
             calls |= await submit_wave(service, names, wave)

@@ -1,0 +1,42 @@
+"""The application as it is, with a Replica that tells what its vLLM was sent.
+
+Named by `import_path` in place of `justitia_ray.serve.app:build`.
+"""
+
+from typing import Any
+
+from ray.serve import Application
+
+from justitia_ray.serve import app
+from justitia_ray.serve.replica import Replica
+from justitia_ray.serve.vllm_engine import VllmEngine
+
+
+class WatchedReplica(Replica):
+    """A Replica that keeps the priority of each request that went to vLLM's engine process."""
+
+    def watch_priorities(self) -> None:
+        """Begin, or begin again."""
+        assert isinstance(self._engine, VllmEngine)
+        core = self._engine._llm.engine_core
+        send = type(core).add_request_async
+        self._priorities: list[int] = []
+
+        async def watched(request: Any) -> None:
+            self._priorities.append(request.priority)
+            await send(core, request)
+
+        core.add_request_async = watched
+
+    def priorities(self) -> list[int]:
+        """Return what was sent since."""
+        return self._priorities
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Return the application of `justitia_ray.serve.app:build` around that Replica.
+
+    Serve calls this in a process of its own, so nothing else sees the exchange.
+    """
+    app.Replica = WatchedReplica  # type: ignore[attr-defined]
+    return app.build(args)

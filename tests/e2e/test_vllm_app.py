@@ -1,0 +1,152 @@
+"""The shipped CPU configuration on one real vLLM engine, from HTTP to the engine's processes."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+import yaml
+
+from justitia_ray.core.policies.justitia import rank_preserving_integer
+from tests.eventually import eventually
+from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
+from tests.integration.load import OpenStream, leave
+from tests.integration.service import Service, Serving, engine_processes
+
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
+
+_CONFIGURATION = Path(__file__).parents[2] / "deployments" / "local-cpu.yaml"
+_SOON_S = 2.0
+"""The protocol promises one second; the other one is for asking, on a busy machine."""
+_REPLACED_WITHIN_S = 240.0
+"""An engine starts in 27 s on two cores that nobody else uses."""
+_LONG = completion("one two three", max_tokens=1_900)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def service(serving: Serving) -> Service:
+    """The application of the shipped file, with one engine, its files in the tests' directory."""
+    (application,) = yaml.safe_load(_CONFIGURATION.read_text())["applications"]
+    args: dict[str, Any] = application["args"]
+    args["name"] = "real"
+    args["model"]["cache_dir"] = str(serving.directory / "models")
+    args["store"] = {"data_dir": str(serving.directory / "redis")}
+    args["scheduler"] |= {"namespace": serving.namespace}
+    service = serving.add(Service(serving, "real", "tests.e2e.probe_app:build", 1, {}, args))
+    await service.deploy(_REPLACED_WITHIN_S)
+    return service
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def http(service: Service) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of it."""
+    async with httpx.AsyncClient(base_url=service.url, timeout=_REPLACED_WITHIN_S) as client:
+        yield client
+
+
+async def kv_is_held(service: Service) -> bool:
+    """Return whether the engine's own gauge says that KV is held."""
+    (replica_id,) = await service.pulling()
+    stats = await service.probe(replica_id, "record_autoscaling_stats")
+    return bool(stats["busy_kv_tokens"])
+
+
+async def kv_is_free(service: Service) -> bool:
+    """Return whether it says that none is."""
+    return not await kv_is_held(service)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [(CHAT, chat("a b c", 20)), (COMPLETIONS, completion("a b c", 20))]
+)
+async def test_stream_brings_the_unary_answer_and_its_usage(
+    service: Service, http: httpx.AsyncClient, path: str, body: dict[str, Any]
+) -> None:
+    """The bytes are vLLM's: nothing is lost or added on the way."""
+    body = body | {"temperature": 0, "ignore_eos": True}
+    whole = (await http.post(path, json=body)).json()
+    options = {"stream": True, "stream_options": {"include_usage": True}}
+    async with http.stream("POST", path, json=body | options) as stream:
+        events = [line.removeprefix("data: ") async for line in stream.aiter_lines() if line]
+    chunks = [json.loads(event) for event in events[:-1]]
+    pieces = [choice for chunk in chunks for choice in chunk["choices"]]
+
+    assert "[DONE]" == events[-1]
+    assert 20 == whole["usage"]["completion_tokens"]
+    assert whole["usage"]["total_tokens"] == chunks[-1]["usage"]["total_tokens"]
+    if path == CHAT:
+        text = "".join(piece["delta"].get("content") or "" for piece in pieces)
+        assert whole["choices"][0]["message"]["content"] == text
+    else:
+        assert whole["choices"][0]["text"] == "".join(piece["text"] for piece in pieces)
+    await service.until_idle()
+
+
+async def test_openai_client_is_answered(service: Service) -> None:
+    """It checks the form of what comes back."""
+    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
+        answer = await client.chat.completions.create(
+            model="tiny-llama", messages=[{"role": "user", "content": "a"}], max_tokens=3
+        )
+
+    assert answer.usage is not None
+    assert 3 >= answer.usage.completion_tokens >= 1
+    await service.until_idle()
+
+
+async def test_engine_is_given_the_rank_of_the_tag_and_not_the_callers_priority(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    """Inside the engine the order must be the same, whatever a caller asks for."""
+    (replica_id,) = await service.pulling()
+    await service.probe(replica_id, "watch_priorities")
+    opening = {"application_class": "c", "application_id": "ranked", "weight": 3}
+    tag = (await http.post("/v1/applications", json=opening)).json()["virtual_finish_time"]
+    headers = {"x-justitia-application": "ranked"}
+    answer = await http.post(COMPLETIONS, json=completion(priority=-1), headers=headers)
+    await http.post("/v1/applications/ranked/close")
+
+    assert 200 == answer.status_code
+    assert [rank_preserving_integer(tag)] == await service.probe(replica_id, "priorities")
+    await service.until_idle()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_disconnect_frees_kv(service: Service, http: httpx.AsyncClient, stream: bool) -> None:
+    """A caller that has gone must not keep others waiting until its last token."""
+    call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG | {"stream": stream}))
+    await eventually(lambda: kv_is_held(service), "it holds KV")
+    await leave([call])
+
+    await eventually(lambda: kv_is_free(service), "KV is free", _SOON_S)
+    await service.until_idle(_SOON_S)
+
+
+async def test_killed_engine_is_an_error_and_unary_calls_run_on_its_successor(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    """Left alone, vLLM ends such streams with status 200 and [DONE]."""
+    (before,) = await service.pulling()
+    stream = OpenStream(http, _LONG)
+    await eventually(stream.has_begun, "the stream has begun")
+    call = asyncio.create_task(http.post(COMPLETIONS, json=completion(max_tokens=500)))
+    await service.until(lambda s: s["in_flight"] == 2, "both run")
+    killed = engine_processes()
+    for process in killed:
+        if process.name() == "VLLM::EngineCore":
+            process.kill()
+    last = await stream.end()
+    answer = await call
+
+    assert "engine_error" == json.loads(last)["error"]["code"]
+    assert "[DONE]" not in stream.events
+    assert (200, 500) == (answer.status_code, answer.json()["usage"]["completion_tokens"])
+    (after,) = await service.pulling()
+    assert before != after
+    assert not [process for process in killed if process.is_running()]
+    await service.until_idle()
