@@ -30,6 +30,7 @@ from justitia_ray.protocol.messages import (
     Submission,
 )
 from justitia_ray.serve.kv_meter import KvMeter
+from justitia_ray.serve.steady_clock import SteadyClock
 from justitia_ray.store.scheduler_store import SchedulerStore, StaleEpoch
 from justitia_ray.units import ApplicationId, Epoch, IngressId, ReplicaId, RequestId, Seconds
 
@@ -112,7 +113,7 @@ class SchedulerService:
         self._kv_meter = KvMeter()
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._started_at = time.time() - time.monotonic()
+        self._clock = SteadyClock()
         self._called_at = time.monotonic()
         self._degraded: str | None = None
         self._save_everything = True
@@ -157,6 +158,7 @@ class SchedulerService:
         self._in_office.set()
         self._arm_timer()
         self._tasks = [
+            asyncio.create_task(self._clock.keep_beating()),
             asyncio.create_task(self._keep_saving()),
             asyncio.create_task(self._notice_abandonment()),
         ]
@@ -364,8 +366,7 @@ class SchedulerService:
         await self._in_office.wait()
 
     def _now(self) -> Seconds:
-        """Wall-clock time at the start plus monotonic time since: comparable across restarts."""
-        return self._started_at + time.monotonic()
+        return self._clock.now()
 
     def _apply(self, event: ev.Event, quiet: _Line | None = None) -> None:
         """Handle an event and carry out what follows; `quiet` is read by the caller itself."""
