@@ -3,12 +3,11 @@
 import asyncio
 import logging
 import os
-import time
 from typing import Any
 
 import ray
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayError
 
 from justitia_ray import __version__
 from justitia_ray.config import AppConfig, parse_app_config
@@ -181,10 +180,9 @@ def end_scheduler(config: AppConfig, timeout_s: float = 30.0) -> bool:
         scheduler = ray.get_actor(config.scheduler_name, namespace=config.scheduler.namespace)
     except ValueError:
         return False
-    deadline = time.monotonic() + timeout_s
     try:
-        ray.get(scheduler.retire.remote(), timeout=max(0.1, deadline - time.monotonic()))
-    except (RayActorError, ray.exceptions.GetTimeoutError) as error:
+        ray.get(scheduler.retire.remote(), timeout=timeout_s)
+    except RayError as error:
         logger.warning("scheduler.killed_unsaved %s", error)
     ray.kill(scheduler, no_restart=True)
     return True
