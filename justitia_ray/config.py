@@ -62,6 +62,8 @@ class ReplicaSection(_Section):
 
     report_interval_s: Positive = 0.25
     """How often running inferences are metered: V moves that often at least."""
+    pull_interval_s: Annotated[float, Field(ge=0)] = 0.01
+    """Ends of inferences are gathered over this time after a pull: one costs about 2 ms of CPU."""
     heartbeat_s: Positive = 1.0
     """Longest pull while nothing runs."""
     chunk_interval_s: Annotated[float, Field(ge=0)] = 0.03
@@ -131,8 +133,8 @@ class IngressSection(_Section):
     max_body_bytes: Annotated[int, Field(gt=0)] = 16 * 2**20
     keepalive_s: Positive = 15.0
     """A waiting stream gets an SSE comment so often, so that proxies keep it."""
-    submit_interval_s: Annotated[float, Field(ge=0)] = 0.001
-    """Submissions are joined over this time after the first: batches cost, items do not."""
+    submit_interval_s: Annotated[float, Field(ge=0)] = 0.0
+    """Submissions are joined over this time, and while a batch is on its way in any case."""
     retry_linger_s: Annotated[float, Field(ge=0)] = 10.0
     """A request with an `Idempotency-Key` goes on for so long after its connection is gone."""
     retry_kept_s: Annotated[float, Field(ge=0)] = 60.0

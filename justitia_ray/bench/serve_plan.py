@@ -50,7 +50,7 @@ def fake_plan(repeats: int, *, quick: bool) -> Plan:
         saturating_unary=Shape(False, (64, 192), (64, 128)),
         saturating_stream=Shape(True, (64, 192), (64, 128)),
         saturating_callers=112,
-        saturating_calls=336 if quick else 448,
+        saturating_calls=448 if quick else 672,
     )
 
 
@@ -73,5 +73,5 @@ def vllm_plan(repeats: int, *, quick: bool) -> Plan:
         saturating_unary=Shape(False, (64, 192), (64, 128)),
         saturating_stream=Shape(True, (64, 192), (64, 128)),
         saturating_callers=64,
-        saturating_calls=256 if quick else 640,
+        saturating_calls=320 if quick else 640,
     )

@@ -39,6 +39,10 @@ class Ticket:
 
     item: InferenceSubmitted
     submitted_at: Seconds
+    opening: ApplicationArrived | None = None
+    """Its application, if it was opened for it."""
+    is_last: bool = False
+    """Its application takes no more inferences."""
     answers: deque[Grant | Refuse] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     lease_id: LeaseId | None = None
@@ -132,12 +136,19 @@ class Dispatcher:
 
     # --- inferences
 
-    def submit(self, item: InferenceSubmitted, opening: ApplicationArrived | None = None) -> Ticket:
+    def submit(
+        self,
+        item: InferenceSubmitted,
+        opening: ApplicationArrived | None = None,
+        *,
+        is_last: bool = False,
+    ) -> Ticket:
         """Let an inference wait.
 
         Args:
             item: The inference.
             opening: Its application, if that is to be opened in the same message.
+            is_last: Its application takes no more inferences, and ends with this one.
 
         Raises:
             QueueFull: If too many are outstanding here.
@@ -146,12 +157,8 @@ class Dispatcher:
             raise QueueFull(
                 f"{self._max_outstanding} inferences are outstanding at this ingress", 5.0
             )
-        ticket = Ticket(item, time.monotonic())
-        self._tickets[item.request_id] = ticket
-        if opening is not None:
-            self._open[opening.application_id] = opening
-            self._send(opening)
-        self._send(item)
+        ticket = Ticket(item, time.monotonic(), opening, is_last)
+        self._send_ticket(ticket)
         return ticket
 
     async def next_grant(self, ticket: Ticket) -> Grant:
@@ -203,11 +210,19 @@ class Dispatcher:
             age_s=time.monotonic() - ticket.submitted_at,
             lease_id=None,
         )
+        if ticket.opening is None:
+            ticket.opening = self._open.get(ticket.item.application_id)
+        self._send_ticket(ticket)
+
+    def _send_ticket(self, ticket: Ticket) -> None:
+        """Send an inference between the opening and the closing of its application."""
         self._tickets[ticket.item.request_id] = ticket
-        opening = self._open.get(ticket.item.application_id)
-        if opening is not None:
-            self._send(opening)
+        if ticket.opening is not None:
+            self._open[ticket.opening.application_id] = ticket.opening
+            self._send(ticket.opening)
         self._send(ticket.item)
+        if ticket.is_last:
+            self.close_application(ticket.item.application_id)
 
     # --- talking
 

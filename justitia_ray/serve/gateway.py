@@ -105,7 +105,7 @@ class Gateway:
         Raises:
             JustitiaError: If it cannot run; `protocol.status` has the answer to it.
         """
-        ticket, closes = await self._submit(headers, body)
+        ticket = await self._submit(headers, body)
         payload = json.dumps(body.fields).encode()
         try:
             for _ in range(self._config.ingress.attempts):
@@ -119,7 +119,7 @@ class Gateway:
                     return answer
             raise EngineError(f"gave up after {self._config.ingress.attempts} attempts")
         finally:
-            self._leave(ticket, closes=closes)
+            self._dispatcher.cancel(ticket)  # nothing, if it has ended
 
     async def stream(
         self, path: str, headers: Mapping[str, str], body: InferenceBody
@@ -132,7 +132,7 @@ class Gateway:
         Raises:
             JustitiaError: If it cannot run, before anything was yielded.
         """
-        ticket, closes = await self._submit(headers, body)
+        ticket = await self._submit(headers, body)
         payload = json.dumps(body.fields).encode()
         try:
             for _ in range(self._config.ingress.attempts):
@@ -154,7 +154,7 @@ class Gateway:
                     return
             raise EngineError(f"gave up after {self._config.ingress.attempts} attempts")
         finally:
-            self._leave(ticket, closes=closes)
+            self._dispatcher.cancel(ticket)  # nothing, if it has ended
 
     async def answer(
         self, path: str, headers: Mapping[str, str], body: InferenceBody
@@ -179,8 +179,8 @@ class Gateway:
 
     # --- inside
 
-    async def _submit(self, headers: Mapping[str, str], body: InferenceBody) -> tuple[Ticket, bool]:
-        """Let an inference wait; return its ticket and whether it is all of its application."""
+    async def _submit(self, headers: Mapping[str, str], body: InferenceBody) -> Ticket:
+        """Let an inference wait; one that names no application is all of its own."""
         size = await self._counter.size(body)
         most = output_bound(body, size.longest_tokens, self.max_model_len)
         choices = size.prompts * body.n
@@ -216,7 +216,8 @@ class Gateway:
             max_output_tokens=most * choices,
             choices=choices,
         )
-        return self._dispatcher.submit(item, opening), APPLICATION_HEADER not in headers
+        is_last = APPLICATION_HEADER not in headers
+        return self._dispatcher.submit(item, opening, is_last=is_last)
 
     def _arrival(self, opening: Opening, estimate: Estimate) -> ApplicationArrived:
         application_id = opening.application_id
@@ -249,11 +250,6 @@ class Gateway:
             type(error).__name__,
         )
         await self._dispatcher.refuse(ticket, grant, replica_gone=gone)
-
-    def _leave(self, ticket: Ticket, *, closes: bool) -> None:
-        self._dispatcher.cancel(ticket)  # nothing, if the inference has ended
-        if closes:
-            self._dispatcher.close_application(ticket.item.application_id)
 
 
 def _cut_event(error: Exception) -> bytes:

@@ -68,9 +68,9 @@ class LeaseDesk:
         """Set when a report is worth making before its time."""
 
     @property
-    def running(self) -> int:
-        """Leases whose payload is here."""
-        return sum(lease.state is HeldState.RUNNING for lease in self._held.values())
+    def held(self) -> int:
+        """Leases armed or running."""
+        return len(self._held)
 
     def read(self, messages: Iterable[ReplicaMessage]) -> None:
         """Take in what the scheduler says."""
@@ -91,7 +91,6 @@ class LeaseDesk:
         lease = await self._find(lease_id)
         lease.state = HeldState.RUNNING
         lease.task = asyncio.current_task()
-        self.news.set()
         try:
             yield lease
         except EngineError:

@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import logging
 import os
+import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
@@ -25,9 +26,9 @@ from justitia_ray.serve.scheduler_actor import get_current_scheduler
 
 logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
 
-_GATHER_S = 0.002
-"""News are gathered for so long before a report: a pull costs the scheduler about 1 ms."""
 _RETRY_S = 0.2
+_REJOIN_S = 5.0
+"""Serve stops a replica that is to leave within 2 s after its last call."""
 _LAST_WORDS_S = 2.0
 """How long the callers of a dead engine have to hear of it before the process leaves."""
 
@@ -53,6 +54,7 @@ class Replica:
         self._numbers = itertools.count(1)
         self._cursor = Cursor()
         self._draining = False
+        self._unused_since: float | None = None
         self._backlog_kv_tokens = 0
         self._puller = asyncio.get_running_loop().create_task(self._keep_pulling())
 
@@ -142,24 +144,26 @@ class Replica:
     async def _keep_pulling(self) -> None:
         """Report and ask for work for ever; a newer pull releases the one before it."""
         pulls: set[asyncio.Task[bool]] = set()
+        section = self._config.replica
+        loop = asyncio.get_running_loop()
         while True:
+            pulled_at = loop.time()
             pull = asyncio.create_task(self._pull())
             pulls.add(pull)
             pull.add_done_callback(pulls.discard)
             news = asyncio.create_task(self._desk.news.wait())
-            section = self._config.replica
             try:
                 await asyncio.wait(
                     [pull, news],
-                    timeout=section.report_interval_s if self._desk.running else None,
+                    timeout=section.report_interval_s if self._desk.held else None,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
             finally:
                 news.cancel()
-            if pull.done() and not pull.result():
+            if not pull.done():
+                await asyncio.sleep(max(0.0, pulled_at + section.pull_interval_s - loop.time()))
+            elif not pull.result():
                 await asyncio.sleep(_RETRY_S)
-            else:
-                await asyncio.sleep(_GATHER_S)
             self._notice_dead_engine()
 
     async def _pull(self) -> bool:
@@ -193,7 +197,25 @@ class Replica:
             self._desk.confirm(finished)
             self._desk.read(self._cursor.fresh(mail.messages))
             self._backlog_kv_tokens = mail.backlog_kv_tokens
+            await self._rejoin_if_unused(mail.draining)
         return True
+
+    async def _rejoin_if_unused(self, told_to_drain: bool) -> None:
+        """Begin anew if this replica is taken for one that leaves, and Serve lets it be.
+
+        An ingress reports a replica gone that Serve has not told it of in time. Serve stops one
+        that really leaves as soon as nothing runs on it.
+        """
+        now = time.monotonic()
+        if not told_to_drain or self._draining or self._desk.held:
+            self._unused_since = None
+        elif self._unused_since is None:
+            self._unused_since = now
+        elif now - self._unused_since >= _REJOIN_S:
+            self._unused_since = None
+            logger.warning("replica.rejoins")
+            with suppress(RayError):
+                await self._scheduler.leave.remote(self._replica_id)
 
     def _take_epoch(self, epoch: int) -> None:
         """Report to a new scheduler from the start; one of a lower epoch is not listened to."""

@@ -32,12 +32,21 @@ from justitia_ray.protocol.messages import (
 from justitia_ray.serve.kv_meter import KvMeter
 from justitia_ray.serve.steady_clock import SteadyClock
 from justitia_ray.store.scheduler_store import SchedulerStore, StaleEpoch
-from justitia_ray.units import ApplicationId, Epoch, IngressId, ReplicaId, RequestId, Seconds
+from justitia_ray.units import (
+    ApplicationId,
+    Epoch,
+    IngressId,
+    LeaseId,
+    ReplicaId,
+    RequestId,
+    Seconds,
+)
 
 logger = logging.getLogger(__name__)
 
 LONG_POLL_S = 20.0
 _STORE_RETRY_S = 0.5
+_NO_HURRY_S = 0.25
 
 
 class _Line(Mailbox[Any]):
@@ -54,6 +63,8 @@ class _Line(Mailbox[Any]):
         self._last = last
         self.number = 0
         """Of the last pull taken."""
+        self.ended: frozenset[LeaseId] = frozenset()
+        """Leases whose end that pull has reported; the next one may say so again."""
         self._bell: asyncio.Event | None = None
 
     @property
@@ -293,6 +304,8 @@ class SchedulerService:
         if pull.number <= line.number:
             return ReplicaMail(NOT_TAKEN)
         line.number = pull.number
+        news = tuple(end for end in pull.finished if end.lease_id not in line.ended)
+        line.ended = frozenset(end.lease_id for end in pull.finished)
         line.unread(pull.ack)
         self._kv_meter.report(
             pull.replica_id,
@@ -307,7 +320,7 @@ class SchedulerService:
                 pull.capacity,
                 pull.free_kv_tokens,
                 pull.progress,
-                pull.finished,
+                news,
                 pull.draining,
             )
         )
@@ -376,9 +389,10 @@ class SchedulerService:
                 self._post_to_replica(action.replica_id, action)
             elif isinstance(action, Abort):
                 self._post_to_replica(action.replica_id, action)
+            elif isinstance(action, EndApplication):
+                application_ended(logger, action)
+                self._post_to_ingress(action.ingress_id, action)
             else:
-                if isinstance(action, EndApplication):
-                    application_ended(logger, action)
                 self._post_to_ingress(action.ingress_id, action)
         for line in self._rung.values():
             if line is not quiet:
@@ -391,7 +405,11 @@ class SchedulerService:
         if ingress_id in self._core.state.ingresses:
             line = self._ingress_line(ingress_id)
             line.put(message)
-            self._rung[id(line)] = line
+            if isinstance(message, EndApplication):
+                # Nobody waits for it: many of them may share one answer.
+                asyncio.get_running_loop().call_later(_NO_HURRY_S, line.ring)
+            else:
+                self._rung[id(line)] = line
 
     def _post_to_replica(self, replica_id: ReplicaId, message: ReplicaMessage) -> None:
         line = self._replicas.get(replica_id)

@@ -45,7 +45,7 @@ async def service(serving: Serving) -> Service:
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(service: Service) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of it."""
-    async with httpx.AsyncClient(base_url=service.url, timeout=_REPLACED_WITHIN_S) as client:
+    async with service.http(_REPLACED_WITHIN_S) as client:
         yield client
 
 

@@ -162,9 +162,10 @@ class Service:
         """Return a handle of one of its deployments."""
         return serve.get_deployment_handle(deployment, self.name)
 
-    def http(self) -> httpx.AsyncClient:
-        """Return an HTTP client of it, to be entered."""
-        return httpx.AsyncClient(base_url=self.url, timeout=60.0)
+    def http(self, timeout_s: float = 60.0) -> httpx.AsyncClient:
+        """Return an HTTP client of it, to be entered; it opens as many connections as it takes."""
+        limits = httpx.Limits(max_connections=None)
+        return httpx.AsyncClient(base_url=self.url, timeout=timeout_s, limits=limits)
 
     def scheduler(self) -> ActorHandle:
         """Return its scheduler actor."""

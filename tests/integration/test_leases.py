@@ -13,6 +13,7 @@ from justitia_ray.core.actions import Grant
 from justitia_ray.core.events import ApplicationArrived, InferenceCancelled, InferenceSubmitted
 from justitia_ray.errors import ReplicaGone, UnknownLease
 from justitia_ray.protocol.messages import IngressMail
+from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion, encoded
 from tests.integration.service import Service
 
@@ -131,7 +132,24 @@ async def test_abandoned_long_poll_does_not_eat_grants(raw: RawIngress) -> None:
     await abandoned
 
 
-async def test_call_to_a_replica_that_is_gone_fails_at_once(service: Service) -> None:
+async def test_replica_that_is_wrongly_reported_gone_is_leased_again(
+    raw: RawIngress, service: Service
+) -> None:
+    """An ingress to which Serve has not yet told of a new replica does so; it would stay unused."""
+    before = await service.pulling()
+    (grant,) = grants(await raw.submit())
+    await raw.scheduler.refuse_lease.remote(
+        grant.request_id, grant.lease_id, grant.replica_id, True
+    )
+    assert grant.replica_id not in await service.pulling()
+
+    async def is_back() -> bool:
+        return before == await service.pulling()
+
+    await eventually(is_back, "it is leased again", 20.0)
+
+
+async def test_call_to_a_replica_that_is_gone_fails(service: Service) -> None:
     """With Serve's public routing alone such a call is tried again for ever."""
     handle = service.handle("Replica").options(session_id="nobody")
     with pytest.raises(ReplicaGone):

@@ -12,6 +12,7 @@ from justitia_ray.core.events import LeaseFinished, LeaseProgress
 from justitia_ray.errors import EngineError, UnknownLease
 from justitia_ray.serve.engine import Engine, Progress
 from justitia_ray.serve.lease_desk import LeaseDesk
+from tests.eventually import eventually
 
 _PROMPT, _OUTPUT = 5, 3
 
@@ -82,8 +83,14 @@ def begin(desk: LeaseDesk, lease_id: str = "1-1") -> "asyncio.Task[Any]":
 async def begun(desk: LeaseDesk, lease_id: str = "1-1") -> "asyncio.Task[Any]":
     """Begin a payload and return once it runs."""
     task = begin(desk, lease_id)
-    await desk.news.wait()
+    await eventually(lambda: lease_id in running_in(desk), "it runs")
     return task
+
+
+def running_in(desk: LeaseDesk) -> list[str]:
+    """Return the leases that the desk reports as running."""
+    progress, _ = desk.report()
+    return [lease.lease_id for lease in progress if lease.running]
 
 
 async def test_armed_lease_runs_its_payload_and_its_end_is_reported(
@@ -125,7 +132,7 @@ async def test_second_payload_of_a_running_lease_is_refused(desk: LeaseDesk) -> 
     with pytest.raises(UnknownLease):
         await run(desk)
 
-    assert 1 == desk.running
+    assert ["1-1"] == running_in(desk)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

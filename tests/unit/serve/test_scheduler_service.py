@@ -218,6 +218,20 @@ async def test_pull_that_was_overtaken_is_not_taken(office: Office) -> None:
     assert 1 == (await service.status())["in_flight"]
 
 
+async def test_end_that_is_reported_again_is_no_late_report(office: Office) -> None:
+    """Replicas repeat an end until it is confirmed; the count is of leases given up too soon."""
+    service = await office.start()
+    await service.pull(pull(1))
+    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    (grant,) = granted(await service.pull(pull(2)))
+    end = LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED)
+    await service.pull(pull(4, finished=(end,)))  # the third was overtaken
+    await service.pull(pull(5, finished=(end,)))
+
+    status = await service.status()
+    assert (0, 0, 1) == (status["in_flight"], status["late_reports"], status["grants"])
+
+
 async def test_replica_that_comes_back_is_sent_its_leases(office: Office) -> None:
     """Its line was dropped while it was silent; new numbers must not look read to it."""
     service = await office.start(replica_timeout_s=0.05)
