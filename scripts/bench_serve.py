@@ -85,14 +85,19 @@ def main() -> int:
             repeats = options.repeats or (2 if options.quick else 5)
             plan = setting.plan(repeats, quick=options.quick)
             results[engine] = run_engine(engine, setting, plan, options.seed)
+            if options.json is not None:  # after each engine: the next may fail
+                write(options.json, results)
     except JustitiaError as error:
         print(f"scripts/bench_serve: {error}", file=sys.stderr)
         return 1
-    if options.json is not None:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        print(f"JSON: {options.json}")
     return 0
+
+
+def write(file: Path, results: Mapping[str, Any]) -> None:
+    """Write all that was measured so far."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    print(f"JSON: {file}")
 
 
 def run_engine(engine: str, setting: Setting, plan: Plan, seed: int) -> Mapping[str, Any]:

@@ -28,7 +28,7 @@ GAP_SCALE = 0.3  # tool time passes faster, as tokens do on a tiny model
 MAX_OUTPUT_TOKENS = 600  # the model's context is 2,048 tokens; three of 100 outputs are longer
 TENANTS = ("team-a", "team-b", "team-c")
 MIX = {"KBQAV": 0.5, "SC": 0.4, "MRS": 0.1}  # the paper's sizes: 72 % small, 26 % medium, 2 % large
-WARM_UP = {"KBQAV": 4, "SC": 3, "MRS": 2}
+WARM_UP = {"KBQAV": 4, "SC": 3, "MRS": 1}
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def main() -> int:
     options = parse_arguments()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     data_dir = options.data or (Path(d) if (d := os.environ.get("JUSTITIA_DATA")) else None)
-    count, rate = (42, 3.4) if options.quick else (72, 3.4)
+    count, rate = (40, 3.4) if options.quick else (72, 3.4)
     lengths = LengthPlan(
         seed=options.seed,
         length_scale=LENGTH_SCALE,
@@ -59,7 +59,7 @@ def main() -> int:
         for application in LoadPlan(
             lengths,
             count=size,
-            rate_per_s=1.0,
+            rate_per_s=4.0,
             seed=options.seed + 1000,
             mix={name: 1.0},
             data_dir=data_dir,
@@ -215,7 +215,7 @@ def report(
 def parse_arguments() -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="42 applications in place of 72")
+    parser.add_argument("--quick", action="store_true", help="40 applications in place of 72")
     # 3: its draws come closest to the mix above, at both sizes
     parser.add_argument("--seed", type=int, default=3, help="of the load (default 3)")
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
