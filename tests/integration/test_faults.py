@@ -45,6 +45,9 @@ async def fragile(fragile_service: Service) -> AsyncIterator[Service]:
     await eventually(is_whole, "all replicas pull", _REPLACED_WITHIN_S)
     yield fragile_service
     await fragile_service.until_idle()
+    if fragile_service.replicas != whole:
+        fragile_service.replicas = whole
+        await fragile_service.deploy()
     await eventually(is_whole, "all replicas pull again", _REPLACED_WITHIN_S)
 
 
