@@ -1,7 +1,7 @@
 """What can happen to the scheduler, as facts. All are frozen; sizes in tokens, times in seconds."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.units import (
@@ -88,9 +88,11 @@ class LeaseRefused:
     """The replica takes no calls any more: nothing else is leased to it."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseProgress:
-    """What a lease has used so far, over all its sequences."""
+class LeaseProgress(NamedTuple):
+    """What a lease has used so far, over all its sequences.
+
+    A tuple, because every pull carries one for each lease and a data class pickles slowly.
+    """
 
     lease_id: LeaseId
     prompt_tokens: Tokens
@@ -100,9 +102,8 @@ class LeaseProgress:
     """Its payload has reached the replica."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseFinished:
-    """The last word on a lease."""
+class LeaseFinished(NamedTuple):
+    """The last word on a lease; a tuple for the same reason."""
 
     lease_id: LeaseId
     prompt_tokens: Tokens

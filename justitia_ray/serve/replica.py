@@ -44,6 +44,8 @@ class Replica:
         Args:
             config: `AppConfig` as a dict.
         """
+        self._draining = False
+        self._puller: asyncio.Task[None] | None = None
         self._config: AppConfig = parse_app_config(config)
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
         self._engine: Engine = await build_engine(self._config)
@@ -53,7 +55,6 @@ class Replica:
         self._epoch = 0
         self._numbers = itertools.count(1)
         self._cursor = Cursor()
-        self._draining = False
         self._unused_since: float | None = None
         self._backlog_kv_tokens = 0
         self._puller = asyncio.get_running_loop().create_task(self._keep_pulling())
@@ -100,7 +101,7 @@ class Replica:
             EngineError: If either is dead.
         """
         self._engine.check()
-        if self._puller.done() and not self._draining:
+        if self._puller is not None and self._puller.done() and not self._draining:
             raise EngineError("the pull loop has ended")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
@@ -115,6 +116,8 @@ class Replica:
     async def __del__(self) -> None:
         """Serve calls this when nothing runs any more: leave the scheduler and stop the engine."""
         self._draining = True
+        if self._puller is None:  # shut down while its engine was loading: the process is to go
+            return
         self._puller.cancel()
         with suppress(asyncio.CancelledError, RayActorError):
             await self._puller
