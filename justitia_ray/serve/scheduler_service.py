@@ -5,20 +5,17 @@ awaits nothing, so every event is handled whole, and there are no locks.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from justitia_ray.config import AppConfig, SchedulingConfig, parse_scheduling_config
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, EndApplication, Grant
-from justitia_ray.core.snapshot import application_record, clock_record, restore
-from justitia_ray.errors import StoreError
+from justitia_ray.core.snapshot import restore
 from justitia_ray.observability.log_events import application_ended, log_event
-from justitia_ray.protocol.mailbox import Mailbox
 from justitia_ray.protocol.messages import (
     NOT_TAKEN,
     IngressMail,
@@ -30,13 +27,14 @@ from justitia_ray.protocol.messages import (
     Submission,
 )
 from justitia_ray.serve.kv_meter import KvMeter
+from justitia_ray.serve.line import Line
+from justitia_ray.serve.state_keeper import StateKeeper
 from justitia_ray.serve.steady_clock import SteadyClock
 from justitia_ray.store.scheduler_store import SchedulerStore, StaleEpoch
 from justitia_ray.units import (
     ApplicationId,
     Epoch,
     IngressId,
-    LeaseId,
     ReplicaId,
     RequestId,
     Seconds,
@@ -45,49 +43,7 @@ from justitia_ray.units import (
 logger = logging.getLogger(__name__)
 
 LONG_POLL_S = 20.0
-_STORE_RETRY_S = 0.5
 _NO_HURRY_S = 0.25
-
-
-class _Line(Mailbox[Any]):
-    """A mailbox with somebody waiting at it; a newer call releases the older one."""
-
-    def __init__(self, last: int) -> None:
-        """Begin empty.
-
-        Args:
-            last: No message gets this number or a lower one. A reader that was given up and comes
-                back has read so far in an earlier line, and would take lower ones for read.
-        """
-        super().__init__()
-        self._last = last
-        self.number = 0
-        """Of the last pull taken."""
-        self.ended: frozenset[LeaseId] = frozenset()
-        """Leases whose end that pull has reported; the next one may say so again."""
-        self._bell: asyncio.Event | None = None
-
-    @property
-    def last(self) -> int:
-        """Number of the last message put in."""
-        return self._last
-
-    def ring(self) -> None:
-        """Let the waiting call return."""
-        if self._bell is not None:
-            self._bell.set()
-
-    async def wait(self, timeout_s: Seconds) -> bool:
-        """Wait for a message; return whether no newer call has taken this one's place."""
-        self.ring()
-        bell = self._bell = asyncio.Event()
-        if not self:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(bell.wait(), timeout_s)
-        if self._bell is not bell:
-            return False
-        self._bell = None
-        return True
 
 
 class SchedulerService:
@@ -109,16 +65,15 @@ class SchedulerService:
             revive_store: Called in a thread when the store fails, to start it again if it is ours.
         """
         self._config = config
-        self._store = store
         self._stand_down = stand_down
-        self._revive_store = revive_store
+        self._keeper = StateKeeper(store, revive_store)
         self._settings = SchedulingConfig()
         self._core = SchedulerCore()
         self._epoch: Epoch = 0
         self._in_office = asyncio.Event()
-        self._ingresses: dict[IngressId, _Line] = {}
-        self._replicas: dict[ReplicaId, _Line] = {}
-        self._rung: dict[int, _Line] = {}
+        self._ingresses: dict[IngressId, Line] = {}
+        self._replicas: dict[ReplicaId, Line] = {}
+        self._rung: dict[int, Line] = {}
         self._last_dropped = 0
         """Highest number of a message in a line that was dropped."""
         self._kv_meter = KvMeter()
@@ -126,9 +81,6 @@ class SchedulerService:
         self._timer: asyncio.TimerHandle | None = None
         self._clock = SteadyClock()
         self._called_at = time.monotonic()
-        self._degraded: str | None = None
-        self._save_everything = True
-        self._saved_replicas: frozenset[ReplicaId] = frozenset()
         self._backlog: tuple[Seconds, int] = (0.0, 0)
 
     # --- office
@@ -138,14 +90,7 @@ class SchedulerService:
 
         Waits for Redis as long as it takes: without it the epoch is not known.
         """
-        while True:
-            try:
-                self._epoch = await self._store.take_office()
-                stored = await self._store.load()
-                break
-            except StoreError as error:
-                await self._store_failed(error)
-                await asyncio.sleep(_STORE_RETRY_S)
+        self._epoch, stored = await self._keeper.take_office()
         if stored.settings is not None:
             self._settings = parse_scheduling_config(stored.settings)
         section = self._config.scheduler
@@ -165,7 +110,6 @@ class SchedulerService:
         if stored.clock is not None:
             self._core.recover(stored.replicas, self._now())
             restore(self._core, stored.clock, stored.applications)
-        self._note_store(None)
         self._in_office.set()
         self._arm_timer()
         self._tasks = [
@@ -192,7 +136,7 @@ class SchedulerService:
             self._timer.cancel()
         if self._in_office.is_set():
             await self._save()
-        await self._store.aclose()
+        await self._keeper.aclose()
 
     # --- calls of ingresses
 
@@ -289,7 +233,7 @@ class SchedulerService:
             options = tuple(parsed.policy_options.items())
             self._apply(ev.PolicyChanged(parsed.policy, options, parsed.admission))
             self._settings = parsed
-            self._save_everything = True
+            self._keeper.save_everything()
             log_event(logger, logging.INFO, "scheduler.configured", settings=parsed.model_dump())
         return self._epoch
 
@@ -300,7 +244,7 @@ class SchedulerService:
         await self._office()
         if pull.epoch != self._epoch:
             return ReplicaMail(self._epoch)
-        line = self._replicas.setdefault(pull.replica_id, _Line(self._last_dropped))
+        line = self._replicas.setdefault(pull.replica_id, Line(self._last_dropped))
         if pull.number <= line.number:
             return ReplicaMail(NOT_TAKEN)
         line.number = pull.number
@@ -347,7 +291,7 @@ class SchedulerService:
         state = self._core.state
         return {
             "ready": self._in_office.is_set(),
-            "degraded": self._degraded,
+            "degraded": self._keeper.trouble,
             "epoch": self._epoch,
             "policy": self._core.order.policy_name,
             "settings": self._settings.model_dump(),
@@ -381,7 +325,7 @@ class SchedulerService:
     def _now(self) -> Seconds:
         return self._clock.now()
 
-    def _apply(self, event: ev.Event, quiet: _Line | None = None) -> None:
+    def _apply(self, event: ev.Event, quiet: Line | None = None) -> None:
         """Handle an event and carry out what follows; `quiet` is read by the caller itself."""
         for action in self._core.handle(event, self._now()):
             if isinstance(action, Grant):
@@ -417,8 +361,8 @@ class SchedulerService:
             line.put(message)
             self._rung[id(line)] = line
 
-    def _ingress_line(self, ingress_id: IngressId) -> _Line:
-        return self._ingresses.setdefault(ingress_id, _Line(self._last_dropped))
+    def _ingress_line(self, ingress_id: IngressId) -> Line:
+        return self._ingresses.setdefault(ingress_id, Line(self._last_dropped))
 
     def _drop_lost_lines(self) -> None:
         """Forget the mail of those that the core has given up."""
@@ -459,49 +403,10 @@ class SchedulerService:
             await self._save()
 
     async def _save(self) -> None:
-        """Write what changed; what cannot be written now is written with the next."""
-        core = self._core
-        changed = dict.fromkeys(core.take_changed())
-        if self._save_everything:
-            changed |= dict.fromkeys(core.order.fair_share.clock.sessions())
-        records = {name: application_record(core, name) for name in changed}
-        replicas = frozenset(core.state.replicas)
         try:
-            kept = await self._store.save(
-                self._epoch,
-                clock_record(core),
-                {name: record for name, record in records.items() if record is not None},
-                [name for name, record in records.items() if record is None],
-                self._settings.model_dump() if self._save_everything else None,
-                _as_records(replicas) if self._replicas_changed(replicas) else None,
-            )
+            await self._keeper.save(self._core, self._epoch, self._settings.model_dump())
         except StaleEpoch as error:
             self._stand_down(str(error))
-            return
-        except StoreError as error:
-            self._save_everything = True
-            await self._store_failed(error)
-            return
-        self._save_everything = not kept
-        self._saved_replicas = replicas
-        self._note_store(None)
-
-    def _replicas_changed(self, replicas: frozenset[ReplicaId]) -> bool:
-        return self._save_everything or replicas != self._saved_replicas
-
-    async def _store_failed(self, error: StoreError) -> None:
-        self._note_store(str(error))
-        try:
-            await asyncio.to_thread(self._revive_store)
-        except StoreError as again:
-            self._note_store(str(again))
-
-    def _note_store(self, trouble: str | None) -> None:
-        if trouble is not None and self._degraded is None:
-            log_event(logger, logging.WARNING, "store.unreachable", reason=trouble)
-        if trouble is None and self._degraded is not None:
-            log_event(logger, logging.INFO, "store.reachable")
-        self._degraded = trouble
 
     async def _notice_abandonment(self) -> None:
         limit_s = self._config.scheduler.abandoned_s
@@ -510,7 +415,3 @@ class SchedulerService:
             await asyncio.sleep(limit_s - idle_s)
             idle_s = time.monotonic() - self._called_at
         self._stand_down(f"nobody has called for {limit_s:g} s")
-
-
-def _as_records(replicas: frozenset[ReplicaId]) -> Mapping[ReplicaId, Mapping[str, Any]]:
-    return {replica_id: {} for replica_id in sorted(replicas)}

@@ -1,0 +1,49 @@
+"""A mailbox with somebody waiting at it."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from justitia_ray.protocol.mailbox import Mailbox
+from justitia_ray.units import LeaseId, Seconds
+
+
+class Line(Mailbox[Any]):
+    """Messages to one ingress or replica, and its one waiting call: a newer releases the older."""
+
+    def __init__(self, last: int) -> None:
+        """Begin empty.
+
+        Args:
+            last: No message gets this number or a lower one. A reader that was given up and comes
+                back has read so far in an earlier line, and would take lower ones for read.
+        """
+        super().__init__()
+        self._last = last
+        self.number = 0
+        """Of the last pull taken."""
+        self.ended: frozenset[LeaseId] = frozenset()
+        """Leases whose end that pull has reported; the next one may say so again."""
+        self._bell: asyncio.Event | None = None
+
+    @property
+    def last(self) -> int:
+        """Number of the last message put in."""
+        return self._last
+
+    def ring(self) -> None:
+        """Let the waiting call return."""
+        if self._bell is not None:
+            self._bell.set()
+
+    async def wait(self, timeout_s: Seconds) -> bool:
+        """Wait for a message; return whether no newer call has taken this one's place."""
+        self.ring()
+        bell = self._bell = asyncio.Event()
+        if not self:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(bell.wait(), timeout_s)
+        if self._bell is not bell:
+            return False
+        self._bell = None
+        return True
