@@ -44,7 +44,7 @@ def check_file(path: Path) -> CheckedFile:
     Raises:
         ConfigError: If the file cannot be read as YAML at all.
     """
-    return check_values(_read(path))
+    return check_values(read_mapping(path))
 
 
 def check_values(values: Mapping[str, Any]) -> CheckedFile:
@@ -68,9 +68,14 @@ def check_values(values: Mapping[str, Any]) -> CheckedFile:
     return CheckedFile(tuple(found), tuple(errors))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return what a Serve configuration file holds, unchecked.
+
+    Raises:
+        ConfigError: If it cannot be read or holds no YAML mapping.
+    """
     try:
-        values = yaml.safe_load(path.read_text())
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:

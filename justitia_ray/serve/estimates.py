@@ -41,7 +41,6 @@ class Estimates:
         self._table = ClassMeanPredictor(section.prior_output_tokens, section.max_classes)
         self._tasks: list[asyncio.Task[None]] = []
         self._finished: list[Observation] = []
-        self.missed_deadlines = 0
 
     def start(self) -> None:
         """Begin to copy the table, and to pass on what finished."""
@@ -90,7 +89,6 @@ class Estimates:
         try:
             return await asyncio.wait_for(in_fresh_context(call()), self._deadline_s)
         except (TimeoutError, RayError, ValueError):
-            self.missed_deadlines += 1
             return fallback
 
     def application_ended(self, ended: EndApplication) -> None:

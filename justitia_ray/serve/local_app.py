@@ -14,13 +14,13 @@ from types import TracebackType
 from typing import Any, Self
 
 import ray
-import yaml
 from ray import serve
 from ray.serve.context import _get_global_client
 from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from justitia_ray.config import AppConfig, parse_app_config, parse_scheduling_config
 from justitia_ray.errors import ConfigError, JustitiaError
+from justitia_ray.serve.config_file import read_mapping
 from justitia_ray.serve.scheduler_actor import end_scheduler
 from justitia_ray.units import Seconds
 
@@ -136,11 +136,8 @@ def read_serve_config(file: Path) -> dict[str, Any]:
     Raises:
         ConfigError: If it cannot be read, is not YAML or names no application.
     """
-    try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{file}: {error}") from error
-    if not isinstance(values, dict) or not values.get("applications"):
+    values = read_mapping(file)
+    if not values.get("applications"):
         raise ConfigError(f"{file}: `applications` with at least one application is needed")
     return values
 
