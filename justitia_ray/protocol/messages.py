@@ -44,6 +44,11 @@ class IngressMail:
 
     epoch: Epoch
     messages: tuple[tuple[int, IngressMessage], ...] = ()
+    forgotten: bool = False
+    """The ingress was silent for too long and what it had outstanding was ended; nothing was taken.
+
+    Its name is not taken back: it has to begin again under another one.
+    """
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ray.exceptions import RayActorError, RayError
 
@@ -26,27 +25,25 @@ from justitia_ray.errors import QueueFull
 from justitia_ray.protocol.mailbox import Cursor
 from justitia_ray.protocol.messages import IngressMail, Opened, Submission
 from justitia_ray.protocol.status import refusal_error
-from justitia_ray.units import ApplicationId, LeaseId, RequestId, Seconds, VirtualTime
+from justitia_ray.serve.outstanding import Outstanding, Ticket
+from justitia_ray.units import (
+    ApplicationId,
+    Epoch,
+    IngressId,
+    Seconds,
+    VirtualTime,
+)
 
 logger = logging.getLogger("ray.serve")
 
 _RETRY_S = 0.2
 
 
-@dataclass(slots=True)
-class Ticket:
-    """An inference that is outstanding: submitted, and not ended."""
+class _Terms(NamedTuple):
+    """Under which name, and in which epoch, a call was made."""
 
-    item: InferenceSubmitted
-    submitted_at: Seconds
-    opening: ApplicationArrived | None = None
-    """Its application, if it was opened for it."""
-    is_last: bool = False
-    """Its application takes no more inferences."""
-    answers: deque[Grant | Refuse] = field(default_factory=deque)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-    lease_id: LeaseId | None = None
-    """The lease in use."""
+    ingress_id: IngressId
+    epoch: Epoch
 
 
 class Dispatcher:
@@ -69,7 +66,8 @@ class Dispatcher:
             max_outstanding: More inferences at once are refused.
             submit_interval_s: Least time from one batch of submissions to the next.
         """
-        self.ingress_id = f"ingress-{uuid.uuid4().hex[:12]}"
+        self.ingress_id = _new_ingress_id()
+        """Changes when the scheduler has given up this ingress for silent."""
         self._scheduler = scheduler
         self._on_application_ended = on_application_ended
         self._on_new_epoch = on_new_epoch
@@ -77,10 +75,7 @@ class Dispatcher:
         self._submit_interval_s = submit_interval_s
         self._epoch = 0
         self._cursor = Cursor()
-        self._tickets: dict[RequestId, Ticket] = {}
-        self._open: dict[ApplicationId, ApplicationArrived] = {}
-        self._closed: set[ApplicationId] = set()
-        """Of those in `_open`."""
+        self._outstanding = Outstanding()
         self._unsent: list[Submission] = []
         self._has_unsent = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,7 +83,7 @@ class Dispatcher:
     @property
     def outstanding(self) -> int:
         """Inferences submitted and not ended."""
-        return len(self._tickets)
+        return len(self._outstanding.tickets)
 
     @property
     def epoch(self) -> int:
@@ -117,12 +112,14 @@ class Dispatcher:
             except RayActorError:
                 await asyncio.sleep(_RETRY_S)
                 continue
-            self._open[arrival.application_id] = arrival
+            self._outstanding.open[arrival.application_id] = arrival
+            if arrival.ingress_id != self.ingress_id:
+                self._speak_for(arrival)
             return opened.virtual_finish_time
 
     def is_open_here(self, application_id: ApplicationId) -> bool:
         """Return whether it was opened here and its end was not heard of."""
-        return application_id in self._open
+        return application_id in self._outstanding.open
 
     def close_application(self, application_id: ApplicationId) -> None:
         """Take no more inferences of it, in order with what was submitted before."""
@@ -131,8 +128,7 @@ class Dispatcher:
 
     def note_closed(self, application_id: ApplicationId) -> None:
         """It was closed: should another scheduler take office before its end, tell that one too."""
-        if application_id in self._open:
-            self._closed.add(application_id)
+        self._outstanding.note_closed(application_id)
 
     # --- inferences
 
@@ -153,7 +149,7 @@ class Dispatcher:
         Raises:
             QueueFull: If too many are outstanding here.
         """
-        if len(self._tickets) >= self._max_outstanding:
+        if len(self._outstanding.tickets) >= self._max_outstanding:
             raise QueueFull(
                 f"{self._max_outstanding} inferences are outstanding at this ingress", 5.0
             )
@@ -192,16 +188,16 @@ class Dispatcher:
 
     def end(self, ticket: Ticket) -> None:
         """The inference has its answer."""
-        self._tickets.pop(ticket.item.request_id, None)
+        self._outstanding.tickets.pop(ticket.item.request_id, None)
 
     def cancel(self, ticket: Ticket) -> None:
         """The inference is not wanted any more."""
-        if self._tickets.pop(ticket.item.request_id, None) is not None:
+        if self._outstanding.tickets.pop(ticket.item.request_id, None) is not None:
             self._send(InferenceCancelled(ticket.item.request_id))
 
     def _submit_anew(self, ticket: Ticket) -> None:
         """Submit under another id: the scheduler holds the old one for ended."""
-        if self._tickets.pop(ticket.item.request_id, None) is None:
+        if self._outstanding.tickets.pop(ticket.item.request_id, None) is None:
             return  # cancelled meanwhile
         ticket.item = replace(
             ticket.item,
@@ -211,14 +207,14 @@ class Dispatcher:
             lease_id=None,
         )
         if ticket.opening is None:
-            ticket.opening = self._open.get(ticket.item.application_id)
+            ticket.opening = self._outstanding.open.get(ticket.item.application_id)
         self._send_ticket(ticket)
 
     def _send_ticket(self, ticket: Ticket) -> None:
         """Send an inference between the opening and the closing of its application."""
-        self._tickets[ticket.item.request_id] = ticket
+        self._outstanding.tickets[ticket.item.request_id] = ticket
         if ticket.opening is not None:
-            self._open[ticket.opening.application_id] = ticket.opening
+            self._outstanding.open[ticket.opening.application_id] = ticket.opening
             self._send(ticket.opening)
         self._send(ticket.item)
         if ticket.is_last:
@@ -239,59 +235,67 @@ class Dispatcher:
             sent_at = time.monotonic()
             self._has_unsent.clear()
             batch, self._unsent = self._unsent, []
-            epoch = self._epoch
+            asked = self._terms
             try:
                 mail: IngressMail = await self._scheduler.submit_many.remote(
-                    self.ingress_id, epoch, self._cursor.ack, tuple(batch)
+                    *asked, self._cursor.ack, tuple(batch)
                 )
             except RayError as error:
                 _note_failed("submit_many", error)
                 taken = False
             else:
-                taken = self._read(mail, epoch)
+                taken = self._read(mail, asked)
             if not taken:
-                await self._submit_later(batch, epoch)
+                await self._submit_later(batch, asked)
 
-    async def _submit_later(self, batch: list[Submission], epoch: int) -> None:
-        """Nothing was taken: send it again, unless a new epoch has put all there is into line."""
-        if self._epoch == epoch:
+    async def _submit_later(self, batch: list[Submission], asked: _Terms) -> None:
+        """Nothing was taken: send it again, unless all there is was put into line meanwhile."""
+        if self._terms == asked:
             self._unsent = batch + self._unsent
             await asyncio.sleep(_RETRY_S)
         else:
-            self._unsent += self._closings_elsewhere(batch)
+            self._unsent += self._outstanding.closings_elsewhere(batch)
         self._has_unsent.set()
 
     async def _listen(self) -> None:
         while True:
-            epoch = self._epoch
+            asked = self._terms
             try:
                 mail: IngressMail = await self._scheduler.poll_grants.remote(
-                    self.ingress_id, epoch, self._cursor.ack
+                    *asked, self._cursor.ack
                 )
             except RayError as error:
                 _note_failed("poll_grants", error)
                 await asyncio.sleep(_RETRY_S)
                 continue
-            if not self._read(mail, epoch) and self._epoch == epoch:
+            if not self._read(mail, asked) and self._terms == asked:
                 await asyncio.sleep(_RETRY_S)  # a scheduler of a lower epoch: not listened to
 
-    def _read(self, mail: IngressMail, asked_in: int) -> bool:
+    @property
+    def _terms(self) -> _Terms:
+        """On what terms the scheduler is spoken to."""
+        return _Terms(self.ingress_id, self._epoch)
+
+    def _read(self, mail: IngressMail, asked: _Terms) -> bool:
         """Take in an answer; return whether the scheduler took the call."""
-        if mail.epoch != asked_in:
+        if mail.epoch != asked.epoch:
             self._take_epoch(mail.epoch)
             return False
-        if mail.epoch == self._epoch:
+        if mail.forgotten:
+            if asked == self._terms:
+                self._begin_again()
+            return False
+        if asked == self._terms:
             for message in self._cursor.fresh(mail.messages):
                 if isinstance(message, EndApplication):
-                    self._open.pop(message.application_id, None)
-                    self._closed.discard(message.application_id)
+                    self._outstanding.forget(message.application_id)
                     self._on_application_ended(message)
                 else:
                     self._deliver(message)
         return True
 
     def _deliver(self, message: Grant | Refuse) -> None:
-        ticket = self._tickets.get(message.request_id)
+        ticket = self._outstanding.tickets.get(message.request_id)
         if ticket is not None:
             ticket.answers.append(message)
             ticket.news.set()
@@ -304,34 +308,36 @@ class Dispatcher:
             return
         again = self._epoch > 0
         self._epoch = epoch
-        self._cursor.reset()
-        now = time.monotonic()
-        closed = self._closings_elsewhere(self._unsent)
-        closed += [ApplicationClosed(name) for name in self._open if name in self._closed]
-        self._unsent = list(self._open.values())
-        for ticket in self._tickets.values():
-            unused = [a.lease_id for a in ticket.answers if isinstance(a, Grant)]
-            held = unused[-1] if unused else ticket.lease_id
-            age_s = now - ticket.submitted_at
-            ticket.item = replace(ticket.item, again=again, age_s=age_s, lease_id=held)
-            self._unsent.append(ticket.item)
-        self._unsent += closed
-        self._has_unsent.set()
+        self._submit_everything(again=again)
         if again:
             self._run(self._on_new_epoch())
 
-    def _closings_elsewhere(self, submissions: list[Submission]) -> list[Submission]:
-        """Return the closings of applications that another ingress has opened."""
-        return [
-            sent
-            for sent in submissions
-            if isinstance(sent, ApplicationClosed) and sent.application_id not in self._closed
-        ]
+    def _begin_again(self) -> None:
+        """The scheduler has ended all that was outstanding here: submit it under another name."""
+        self.ingress_id = _new_ingress_id()
+        self._outstanding.rename(self.ingress_id)
+        self._submit_everything(again=True)
+
+    def _submit_everything(self, *, again: bool) -> None:
+        """Put all there is into line, to a reader that knows nothing of it."""
+        self._cursor.reset()
+        self._unsent = self._outstanding.submissions(self._unsent, again=again)
+        self._has_unsent.set()
+
+    def _speak_for(self, arrival: ApplicationArrived) -> None:
+        """Tell under which name the end of an application is to be told."""
+        known = replace(arrival, ingress_id=self.ingress_id)
+        self._outstanding.open[arrival.application_id] = known
+        self._send(known)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _new_ingress_id() -> IngressId:
+    return f"ingress-{uuid.uuid4().hex[:12]}"
 
 
 def _note_failed(call: str, error: RayError) -> None:

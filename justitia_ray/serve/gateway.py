@@ -24,8 +24,9 @@ from justitia_ray.errors import (
 from justitia_ray.predictor.estimate import Estimate
 from justitia_ray.protocol.openai_body import InferenceBody, output_bound, parse_body
 from justitia_ray.protocol.status import error_body
-from justitia_ray.serve.dispatcher import Dispatcher, Ticket
+from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.estimates import Estimates
+from justitia_ray.serve.outstanding import Ticket
 from justitia_ray.serve.replica_calls import Answer, ReplicaCalls, StreamItem
 from justitia_ray.serve.token_counter import TokenCounter, prompt_text
 from justitia_ray.units import VirtualTime

@@ -12,7 +12,7 @@ from ray.exceptions import RayActorError, RayError
 from justitia_ray import __version__
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.core import events as ev
-from justitia_ray.errors import ConfigError, StoreError
+from justitia_ray.errors import ConfigError, JustitiaError, StoreError
 from justitia_ray.protocol.messages import IngressMail, Opened, Pull, ReplicaMail, Submission
 from justitia_ray.serve.scheduler_service import SchedulerService
 from justitia_ray.store.embedded import EmbeddedRedis
@@ -35,11 +35,15 @@ class SchedulerActor:
             EmbeddedRedis(self._config.data_dir) if self._config.store.redis_url is None else None
         )
         self._service: SchedulerService | None = None
+        """In office, or about to be."""
+        self._in_office: SchedulerService | None = None
         self._starting: asyncio.Task[SchedulerService] | None = None
+        self._failure = "starting"
 
     async def version(self) -> str:
         """Return the version of the package that this actor runs."""
-        await self._started()
+        if self._service is None:
+            await self._started()
         return __version__
 
     async def store_url(self) -> str:
@@ -95,7 +99,7 @@ class SchedulerActor:
     async def status(self) -> dict[str, Any]:
         """Return the state of affairs."""
         if self._service is None:
-            return {"ready": False, "degraded": "starting", "epoch": 0}
+            return {"ready": False, "degraded": self._failure, "epoch": 0}
         return await self._service.status() | {"version": __version__, "pid": os.getpid()}
 
     async def retire(self) -> None:
@@ -106,13 +110,24 @@ class SchedulerActor:
             await asyncio.to_thread(self._redis.stop)
 
     async def _started(self) -> SchedulerService:
-        if self._service is not None:
-            return self._service
-        if self._starting is None or self._starting.done():  # done without a service: it failed
+        if self._in_office is not None:
+            return self._in_office
+        if self._starting is None or self._starting.done():  # done and not in office: it failed
             self._starting = asyncio.create_task(self._start())
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> SchedulerService:
+        try:
+            service = self._service = await self._make_service()
+            await service.start()
+        except JustitiaError as error:
+            self._service = None
+            self._failure = str(error)
+            raise
+        self._in_office = service
+        return service
+
+    async def _make_service(self) -> SchedulerService:
         if self._redis is not None:
             await asyncio.to_thread(self._redis.start)
         store = SchedulerStore(
@@ -121,10 +136,7 @@ class SchedulerActor:
             store_password(self._config),
         )
         revive = self._redis.start if self._redis is not None else lambda: None
-        service = SchedulerService(self._config, store, self._stand_down, revive)
-        self._service = service
-        await service.start()
-        return service
+        return SchedulerService(self._config, store, self._stand_down, revive)
 
     def _stand_down(self, reason: str) -> None:
         """End this actor for good; Ray must not start it again."""

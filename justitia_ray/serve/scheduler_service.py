@@ -72,6 +72,8 @@ class SchedulerService:
         self._epoch: Epoch = 0
         self._in_office = asyncio.Event()
         self._ingresses: dict[IngressId, Line] = {}
+        self._forgotten: set[IngressId] = set()
+        """Given up for their silence; should one call after all, it has to be told."""
         self._replicas: dict[ReplicaId, Line] = {}
         self._rung: dict[int, Line] = {}
         self._last_dropped = 0
@@ -193,6 +195,8 @@ class SchedulerService:
         await self._office()
         if epoch != self._epoch:
             return IngressMail(self._epoch)
+        if ingress_id in self._forgotten:
+            return IngressMail(self._epoch, forgotten=True)
         line = self._ingress_line(ingress_id)
         for item in items:
             self._apply(item, quiet=line)
@@ -203,12 +207,15 @@ class SchedulerService:
         await self._office()
         if epoch != self._epoch:
             return IngressMail(self._epoch)
-        self._apply(ev.IngressHeard(ingress_id))
-        line = self._ingress_line(ingress_id)
-        line.unread(ack)
-        if await line.wait(LONG_POLL_S):
-            return IngressMail(self._epoch, tuple(line.unread(ack)))
-        return IngressMail(self._epoch)
+        if ingress_id not in self._forgotten:
+            self._apply(ev.IngressHeard(ingress_id))
+            line = self._ingress_line(ingress_id)
+            line.unread(ack)
+            if not await line.wait(LONG_POLL_S):
+                return IngressMail(self._epoch)
+            if ingress_id not in self._forgotten:
+                return IngressMail(self._epoch, tuple(line.unread(ack)))
+        return IngressMail(self._epoch, forgotten=True)
 
     async def refuse_lease(
         self, request_id: RequestId, lease_id: str, replica_id: ReplicaId, replica_gone: bool
@@ -293,6 +300,7 @@ class SchedulerService:
             "ready": self._in_office.is_set(),
             "degraded": self._keeper.trouble,
             "epoch": self._epoch,
+            "saves": self._keeper.saves,
             "policy": self._core.order.policy_name,
             "settings": self._settings.model_dump(),
             "virtual_time": self._core.order.fair_share.clock.virtual_time,
@@ -367,6 +375,8 @@ class SchedulerService:
     def _drop_lost_lines(self) -> None:
         """Forget the mail of those that the core has given up."""
         state = self._core.state
+        if len(self._ingresses) > len(state.ingresses):
+            self._forgotten |= self._ingresses.keys() - state.ingresses.keys()
         for lines, known in (
             (self._ingresses, state.ingresses.keys()),
             (self._replicas, state.replicas.keys()),

@@ -32,6 +32,8 @@ class StateKeeper:
         self._unsaved: dict[ApplicationId, None] = {}
         self._saved_replicas: frozenset[ReplicaId] = frozenset()
         self._everything = True
+        self.saves = 0
+        """Saves that succeeded: what had changed before a save began outlives this process."""
         self.trouble: str | None = None
         """Why the store cannot be used at present."""
 
@@ -87,6 +89,7 @@ class StateKeeper:
         self._unsaved.clear()
         self._everything = self._everything or not kept
         self._saved_replicas = replicas
+        self.saves += 1
         self._note(None)
 
     async def aclose(self) -> None:

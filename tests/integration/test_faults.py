@@ -151,6 +151,8 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
     async with every_seat_taken(fragile, client):
         calls = {name: unary_calls(client, name, 50, max_tokens=20) for name in names}
         before = await fragile.until(lambda s: s["waiting"] == 200, "the rest waits")
+        # Saving trails the decisions by its interval. One save may have begun before all waited.
+        await fragile.until(lambda s: s["saves"] > before["saves"] + 1, "what waits is saved")
         tags = await tags_of(client, names)
         ray.kill(fragile.scheduler(), no_restart=False)
         after = await fragile.until(

@@ -26,6 +26,9 @@ class FakeScheduler:
         """(epoch, items) of each submission that was taken."""
         self.refused: list[tuple[str, str, str, bool]] = []
         self.still_waits = True
+        self.ingress_ids: list[str] = []
+        """Under which the ingress has called, each once."""
+        self._forgotten: set[str] = set()
         self.failures: dict[str, list[Exception]] = {}
         """Raised by the next calls of a method."""
         self.failed = 0
@@ -54,6 +57,13 @@ class FakeScheduler:
         self._mailbox = Mailbox()
         self._ring()
 
+    def forget(self) -> None:
+        """Give up the ingress for silent, with all that it has outstanding."""
+        self._forgotten.add(self.ingress_ids[-1])
+        self.batches.clear()
+        self._mailbox = Mailbox()
+        self._ring()
+
     def fail_next(self, method: str, *errors: Exception) -> None:
         """Let the next calls of a method fail."""
         self.failures.setdefault(method, []).extend(errors)
@@ -68,22 +78,35 @@ class FakeScheduler:
             self.failed += 1
             raise self.failures[method].pop(0)
 
+    def _is_forgotten(self, ingress_id: str) -> bool:
+        if ingress_id not in self.ingress_ids:
+            self.ingress_ids.append(ingress_id)
+        return ingress_id in self._forgotten
+
     async def _submit_many(
         self, ingress_id: str, epoch: int, ack: int, items: tuple[Submission, ...]
     ) -> IngressMail:
         self._maybe_fail("submit_many")
         if epoch != self.epoch:
             return IngressMail(self.epoch)
+        if self._is_forgotten(ingress_id):
+            return IngressMail(self.epoch, forgotten=True)
         self.batches.append((epoch, items))
         return IngressMail(self.epoch, tuple(self._mailbox.unread(ack)))
 
     async def _poll_grants(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:
-        while epoch == self.epoch and not self._mailbox.unread(ack):
+        while (
+            epoch == self.epoch
+            and not self._is_forgotten(ingress_id)
+            and not self._mailbox.unread(ack)
+        ):
             self._maybe_fail("poll_grants")
             await self._bell.wait()
         self._maybe_fail("poll_grants")
         if epoch != self.epoch:
             return IngressMail(self.epoch)
+        if self._is_forgotten(ingress_id):
+            return IngressMail(self.epoch, forgotten=True)
         return IngressMail(self.epoch, tuple(self._mailbox.unread(ack)))
 
     async def _refuse_lease(

@@ -1,6 +1,7 @@
 """The ingress's side of the queue: batches, grants, and what a new scheduler is told."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 from ray.exceptions import RayActorError, RaySystemError
@@ -55,6 +56,7 @@ async def dispatcher(
     """A dispatcher that knows the scheduler's epoch and repeats calls at once."""
     monkeypatch.setattr(module, "_RETRY_S", 0.0)
     dispatcher = Dispatcher(scheduler, told.ended.append, told.new_epoch, _MOST, 0.0)
+    dispatcher.ingress_id = "i"
     dispatcher.start()
     await eventually(lambda: dispatcher.epoch == 1, "it knows the epoch")
     yield dispatcher
@@ -331,3 +333,74 @@ async def test_scheduler_of_a_lower_epoch_is_not_listened_to(
     assert not ticket.answers
     scheduler.replace()
     assert [opened(), inference()] == await taken(scheduler, 2)
+
+
+# --- a scheduler that has given this ingress up
+
+
+async def test_ingress_that_was_forgotten_submits_everything_under_another_name(
+    dispatcher: Dispatcher, scheduler: FakeScheduler, told: Told
+) -> None:
+    """What it had outstanding was ended while it stood still: its callers still wait."""
+    running = dispatcher.submit(inference("running"), opened("a"))
+    dispatcher.submit(inference("waiting"))
+    dispatcher.close_application("a")
+    scheduler.post(grant("running"))
+    await dispatcher.next_grant(running)
+    await taken(scheduler, 4)
+    scheduler.forget()
+    application, *inferences, closing = await taken(scheduler, 4)
+
+    before, after = scheduler.ingress_ids
+    assert before != after == dispatcher.ingress_id
+    assert isinstance(application, ApplicationArrived)
+    assert ("a", after) == (application.application_id, application.ingress_id)
+    found = [
+        (item.request_id, item.ingress_id, item.again, item.lease_id)
+        for item in inferences
+        if isinstance(item, InferenceSubmitted)
+    ]
+    assert [("running", after, True, None), ("waiting", after, True, None)] == found
+    assert ApplicationClosed("a") == closing
+    assert (1, 0) == (dispatcher.epoch, told.new_epochs)
+
+
+async def test_grants_after_being_forgotten_reach_their_callers(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """A lease granted before is revoked; one that was not yet used must not be used either."""
+    ticket = dispatcher.submit(inference(), opened())
+    scheduler.post(grant(lease_id="1-1"))
+    await eventually(lambda: ticket.answers, "the grant is there")
+    scheduler.forget()
+    await taken(scheduler, 2)
+    scheduler.post(grant(lease_id="1-2"))
+
+    assert "1-2" == (await dispatcher.next_grant(ticket)).lease_id
+
+
+async def test_batch_that_found_the_ingress_forgotten_is_sent_once(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """It is part of everything that is outstanding."""
+    scheduler.fail_next("poll_grants", RayActorError())
+    await eventually(lambda: scheduler.failed, "no poll is on its way")
+    scheduler.forget()
+    dispatcher.submit(inference("q1"), opened())
+    await taken(scheduler, 2)
+    dispatcher.submit(inference("q2"))
+
+    items = await taken(scheduler, 3)
+    requests = [item.request_id for item in items if isinstance(item, InferenceSubmitted)]
+    assert ["q1", "q2"] == requests
+
+
+async def test_application_whose_opening_was_under_way_follows_the_new_name(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """Its end is told to whoever spoke for it last."""
+    await dispatcher.open_application(replace(opened("a"), ingress_id="earlier"))
+    (application,) = await taken(scheduler, 1)
+
+    assert isinstance(application, ApplicationArrived)
+    assert dispatcher.ingress_id == application.ingress_id

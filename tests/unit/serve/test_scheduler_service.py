@@ -255,8 +255,23 @@ async def test_mail_of_a_lost_ingress_is_forgotten_and_its_poll_let_go(office: O
     poll = asyncio.create_task(service.poll_grants("i", 1, 0))
     await eventually(lambda: "i" in service._ingresses, "it polls")
 
-    assert IngressMail(1) == await asyncio.wait_for(poll, 5.0)
+    assert IngressMail(1, forgotten=True) == await asyncio.wait_for(poll, 5.0)
     assert not service._ingresses
+
+
+async def test_lost_ingress_that_calls_again_is_told_that_it_was_forgotten(office: Office) -> None:
+    """What it had waiting was ended: under its old name its callers would wait for ever."""
+    service = await office.start(ingress_timeout_s=0.05)
+    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    await eventually(lambda: not service._ingresses, "it is given up")
+    told = IngressMail(1, forgotten=True)
+
+    assert told == await service.submit_many("i", 1, 0, (inference("q2"),))
+    assert told == await service.poll_grants("i", 1, 0)
+    assert 0 == (await service.status())["waiting"]
+    other = InferenceSubmitted("q", "a", "0", "i2", 50, 10, 10, again=True)
+    assert IngressMail(1) == await service.submit_many("i2", 1, 0, (other,))
+    assert 1 == (await service.status())["waiting"]
 
 
 async def test_replica_that_leaves_has_its_work_leased_elsewhere(office: Office) -> None:
