@@ -1,7 +1,6 @@
 """Keeps unit tests unit tests; one Ray cluster for all tests that are marked for it."""
 
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -81,11 +80,12 @@ async def serving(
     """Serve, empty; at the end nothing of what it was given may be left."""
     from ray import serve
 
+    from justitia_ray.serve.local_cluster import free_port
     from justitia_ray.serve.scheduler_actor import end_scheduler
     from tests.eventually import eventually
     from tests.integration.service import Serving, processes_in
 
-    port = _free_port()
+    port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     serving = Serving(
         client=serve.context._get_global_client(),
@@ -101,9 +101,3 @@ async def serving(
     await eventually(
         lambda: not processes_in(serving.directory), "no Redis server or engine of ours is left", 15
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,29 +7,17 @@ one is called at a time. `local_app` runs one application; this runs the variant
 import copy
 import json
 import os
-import tempfile
-import time
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import ray
-from ray import serve
-from ray.serve.context import _get_global_client
-from ray.serve.schema import ApplicationStatus, ServeDeploySchema
-
 from justitia_ray.bench.load import Target
 from justitia_ray.config import parse_app_config
-from justitia_ray.errors import JustitiaError
-from justitia_ray.serve.local_app import free_port, read_serve_config
-from justitia_ray.serve.scheduler_actor import end_scheduler
+from justitia_ray.serve.local_cluster import LocalCluster, read_serve_config
 from justitia_ray.units import Seconds
 
-_POLL_S: Seconds = 0.25
-_DEPLOY_TIMEOUT_S: Seconds = 600.0
-"""Three vLLM engines on two cores take a minute and a half."""
 _DECLARED_CPUS = 16
 """Ray places by declared CPUs, and the variants declare more than two cores have."""
 
@@ -64,11 +52,9 @@ class BenchArms:
         Raises:
             ConfigError: If the file cannot be read or holds something else.
         """
-        self._home = tempfile.TemporaryDirectory(prefix="justitia-")
-        self._port = free_port()
+        self._cluster = LocalCluster(_DECLARED_CPUS)
         values = read_serve_config(file)
         application = values["applications"][0]
-        values["http_options"] = {"host": "127.0.0.1", "port": self._port}
         values["applications"] = [self._variant(application, arm, num_replicas) for arm in arms]
         self._values = values
         self._arms = arms
@@ -76,13 +62,13 @@ class BenchArms:
 
     def target(self, arm: Arm) -> Target:
         """Return where an arm answers."""
-        return Target(self._port, f"/{arm.name}")
+        return Target(self._cluster.port, f"/{arm.name}")
 
     def schedulers(self) -> dict[int, str]:
         """Return the name of the arm of each scheduler actor, by pid."""
         pids = {}
         for arm in self._arms:
-            url = f"http://127.0.0.1:{self._port}/{arm.name}/v1/status"
+            url = f"http://127.0.0.1:{self._cluster.port}/{arm.name}/v1/status"
             with urllib.request.urlopen(url, timeout=10.0) as answer:
                 pid = json.load(answer).get("pid")
             if pid is not None:
@@ -98,20 +84,11 @@ class BenchArms:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray's default of 15 would let anything else on the machine into the figures.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        ray.init(
-            address="local",
-            num_cpus=_DECLARED_CPUS,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
+        self._cluster.__enter__()
         try:
-            serve.start(proxy_location="HeadOnly", http_options=self._values["http_options"])
-            schema = ServeDeploySchema.model_validate(copy.deepcopy(self._values))
-            _get_global_client().deploy_apps(schema, _blocking=False)
-            self._wait()
+            self._cluster.deploy(self._values)
         except BaseException:
-            self._end()
+            self._cluster.__exit__(None, None, None)
             raise
         return self
 
@@ -121,7 +98,7 @@ class BenchArms:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end()
+        self._cluster.__exit__(kind, error, traceback)
 
     def _variant(self, application: dict[str, Any], arm: Arm, replicas: int) -> dict[str, Any]:
         values = copy.deepcopy(application)
@@ -131,7 +108,7 @@ class BenchArms:
             "import_path": arm.import_path,
         }
         values["args"]["name"] = arm.name
-        values["args"]["store"] = {"data_dir": self._home.name}
+        values["args"]["store"] = {"data_dir": self._cluster.data_dir}
         if arm.chunk_interval_s is not None:
             section = values["args"].setdefault("replica", {})
             section["chunk_interval_s"] = arm.chunk_interval_s
@@ -144,31 +121,3 @@ class BenchArms:
         if arm.import_path == DIRECT_PATH:
             values["deployments"] = [d for d in values["deployments"] if d["name"] != "Predictor"]
         return values
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + _DEPLOY_TIMEOUT_S
-        waiting = {arm.name for arm in self._arms}
-        while waiting:
-            applications = serve.status().applications
-            for name in sorted(waiting):
-                status = applications.get(name)
-                if status is None:
-                    continue
-                if status.status == ApplicationStatus.RUNNING:
-                    waiting.remove(name)
-                elif status.status == ApplicationStatus.DEPLOY_FAILED:
-                    raise JustitiaError(f"{name} did not come up: {status.message}")
-            if time.monotonic() > deadline:
-                raise JustitiaError(
-                    f"{', '.join(sorted(waiting))} did not come up within {_DEPLOY_TIMEOUT_S:g} s"
-                )
-            time.sleep(_POLL_S)
-
-    def _end(self) -> None:
-        try:
-            serve.shutdown()
-            for application in self._values["applications"]:
-                end_scheduler(parse_app_config(application["args"]))
-        finally:
-            ray.shutdown()
-            self._home.cleanup()

@@ -1,32 +1,19 @@
-"""A Ray cluster and the application on this machine, from a Serve configuration file.
+"""The application on this machine, from a Serve configuration file.
 
 Does what `serve run FILE` and `serve deploy FILE` do, in one process and on free ports, and ends
-everything it started. The demo, the benchmarks and the tests use it.
+everything it started. The demo uses it.
 """
 
-import copy
-import logging
-import socket
-import tempfile
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import ray
-from ray import serve
-from ray.serve.context import _get_global_client
-from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from justitia_ray.config import AppConfig, parse_app_config, parse_scheduling_config
-from justitia_ray.errors import ConfigError, JustitiaError
-from justitia_ray.serve.config_file import read_mapping
-from justitia_ray.serve.scheduler_actor import end_scheduler
-from justitia_ray.units import Seconds
+from justitia_ray.serve.local_cluster import LocalCluster, read_serve_config
 
-_POLL_S = 0.25
 _LEAST_CPUS = 6
-"""Ray places by declared CPUs; replicas, proxy and actors declare more than two cores have."""
 
 
 class LocalApp:
@@ -43,11 +30,9 @@ class LocalApp:
             ConfigError: If the file cannot be read or holds something else.
         """
         self._values = read_serve_config(file)
-        self._home = tempfile.TemporaryDirectory(prefix="justitia-")
-        self._port = free_port()
-        self._values["http_options"] = {"host": "127.0.0.1", "port": self._port}
+        self._cluster = LocalCluster(max(_LEAST_CPUS, ray._private.utils.get_num_cpus()))
         application = self._values["applications"][0]
-        application["args"].setdefault("store", {})["data_dir"] = self._home.name
+        application["args"].setdefault("store", {})["data_dir"] = self._cluster.data_dir
         self.config: AppConfig = parse_app_config(application["args"])
         if num_replicas is not None:
             self._deployment("Replica")["num_replicas"] = num_replicas
@@ -55,7 +40,7 @@ class LocalApp:
     @property
     def url(self) -> str:
         """Where the application answers."""
-        return f"http://127.0.0.1:{self._port}"
+        return f"http://127.0.0.1:{self._cluster.port}"
 
     def __enter__(self) -> Self:
         """Start Ray and deploy.
@@ -63,20 +48,11 @@ class LocalApp:
         Raises:
             JustitiaError: If a deployment fails; the message is Serve's.
         """
-        ray.init(
-            address="local",
-            num_cpus=max(_LEAST_CPUS, ray._private.utils.get_num_cpus()),
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
+        self._cluster.__enter__()
         try:
-            logging.getLogger("ray.serve").setLevel(logging.WARNING)
-            options = self._values["http_options"]
-            serve.start(proxy_location="HeadOnly", http_options=options)
-            self._deploy()
+            self._cluster.deploy(self._values)
         except BaseException:
-            self._end()
+            self._cluster.__exit__(None, None, None)
             raise
         return self
 
@@ -86,7 +62,7 @@ class LocalApp:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end()
+        self._cluster.__exit__(kind, error, traceback)
 
     def configure(self, **settings: Any) -> None:
         """Change the Ingress's `user_config`: nothing restarts, the queue stays.
@@ -98,53 +74,9 @@ class LocalApp:
         merged = {**self._deployment("Ingress").get("user_config", {}), **settings}
         parse_scheduling_config(merged)
         self._deployment("Ingress")["user_config"] = merged
-        self._deploy()
+        self._cluster.deploy(self._values)
 
     def _deployment(self, name: str) -> dict[str, Any]:
         application = self._values["applications"][0]
         found: dict[str, Any] = next(d for d in application["deployments"] if d["name"] == name)
         return found
-
-    def _deploy(self, timeout_s: Seconds = 600.0) -> None:
-        schema = ServeDeploySchema.model_validate(copy.deepcopy(self._values))
-        _get_global_client().deploy_apps(schema, _blocking=False)
-        deadline = time.monotonic() + timeout_s
-        while True:
-            status = serve.status().applications.get(self.config.name)
-            if status is not None and status.status == ApplicationStatus.RUNNING:
-                return
-            failed = status is not None and status.status == ApplicationStatus.DEPLOY_FAILED
-            if failed or time.monotonic() > deadline:
-                message = status.message if status is not None else "nothing was deployed"
-                raise JustitiaError(f"the application did not come up: {message}")
-            time.sleep(_POLL_S)
-
-    def _end(self) -> None:
-        try:
-            # Not `serve.shutdown()`: the controller would end itself in the middle of the call,
-            # which Ray reports as a failure. It goes with the cluster.
-            serve.delete(self.config.name)
-            end_scheduler(self.config)
-        finally:
-            ray.shutdown()
-            self._home.cleanup()
-
-
-def read_serve_config(file: Path) -> dict[str, Any]:
-    """Return a Serve configuration file that names this project's application.
-
-    Raises:
-        ConfigError: If it cannot be read, is not YAML or names no application.
-    """
-    values = read_mapping(file)
-    if not values.get("applications"):
-        raise ConfigError(f"{file}: `applications` with at least one application is needed")
-    return values
-
-
-def free_port() -> int:
-    """Return a TCP port of the loopback address that nobody listens on now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
