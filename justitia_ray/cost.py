@@ -1,7 +1,10 @@
-"""What an inference costs: KV token-time, and the same formula as a meter."""
+"""What an inference costs: KV token-time, other cost functions, and the same formulas as meters."""
 
+import importlib
 from collections.abc import Callable
+from functools import cache
 
+from justitia_ray.errors import ConfigError
 from justitia_ray.units import KvTokenTime, Tokens
 
 CostFunction = Callable[[Tokens, Tokens], KvTokenTime]
@@ -24,21 +27,83 @@ def kv_token_time(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
     return prompt_tokens * output_tokens + output_tokens * (output_tokens + 1) // 2
 
 
-def choices_kv_token_time(
-    prompt_tokens: Tokens, output_tokens: Tokens, choices: int
-) -> KvTokenTime:
-    """Return the KV token-time of a lease of several sequences, spread evenly over them.
+def weighted_tokens(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
+    """Return p + 2d: VTC's cost, and with it the compute-centric one of Justitia/C.
 
-    Exact for n choices of one prompt with equal lengths, a lower bound otherwise: the cost is
-    convex in d. Never falls as `output_tokens` grows, so that it serves as a meter.
+    Unit: tokens. Source: VTC (OSDI 2024), Sec. 3.1 and 5.1 (w_p = 1, w_q = 2).
+    """
+    return prompt_tokens + 2 * output_tokens
+
+
+def profiled_quadratic(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
+    """Return 2.1 p + d + 0.04 p d + 0.032 d² + 11.46, fitted to Llama-2-7B on an A10G.
+
+    Unit: the paper names none; time on a machine whose memory is full. Source: VTC, App. B.2.
+    """
+    p, d = prompt_tokens, output_tokens
+    return 2.1 * p + d + 0.04 * p * d + 0.032 * d * d + 11.46
+
+
+COSTS: dict[str, CostFunction] = {
+    "kv_token_time": kv_token_time,
+    "compute": weighted_tokens,
+    "profiled": profiled_quadratic,
+}
+
+
+@cache
+def find_cost(name: str) -> CostFunction:
+    """Return a cost function by its name in `COSTS`, or by import path: `package.module:function`.
+
+    Raises:
+        ConfigError: If there is none of that name.
+    """
+    if name in COSTS:
+        return COSTS[name]
+    allowed = f"is not one of {', '.join(COSTS)}, nor the import path of a function, module:name"
+    found = find_by_path(name)
+    if found is None or not callable(found):
+        raise ConfigError(allowed)
+    function: CostFunction = found
+    return function
+
+
+def find_by_path(path: str) -> object | None:
+    """Return what `package.module:name` names, or None if there is nothing."""
+    module, _, attribute = path.partition(":")
+    if not module or not attribute:
+        return None
+    try:
+        return getattr(importlib.import_module(module), attribute, None)
+    except ImportError:
+        return None
+
+
+def choices_cost(
+    cost: CostFunction, prompt_tokens: Tokens, output_tokens: Tokens, choices: int
+) -> KvTokenTime:
+    """Return the cost of a lease of several sequences, spread evenly over them.
+
+    Exact for n choices of one prompt with equal lengths. Never falls as `output_tokens` grows, so
+    that it serves as a meter.
 
     Args:
+        cost: h(p, d) of one sequence.
         prompt_tokens: Prompt tokens of all sequences together.
         output_tokens: Output tokens of all sequences together.
         choices: Sequences that run under the lease (prompts times n), at least 1.
     """
+    if choices == 1:
+        return cost(prompt_tokens, output_tokens)
     each_prompt = prompt_tokens // choices
     each_output, longer = divmod(output_tokens, choices)
-    return (choices - longer) * kv_token_time(each_prompt, each_output) + longer * kv_token_time(
+    return (choices - longer) * cost(each_prompt, each_output) + longer * cost(
         each_prompt, each_output + 1
     )
+
+
+def choices_kv_token_time(
+    prompt_tokens: Tokens, output_tokens: Tokens, choices: int
+) -> KvTokenTime:
+    """Return `choices_cost` of KV token-time: a lower bound if lengths differ (convex in d)."""
+    return choices_cost(kv_token_time, prompt_tokens, output_tokens, choices)

@@ -24,4 +24,6 @@ RequestId: TypeAlias = str
 LeaseId: TypeAlias = str
 ReplicaId: TypeAlias = str
 IngressId: TypeAlias = str
+ClientId: TypeAlias = str
+"""Whom a policy compares: an application's id, or a tenant's name."""
 Epoch: TypeAlias = int

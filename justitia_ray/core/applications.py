@@ -36,14 +36,11 @@ class Applications:
             event.ingress_id,
             self._state.now,
             self._state.next_sequence(),
+            predicted_cost=event.predicted_cost,
+            true_kv_token_time=event.true_kv_token_time,
         )
         self._state.applications[event.application_id] = application
-        self._order.fair_share.arrive(
-            event.application_id,
-            event.predicted_kv_token_time,
-            event.weight,
-            application.sequence,
-        )
+        self._order.arrive(application)
         self.fell_idle(application)
 
     def adopt(self, application: Application) -> None:
@@ -84,15 +81,15 @@ class Applications:
         if application is None or application.weight == event.weight:
             return
         application.weight = event.weight
-        self._order.fair_share.reweigh(event.application_id, event.weight)
-        self._order.rekey([event.application_id])
+        self._order.reweigh(event.application_id, event.weight)
+        self._order.retag([event.application_id])
 
     def became_busy(self, application: Application) -> None:
         """It submits an inference: charge again what a tool gap had refunded (rule 5)."""
         application.idle_since = None
         self._fell_idle.pop(application.application_id, None)
         self._returning.pop(application.application_id, None)
-        if self._order.fair_share.resume(application.application_id):
+        if self._order.resume(application.application_id):
             self._state.changed[application.application_id] = None
 
     def inference_ended(self, application: Application) -> None:
@@ -114,7 +111,7 @@ class Applications:
     def withdraw_idle(self) -> None:
         """Rule 4, when the service of the report has been booked."""
         for application_id in self._fell_idle:
-            self._order.fair_share.withdraw(application_id)
+            self._order.withdraw(application_id)
             self._state.changed[application_id] = None
         self._fell_idle.clear()
 
@@ -126,9 +123,10 @@ class Applications:
     def end(self, application: Application, outcome: Outcome) -> None:
         """Settle its account (rule 3) and report what it took."""
         application_id = application.application_id
+        self._order.policy.application_ended(application)
         fair_share = self._order.fair_share
         account = fair_share.accounts[application_id]
-        final_tag = fair_share.settle(application_id)
+        final_tag, lag = self._order.settle(application_id)
         self._state.actions.append(
             EndApplication(
                 application_id=application_id,
@@ -137,7 +135,7 @@ class Applications:
                 ingress_id=application.ingress_id,
                 outcome=outcome,
                 predicted_kv_token_time=application.predicted_kv_token_time,
-                kv_token_time=account.attained,
+                kv_token_time=application.kv_token_time,
                 virtual_finish_time=final_tag,
                 arrived_at=application.arrived_at,
                 first_dispatched_at=application.first_dispatched_at,
@@ -146,6 +144,7 @@ class Applications:
                 failed=application.failed,
                 output_tokens=application.output_tokens,
                 settlements=account.settlements,
+                lag=lag,
             )
         )
         del self._state.applications[application_id]

@@ -1,9 +1,10 @@
 """Applications, inferences, leases and replicas: data and the enums of their states."""
 
-from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from justitia_ray.core.footprints import Footprints
+from justitia_ray.core.waiting_line import WaitingLine
 from justitia_ray.units import (
     ApplicationId,
     InferenceId,
@@ -79,6 +80,10 @@ class Inference:
     attempts: int = 0
     again: bool = False
     """An earlier scheduler had it, and may have booked a part of its service."""
+    true_output_tokens: Tokens | None = None
+    """Where it is known: in simulators and replays."""
+    passes: int = 0
+    """How often another inference was started before it while it was first in line."""
 
     @property
     def order(self) -> tuple[Seconds, int]:
@@ -100,8 +105,7 @@ class Application:
     arrived_at: Seconds
     sequence: int
     state: ApplicationState = ApplicationState.OPEN
-    waiting: deque[Inference] = field(default_factory=deque)
-    """In the order of `Inference.order`."""
+    waiting: WaitingLine = field(default_factory=WaitingLine)
     in_flight: set[RequestId] = field(default_factory=set)
     """Leased or running."""
     claimed: set[RequestId] = field(default_factory=set)
@@ -113,23 +117,23 @@ class Application:
     """Of ended inferences."""
     first_dispatched_at: Seconds | None = None
     failed: int = 0
+    kv_token_time: KvTokenTime = 0
+    """Service it has received."""
     unfinished_kv_token_time: KvTokenTime = 0
-    """Booked for inferences that have not ended."""
+    """The part of it that was for inferences that have not ended."""
     booked_before: KvTokenTime = 0
-    """The part of it that an earlier scheduler booked, and that is not to be booked again."""
+    """What of that an earlier scheduler booked, and is not to be booked again."""
+    predicted_cost: float | None = None
+    """In the unit of another cost function than KV token-time, where a driver knows it."""
+    true_kv_token_time: KvTokenTime | None = None
+    """Where it is known: in simulators and replays."""
+    replicas: dict[ReplicaId, None] = field(default_factory=dict)
+    """That have finished an inference of it: they may hold prefixes of its prompts."""
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing of it waits, is leased or runs."""
         return not self.waiting and not self.in_flight and not self.claimed
-
-    def enqueue(self, inference: Inference) -> None:
-        """Put an inference where its order says: the end for a new one, its old place otherwise."""
-        later: list[Inference] = []
-        while self.waiting and self.waiting[-1].order > inference.order:
-            later.append(self.waiting.pop())
-        self.waiting.append(inference)
-        self.waiting.extend(reversed(later))
 
 
 @dataclass(slots=True)
@@ -143,17 +147,6 @@ class Lease:
     priority: int
     """For the engine: lower is served first."""
     state: LeaseState = LeaseState.GRANTED
-
-
-@dataclass(slots=True)
-class Footprint:
-    """KV memory of one lease on its replica, now and to come."""
-
-    context_tokens: Tokens
-    """Prompt and generated tokens of all its sequences."""
-    remaining_tokens: Tokens
-    """Output tokens still expected, over all its sequences."""
-    choices: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,20 +168,16 @@ class Replica:
     pulling: bool = True
     """It asks for work; false while an answer is on its way to it."""
     draining: bool = False
-    leases: dict[LeaseId, Footprint] = field(default_factory=dict)
+    leases: Footprints = field(default_factory=Footprints)
     unaccounted_tokens: Tokens = 0
     """KV in use by its gauge beyond what its leases explain, e.g. an aborted call not yet freed."""
 
     @property
     def sequences(self) -> int:
         """Sequences under lease."""
-        return sum(footprint.choices for footprint in self.leases.values())
+        return self.leases.sequences
 
     @property
     def context_tokens(self) -> Tokens:
         """KV held by its leases, whole blocks."""
-        block = self.capacity.block_size
-        return sum(
-            footprint.context_tokens + footprint.choices * (block - 1)
-            for footprint in self.leases.values()
-        )
+        return self.leases.context_tokens + self.sequences * (self.capacity.block_size - 1)

@@ -27,6 +27,11 @@ class ApplicationArrived:
     weight: float
     predicted_kv_token_time: KvTokenTime
     ingress_id: IngressId
+    predicted_cost: float | None = None
+    """In the unit of the policy's cost function, if that is not KV token-time. Not known: the
+    application is charged the least, and by rule 1 of `fair_share` as it is served."""
+    true_kv_token_time: KvTokenTime | None = None
+    """Where it is known (simulators, replays): what its lag is measured with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,8 @@ class InferenceSubmitted:
     """How long ago it was first submitted."""
     lease_id: LeaseId | None = None
     """The lease it holds from an earlier scheduler."""
+    true_output_tokens: Tokens | None = None
+    """Where it is known (simulators, replays): for policies that are told the truth."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from justitia_ray.core.virtual_clock import VirtualClock
-from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, VirtualTime
+from justitia_ray.core.records import NUMBER, Record, checked, positive
+from justitia_ray.core.virtual_clock import Session, VirtualClock
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, Seconds, VirtualTime
 
 MINIMUM_CHARGE: KvTokenTime = 2
 """Least charge of an arrival: one token of output after one of prompt costs as much."""
@@ -58,7 +59,12 @@ class FairShare(Protocol):
         """Learn the KV memory of all replicas together, from `now` on."""
 
     def arrive(
-        self, application_id: ApplicationId, cost: KvTokenTime, weight: float, sequence: int
+        self,
+        application_id: ApplicationId,
+        cost: KvTokenTime,
+        weight: float,
+        sequence: int,
+        tenant: str = "",
     ) -> None:
         """Open an account with a predicted cost."""
 
@@ -82,6 +88,35 @@ class FairShare(Protocol):
     def tag(self, application_id: ApplicationId) -> VirtualTime:
         """Return the virtual finish time F of an account."""
 
+    def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
+        """Return the tag that orders the applications of one tenant."""
+
+    def take_rekeyed(self) -> list[ClientId]:
+        """Return the tenants whose applications' tags changed since the last call."""
+
+    def take_changed(self) -> list[ApplicationId]:
+        """Return whose durable record changed since the last call, other than by its own verbs."""
+
+    def sessions(self) -> dict[ApplicationId, Session]:
+        """Return the GPS sessions of applications, also of ended ones that GPS still owes. O(N)."""
+
+    def session_record(self, application_id: ApplicationId) -> Record | None:
+        """Return what must outlive the scheduler of an application's session; None if nothing."""
+
+    def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
+        """Put back what this record says of more than its application; before `restore_session`.
+
+        Raises:
+            KeyError, TypeError, ValueError: If it is not of that form.
+        """
+
+    def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
+        """Put back what `session_record` returned; the account of a live one is the caller's.
+
+        Raises:
+            KeyError, TypeError, ValueError: If it is not of that form.
+        """
+
 
 class ServedShare:
     """Accounts under the clock that moves by delivered service."""
@@ -97,7 +132,12 @@ class ServedShare:
         """The rate is whatever the replicas deliver."""
 
     def arrive(
-        self, application_id: ApplicationId, cost: KvTokenTime, weight: float, sequence: int
+        self,
+        application_id: ApplicationId,
+        cost: KvTokenTime,
+        weight: float,
+        sequence: int,
+        tenant: str = "",
     ) -> None:
         """Charge max(2, Ĉ) (rule 6)."""
         charge = max(MINIMUM_CHARGE, cost)
@@ -127,7 +167,7 @@ class ServedShare:
         account = self.accounts[application_id]
         if not account.withdrawn:
             account.withdrawn = True
-            self.clock.refund(application_id, account.charged - account.attained)
+            self._refund(application_id, account.charged - account.attained)
 
     def resume(self, application_id: ApplicationId) -> bool:
         """Charge again what was refunded (rule 5); return whether it was."""
@@ -152,15 +192,7 @@ class ServedShare:
         was_withdrawn = account.withdrawn
         self.withdraw(application_id)
         account.weight = weight
-        session = self.clock.session(application_id)
-        session_owed = session.weight * max(0, session.finish - self.clock.virtual_time)
-        if session_owed:
-            # Served ahead of GPS: the rest of its tag is debt, kept at the new weight.
-            self.clock.refund(application_id, session_owed)
-            self.clock.reweigh(application_id, weight)
-            self.clock.charge(application_id, session_owed, weight, account.sequence)
-        else:
-            self.clock.reweigh(application_id, weight)
+        reweigh_session(self.clock, application_id, weight)
         if not was_withdrawn:
             self.resume(application_id)
 
@@ -173,8 +205,47 @@ class ServedShare:
         owed = account.charged - account.attained
         return max(finish, self.clock.virtual_time) + owed / account.weight
 
+    def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
+        """Return F: tenants are nothing here."""
+        return self.tag(application_id)
+
+    def take_rekeyed(self) -> list[ClientId]:
+        """Nobody: what changes one tag changes no other."""
+        return []
+
+    def take_changed(self) -> list[ApplicationId]:
+        """Return the ended applications that GPS is done with."""
+        return self.clock.take_forgotten()
+
+    def sessions(self) -> dict[ApplicationId, Session]:
+        """Return the sessions of the clock."""
+        return self.clock.sessions()
+
+    def session_record(self, application_id: ApplicationId) -> Record | None:
+        """Return the tag, the weight and the arrival sequence."""
+        if application_id not in self.clock:
+            return None
+        session = self.clock.session(application_id)
+        return {"finish": session.finish, "weight": session.weight, "sequence": session.sequence}
+
+    def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
+        """Nothing: sessions share nothing but V."""
+
+    def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
+        """Put back a session; that of an ended application goes when GPS is done with it."""
+        self.clock.restore_session(
+            application_id,
+            checked(record, "finish", NUMBER),
+            positive(record, "weight"),
+            checked(record, "sequence", (int,)),
+            released=not live,
+        )
+
     def _charge(self, application_id: ApplicationId, account: Account, amount: KvTokenTime) -> None:
         self.clock.charge(application_id, amount, account.weight, account.sequence)
+
+    def _refund(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
+        self.clock.refund(application_id, amount)
 
 
 class NominalShare(ServedShare):
@@ -214,10 +285,16 @@ class NominalShare(ServedShare):
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
         """Keep what GPS still owes, at the new weight."""
-        account = self.accounts[application_id]
-        session = self.clock.session(application_id)
-        owed = session.weight * max(0, session.finish - self.clock.virtual_time)
-        account.weight = weight
-        self.clock.refund(application_id, owed)
-        self.clock.reweigh(application_id, weight)
-        self.clock.charge(application_id, owed, weight, account.sequence)
+        self.accounts[application_id].weight = weight
+        reweigh_session(self.clock, application_id, weight)
+
+
+def reweigh_session(clock: VirtualClock, session_id: str, weight: float) -> None:
+    """Change the weight of a session; what GPS still owes it is owed at the new weight."""
+    session = clock.session(session_id)
+    owed = session.weight * max(0, session.finish - clock.virtual_time)
+    if owed:
+        clock.refund(session_id, owed)
+    clock.reweigh(session_id, weight)
+    if owed:
+        clock.charge(session_id, owed, weight, session.sequence)

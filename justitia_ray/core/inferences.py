@@ -60,6 +60,7 @@ class Inferences:
             submitted_at=state.now - event.age_s,
             sequence=state.next_sequence(),
             again=event.again,
+            true_output_tokens=event.true_output_tokens,
         )
         state.inferences[event.request_id] = inference
         self._applications.became_busy(application)
@@ -72,9 +73,7 @@ class Inferences:
         """Put an inference into the queue, at its place in its application."""
         application = self._state.applications[inference.application_id]
         application.claimed.discard(inference.request_id)
-        application.enqueue(inference)
-        self._order.rekey(self._order.policy.submitted(application, inference))
-        self._order.queue.touch(application)
+        self._order.enqueue(application, inference)
 
     def requeue(self, inference: Inference) -> None:
         """Take an inference from its replica and let it wait again."""
@@ -95,19 +94,20 @@ class Inferences:
             lease = self._leases.release(inference)
             if outcome in (Outcome.CANCELLED, Outcome.EXPIRED):
                 self._leases.abort(lease)
+            elif outcome is Outcome.FINISHED:
+                self._leases.note_served(application, lease.replica_id)
         elif inference.request_id in application.claimed:
             application.claimed.discard(inference.request_id)
             self._recovery.unclaim(inference.request_id)
         else:
-            application.waiting.remove(inference)
-            self._order.queue.touch(application)
+            self._order.leave(application, inference)
         move(inference, InferenceState.ENDED)
         del self._state.inferences[inference.request_id]
         application.inferences += 1
         application.output_tokens += inference.output_tokens
         application.failed += outcome is Outcome.FAILED
         application.unfinished_kv_token_time -= inference.attained
-        self._order.rekey(self._order.policy.ended(application, inference))
+        self._order.inference_ended(application, inference)
         self._applications.inference_ended(application)
 
     def stop_application(self, application: Application, outcome: Outcome, reason: Refusal) -> None:

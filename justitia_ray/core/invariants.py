@@ -9,6 +9,10 @@ from fractions import Fraction
 
 from justitia_ray.core.entities import Application, InferenceState
 from justitia_ray.core.scheduler import SchedulerCore
+from justitia_ray.core.tenant import Tenant
+from justitia_ray.core.tenant_share import TenantShare
+from justitia_ray.core.virtual_clock import VirtualClock
+from justitia_ray.units import ClientId
 
 RELATIVE_TOLERANCE = 1e-9
 """Of sums in floats, relative to what went into them; ints and fractions are compared exactly."""
@@ -64,9 +68,10 @@ def inferences_are_in_one_place(core: SchedulerCore) -> None:
 
 
 def waiting_inferences_are_in_order(core: SchedulerCore) -> None:
-    """Inside an application the first submitted is first, re-queued or not."""
+    """Inside an application the policy's order holds, for re-queued inferences too."""
+    key = core.order.policy.inference_key
     for application in core.state.applications.values():
-        orders = [inference.order for inference in application.waiting]
+        orders = [key(inference) for inference in application.waiting]
         _require(
             orders == sorted(orders),
             "waiting_inferences_are_in_order",
@@ -103,15 +108,31 @@ def leases_agree(core: SchedulerCore) -> None:
 def queue_holds_what_waits(core: SchedulerCore) -> None:
     """The queue has exactly the applications with waiting inferences; its first has least key."""
     rule = "queue_holds_what_waits"
-    queue, policy = core.order.queue, core.order.policy
+    queue = core.order.queue
     waiting = [a for a in core.state.applications.values() if a.waiting]
     names = tuple(application.application_id for application in waiting)
     outside = tuple(name for name in names if name not in queue)
     _require(not outside, rule, outside, "waits outside the queue")
     _require(len(queue) == len(waiting), rule, names, f"wait; the queue has {len(queue)}")
-    least = min(waiting, key=lambda a: policy.key(a, a.waiting[0]), default=None)
+    expected = expected_first(core)
     first = queue.first()
-    _require(first is least, rule, _ids(least, first), "least key and first of the queue differ")
+    _require(first is expected, rule, _ids(expected, first), "not the least key is first")
+
+
+def expected_first(core: SchedulerCore) -> Application | None:
+    """Return the application of the queue that comes first, found by looking at all. O(N)."""
+    queue, policy = core.order.queue, core.order.policy
+    clients: dict[str, list[Application]] = {}
+    for application in core.state.applications.values():
+        if application.application_id in queue:
+            clients.setdefault(policy.client(application), []).append(application)
+    heads = {
+        client: min(applications, key=policy.application_key)
+        for client, applications in clients.items()
+        if policy.eligible_at(client) <= core.state.now
+    }
+    least = min(heads, key=lambda client: policy.key(client, heads[client]), default=None)
+    return None if least is None else heads[least]
 
 
 def accounts_are_of_live_applications(core: SchedulerCore) -> None:
@@ -120,7 +141,8 @@ def accounts_are_of_live_applications(core: SchedulerCore) -> None:
     fair_share = core.order.fair_share
     odd = tuple(fair_share.accounts.keys() ^ core.state.applications.keys())
     _require(not odd, rule, odd, "either live or with an account, not both")
-    sessions = fair_share.clock.sessions()
+    sessions = fair_share.sessions()
+    owed = {n for tenant in _tenants(core).values() for n in tenant.members if tenant.owes(n)}
     for application_id, account in fair_share.accounts.items():
         session = sessions.get(application_id)
         ids = (application_id,)
@@ -131,7 +153,7 @@ def accounts_are_of_live_applications(core: SchedulerCore) -> None:
         _require(len(weights) == 1, rule, ids, f"weights {weights}")
     for application_id, session in sessions.items():
         live = application_id in fair_share.accounts
-        kept = live or (session.released and session.active)
+        kept = live or (session.released and session.active) or application_id in owed
         _require(kept, rule, (application_id,), "session of nobody")
 
 
@@ -179,19 +201,45 @@ def idle_applications_are_withdrawn(core: SchedulerCore) -> None:
 def active_weight_is_the_sum(core: SchedulerCore) -> None:
     """The clock's running sum of active weights holds, and a session is active while F > V."""
     rule = "active_weight_is_the_sum"
-    clock = core.order.fair_share.clock
-    total: float = 0
-    for session_id, session in clock.sessions().items():
-        ahead = session.finish - clock.virtual_time
-        _require(
-            session.active == (ahead > 0),
-            rule,
-            (session_id,),
-            f"active={session.active} with F − V = {ahead}",
-        )
-        total += session.weight if session.active else 0
-    summed = clock.active_weight
-    _require(_equal(summed, total, 1 + total), rule, (), f"kept {summed}, summed {total}")
+    for clock in _clocks(core):
+        total: float = 0
+        for session_id, session in clock.sessions().items():
+            ahead = session.finish - clock.virtual_time
+            _require(
+                session.active == (ahead > 0),
+                rule,
+                (session_id,),
+                f"active={session.active} with F − V = {ahead}",
+            )
+            total += session.weight if session.active else 0
+        summed = clock.active_weight
+        _require(_equal(summed, total, 1 + total), rule, (), f"kept {summed}, summed {total}")
+
+
+def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> None:
+    """Since the last look at a tenant, root, GPS inside and reference server owe it the same."""
+    rule = "tenants_are_owed_the_same_at_both_levels"
+    fair_share = core.order.fair_share
+    for name, tenant in _tenants(core).items():
+        root = fair_share.clock.session(name)
+        by_root = tenant.server.weight * max(0, root.finish - tenant.server.since)
+        weights = sum(session.weight for session in tenant.gps.sessions().values())
+        scale = 1 + root.finish * root.weight + tenant.gps.virtual_time * (1 + weights)
+        scale += fair_share.clock.virtual_time
+        scale += sum(fair_share.accounts[name].charged for name in tenant.live)
+        for where, owed in (("GPS", tenant.gps.backlog()), ("server", tenant.server.total)):
+            _require(_equal(by_root, owed, scale), rule, (name,), f"{by_root}; {where} {owed}")
+        agreed = root.released or root.weight == tenant.server.weight
+        _require(agreed, rule, (name,), f"{root.weight=}, inside {tenant.server.weight}")
+
+
+def _tenants(core: SchedulerCore) -> dict[ClientId, Tenant]:
+    fair_share = core.order.fair_share
+    return fair_share.tenants() if isinstance(fair_share, TenantShare) else {}
+
+
+def _clocks(core: SchedulerCore) -> list[VirtualClock]:
+    return [core.order.fair_share.clock, *(tenant.gps for tenant in _tenants(core).values())]
 
 
 def replicas_have_seats_for_their_leases(core: SchedulerCore) -> None:
@@ -226,7 +274,8 @@ def service_is_what_was_metered(core: SchedulerCore) -> None:
         total = core.order.fair_share.accounts[application_id].attained
         ids = (application_id,)
         _require(booked == metered, rule, ids, f"booked {booked}, metered {metered}")
-        _require(total >= booked, rule, ids, f"attained {total}, of which unfinished {booked}")
+        if core.order.options.accounts_cost == "kv_token_time":
+            _require(total >= booked, rule, ids, f"attained {total}, of which unfinished {booked}")
 
 
 RULES: tuple[Callable[[SchedulerCore], None], ...] = (
@@ -238,6 +287,7 @@ RULES: tuple[Callable[[SchedulerCore], None], ...] = (
     gps_owes_what_was_charged,
     idle_applications_are_withdrawn,
     active_weight_is_the_sum,
+    tenants_are_owed_the_same_at_both_levels,
     replicas_have_seats_for_their_leases,
     service_is_what_was_metered,
 )

@@ -2,69 +2,185 @@
 
 from collections.abc import Iterable, Mapping
 
-from justitia_ray.core.policies import POLICIES, Delivery, parse_options
+from justitia_ray.core.actions import Lag
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.fair_share import FairShare, NominalShare, ServedShare
+from justitia_ray.core.lag import LagMeter
+from justitia_ray.core.policies import Delivery, Policy, PolicyContext, find_policy, parse_options
+from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.core.queue import Queue
 from justitia_ray.core.state import State
+from justitia_ray.core.tenant_share import TenantShare
 from justitia_ray.core.virtual_clock import VirtualClock
-from justitia_ray.units import ApplicationId
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 
 class Order:
     """Keeps the queue in step with what changes keys."""
 
-    def __init__(self, state: State, policy: str, options: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        state: State,
+        policy: str,
+        options: Mapping[str, object],
+        *,
+        measure_lag: bool = False,
+    ) -> None:
         self._state = state
+        self.queue = Queue()
         self.policy_name = policy
         self.options = parse_options(policy, options)
-        self.fair_share = self.options.fair_share()
-        self.policy = POLICIES[policy](self.fair_share)
-        self.queue = Queue(self.policy.key)
+        self.fair_share: FairShare = _fair_share(self.options)
+        self.lag = LagMeter(state, self.fair_share, self.options) if measure_lag else None
+        self._take_policy()
 
-    def rekey(self, application_ids: Iterable[ApplicationId]) -> None:
-        """Sort these applications anew."""
-        for application_id in application_ids:
-            self._state.changed[application_id] = None
-            self.queue.touch(self._state.applications[application_id])
+    # --- what happens to applications and inferences
+
+    def arrive(self, application: Application) -> None:
+        """Open the account of an application (rule 6)."""
+        if self.lag is not None:
+            self.lag.arrive(application)
+        cost: KvTokenTime = application.predicted_kv_token_time
+        if self.options.accounts_cost != "kv_token_time":
+            cost = application.predicted_cost or 0
+        self.fair_share.arrive(
+            application.application_id,
+            cost,
+            application.weight,
+            application.sequence,
+            application.tenant,
+        )
+
+    def withdraw(self, application_id: ApplicationId) -> None:
+        """Refund what an idle application was charged (rule 4)."""
+        if self.lag is not None:
+            self.lag.lose_credit(application_id)
+        self.fair_share.withdraw(application_id)
+        if self.lag is not None:
+            self.lag.withdrawn(application_id)
+
+    def resume(self, application_id: ApplicationId) -> bool:
+        """Charge it again (rule 5); return whether its tag changed."""
+        resumed = self.fair_share.resume(application_id)
+        if self.lag is not None:
+            self.lag.resumed(application_id, was_withdrawn=resumed)
+        return resumed
+
+    def reweigh(self, application_id: ApplicationId, weight: float) -> None:
+        """Change the weight of an account."""
+        if self.lag is not None:
+            self.lag.lose_credit(application_id)
+        self.fair_share.reweigh(application_id, weight)
+        if self.lag is not None:
+            self.lag.reweighed(application_id, weight)
+
+    def settle(self, application_id: ApplicationId) -> tuple[VirtualTime, Lag | None]:
+        """Close an account (rule 3); return its final tag, and the lag of its application."""
+        if self.lag is None:
+            return self.fair_share.settle(application_id), None
+        self.lag.lose_credit(application_id)
+        final_tag = self.fair_share.settle(application_id)
+        return final_tag, self.lag.ended(application_id, final_tag)
+
+    def enqueue(self, application: Application, inference: Inference) -> None:
+        """Let an inference wait."""
+        if self.lag is not None:
+            self.lag.waits(application, inference)
+        clients = self.policy.submitted(application, inference)
+        application.waiting.add(inference, self.policy.inference_key(inference))
+        self.queue.touch(application)
+        self.rekey(clients)
+
+    def leave(self, application: Application, inference: Inference) -> None:
+        """Take a waiting inference out of the queue."""
+        application.waiting.remove(inference)
+        self.queue.touch(application)
+
+    def dispatched(self, application: Application, inference: Inference) -> None:
+        """An inference was leased, and has left the queue."""
+        if self.lag is not None:
+            passing = self.queue.passes_some
+            nothing_waits = not passing and not len(self.queue)
+            self.lag.started(application, inference, passing=passing, nothing_waits=nothing_waits)
+        self.rekey(self.policy.dispatched(application, inference))
+
+    def adopted(self, inference: Inference) -> None:
+        """An inference holds a lease that an earlier scheduler granted."""
+        if self.lag is not None:
+            self.lag.adopted(inference)
+
+    def inference_ended(self, application: Application, inference: Inference) -> None:
+        """An inference reached its end."""
+        if self.lag is not None:
+            self.lag.inference_ended(inference)
+        self.rekey(self.policy.ended(application, inference))
 
     def book(self, deliveries: list[Delivery]) -> None:
         """Book one report's service: rules 1 and 2 of the clock, and the policy's own charges."""
         if not deliveries:
             return
-        recharged = self.fair_share.deliver((d.application_id, d.amount) for d in deliveries)
+        changed = self.fair_share.deliver(self._charges(deliveries))
+        if self.lag is not None:
+            self.lag.served(deliveries, changed)
         self._state.changed.update((d.application_id, None) for d in deliveries)
-        self.rekey(recharged)
+        self.retag(changed)
         self.rekey(self.policy.served(deliveries))
+
+    # --- keys
+
+    def retag(self, application_ids: Iterable[ApplicationId]) -> None:
+        """Sort applications anew whose tag changed."""
+        for application_id in application_ids:
+            self._state.changed[application_id] = None
+            self.queue.touch(self._state.applications[application_id])
+
+    def rekey(self, clients: Iterable[ClientId]) -> None:
+        """Sort clients anew."""
+        for client in clients:
+            self.queue.touch_client(client)
+
+    def refresh(self) -> None:
+        """Sort tenants anew whose applications' tags a charge to one of them has moved."""
+        self.rekey(self.fair_share.take_rekeyed())
 
     def capacity_changed(self) -> None:
         """A replica came or went: the nominal clock has another rate."""
         total = sum(replica.capacity.kv_tokens for replica in self._state.replicas.values())
         self.fair_share.set_rate(total, self._state.now)
 
+    # --- another policy
+
     def change(self, policy: str, options: Mapping[str, object]) -> None:
         """Order by another policy from now on; accounts and queue stay.
+
+        What the old policy counted is forgotten, also if it is the same with other options.
 
         Raises:
             ConfigError: If the policy or an option is not one of those allowed; nothing changed.
         """
         parsed = parse_options(policy, options)
-        clock_stays = parsed.same_clock(self.options)
+        accounts_stay = parsed.same_accounts(self.options)
         self.policy_name, self.options = policy, parsed
-        if clock_stays:
+        if accounts_stay:
             self._take_policy()
         else:
             self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Start a new clock at this V, with what each live application may still ask for."""
-        before, self.fair_share = self.fair_share, self.options.fair_share()
+        """Start new accounts at this V, with what each live application may still ask for."""
+        before, self.fair_share = self.fair_share, _fair_share(self.options)
         self.fair_share.clock = VirtualClock(before.clock.virtual_time)
         # What GPS owed to applications that have ended is forgotten, in the store too.
-        self._state.changed.update(dict.fromkeys(before.clock.take_forgotten()))
-        self._state.changed.update(dict.fromkeys(before.clock.sessions()))
+        self._state.changed.update(dict.fromkeys(before.take_changed()))
+        self._state.changed.update(dict.fromkeys(before.sessions()))
         self.capacity_changed()
         for application_id, account in before.accounts.items():
             self.fair_share.arrive(
-                application_id, account.charged - account.attained, account.weight, account.sequence
+                application_id,
+                account.charged - account.attained,
+                account.weight,
+                account.sequence,
+                self._state.applications[application_id].tenant,
             )
             renewed = self.fair_share.accounts[application_id]
             renewed.charged += account.attained
@@ -75,5 +191,36 @@ class Order:
         self._take_policy()
 
     def _take_policy(self) -> None:
-        self.policy = POLICIES[self.policy_name](self.fair_share)
-        self.queue.reorder(self.policy.key)
+        self.policy = self._make_policy()
+        if self.lag is not None:
+            self.lag.follow(self.fair_share, self.policy)
+        for application in self._state.applications.values():
+            for inference in list(application.waiting):
+                self.policy.submitted(application, inference)
+                application.waiting.add(inference, self.policy.inference_key(inference))
+        self.queue.reorder(self.policy)
+
+    def _make_policy(self) -> Policy:
+        return find_policy(self.policy_name)(
+            PolicyContext(
+                self.fair_share,
+                self.options,
+                self._state.applications.__getitem__,
+                lambda: self._state.now,
+                self.queue,
+            )
+        )
+
+    def _charges(self, deliveries: list[Delivery]) -> Iterable[tuple[ApplicationId, KvTokenTime]]:
+        if self.options.accounts_cost == "kv_token_time":
+            return [(d.application_id, d.amount) for d in deliveries]
+        cost = self.options.cost_function
+        return [(d.application_id, d.cost(cost)) for d in deliveries]
+
+
+def _fair_share(options: PolicyOptions) -> FairShare:
+    if options.clock == "nominal":
+        return NominalShare(options.nominal_iteration_s)
+    if options.fairness == "tenant":
+        return TenantShare()
+    return ServedShare()

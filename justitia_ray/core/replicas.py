@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort
-from justitia_ray.core.admission import expected_remaining
+from justitia_ray.core.admission import expected_footprint
 from justitia_ray.core.deadlines import Lapse
 from justitia_ray.core.entities import Inference, InferenceState, Lease, LeaseState, Replica
 from justitia_ray.core.inferences import Inferences
@@ -187,10 +187,13 @@ class Replicas:
         amount = max(0, received - inference.attained)
         inference.attained += amount
         application = self._state.applications[inference.application_id]
-        if inference.again:
+        unbooked = 1.0
+        if inference.again and amount:
             booked = min(amount, application.booked_before)
             application.booked_before -= booked
+            unbooked = 1 - booked / amount
             amount -= booked
+        application.kv_token_time += amount
         application.unfinished_kv_token_time += amount
         if isinstance(report, ev.LeaseProgress) and report.running:
             self._note_running(lease, inference, report)
@@ -201,15 +204,16 @@ class Replicas:
             before,
             inference.output_tokens,
             amount,
+            inference.choices,
+            unbooked,
         )
 
     def _note_running(self, lease: Lease, inference: Inference, report: ev.LeaseProgress) -> None:
         if lease.state is LeaseState.GRANTED:
             lease.state = LeaseState.RUNNING
             move(inference, InferenceState.RUNNING)
-        footprint = self._state.replicas[lease.replica_id].leases[lease.lease_id]
-        footprint.context_tokens = inference.prompt_tokens + report.output_tokens
-        footprint.remaining_tokens = expected_remaining(inference, report.output_tokens)
+        leases = self._state.replicas[lease.replica_id].leases
+        leases[lease.lease_id] = expected_footprint(inference, report.output_tokens)
 
     def _requeue_forgotten(self, replica: Replica, held: set[LeaseId]) -> None:
         """A replica that ran a lease and no longer names it has lost it."""

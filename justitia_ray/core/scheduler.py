@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import Action, Refusal
+from justitia_ray.core.actions import Action, Lag, Refusal
 from justitia_ray.core.admission import ADMISSIONS, Admission, kv_need_tokens
 from justitia_ray.core.applications import Applications
 from justitia_ray.core.deadlines import Lapse
@@ -36,6 +36,8 @@ class SchedulerCore:
         admission: str = "peak",
         timeouts: Timeouts | None = None,
         lease_prefix: str = "",
+        *,
+        measure_lag: bool = True,
     ) -> None:
         """Start with an empty queue.
 
@@ -45,6 +47,7 @@ class SchedulerCore:
             admission: `peak` (no recomputation) or `prompt` (vLLM's rule).
             timeouts: When silence is taken for absence.
             lease_prefix: Put before lease ids, so that no two schedulers give out the same.
+            measure_lag: Tell of each application how far behind GPS it was, and may have been.
 
         Raises:
             ConfigError: If a name or an option is not one of those allowed.
@@ -52,7 +55,7 @@ class SchedulerCore:
         fits = _admission(admission)
         self.admission_name = admission
         self.state = State(timeouts if timeouts is not None else Timeouts(), lease_prefix)
-        self.order = Order(self.state, policy, policy_options or {})
+        self.order = Order(self.state, policy, policy_options or {}, measure_lag=measure_lag)
         self.recovery = Recovery()
         self.applications = Applications(self.state, self.order)
         self._leases = Leases(self.state, self.order, fits)
@@ -100,9 +103,11 @@ class SchedulerCore:
         state = self.state
         state.now = now = max(now, state.now)
         self.order.fair_share.advance(now)
+        self.order.queue.unpark(now)
         for lapse, name in state.deadlines.due(now):
             self._lapses[lapse](name)
         self._handlers[type(event)](event)
+        self.order.refresh()
         self._grant()
         # Taken at the end: what lapsed before an event that was refused is told with the next.
         actions, state.actions = state.actions, []
@@ -110,11 +115,12 @@ class SchedulerCore:
 
     def next_deadline(self) -> Seconds | None:
         """Return the instant by which to call with `DeadlinePassed`, or None."""
-        return self.state.deadlines.next()
+        instants = (self.state.deadlines.next(), self.order.queue.next_eligible())
+        return min((at for at in instants if at is not None), default=None)
 
     def take_changed(self) -> list[ApplicationId]:
         """Return the applications whose durable record changed since the last call."""
-        for application_id in self.order.fair_share.clock.take_forgotten():
+        for application_id in self.order.fair_share.take_changed():
             self.state.changed[application_id] = None
         changed, self.state.changed = list(self.state.changed), {}
         return changed
@@ -126,6 +132,17 @@ class SchedulerCore:
             KeyError: If no such application is live.
         """
         return self.order.fair_share.tag(application_id)
+
+    def lag(self, application_id: ApplicationId) -> Lag | None:
+        """Return how far behind GPS a live application is: as if what waits of it started now.
+
+        None if nothing of it has started or waits, or lags are not measured.
+
+        Raises:
+            KeyError: If no such application is live.
+        """
+        application = self.state.applications[application_id]
+        return None if self.order.lag is None else self.order.lag.lag(application)
 
     def recover(self, replicas: Iterable[ReplicaId], now: Seconds) -> None:
         """Take office after another scheduler: hold grants until these replicas have reported."""
@@ -139,7 +156,7 @@ class SchedulerCore:
         return sum(
             kv_need_tokens(inference, 1)
             for application in self.state.applications.values()
-            for inference in application.waiting
+            for inference in application.waiting.values()
         )
 
     def _grant(self) -> None:
@@ -175,7 +192,8 @@ class SchedulerCore:
     def _policy_changed(self, event: ev.PolicyChanged) -> None:
         fits = _admission(event.admission)
         self.order.change(event.policy, dict(event.options))
-        self.admission_name, self._leases.fits = event.admission, fits
+        self.admission_name = event.admission
+        self._leases.placement.admission = fits
         self.state.room_changes += 1
 
     def _hear_ingress(self, ingress_id: IngressId) -> None:

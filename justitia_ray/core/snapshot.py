@@ -4,37 +4,36 @@ Inferences and leases are not in it: after a restart the ingresses submit what t
 and the replicas report what they run (`recovery`).
 """
 
-from collections.abc import Mapping
-from math import isfinite
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from justitia_ray.core.entities import Application, ApplicationState
 from justitia_ray.core.fair_share import Account
+from justitia_ray.core.records import NUMBER, Record, checked, positive
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.virtual_clock import VirtualClock
 from justitia_ray.errors import StoreError
 from justitia_ray.units import ApplicationId
 
-Record = dict[str, Any]
+__all__ = ["Record", "application_record", "clock_record", "restore", "snapshot"]
 
-_NUMBER = (int, float)
 _APPLICATION_FIELDS: dict[str, tuple[type, ...]] = {
     "application_class": (str,),
     "tenant": (str,),
-    "weight": _NUMBER,
-    "predicted_kv_token_time": _NUMBER,
+    "weight": NUMBER,
+    "predicted_kv_token_time": NUMBER,
     "ingress_id": (str,),
-    "arrived_at": _NUMBER,
+    "arrived_at": NUMBER,
     "sequence": (int,),
     "inferences": (int,),
     "output_tokens": (int,),
-    "first_dispatched_at": (*_NUMBER, type(None)),
+    "first_dispatched_at": (*NUMBER, type(None)),
     "failed": (int,),
-    "unfinished_kv_token_time": _NUMBER,
+    "kv_token_time": NUMBER,
+    "unfinished_kv_token_time": NUMBER,
 }
 _ACCOUNT_FIELDS: dict[str, tuple[type, ...]] = {
-    "charged": _NUMBER,
-    "attained": _NUMBER,
+    "charged": NUMBER,
+    "attained": NUMBER,
     "withdrawn": (bool,),
     "settlements": (int,),
 }
@@ -44,8 +43,11 @@ def clock_record(core: SchedulerCore) -> Record:
     """Return V, and which clock it is of."""
     return {
         "virtual_time": core.order.fair_share.clock.virtual_time,
-        "kind": core.order.options.clock,
+        "kind": core.order.options.accounts_kind,
         "sequence": core.state.sequence,
+        "grants": core.state.grants,
+        "policy": core.order.policy_name,
+        "counted": core.order.policy.state(),
     }
 
 
@@ -54,23 +56,21 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
 
     An application that ended while GPS still owed it leaves its session behind, without an account.
     """
-    clock = core.order.fair_share.clock
-    if application_id not in clock:
+    record = core.order.fair_share.session_record(application_id)
+    if record is None:
         return None
-    session = clock.session(application_id)
-    record: Record = {"finish": session.finish, "weight": session.weight}
     application = core.state.applications.get(application_id)
     if application is None:
-        return record | {"sequence": session.sequence}
+        return record
     account = core.order.fair_share.accounts[application_id]
     record |= {name: getattr(application, name) for name in _APPLICATION_FIELDS}
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
-    return record | {"state": application.state.value}
+    return record | {"state": application.state.value, "replicas": [*application.replicas]}
 
 
 def snapshot(core: SchedulerCore) -> Record:
     """Return the whole durable state, as `restore` takes it."""
-    names = [*core.order.fair_share.clock.sessions()]
+    names = [*core.order.fair_share.sessions()]
     records = {name: application_record(core, name) for name in names}
     return {"clock": clock_record(core), "applications": records}
 
@@ -80,8 +80,8 @@ def restore(
 ) -> None:
     """Put the durable state back into a core that has handled nothing since `recover`.
 
-    If the core has another kind of clock than the one recorded, the accounts go over to it as they
-    do when the policy of a running scheduler changes.
+    If the core has another kind of accounts than those recorded, they go over to it as they do when
+    the policy of a running scheduler changes.
 
     Raises:
         StoreError: If a record lacks a field or holds something else in one than it should; the
@@ -90,63 +90,67 @@ def restore(
     if clock is None:
         return
     try:
-        fair_share = core.order.fair_share
-        fair_share.clock = VirtualClock(_checked(clock, "virtual_time", _NUMBER))
-        core.state.sequence = _checked(clock, "sequence", (int,))
-        kind = _checked(clock, "kind", (str,))
+        core.order.fair_share.clock = VirtualClock(checked(clock, "virtual_time", NUMBER))
+        core.state.sequence = checked(clock, "sequence", (int,))
+        # It orders grants in the engine, where leases of before still run.
+        core.state.grants = checked({"grants": 0, **clock}, "grants", (int,))
+        kind = checked(clock, "kind", (str,))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
+    same_kind = kind == core.order.options.accounts_kind
+    if same_kind:
+        _for_each(core, applications, _restore_shared)
+        _for_each(core, applications, _restore_session)
+    _for_each(core, applications, _restore_application)
+    if not same_kind:
+        core.state.changed.update(dict.fromkeys(applications))
+        core.order.restart_clock()
+    elif clock.get("policy") == core.order.policy_name:
+        try:
+            core.order.policy.restore(checked(clock, "counted", (dict,)))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"clock.counted: the stored record is damaged ({error!r})") from error
+
+
+def _for_each(
+    core: SchedulerCore,
+    applications: Mapping[ApplicationId, Record],
+    restore_one: Callable[[SchedulerCore, ApplicationId, Record], None],
+) -> None:
     for application_id, record in applications.items():
         try:
-            _restore_application(core, application_id, record)
+            restore_one(core, application_id, record)
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(
                 f"applications[{application_id}]: the stored record is damaged ({error!r})"
             ) from error
-    if kind != core.order.options.clock:
-        core.order.restart_clock()
+
+
+def _restore_shared(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:
+    core.order.fair_share.prepare_restore(application_id, record)
+
+
+def _restore_session(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:
+    core.order.fair_share.restore_session(application_id, record, live="state" in record)
 
 
 def _restore_application(
     core: SchedulerCore, application_id: ApplicationId, record: Record
 ) -> None:
-    is_live = "state" in record
-    fair_share = core.order.fair_share
-    fair_share.clock.restore_session(
-        application_id,
-        _checked(record, "finish", _NUMBER),
-        _positive(record, "weight"),
-        _checked(record, "sequence", (int,)),
-        released=not is_live,
-    )
-    if not is_live:
+    if "state" not in record:
         return
+    positive(record, "weight")
     application = Application(
         application_id=application_id,
         state=ApplicationState(record["state"]),
-        **{name: _checked(record, name, kinds) for name, kinds in _APPLICATION_FIELDS.items()},
+        # A record of an earlier version has none.
+        replicas=dict.fromkeys(checked({"replicas": [], **record}, "replicas", (list,))),
+        **{name: checked(record, name, kinds) for name, kinds in _APPLICATION_FIELDS.items()},
     )
-    fair_share.accounts[application_id] = Account(
+    core.order.fair_share.accounts[application_id] = Account(
         weight=application.weight,
         sequence=application.sequence,
-        **{name: _checked(record, name, kinds) for name, kinds in _ACCOUNT_FIELDS.items()},
+        **{name: checked(record, name, kinds) for name, kinds in _ACCOUNT_FIELDS.items()},
     )
     application.booked_before = application.unfinished_kv_token_time
     core.applications.adopt(application)
-
-
-def _checked(record: Record, name: str, kinds: tuple[type, ...]) -> Any:
-    value = record[name]
-    # A bool is an int to Python, but never a count.
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise TypeError(f"{name}: {value!r}")
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"{name}: {value!r}")
-    return value
-
-
-def _positive(record: Record, name: str) -> Any:
-    value = _checked(record, name, _NUMBER)
-    if value <= 0:
-        raise ValueError(f"{name}: {value!r} must be above 0")
-    return value

@@ -70,12 +70,7 @@ class VirtualClock:
     def backlog(self) -> KvTokenTime:
         """Return what GPS still owes: Σ w·(F − V) over the active sessions. O(N)."""
         return sum(
-            (
-                s.weight * (s.finish - self._virtual_time)
-                for s in self._sessions.values()
-                if s.active
-            ),
-            start=0,
+            s.weight * (s.finish - self._virtual_time) for s in self._sessions.values() if s.active
         )
 
     def charge(
@@ -91,7 +86,7 @@ class VirtualClock:
             session = Session(self._virtual_time, weight, sequence)
             self._sessions[session_id] = session
         elif session.released:
-            self._reopen(session_id, session, weight, sequence)
+            self._reopen(session, weight, sequence)
         session.finish = max(session.finish, self._virtual_time) + amount / session.weight
         self._place(session_id, session)
 
@@ -111,7 +106,7 @@ class VirtualClock:
             self._virtual_time = finish
             amount = max(0, amount - until_departure)
             heapq.heappop(self._departures)
-            self._deactivate(session_id, self._sessions[session_id])
+            self._depart(session_id, self._sessions[session_id])
 
     def refund(self, session_id: ApplicationId, amount: KvTokenTime) -> None:
         """Take back `amount` of an earlier charge.
@@ -170,12 +165,10 @@ class VirtualClock:
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
-    def _reopen(
-        self, session_id: ApplicationId, session: Session, weight: float, sequence: int
-    ) -> None:
+    def _reopen(self, session: Session, weight: float, sequence: int) -> None:
         owed = session.weight * max(0, session.finish - self._virtual_time)
         session.released = False
-        self._deactivate(session_id, session)
+        self._deactivate(session)
         session.weight, session.sequence = weight, sequence
         session.finish = self._virtual_time + owed / weight
 
@@ -192,15 +185,18 @@ class VirtualClock:
                 ]
                 heapq.heapify(self._departures)
         elif session.active:
-            self._deactivate(session_id, session)
+            self._depart(session_id, session)
 
-    def _deactivate(self, session_id: ApplicationId, session: Session) -> None:
+    def _depart(self, session_id: ApplicationId, session: Session) -> None:
+        self._deactivate(session)
+        if session.released:
+            self._forget(session_id)
+
+    def _deactivate(self, session: Session) -> None:
         session.active = False
         self._active_count -= 1
         # An empty set weighs nothing: this keeps rounding from adding up over busy periods.
         self._active_weight = self._active_weight - session.weight if self._active_count else 0
-        if session.released:
-            self._forget(session_id)
 
     def _forget(self, session_id: ApplicationId) -> None:
         del self._sessions[session_id]

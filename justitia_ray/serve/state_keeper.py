@@ -67,7 +67,7 @@ class StateKeeper:
         names = dict(self._unsaved)
         everything, self._everything = self._everything, False
         if everything:
-            names |= dict.fromkeys(core.order.fair_share.clock.sessions())
+            names |= dict.fromkeys(core.order.fair_share.sessions())
         records = {name: application_record(core, name) for name in names}
         replicas = frozenset(core.state.replicas)
         replicas_changed = everything or replicas != self._saved_replicas

@@ -1,66 +1,82 @@
-"""The policies, by name; the table is the only place that lists them."""
+"""The policies, by name; the table is the only place that lists them. README.md says what each is.
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+A policy from outside the package is named by its import path, `package.module:Class`; see
+`Policy`.
+"""
 
-from justitia_ray.core.fair_share import FairShare, NominalShare, ServedShare
-from justitia_ray.core.policies.base import Delivery, Key, Policy
+from collections.abc import Mapping
+
+from justitia_ray.core.policies import options as _options
+from justitia_ray.core.policies.app_fcfs import AppFcfsPolicy
+from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
+from justitia_ray.core.policies.drr import DrrPolicy
 from justitia_ray.core.policies.fcfs import FcfsPolicy
 from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.policies.lcf import LcfPolicy
+from justitia_ray.core.policies.mlfq import MlfqPolicy
+from justitia_ray.core.policies.options import PolicyOptions
+from justitia_ray.core.policies.plas import PlasPolicy
+from justitia_ray.core.policies.rpm import RpmPolicy
+from justitia_ray.core.policies.sjf import SjfPolicy
+from justitia_ray.core.policies.srjf import SrjfPolicy
+from justitia_ray.core.policies.vtc import VtcPolicy
+from justitia_ray.core.policies.vtc_predict import (
+    VtcNoisyPolicy,
+    VtcOraclePolicy,
+    VtcPredictPolicy,
+)
+from justitia_ray.cost import find_by_path
 from justitia_ray.errors import ConfigError
 
-__all__ = ["CLOCKS", "POLICIES", "Delivery", "Key", "Policy", "PolicyOptions", "parse_options"]
+__all__ = [
+    "POLICIES",
+    "Delivery",
+    "Policy",
+    "PolicyContext",
+    "PolicyOptions",
+    "find_policy",
+    "parse_options",
+]
 
-POLICIES: dict[str, Callable[[FairShare], Policy]] = {
+POLICIES: dict[str, type[Policy]] = {
     "justitia": JustitiaPolicy,
     "fcfs": FcfsPolicy,
+    "sjf": SjfPolicy,
+    "app-fcfs": AppFcfsPolicy,
+    "srjf": SrjfPolicy,
+    "vtc": VtcPolicy,
+    "vtc-predict": VtcPredictPolicy,
+    "vtc-oracle": VtcOraclePolicy,
+    "vtc-noisy": VtcNoisyPolicy,
+    "lcf": LcfPolicy,
+    "rpm": RpmPolicy,
+    "drr": DrrPolicy,
+    "mlfq": MlfqPolicy,
+    "plas": PlasPolicy,
 }
 
-CLOCKS = ("served", "nominal")
+
+def find_policy(name: str) -> type[Policy]:
+    """Return a policy by its name, or a user's own by import path: `package.module:Class`.
+
+    Raises:
+        ConfigError: If there is none of that name.
+    """
+    if name in POLICIES:
+        return POLICIES[name]
+    found = find_by_path(name)
+    if isinstance(found, type) and issubclass(found, Policy):
+        return found
+    raise ConfigError(
+        f"policy: {name!r} is not one of {', '.join(POLICIES)}, nor the import path of a subclass "
+        f"of Policy, module:Class"
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyOptions:
-    """Options of a policy; every policy keeps the accounts, so every policy takes them."""
-
-    clock: str = "served"
-    """What moves V: delivered service, or time at the nominal rate (the paper's)."""
-    nominal_iteration_s: float = 0.03
-    """Seconds of a decode iteration, for the nominal clock: v1, Sec. V measures about 30 ms."""
-
-    def same_clock(self, other: "PolicyOptions") -> bool:
-        """Return whether both give clocks that move alike."""
-        if self.clock != other.clock:
-            return False
-        return self.clock == "served" or self.nominal_iteration_s == other.nominal_iteration_s
-
-    def fair_share(self) -> ServedShare:
-        """Return empty accounts under the chosen clock."""
-        if self.clock == "nominal":
-            return NominalShare(self.nominal_iteration_s)
-        return ServedShare()
-
-
-def parse_options(policy: str, options: Mapping[str, object]) -> PolicyOptions:
+def parse_options(policy: str, values: Mapping[str, object]) -> PolicyOptions:
     """Check a policy's name and options.
 
     Raises:
         ConfigError: If the policy, an option or a value is not one of those allowed.
     """
-    if policy not in POLICIES:
-        raise ConfigError(f"policy: {policy!r} is not one of {', '.join(POLICIES)}")
-    known = PolicyOptions.__dataclass_fields__
-    for name in options:
-        if name not in known:
-            raise ConfigError(f"policy_options: {name!r} is not one of {', '.join(known)}")
-    clock = options.get("clock", "served")
-    if clock not in CLOCKS:
-        raise ConfigError(f"policy_options.clock: {clock!r} is not one of {', '.join(CLOCKS)}")
-    iteration_s = options.get("nominal_iteration_s", 0.03)
-    if isinstance(iteration_s, bool) or not isinstance(iteration_s, int | float):
-        raise ConfigError(f"policy_options.nominal_iteration_s: {iteration_s!r} is not a number")
-    if not 0 < iteration_s < float("inf"):
-        raise ConfigError(
-            f"policy_options.nominal_iteration_s: {iteration_s!r} must be above 0 and finite"
-        )
-    return PolicyOptions(str(clock), float(iteration_s))
+    return _options.parse(find_policy(policy), values)

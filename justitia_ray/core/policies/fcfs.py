@@ -1,16 +1,14 @@
 """First come, first served: inferences in the order of their arrival, as vLLM does."""
 
-from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.policies.base import Key, PolicyBase
+from justitia_ray.core.entities import Application
+from justitia_ray.core.lazy_heap import Key
+from justitia_ray.core.policies.base import Policy
+from justitia_ray.units import ClientId
 
 
-class FcfsPolicy(PolicyBase):
+class FcfsPolicy(Policy):
     """Earliest submission first, whatever application it belongs to."""
 
-    def key(self, application: Application, head: Inference) -> Key:
+    def key(self, client: ClientId, application: Application) -> Key:
         """Return the submission order of the first waiting inference."""
-        return head.order
-
-    def engine_priority(self, application: Application, grant_sequence: int) -> int:
-        """Return the grant sequence: the engine serves in the order of the grants."""
-        return grant_sequence
+        return application.waiting.first.order

@@ -1,19 +1,37 @@
 """Justitia: applications in the order of their completion under GPS (v1, Sec. IV-C, Alg. 1)."""
 
 import struct
+from typing import ClassVar
 
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.policies.base import Key, PolicyBase
+from justitia_ray.core.lazy_heap import Key
+from justitia_ray.core.policies.base import Policy
+from justitia_ray.units import ClientId
 
 
-class JustitiaPolicy(PolicyBase):
+class JustitiaPolicy(Policy):
     """Smallest (F, arrival sequence) first; the first application is given all it can use."""
 
-    def key(self, application: Application, head: Inference) -> Key:
-        """Return (F, arrival sequence)."""
+    ACCOUNTS_IN_COST: ClassVar[bool] = True
+
+    def client(self, application: Application) -> ClientId:
+        """Return the application, or its tenant if fairness is between tenants."""
+        if self.options.fairness == "tenant":
+            return application.tenant
+        return application.application_id
+
+    def key(self, client: ClientId, application: Application) -> Key:
+        """Return (F, arrival sequence); between tenants F is the key of `tenant_share`."""
         return (self.fair_share.tag(application.application_id), application.sequence)
 
-    def engine_priority(self, application: Application, grant_sequence: int) -> int:
+    def application_key(self, application: Application) -> Key:
+        """Return the place inside its tenant; of no effect between applications."""
+        tag = self.fair_share.tag_in_tenant(application.application_id)
+        return (tag, application.sequence)
+
+    def engine_priority(
+        self, application: Application, inference: Inference, grant_sequence: int
+    ) -> int:
         """Return F as an integer of the same rank, so that the engine's own order is ours."""
         return rank_preserving_integer(self.fair_share.tag(application.application_id))
 

@@ -1,0 +1,113 @@
+"""A limit on requests a minute for each client (VTC, OSDI 2024, Sec. 2.2 and 5.1).
+
+Not work-conserving: what exceeds the limit waits, also while replicas stand idle. Differs from the
+source: the excess waits for the next window instead of being refused, and a client is an
+application unless `unit` says tenant.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.lazy_heap import Key
+from justitia_ray.core.policies.base import PolicyContext
+from justitia_ray.core.policies.client_policy import ClientPolicy, checked_table
+from justitia_ray.core.policies.options import UNIT, Option, whole
+from justitia_ray.core.records import checked_count
+from justitia_ray.units import ApplicationId, ClientId, RequestId, Seconds
+
+WINDOW_S = 60
+
+
+class RpmPolicy(ClientPolicy):
+    """First come, first served, at most so many grants to a client in [60k, 60k + 60) s.
+
+    An inference counts once. If it is re-queued in the window that it counted in, it gives its
+    place in it back, and takes one again when it is granted; in later windows it needs none, but
+    waits while its client does.
+    """
+
+    OPTIONS: ClassVar[tuple[Option, ...]] = (
+        UNIT,
+        # Of VTC's limits (5, 20, 30: Table 2) the one that costs least throughput.
+        Option("requests_per_minute", 30, whole(1)),
+    )
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        self._limit: int = self.options.own["requests_per_minute"]
+        self._used: dict[ClientId, tuple[int, int]] = {}
+        """The window of a client's last grant, and how many count in it."""
+        self._counted: dict[ApplicationId, dict[RequestId, int]] = {}
+        """The window that each inference counted in, until it ends."""
+
+    def key(self, client: ClientId, application: Application) -> Key:
+        """Return the submission order of the client's first inference."""
+        return application.waiting.first.order
+
+    def eligible_at(self, client: ClientId) -> Seconds:
+        """Return the beginning of the next window if this one is used up."""
+        window = self._window()
+        if self._used.get(client) == (window, self._limit):
+            return float(WINDOW_S * (window + 1))
+        return 0.0
+
+    def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Give back the place of an inference that is re-queued in its window."""
+        counted = self._counted.get(application.application_id, {})
+        window = self._window()
+        if counted.get(inference.request_id) == window:
+            del counted[inference.request_id]
+            client = self.client(application)
+            self._used[client] = (window, self._used[client][1] - 1)
+        return ()
+
+    def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Count an inference that has not counted yet."""
+        counted = self._counted.setdefault(application.application_id, {})
+        if inference.request_id in counted:
+            return ()
+        client, window = self.client(application), self._window()
+        counted[inference.request_id] = window
+        last, used = self._used.get(client, (window, 0))
+        self._used[client] = (window, used + 1 if last == window else 1)
+        return (client,)
+
+    def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Forget the inference; its place stays taken."""
+        self._counted.get(application.application_id, {}).pop(inference.request_id, None)
+        return ()
+
+    def forget_client(self, client: ClientId) -> None:
+        """Forget what a client has used of its window."""
+        self._used.pop(client, None)
+
+    def forget_application(self, application_id: ApplicationId) -> None:
+        """Forget which inferences have counted."""
+        self._counted.pop(application_id, None)
+
+    def counted(self) -> dict[str, Any]:
+        """Return the counts, and the inferences that have counted."""
+        return {
+            "used": {client: list(used) for client, used in self._used.items()},
+            "inferences": {name: dict(windows) for name, windows in self._counted.items()},
+        }
+
+    def take_over(self, counted: Mapping[str, Any]) -> None:
+        """Take over what `counted` returned.
+
+        Raises:
+            KeyError, TypeError, ValueError: If it is not of that form.
+        """
+        self._used = checked_table(counted["used"], _checked_used)
+        self._counted = checked_table(
+            counted["inferences"], lambda windows: checked_table(windows, checked_count)
+        )
+
+    def _window(self) -> int:
+        return int(self.context.now() // WINDOW_S)
+
+
+def _checked_used(used: Any) -> tuple[int, int]:
+    window, count = used
+    return (checked_count(window), checked_count(count))
