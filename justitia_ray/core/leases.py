@@ -1,12 +1,10 @@
 """Leases: grant, release, lapse; all by lease id, and at most one for each inference."""
 
-from collections.abc import Iterator
-
 from justitia_ray.core.actions import Abort, Grant
-from justitia_ray.core.admission import Admission, expected_remaining, kv_need_tokens
+from justitia_ray.core.admission import Admission, expected_footprint, kv_need_tokens
 from justitia_ray.core.deadlines import Lapse
 from justitia_ray.core.entities import (
-    Footprint,
+    Application,
     Inference,
     InferenceState,
     Lease,
@@ -14,59 +12,94 @@ from justitia_ray.core.entities import (
     Replica,
 )
 from justitia_ray.core.order import Order
+from justitia_ray.core.placement import Placement
 from justitia_ray.core.state import State
 from justitia_ray.core.transitions import move
-from justitia_ray.units import LeaseId
+from justitia_ray.units import LeaseId, ReplicaId
+
+_LOOKED_AT = 16
+"""So many applications that cannot start are looked behind."""
 
 
 class Leases:
     """Gives the first in order to a replica with room, and takes leases back."""
 
-    def __init__(self, state: State, order: Order, fits: Admission) -> None:
+    def __init__(self, state: State, order: Order, admission: Admission) -> None:
         self._state = state
         self._order = order
-        self.fits = fits
+        self.placement = Placement(state, admission)
         self._blocked: tuple[Inference, int] | None = None
-        """What came first and fitted nowhere, and `State.room_changes` at that time."""
+        """What came first, fitted nowhere and let nobody pass; `State.room_changes` then.
+
+        Every replica that asked could hold it, so that the loss of another changes nothing for it.
+        """
 
     def grant_all(self) -> None:
-        """Lease while the first in order fits somewhere; it is never passed by a later one."""
-        state = self._state
-        while (application := self._order.queue.first()) is not None:
-            inference = application.waiting[0]
-            if self._blocked == (inference, state.room_changes):
-                return  # a walk over all replicas would find nothing new
-            replica = self._place(inference)
-            if replica is None:
-                self._blocked = (inference, state.room_changes)
-                return
-            application.waiting.popleft()
-            state.grants += 1
-            priority = self._order.policy.engine_priority(application, state.grants)
-            lease_id = f"{state.lease_prefix}{state.grants}"
-            self.lease(inference, replica, lease_id, priority)
-            if application.first_dispatched_at is None:
-                application.first_dispatched_at = state.now
-                state.changed[application.application_id] = None
-            self._order.queue.touch(application)
-            self._order.rekey(self._order.policy.dispatched(application, inference))
-            state.actions.append(
-                Grant(
-                    inference.request_id,
-                    inference.ingress_id,
-                    lease_id,
-                    replica.replica_id,
-                    priority,
-                    kv_need_tokens(inference, replica.capacity.block_size),
-                    state.now - inference.submitted_at,
-                )
+        """Lease while the first in order fits somewhere, and whom it lets pass if it does not.
+
+        What is at its share of the KV lets everybody pass. What waits for room lets pass as
+        `placement` says.
+        """
+        queue, placement = self._order.queue, self.placement
+        options = self._order.options
+        aside: list[Application] = []
+        line: list[Inference] = []
+        while len(aside) <= _LOOKED_AT and (application := queue.first()) is not None:
+            inference = application.waiting.first
+            if self._blocked == (inference, self._state.room_changes):
+                break  # a walk over all replicas would find nothing new
+            others_wait = len(queue) + len(aside) > 1
+            cap = options.kv_share_cap if others_wait else 1.0
+            place = placement.find(application, inference, cap, line, options.backfill)
+            if place is not None:
+                for passed in place.passed:
+                    passed.passes += 1
+                self._grant(application, inference, place.replica)
+                continue
+            if not placement.is_capped(inference, cap):
+                line.append(inference)
+                if not placement.is_open(line, options.backfill):
+                    if not aside:
+                        self._blocked = (inference, self._state.room_changes)
+                    break
+            aside.append(application)
+            queue.set_aside(application)
+        for application in aside:
+            queue.touch(application)
+        if len(aside) > len(line) and len(queue) == 1:
+            self.grant_all()  # all others have started, so it is capped no more
+
+    def _grant(self, application: Application, inference: Inference, replica: Replica) -> None:
+        state, order = self._state, self._order
+        state.grants += 1
+        priority = order.policy.engine_priority(application, inference, state.grants)
+        lease_id = f"{state.lease_prefix}{state.grants}"
+        application.waiting.remove(inference)
+        self.lease(inference, replica, lease_id, priority)
+        if application.first_dispatched_at is None:
+            application.first_dispatched_at = state.now
+            state.changed[application.application_id] = None
+        order.queue.touch(application)
+        order.dispatched(application, inference)
+        state.actions.append(
+            Grant(
+                inference.request_id,
+                inference.ingress_id,
+                lease_id,
+                replica.replica_id,
+                priority,
+                kv_need_tokens(inference, replica.capacity.block_size),
+                state.now - inference.submitted_at,
             )
+        )
 
     def adopt(self, inference: Inference, lease_id: LeaseId, replica: Replica) -> None:
         """Take over a lease that an earlier scheduler granted."""
         application = self._state.applications[inference.application_id]
-        priority = self._order.policy.engine_priority(application, self._state.grants)
+        grants = self._state.grants
+        priority = self._order.policy.engine_priority(application, inference, grants)
         self.lease(inference, replica, lease_id, priority)
+        self._order.adopted(inference)
 
     def lease(
         self, inference: Inference, replica: Replica, lease_id: LeaseId, priority: int
@@ -79,11 +112,15 @@ class Leases:
         state.leases[lease_id] = Lease(
             lease_id, inference.request_id, replica.replica_id, state.now, priority
         )
-        replica.leases[lease_id] = Footprint(
-            inference.prompt_tokens, expected_remaining(inference), inference.choices
-        )
+        replica.leases[lease_id] = expected_footprint(inference)
         state.applications[inference.application_id].in_flight.add(inference.request_id)
         state.deadlines.set(state.now + state.timeouts.lease_s, Lapse.LEASE, lease_id)
+
+    def note_served(self, application: Application, replica_id: ReplicaId) -> None:
+        """Remember where prefixes of its prompts may be, of the replicas that there are."""
+        if replica_id not in application.replicas:
+            known = [name for name in application.replicas if name in self._state.replicas]
+            application.replicas = dict.fromkeys([*known, replica_id])
 
     def release(self, inference: Inference) -> Lease:
         """Unbind an inference that holds a lease, and return the lease."""
@@ -106,13 +143,3 @@ class Leases:
             return None
         self.abort(lease)
         return self._state.inferences[lease.request_id]
-
-    def _place(self, inference: Inference) -> Replica | None:
-        """Return the replica with most free KV of those that ask for work and have room."""
-        return next((r for r in self._by_free_kv() if self.fits(r, inference)), None)
-
-    def _by_free_kv(self) -> Iterator[Replica]:
-        asking = (r for r in self._state.replicas.values() if r.pulling and not r.draining)
-        yield from sorted(
-            asking, key=lambda r: (r.context_tokens - r.capacity.kv_tokens, r.replica_id)
-        )
