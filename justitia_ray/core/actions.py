@@ -60,6 +60,22 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
+class Lag:
+    """How far behind GPS an application was started last, and how far it might have been."""
+
+    kv_token_time: KvTokenTime
+    """S(e) − S(f̄), token·iterations. If V has not reached its tag: S(e) − S(now), and it is less
+    than that in the end."""
+    seconds: Seconds
+    """The time between those two levels of S."""
+    bound_kv_token_time: KvTokenTime | None
+    """What the order promises (`delay_bound`), and one report; None if nothing."""
+    bound_s: Seconds | None
+    """The time in which that much is served: measured as far as the lag goes, and beyond it at the
+    rate since the application arrived. None if there is no bound, or no service yet."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndApplication:
     """The application is over: log it, count it, tell the ingress that opened it."""
 
@@ -79,6 +95,8 @@ class EndApplication:
     failed: int
     output_tokens: Tokens
     settlements: int
+    lag: Lag | None = None
+    """None if nothing of it was started, or it was late before this scheduler took office."""
 
 
 Action: TypeAlias = Grant | Abort | Refuse | EndApplication

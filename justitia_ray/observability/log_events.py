@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import asdict
 from typing import Any
 
 from justitia_ray.core.actions import EndApplication
@@ -33,4 +34,5 @@ def application_ended(logger: logging.Logger, ended: EndApplication) -> None:
         failed=ended.failed,
         output_tokens=ended.output_tokens,
         settlements=ended.settlements,
+        gps_lag=None if ended.lag is None else asdict(ended.lag),
     )

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from justitia_ray.config import AppConfig, SchedulingConfig, parse_scheduling_config
@@ -169,6 +170,7 @@ class SchedulerService:
         if application is None:
             return None
         account = self._core.order.fair_share.accounts[application_id]
+        lag = self._core.lag(application_id)
         return {
             "application_id": application_id,
             "application_class": application.application_class,
@@ -182,6 +184,7 @@ class SchedulerService:
             "waiting": len(application.waiting),
             "running": len(application.in_flight),
             "ended": application.inferences,
+            "gps_lag": None if lag is None else asdict(lag),
         }
 
     async def submit_many(

@@ -1,0 +1,86 @@
+"""When V reached which level, in served work S and in time: one entry a report, thinned.
+
+S is all service reported so far. Between two reports V is not known, so an instant is taken at the
+start of its report: what is measured from it errs by no more than that report's service, upwards.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from justitia_ray.units import KvTokenTime, Seconds, VirtualTime
+
+_THIN_ABOVE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A report, or a refund, in which V rose."""
+
+    served_before: KvTokenTime
+    since: Seconds
+    """When S began to rise from there."""
+    amount: KvTokenTime
+    """Service of the report; 0 if it was a refund that moved V."""
+
+
+class ServiceHistory:
+    """Levels in the order of V. Adding is O(1), finding O(log N) in the number kept."""
+
+    def __init__(self) -> None:
+        self.served: KvTokenTime = 0
+        """S now."""
+        self.busy_s: Seconds = 0.0
+        """How long anything was in flight."""
+        self._began: VirtualTime | None = None
+        self._since: Seconds = 0.0
+        self._reached: list[VirtualTime] = []
+        self._levels: list[Level] = []
+
+    def __len__(self) -> int:
+        """Return the number of levels kept."""
+        return len(self._levels)
+
+    def begin(self, virtual_time: VirtualTime) -> None:
+        """Take V as it is when the first thing happens; what it reached before is not known."""
+        if self._began is None:
+            self._began = virtual_time
+
+    def rise_from(self, now: Seconds) -> None:
+        """Note that S rises again: something runs after nothing did."""
+        self._since = now
+
+    def note(self, amount: KvTokenTime, virtual_time: VirtualTime, now: Seconds) -> None:
+        """Note service, and V after it."""
+        assert self._began is not None
+        if virtual_time > (self._reached[-1] if self._reached else self._began):
+            since = self._since if amount else now
+            self._reached.append(virtual_time)
+            self._levels.append(Level(self.served, since, amount))
+        if amount:
+            self.served += amount
+            self.busy_s += now - self._since
+            self._since = now
+
+    def knows(self, tag: VirtualTime) -> bool:
+        """Return whether V had not reached the tag when the history began."""
+        return self._began is not None and tag > self._began
+
+    def reached(self, tag: VirtualTime) -> Level | None:
+        """Return the level at which V reached a tag, or None if it has not."""
+        index = bisect_left(self._reached, tag)
+        return self._levels[index] if index < len(self._levels) else None
+
+    def is_long(self, applications: int) -> bool:
+        """Return whether it holds much more than so many applications can need."""
+        return len(self._levels) > _THIN_ABOVE + 4 * applications
+
+    def thin(self, tags: Iterable[VirtualTime]) -> None:
+        """Keep the levels at which V reached these tags, and the last.
+
+        A tag that V has not reached, or that changes, ends at V or above: it needs no level of now.
+        """
+        kept = {bisect_left(self._reached, tag) for tag in tags} | {len(self._levels) - 1}
+        indices = sorted(index for index in kept if index < len(self._levels))
+        self._reached = [self._reached[index] for index in indices]
+        self._levels = [self._levels[index] for index in indices]
