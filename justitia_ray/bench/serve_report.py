@@ -44,7 +44,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A target of DESIGN.md 6 and what came out."""
+    """A target of the design and what came out."""
 
     target: str
     met: bool

@@ -1,0 +1,183 @@
+"""Measure what a decision of the scheduling core costs, by policy and by number of applications."""
+
+import argparse
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from justitia_ray import __version__
+from justitia_ray.bench.core_load import WAITING_EACH
+from justitia_ray.bench.core_measures import (
+    CLOCKS,
+    Plan,
+    default_plan,
+    measure_core,
+    measure_linear,
+    measure_memory,
+)
+from justitia_ray.bench.core_report import (
+    WHAT,
+    comparison,
+    document,
+    memory_table,
+    table,
+    verdicts,
+)
+from justitia_ray.core.policies import POLICIES, parse_options
+from justitia_ray.errors import ConfigError
+
+JUDGED = "justitia"
+MOST_APPLICATIONS = 1_000_000
+MEMORY_OF_OTHERS = 1_000
+"""Live applications of the memory pass of the policies that have no target."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 0 whatever the figures are."""
+    options = parse_arguments(arguments)
+    plan = default_plan(options.sizes, options.repeats, quick=options.quick, clock=options.clock)
+    about = machine()
+    print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
+    print(describe(plan, options.seed), flush=True)
+    started = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"  {time.monotonic() - started:4.0f} s  {line}", flush=True)
+
+    load_before = os.getloadavg()
+    cells, pauses = measure_core(plan, options.policy, options.option, options.seed, say)
+    say("the linear scan")
+    scans = measure_linear(plan, options.seed)
+    say("memory")
+    memory = [
+        measure_memory(
+            plan,
+            policy,
+            options.option,
+            plan.memory_applications if policy == JUDGED else MEMORY_OF_OTHERS,
+            options.seed,
+        )
+        for policy in options.policy
+    ]
+    load_after = os.getloadavg()
+    everything = [*cells, *scans]
+    judged = verdicts(cells, memory)
+    print(
+        f"\nMachine load (1 min) {load_before[0]:.1f} before, {load_after[0]:.1f} after."
+        f" {time.monotonic() - started:.0f} s in all.\n\n"
+        f"Microseconds a decision\n\n{table(everything)}\n{comparison(everything)}\n\n"
+        f"{memory_table(memory)}\n"
+    )
+    for size, found in pauses.items():
+        print(f"Garbage collection on, {size:,} applications: {found}.")
+    print()
+    for verdict in judged:
+        print(verdict)
+    if options.json is not None:
+        results = {
+            "justitia_ray": __version__,
+            "machine": about,
+            "seed": options.seed,
+            "plan": asdict(plan),
+            "options": options.option,
+            "load_average": [load_before, load_after],
+            "garbage_collections": {size: asdict(found) for size, found in pauses.items()},
+            **document(everything, memory, judged),
+        }
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        print(f"JSON: {options.json}")
+    return 0
+
+
+def describe(plan: Plan, seed: int) -> str:
+    """Return what is measured, how often, and how the figures are to be read."""
+    return (
+        f"{WAITING_EACH} waiting inferences each. Seed {seed}, {plan.repeats} repeat(s) of"
+        f" {plan.steps} pulls, {plan.steps * plan.completions} completions and what follows;"
+        f" warm-up {plan.warm_up_steps} pulls, not counted.\n"
+        f"An event's time ({plan.clock} clock) is that of handle() and next_deadline(), over the"
+        " decisions it brought.\n"
+        "Mean over decisions; p50 and p99 over events; median of the repeats (least to greatest)."
+        " Slope: of the p50, on log axes.\n"
+        + "\n".join(f"  {kind}: {what}" for kind, what in WHAT.items())
+    )
+
+
+def machine() -> dict[str, str]:
+    """Return what the figures were taken on."""
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "cpu": cpu_model(),
+        "cores": str(os.cpu_count()),
+        "python": platform.python_version(),
+    }
+
+
+def cpu_model() -> str:
+    """Return the processor's name."""
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(prog="scripts/bench_core", description=__doc__)
+    parser.add_argument(
+        "--policy", action="append", metavar="NAME", help="repeatable; default: every policy"
+    )
+    parser.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", help="of these policies"
+    )
+    parser.add_argument("--sizes", nargs="+", type=int, metavar="N", help="live applications")
+    parser.add_argument("--quick", action="store_true", help="to 10,000 applications, one repeat")
+    parser.add_argument("--repeats", type=int, metavar="N", help="windows of each policy (3)")
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="of the load (1)")
+    parser.add_argument(
+        "--clock",
+        choices=CLOCKS,
+        default="wall",
+        help="cpu: this thread's time alone, where other processes disturb (wall)",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    options = parser.parse_args(arguments)
+    options.policy = list(dict.fromkeys(options.policy or POLICIES))
+    if options.repeats is not None and options.repeats < 1:
+        parser.error(f"--repeats {options.repeats}: at least 1 is needed")
+    for size in options.sizes or ():
+        if not 1 <= size <= MOST_APPLICATIONS:
+            parser.error(f"--sizes {size}: from 1 to {MOST_APPLICATIONS:,} are possible")
+    try:
+        options.option = dict(map(_option, options.option))
+        for policy in options.policy:
+            parse_options(policy, options.option)
+    except (ConfigError, ValueError) as error:
+        parser.error(str(error))
+    return options
+
+
+def _option(text: str) -> tuple[str, object]:
+    """Return a policy option and its value, a number where it looks like one."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"--option {text!r}: NAME=VALUE is needed")
+    for number in (int, float):
+        try:
+            return name, number(value)
+        except ValueError:
+            continue
+    return name, value
+
+
+if __name__ == "__main__":
+    sys.exit(main())
