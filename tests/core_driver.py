@@ -36,10 +36,11 @@ class CoreDriver:
         *,
         weight: float = 1,
         ingress_id: str = "i0",
+        tenant: str = "tenant",
     ) -> list[Action]:
         """Open an application."""
         return self.handle(
-            ev.ApplicationArrived(application_id, "class", "tenant", weight, cost, ingress_id)
+            ev.ApplicationArrived(application_id, "class", tenant, weight, cost, ingress_id)
         )
 
     def submit(

@@ -8,7 +8,7 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refuse
 from justitia_ray.core.entities import Application
-from justitia_ray.core.invariants import check
+from justitia_ray.core.invariants import check, expected_first
 from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, RequestId, Tokens
@@ -119,7 +119,11 @@ class CoreWorld:
         """Let a new scheduler take office on the stored state."""
         stored = json.loads(json.dumps(snapshot(self.core)))
         policy, options = self.core.order.policy_name, self.core.order.options
-        chosen = {"clock": options.clock, "nominal_iteration_s": options.nominal_iteration_s}
+        chosen = {
+            "clock": options.clock,
+            "nominal_iteration_s": options.nominal_iteration_s,
+            "fairness": options.fairness,
+        }
         self._settings = (policy, chosen, self.core.admission_name)
         self.epoch += 1
         self.core = self._new_core()
@@ -137,11 +141,8 @@ class CoreWorld:
 
         def checked_first() -> Application | None:
             """Return the first, held to be the least at every single grant."""
-            waiting = [a for a in core.state.applications.values() if a.waiting]
-            key = core.order.policy.key
-            least = min(waiting, key=lambda a: key(a, a.waiting[0]), default=None)
             chosen = first()
-            assert chosen is least, "granted out of order"
+            assert chosen is expected_first(core), "granted out of order"
             return chosen
 
         setattr(core.order.queue, "first", checked_first)  # noqa: B010 - a method, to mypy
@@ -207,10 +208,11 @@ class CoreWorld:
             return
         first = self.core.order.queue.first()
         if first is not None:
-            head = first.waiting[0]
+            head = first.waiting.first
+            placement = self.core._leases.placement
             for replica in self.core.state.replicas.values():
                 asking = replica.pulling and not replica.draining
-                assert not (asking and self.core._leases.fits(replica, head)), "idle beside work"
+                assert not (asking and placement.fits(replica, head)), "idle beside work"
 
     def _check_that_service_was_seen(self) -> None:
         """Nothing is booked that no replica reported, nor twice."""

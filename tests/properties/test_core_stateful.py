@@ -7,7 +7,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from justitia_ray.core import events as ev
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
-from justitia_ray.core.policies import CLOCKS, POLICIES
+from justitia_ray.core.policies import POLICIES
 from tests.fake_replica import FakeReplica
 from tests.properties.core_world import Call, CoreWorld
 
@@ -18,17 +18,20 @@ _CAPACITIES = ((60, 2, 1), (150, 3, 4), (400, 5, 1))
 _INGRESSES = st.sampled_from(["i0", "i1"])
 _WEIGHTS = st.sampled_from([1, 2, 0.5])
 _POLICIES = st.sampled_from(sorted(POLICIES))
-_CLOCKS = st.sampled_from(CLOCKS)
+_ACCOUNTS = st.sampled_from(
+    ({"clock": "served"}, {"clock": "nominal"}, {"clock": "served", "fairness": "tenant"})
+)
+_TENANT_OF = {"a": "one", "b": "two", "c": "two", "d": "one"}
 _ADMISSIONS = st.sampled_from(sorted(ADMISSIONS))
 
 
 class CoreMachine(RuleBasedStateMachine):
     """What may happen; every step is checked by the world."""
 
-    @initialize(policy=_POLICIES, clock=_CLOCKS, admission=_ADMISSIONS)
-    def start(self, policy: str, clock: str, admission: str) -> None:
+    @initialize(policy=_POLICIES, accounts=_ACCOUNTS, admission=_ADMISSIONS)
+    def start(self, policy: str, accounts: dict[str, str], admission: str) -> None:
         """Take office."""
-        self.world = CoreWorld(policy, {"clock": clock}, admission)
+        self.world = CoreWorld(policy, accounts, admission)
         self.requests = 0
         self.slots: dict[int, FakeReplica] = {}
         self.replicas = 0
@@ -44,7 +47,8 @@ class CoreMachine(RuleBasedStateMachine):
     def open(self, name: str, cost: int, weight: float, ingress: str) -> None:
         """An application arrives, or is opened again."""
         self.world.applications.setdefault(name)
-        self._do(ev.ApplicationArrived(name, "class", "tenant", weight, cost, ingress))
+        tenant = _TENANT_OF[name]
+        self._do(ev.ApplicationArrived(name, "class", tenant, weight, cost, ingress))
 
     @rule(
         name=_APPLICATIONS,
@@ -181,10 +185,10 @@ class CoreMachine(RuleBasedStateMachine):
 
     # --- the scheduler, the ingresses and time
 
-    @rule(policy=_POLICIES, clock=_CLOCKS, admission=_ADMISSIONS)
-    def change_policy(self, policy: str, clock: str, admission: str) -> None:
+    @rule(policy=_POLICIES, accounts=_ACCOUNTS, admission=_ADMISSIONS)
+    def change_policy(self, policy: str, accounts: dict[str, str], admission: str) -> None:
         """The operator wants another order."""
-        self._do(ev.PolicyChanged(policy, (("clock", clock),), admission))
+        self._do(ev.PolicyChanged(policy, tuple(accounts.items()), admission))
 
     @rule(recovered=st.booleans(), tokens=st.integers(0, 9))
     def restart(self, recovered: bool, tokens: int) -> None:

@@ -37,11 +37,16 @@ ALLOWED: dict[str, set[str]] = {
 """Third parties by room; a room that is not named has none."""
 
 CORE_MODULES = {
+    "__future__",
+    "abc",
+    "bisect",
     "collections",
     "dataclasses",
     "enum",
     "fractions",
+    "hashlib",
     "heapq",
+    "itertools",
     "math",
     "struct",
     "typing",

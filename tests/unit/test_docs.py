@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from justitia_ray.cli.main import _parser
 from justitia_ray.config import AppConfig, SchedulingConfig
 from justitia_ray.core.admission import ADMISSIONS
-from justitia_ray.core.policies import CLOCKS, POLICIES, PolicyOptions
+from justitia_ray.core.policies import POLICIES
+from justitia_ray.core.policies.options import COMMON
 from justitia_ray.serve.http_app import build_http_app
 from tests.readme import README, ROOT, blocks
 
@@ -70,9 +71,7 @@ def test_every_setting_is_described_with_its_default() -> None:
     assert expected == rows()
 
 
-@pytest.mark.parametrize(
-    "name", [*POLICIES, *ADMISSIONS, *CLOCKS, *PolicyOptions.__dataclass_fields__]
-)
+@pytest.mark.parametrize("name", [*POLICIES, *ADMISSIONS, *(option.name for option in COMMON)])
 def test_every_choice_is_described(name: str) -> None:
     """A policy or option that nobody can find is not there."""
     assert f"`{name}`" in DEPLOYMENTS

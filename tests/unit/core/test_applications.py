@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import EndApplication
+from justitia_ray.core.actions import EndApplication, Lag
 from justitia_ray.core.entities import ApplicationState, Outcome
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
@@ -68,6 +68,7 @@ def test_closed_application_that_is_idle_ends_at_once(core: CoreDriver) -> None:
         failed=0,
         output_tokens=10,
         settlements=0,
+        lag=Lag(0, 0.0, 155, 2.0),
     )
 
     assert [expected] == actions

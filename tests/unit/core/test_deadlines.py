@@ -36,3 +36,34 @@ def test_empty_heap_has_no_next() -> None:
     deadlines = Deadlines()
 
     assert (deadlines.next(), list(deadlines.due(1e9))) == (None, [])
+
+
+def test_setting_again_for_later_leaves_one_entry() -> None:
+    """An application that falls idle a hundred times must not leave a hundred entries."""
+    deadlines = Deadlines()
+    for instant in range(100):
+        deadlines.set(600.0 + instant, Lapse.APPLICATION, "a")
+
+    assert (1, 600.0) == (len(deadlines), deadlines.next())
+    assert ([], 699.0) == (list(deadlines.due(698.9)), deadlines.next())
+    assert [(Lapse.APPLICATION, "a")] == list(deadlines.due(699.0))
+    assert 0 == len(deadlines)
+
+
+def test_setting_for_earlier_wakes_then_and_not_again() -> None:
+    """The later instant no longer holds, and its entry must not bring the name up twice."""
+    deadlines = Deadlines()
+    deadlines.set(5.0, Lapse.LEASE, "a")
+    deadlines.set(3.0, Lapse.LEASE, "a")
+
+    assert [(Lapse.LEASE, "a")] == list(deadlines.due(4.0))
+    assert [] == list(deadlines.due(9.0))
+
+
+def test_one_name_may_wait_for_two_things() -> None:
+    """An application may lapse and, restored, not return: neither is the other."""
+    deadlines = Deadlines()
+    deadlines.set(1.0, Lapse.RETURN, "a")
+    deadlines.set(2.0, Lapse.APPLICATION, "a")
+
+    assert [(Lapse.RETURN, "a"), (Lapse.APPLICATION, "a")] == list(deadlines.due(2.0))

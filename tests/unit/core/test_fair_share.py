@@ -179,3 +179,14 @@ def test_time_and_capacity_move_nothing() -> None:
     share.advance(50.0)
 
     assert share.clock.virtual_time == 0
+
+
+def test_tag_of_a_withdrawn_application_counts_what_it_has_had() -> None:
+    """Else one that has had 4 of its 10 would be told the place of a new one, or a worse one."""
+    share = _share(a=(10, 1), b=(30, 1))
+    share.deliver([("a", exact(4)), ("b", exact(6))])  # V = 5
+    share.withdraw("a")  # GPS has given it 5, 1 too much: V = 6
+    told = share.tag("a")
+    share.resume("a")
+
+    assert 6 + 6 == told == share.tag("a")

@@ -87,10 +87,10 @@ def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:
     core.pull("r1", kv=1000)
     core.pull("r0", kv=1000)
     core.pull("r2", kv=1200)
-    core.open()
     placed = []
     for number in range(5):
-        (grant,) = core.submit(f"x{number}", prompt=190, output=10)
+        core.open(f"a{number}")
+        (grant,) = core.submit(f"x{number}", f"a{number}", prompt=190, output=10)
         assert isinstance(grant, Grant)
         placed.append(grant.replica_id)
 

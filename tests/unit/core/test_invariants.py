@@ -6,17 +6,21 @@ from collections.abc import Callable
 import pytest
 
 from justitia_ray.core import SchedulerCore
-from justitia_ray.core.entities import Footprint, InferenceState, Lease
+from justitia_ray.core.entities import InferenceState, Lease
 from justitia_ray.core.fair_share import Account
+from justitia_ray.core.footprints import Footprint
 from justitia_ray.core.invariants import RULES, InvariantViolation, check
+from justitia_ray.core.tenant import Tenant
+from justitia_ray.core.tenant_share import TenantShare
 from tests.core_driver import CoreDriver
 
 Damage = Callable[[CoreDriver], object]
 
 
-def _busy(clock: str = "served") -> CoreDriver:
+def _busy(clock: str = "served", fairness: str = "application") -> CoreDriver:
     """Return a core with x running, y leased, z waiting, and b in a tool gap."""
-    driver = CoreDriver(SchedulerCore("justitia", {"clock": clock}, lease_prefix="1-"))
+    options = {"clock": clock, "fairness": fairness}
+    driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
     driver.open("a", 1000)
     driver.open("b", 70)
     for name in ("x", "y", "z"):
@@ -31,13 +35,16 @@ def _move_to_claimed(d: CoreDriver) -> None:
 
 
 def _forget_waiting(d: CoreDriver) -> None:
-    d.application().waiting.clear()
+    waiting = d.application().waiting
+    for inference in waiting.values():
+        waiting.remove(inference)
     d.core.order.queue.touch(d.application())
 
 
 def _wait_out_of_order(d: CoreDriver) -> None:
     d.submit("zz")
-    d.application().waiting.rotate()
+    d.application().waiting.add(d.inference("zz"), (0.0,))
+    d.inference("zz").submitted_at += 1
     d.core.order.queue.touch(d.application())
 
 
@@ -50,7 +57,7 @@ def _lose_replica(d: CoreDriver) -> None:
 
 
 def _fill_unknown(d: CoreDriver) -> None:
-    d.core.state.replicas["r0"].leases["1-9"] = Footprint(1, 1, 1)
+    d.core.state.replicas["r0"].leases["1-9"] = Footprint(1, 1, 1, "a")
 
 
 def _lose_lease(d: CoreDriver) -> None:
@@ -63,14 +70,14 @@ def _rename_lease(d: CoreDriver) -> None:
 
 
 def _leave_queue(d: CoreDriver) -> None:
-    d.core.order.queue = type(d.core.order.queue)(d.core.order.policy.key)
+    d.core.order.queue = type(d.core.order.queue)()
 
 
 def _queue_idle(d: CoreDriver) -> None:
-    inference = d.application().waiting[0]
-    d.application("b").waiting.append(inference)
+    inference = d.application().waiting.first
+    d.application("b").waiting.add(inference, inference.order)
     d.core.order.queue.touch(d.application("b"))
-    d.application("b").waiting.clear()
+    d.application("b").waiting.remove(inference)
 
 
 def _change_key(d: CoreDriver) -> None:
@@ -125,7 +132,7 @@ def _activate(d: CoreDriver) -> None:
 
 
 def _overfill(d: CoreDriver) -> None:
-    d.core.state.replicas["r0"].leases["1-1"].choices = 2
+    d.core.state.replicas["r0"].leases["1-1"] = Footprint(10, 10, 2, "a")
 
 
 def _book_nowhere(d: CoreDriver) -> None:
@@ -152,6 +159,36 @@ def _keep_lease_id(d: CoreDriver) -> None:
 
 def _unknown_inference(d: CoreDriver) -> None:
     d.application().in_flight.add("nobody")
+
+
+def _tenant(d: CoreDriver) -> Tenant:
+    share = d.core.order.fair_share
+    assert isinstance(share, TenantShare)
+    return share.tenants()["tenant"]
+
+
+def _charge_inside_only(d: CoreDriver) -> None:
+    _tenant(d).gps.charge("a", 5, 1, 1)
+
+
+def _charge_server_only(d: CoreDriver) -> None:
+    _tenant(d).server.charge("a", _tenant(d).gps.session("a").finish, 1, 5)
+
+
+def _charge_root_only(d: CoreDriver) -> None:
+    d.core.order.fair_share.clock.charge("tenant", 5, 1, 1)
+
+
+def _weigh_inside_only(d: CoreDriver) -> None:
+    tenant = _tenant(d)
+    tenant.look(d.core.order.fair_share.clock.virtual_time, idle=False)
+    root = d.core.order.fair_share.clock.session("tenant")
+    tenant.server.weight = 2
+    root.finish = tenant.server.since + (root.finish - tenant.server.since) / 2
+
+
+def _keep_session_inside(d: CoreDriver) -> None:
+    _tenant(d).restore("n", 0, 1, 9, 0, None, live=True)
 
 
 DAMAGES: list[tuple[str, Damage]] = [
@@ -204,9 +241,37 @@ def test_damage_breaks_its_rule(rule: str, damage: Damage) -> None:
         check(driver.core)
 
 
+TENANT_DAMAGES: list[tuple[str, Damage]] = [
+    ("tenants_are_owed_the_same_at_both_levels", _charge_inside_only),
+    ("tenants_are_owed_the_same_at_both_levels", _charge_server_only),
+    ("tenants_are_owed_the_same_at_both_levels", _charge_root_only),
+    ("tenants_are_owed_the_same_at_both_levels", _weigh_inside_only),
+    ("accounts_are_of_live_applications", _keep_session_inside),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "damage"),
+    TENANT_DAMAGES,
+    ids=[damage.__name__.strip("_") for _, damage in TENANT_DAMAGES],
+)
+def test_damage_to_a_tenant_breaks_its_rule(rule: str, damage: Damage) -> None:
+    """Both levels are held to each other."""
+    driver = _busy(fairness="tenant")
+    check(driver.core)
+    damage(driver)
+    (function,) = [function for function in RULES if function.__name__ == rule]
+    with pytest.raises(InvariantViolation) as caught:
+        function(driver.core)
+
+    assert rule == caught.value.rule
+
+
 def test_every_rule_is_broken_by_a_damage() -> None:
     """A new rule needs a new damage."""
-    assert {function.__name__ for function in RULES} == {rule for rule, _ in DAMAGES}
+    damages = [*DAMAGES, *TENANT_DAMAGES]
+
+    assert {function.__name__ for function in RULES} == {rule for rule, _ in damages}
 
 
 def test_nominal_clock_is_held_to_the_rules_that_concern_it() -> None:

@@ -108,3 +108,13 @@ def test_weight_change_keeps_what_gps_owes() -> None:
     share.reweigh("a", exact(4))
 
     assert (share.tag("a"), share.clock.backlog(), share.accounts["a"].weight) == (200, 400, 4)
+
+
+def test_time_before_the_first_replica_is_not_served() -> None:
+    """The rate is 0 until a replica has told its memory: V starts where the clock was given."""
+    share = NominalShare(exact(1, 2), VirtualClock(exact(7)))
+    share.advance(exact(0))
+    share.arrive("a", exact(1000), exact(1), 0)
+    share.advance(exact(10))
+
+    assert (7, 1007) == (share.clock.virtual_time, share.tag("a"))

@@ -1,128 +1,219 @@
-"""The heap of applications: stale entries, compaction, another order."""
+"""The queue: clients and applications in order, parked ones, ones set aside, another order."""
 
-from justitia_ray.core.entities import Application, Inference
+import pytest
+
+from justitia_ray.core.entities import Application
+from justitia_ray.core.lazy_heap import LazyHeap
 from justitia_ray.core.queue import Queue
+from justitia_ray.core.waiting_line import WaitingLine
+
+from .stub_policy import StubPolicy, application, enqueue, inference
 
 
-def _inference(name: str, sequence: int, submitted_at: float = 0.0) -> Inference:
-    return Inference(name, name[0], name, "i0", 1, 1, 1, 1, submitted_at, sequence)
-
-
-def _application(name: str, *sequences: int) -> Application:
-    application = Application(name, "class", "tenant", 1, 1, "i0", 0.0, ord(name))
-    for sequence in sequences:
-        application.enqueue(_inference(f"{name}{sequence}", sequence))
-    return application
-
-
-def _by_head(application: Application, head: Inference) -> tuple[float, ...]:
-    return head.order
+def _queue(policy: StubPolicy | None = None, *applications: Application) -> Queue:
+    queue = Queue()
+    queue.reorder(policy if policy is not None else StubPolicy())
+    for waiting in applications:
+        queue.touch(waiting)
+    return queue
 
 
 def _drain(queue: Queue) -> list[str]:
     """Take everything out in order, an inference at a time."""
     drained = []
-    while (application := queue.first()) is not None:
-        drained.append(application.waiting.popleft().request_id)
-        queue.touch(application)
+    while (first := queue.first()) is not None:
+        taken = first.waiting.first
+        first.waiting.remove(taken)
+        drained.append(taken.request_id)
+        queue.touch(first)
     return drained
 
 
 def test_empty_queue_has_no_first() -> None:
     """Granting stops there."""
-    queue = Queue(_by_head)
+    queue = _queue()
 
-    assert (queue.first(), len(queue), "a" in queue) == (None, 0, False)
+    assert (None, None) == (queue.first(), queue.first_client())
+    assert (0, False, False) == (len(queue), "a" in queue, queue.client_waits("a"))
+    assert queue.next_eligible() is None
 
 
 def test_first_is_the_application_with_the_least_key() -> None:
     """Whatever the order of the touches."""
-    queue = Queue(_by_head)
-    for application in (_application("b", 2, 5), _application("a", 3, 4), _application("c", 1)):
-        queue.touch(application)
+    queue = _queue(None, application("b", 2, 5), application("a", 3, 4), application("c", 1))
 
-    assert _drain(queue) == ["c1", "b2", "a3", "a4", "b5"]
-    assert len(queue) == 0
+    assert ["c1", "b2", "a3", "a4", "b5"] == _drain(queue)
+    assert 0 == len(queue)
 
 
 def test_application_with_nothing_waiting_is_out() -> None:
     """Its heap entry is stale and must not come up."""
-    queue = Queue(_by_head)
-    gone, other = _application("a", 1), _application("b", 2)
+    policy = StubPolicy()
+    gone, other = application("a", 1), application("b", 2)
+    queue = _queue(policy, gone, other)
+    gone.waiting.remove(gone.waiting.first)
     queue.touch(gone)
-    queue.touch(other)
-    gone.waiting.clear()
     queue.touch(gone)
 
     assert (other, 1, False) == (queue.first(), len(queue), "a" in queue)
-
-    queue.touch(gone)
-
-    assert len(queue) == 1
+    assert ["a"] == policy.gone
 
 
 def test_changed_key_moves_an_application() -> None:
     """Its entry under the old key is skipped, whether it was less or greater."""
-    queue = Queue(_by_head)
-    moving, other = _application("a", 1, 9), _application("b", 5)
-    queue.touch(moving)
-    queue.touch(other)
-    first = moving.waiting.popleft()
+    moving, other = application("a", 1, 9), application("b", 5)
+    queue = _queue(None, moving, other)
+    first = moving.waiting.first
+    moving.waiting.remove(first)
     queue.touch(moving)
 
     assert other is queue.first()
 
-    moving.enqueue(first)
+    enqueue(moving, first)
     queue.touch(moving)
 
-    assert _drain(queue) == ["a1", "b5", "a9"]
+    assert ["a1", "b5", "a9"] == _drain(queue)
 
 
-def test_touching_again_without_a_change_adds_no_entry() -> None:
-    """Every submission of an application touches it; only its head counts."""
-    queue = Queue(_by_head)
-    application = _application("a", 1)
-    for sequence in range(2, 500):
-        application.enqueue(_inference(f"a{sequence}", sequence))
-        queue.touch(application)
+def test_tenant_comes_with_the_first_of_its_applications() -> None:
+    """Two levels: the tenant with the least key, then its applications in their order."""
+    late, early = application("a", 4, tenant="t"), application("b", 2, 5, tenant="t")
+    other = application("c", 3, tenant="u")
+    queue = _queue(StubPolicy(by_tenant=True), late, early, other)
 
-    assert len(queue._heap) == 1
+    assert "t" == queue.first_client()
+    assert (3, True) == (len(queue), queue.client_waits("u"))
+    assert ["b2", "c3", "a4", "b5"] == _drain(queue)
 
 
-def test_stale_entries_are_compacted() -> None:
-    """An application that never comes first would otherwise leave an entry for each of its keys."""
-    queue = Queue(_by_head)
-    queue.touch(_application("a", 0))
-    application = _application("b", 10_000)
-    queue.touch(application)
-    for sequence in range(9_999, 9_000, -1):
-        application.enqueue(_inference(f"b{sequence}", sequence))
-        queue.touch(application)
+def test_parked_client_waits_until_it_may_go_on() -> None:
+    """A policy may hold a client back although there is room."""
+    policy = StubPolicy()
+    policy.eligible["a"] = 60.0
+    queue = _queue(policy, application("a", 1), application("b", 2))
 
-    assert len(queue._heap) <= 64 + 4 * 2 + 1
+    assert ("b", 60.0) == (queue.first_client(), queue.next_eligible())
+    queue.unpark(59.0)
+    assert "b" == queue.first_client()
+    assert queue.client_waits("a")
+    queue.unpark(60.0)
+    assert ("a", None) == (queue.first_client(), queue.next_eligible())
 
-    drained = _drain(queue)
 
-    assert (drained[0], drained[1], drained[-1], len(drained)) == ("a0", "b9001", "b10000", 1001)
+def test_parked_client_that_may_go_on_earlier_is_parked_no_more() -> None:
+    """The policy says so with a touch; the driver must not be woken for it later."""
+    policy = StubPolicy()
+    policy.eligible["a"] = 60.0
+    queue = _queue(policy, application("a", 1))
+    policy.eligible["a"] = 0.0
+    queue.touch_client("a")
+
+    assert ("a", None) == (queue.first_client(), queue.next_eligible())
+
+
+def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
+    """Its last inference was cancelled."""
+    policy = StubPolicy()
+    policy.eligible["a"] = 60.0
+    parked = application("a", 1)
+    queue = _queue(policy, parked)
+    parked.waiting.remove(parked.waiting.first)
+    queue.touch(parked)
+
+    assert (None, 0) == (queue.next_eligible(), len(queue))
+
+
+def test_one_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
+    """Its client waits all the while: a policy must not take it for gone."""
+    policy = StubPolicy()
+    first, second = application("a", 1), application("b", 2)
+    queue = _queue(policy, first, second)
+    queue.set_aside(first)
+    queue.touch_client("a")
+
+    assert (second, True, []) == (queue.first(), queue.client_waits("a"), policy.gone)
+    queue.touch(first)
+    assert first is queue.first()
+
+
+def test_application_set_aside_leaves_its_tenant_the_others() -> None:
+    """The tenant's next application takes its place."""
+    first, second = application("a", 1, tenant="t"), application("b", 2, tenant="t")
+    queue = _queue(StubPolicy(by_tenant=True), first, second)
+    queue.set_aside(first)
+
+    assert second is queue.first()
+    queue.touch(first)
+    assert first is queue.first()
 
 
 def test_reorder_keeps_everything_under_another_key() -> None:
     """The policy of a running scheduler may change."""
-    queue = Queue(_by_head)
-    for application in (_application("a", 3), _application("b", 2), _application("c", 1)):
-        queue.touch(application)
-    queue.reorder(lambda application, head: (-head.sequence,))
+    queue = _queue(None, application("a", 3), application("b", 2), application("c", 1))
+    other = StubPolicy()
+    other.reverse = True
+    queue.reorder(other)
 
-    assert _drain(queue) == ["a3", "b2", "c1"]
+    assert ["a3", "b2", "c1"] == _drain(queue)
 
 
 def test_requeued_inference_takes_its_old_place() -> None:
     """First submitted first inside an application, even after a re-queue from the middle."""
-    application = _application("a", 1, 2, 4)
-    application.enqueue(_inference("a3", 3))
-    application.enqueue(_inference("a0", 0))
-    application.enqueue(_inference("a9", 9, submitted_at=-1.0))
+    made = application("a", 1, 2, 4)
+    enqueue(made, inference("a3", 3))
+    enqueue(made, inference("a0", 0))
+    enqueue(made, inference("a9", 9, submitted_at=-1.0))
 
     expected = ["a9", "a0", "a1", "a2", "a3", "a4"]
+    assert expected == [waiting.request_id for waiting in made.waiting]
 
-    assert expected == [inference.request_id for inference in application.waiting]
+
+def test_empty_line_has_no_first() -> None:
+    """Asking for it is a bug."""
+    with pytest.raises(IndexError, match="nothing waits"):
+        _ = WaitingLine().first
+
+
+def test_inference_that_was_taken_out_is_not_in_line() -> None:
+    """Also if it was in front."""
+    made = application("a", 1, 2)
+    first = made.waiting.first
+    made.waiting.remove(first)
+
+    assert first not in made.waiting
+    assert made.waiting.first in made.waiting
+    assert ["a2"] == [waiting.request_id for waiting in made.waiting]
+
+
+def test_putting_a_name_again_without_a_change_adds_no_entry() -> None:
+    """Every submission of an application touches it; only its head counts."""
+    heap = LazyHeap()
+    for _ in range(500):
+        heap.put("a", (1.0,))
+
+    assert 1 == len(heap._heap)
+
+
+def test_stale_entries_are_compacted() -> None:
+    """A name that never comes first would otherwise leave an entry for each of its keys."""
+    heap = LazyHeap()
+    heap.put("a", (0.0,))
+    for key in range(10_000, 9_000, -1):
+        heap.put("b", (float(key),))
+
+    assert len(heap._heap) <= 64 + 4 * 2 + 1
+    assert ["a", "b"] == list(heap)
+    assert (9001.0,) == heap.key("b")
+    heap.drop("a")
+    assert ("b", 1, False) == (heap.first(), len(heap), "a" in heap)
+
+
+def test_name_that_is_alone_leaves_no_stale_entries() -> None:
+    """Every application is a client by itself: old keys of each would be most of the memory."""
+    heap = LazyHeap()
+    heap.put("gone", (0.0,))
+    heap.drop("gone")
+    for key in range(50):
+        heap.put("a", (float(key),))
+
+    assert (1, "a", (49.0,)) == (len(heap._heap), heap.first(), heap.key("a"))

@@ -113,7 +113,7 @@ def test_service_of_a_new_inference_is_booked_in_full(new: CoreDriver) -> None:
     before = new.account().attained
     new.pull("r0")
     new.submit("fresh")
-    new.pull("r0", {"2-1": 1})
+    new.pull("r0", {"2-4": 1})
 
     assert before + 11 == new.account().attained
 
@@ -150,7 +150,7 @@ def test_claim_that_no_replica_confirms_waits_again(new: CoreDriver) -> None:
     _resubmit(new, "y", "1-3")
 
     assert granted(new.pull("r0", {"1-3": 1})) == ["x"]
-    assert (new.lease_of("y"), new.lease_of("x")) == ("1-3", "2-1")
+    assert (new.lease_of("y"), new.lease_of("x")) == ("1-3", "2-4")
 
 
 def test_claim_of_a_lost_replica_waits_again(new: CoreDriver) -> None:
@@ -270,7 +270,7 @@ def test_own_lease_that_ended_is_not_taken_for_one_of_old(new: CoreDriver) -> No
     new.pull("r0")
     new.submit("fresh")
     new.handle(ev.InferenceCancelled("fresh"))
-    late = [ev.LeaseFinished("2-1", 10, 3, Outcome.FINISHED)]
+    late = [ev.LeaseFinished("2-4", 10, 3, Outcome.FINISHED)]
 
-    assert aborted(new.pull("r0", {"2-1": 3})) == ["2-1"]
+    assert aborted(new.pull("r0", {"2-4": 3})) == ["2-4"]
     assert (new.pull("r0", {}, late), new.core.state.late_reports) == ([], 2)

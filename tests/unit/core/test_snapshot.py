@@ -7,6 +7,7 @@ import pytest
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Grant
 from justitia_ray.core.fair_share import NominalShare
 from justitia_ray.core.invariants import check
 from justitia_ray.core.snapshot import application_record, clock_record, restore, snapshot
@@ -14,13 +15,14 @@ from justitia_ray.errors import StoreError
 from tests.core_driver import CoreDriver, granted
 
 NOMINAL = {"clock": "nominal", "nominal_iteration_s": 0.5}
+TENANTS = {"fairness": "tenant"}
 
 
 def _filled(**options: object) -> CoreDriver:
     """Return a core with a running, b waiting, c in a tool gap, and a session left of d."""
     driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
     for number, (name, cost) in enumerate((("d", 155), ("a", 300), ("c", 200), ("b", 900))):
-        driver.open(name, cost, weight=1 + number / 3)
+        driver.open(name, cost, weight=1 + number / 3, tenant="one" if name in "ad" else "two")
         driver.submit(f"{name}1", name)
     driver.handle(ev.ApplicationClosed("d"))
     driver.pull()
@@ -52,7 +54,7 @@ def test_snapshot_holds_clock_applications_and_ghosts(options: dict[str, object]
     assert record == json.loads(json.dumps(snapshot(successor.core)))
 
 
-@pytest.mark.parametrize("options", [{}, NOMINAL])
+@pytest.mark.parametrize("options", [{}, NOMINAL, TENANTS])
 def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> None:
     """The order without the restart is the order with it, later arrivals included."""
     orders = []
@@ -73,6 +75,59 @@ def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> N
     assert sorted(["a1", "a2", "b1", "b2", "c2", "e2"]) == sorted(orders[0])
 
 
+def test_tenants_have_the_same_keys_after_a_restart() -> None:
+    """At both levels, with a debt of d in its tenant, and c withdrawn from the other."""
+    driver = _filled(**TENANTS)
+    record = json.loads(json.dumps(snapshot(driver.core)))
+    successor = _successor(driver, **TENANTS)
+    shares = [d.core.order.fair_share for d in (driver, successor)]
+
+    assert record == json.loads(json.dumps(snapshot(successor.core)))
+    assert [2, 2] == [len(share.clock.sessions()) for share in shares]
+    for name in "abc":
+        ours, theirs = ((s.tag(name), s.tag_in_tenant(name)) for s in shares)
+        assert ours == theirs
+    for core in (driver.core, successor.core):
+        core.handle(ev.ApplicationCancelled("a"), driver.now)
+        core.handle(ev.ApplicationArrived("d", "class", "two", 1, 70, "i0"), driver.now)
+    assert shares[0].tag("d") == shares[1].tag("d")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, TENANTS), (TENANTS, {}), (NOMINAL, TENANTS), (TENANTS, NOMINAL)]
+)
+def test_core_of_another_fairness_takes_the_accounts_over(
+    before: dict[str, object], after: dict[str, object]
+) -> None:
+    """Tags of one kind mean nothing to the other: charges do, and ghosts are forgotten."""
+    driver = _filled(**before)
+    driver.core.take_changed()
+    successor = _successor(driver, **after)
+    share = successor.core.order.fair_share
+
+    assert driver.core.order.fair_share.clock.virtual_time == share.clock.virtual_time
+    assert {"a", "b", "c"} == set(share.sessions())
+    assert {"a", "b", "c", "d"} == set(successor.core.take_changed())
+    for name in "abc":
+        left = successor.account(name).charged - successor.account(name).attained
+        assert left == driver.account(name).charged - driver.account(name).attained
+
+
+@pytest.mark.parametrize("name", ["weight", "since", "virtual_time", "released", "finish"])
+def test_damaged_tenant_is_named_by_the_record_that_carries_it(name: str) -> None:
+    """Whoever repairs the store must find it."""
+    record = snapshot(_filled(**TENANTS).core)
+    (carrier,) = [
+        n
+        for n, r in record["applications"].items()
+        if r.get("carries", {}) and r["tenant"] == "two"
+    ]
+    record["applications"][carrier]["carries"][name] = "soon"
+    core = SchedulerCore("justitia", TENANTS)
+    with pytest.raises(StoreError, match=rf"^applications\[{carrier}\]: .* damaged.*{name}"):
+        restore(core, record["clock"], record["applications"])
+
+
 def test_record_of_what_is_gone_is_none() -> None:
     """The store removes it."""
     driver = _filled()
@@ -80,9 +135,12 @@ def test_record_of_what_is_gone_is_none() -> None:
     assert None is application_record(driver.core, "nobody")
 
 
-def test_changed_applications_have_a_record_until_gps_is_done_with_them() -> None:
+@pytest.mark.parametrize("options", [{}, TENANTS])
+def test_changed_applications_have_a_record_until_gps_is_done_with_them(
+    options: dict[str, object],
+) -> None:
     """What `take_changed` names is saved or removed: the store then equals a snapshot."""
-    driver = _filled()
+    driver = _filled(**options)
     stored: dict[str, Any] = {}
 
     def save() -> None:
@@ -123,7 +181,14 @@ def test_nothing_stored_restores_nothing() -> None:
     core = SchedulerCore()
     restore(core, None, {})
 
-    assert clock_record(core) == {"virtual_time": 0, "kind": "served", "sequence": 0}
+    assert clock_record(core) == {
+        "virtual_time": 0,
+        "kind": "served",
+        "sequence": 0,
+        "grants": 0,
+        "policy": "justitia",
+        "counted": {},
+    }
 
 
 def test_sequences_go_on_after_the_stored_ones() -> None:
@@ -216,3 +281,49 @@ def test_damaged_clock_is_named(damaged: dict[str, Any]) -> None:
     """Without V no tag means anything: the scheduler must not start on it."""
     with pytest.raises(StoreError, match=r"^clock: the stored record is damaged"):
         restore(SchedulerCore(), damaged, {})
+
+
+def test_place_of_an_application_outlives_the_scheduler() -> None:
+    """Its prefixes are still there; a record of an earlier version does not say where."""
+    driver = _filled()
+    record = json.loads(json.dumps(snapshot(driver.core)))
+    assert ["r0"] == list(_successor(driver).application("c").replicas)
+
+    del record["applications"]["c"]["replicas"], record["clock"]["grants"]
+    core = SchedulerCore()
+    restore(core, record["clock"], record["applications"])
+
+    assert ({}, 0) == (core.state.applications["c"].replicas, core.state.grants)
+
+
+def test_grants_after_a_restart_come_after_those_before_it_in_the_engine() -> None:
+    """Leases of the old scheduler still run there, at the priority of their grant."""
+    driver = CoreDriver(SchedulerCore("fcfs", lease_prefix="1-"))
+    driver.open("a")
+    driver.submit("a1")
+    driver.submit("a2")
+    (last,) = driver.pull()[-1:]
+    successor = CoreDriver(SchedulerCore("fcfs", lease_prefix="2-"), driver.now)
+    record = snapshot(driver.core)
+    restore(successor.core, record["clock"], record["applications"])
+    successor.submit("a3")
+    (grant,) = successor.pull("r1")
+
+    assert isinstance(last, Grant)
+    assert isinstance(grant, Grant)
+    assert (2, 3) == (last.priority, grant.priority)
+
+
+def test_what_another_policy_counted_is_not_taken_over() -> None:
+    """The policy may be another after a restart; the accounts go on, its counters mean nothing."""
+    old = CoreDriver(SchedulerCore("vtc"))
+    old.open("a", 50)
+    old.submit("a1")
+    old.pull()
+    record = json.loads(json.dumps(snapshot(old.core)))
+    core = SchedulerCore("plas")
+    restore(core, record["clock"], record["applications"])
+
+    assert record["clock"]["counted"] != core.order.policy.state()
+    assert SchedulerCore("plas").order.policy.state() == core.order.policy.state()
+    assert old.core.tag("a") == core.tag("a")

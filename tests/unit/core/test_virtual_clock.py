@@ -222,3 +222,67 @@ def test_departures_of_old_tags_are_dropped() -> None:
     clock.serve(exact(2000))
 
     assert (clock.virtual_time, clock.active_weight) == (1000, 0)
+
+
+def test_empty_set_weighs_nothing_whatever_the_rounding() -> None:
+    """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0; such rests would add up over busy periods."""
+    clock = VirtualClock()
+    for _ in range(2):
+        for sequence, weight in enumerate((0.1, 0.2, 0.3)):
+            clock.charge(f"s{weight}", 1.0, weight, sequence)
+
+        assert 0 < clock.active_weight
+
+        clock.serve(10.0)
+
+        assert 0 == clock.active_weight
+
+
+def test_charge_of_nothing_makes_nobody_active() -> None:
+    """A session is active while F > V, not at F = V."""
+    clock = _clock(("a", 0, 1))
+
+    assert (0, False) == (clock.active_weight, clock.session("a").active)
+
+
+def test_reopened_session_takes_over_less_than_a_unit() -> None:
+    """What GPS owes may be a fraction of a token·iteration."""
+    clock = _clock(("a", 4, 1), ("b", 100, 1))
+    clock.serve(exact(15, 2))
+    clock.release("a")
+    clock.charge("a", exact(2), exact(1), 5)
+
+    assert exact(15, 4) + exact(1, 4) + 2 == _tag(clock, "a")
+
+
+def test_departures_are_compacted_by_the_active() -> None:
+    """The heap stays within a constant and four entries for each active session."""
+    clock = _clock(*((f"s{number}", 1_000, 1) for number in range(10)))
+    for _ in range(300):
+        clock.charge("s0", exact(1), exact(1), 0)
+
+        assert len(clock._departures) <= 64 + 4 * 10
+
+
+def test_departures_are_compacted_seldom() -> None:
+    """Once in as many pushes as there are active sessions: a charge is O(log N), amortised."""
+    clock = _clock(*((f"s{number}", 1_000, 1) for number in range(100)))
+    compacted = 0
+    for _ in range(400):
+        departures = clock._departures
+        clock.charge("s0", exact(1), exact(1), 0)
+        compacted += clock._departures is not departures
+
+    assert compacted <= 400 // 100
+
+
+def test_service_of_all_that_is_owed_ends_the_session() -> None:
+    """Also where V + x/W rounds down here: a rest of a rounding would keep it in GPS."""
+    clock = VirtualClock()
+    clock.charge("a", 0.3, 1.5, 0)
+    clock.serve(0.1)
+    owed = (clock.session("a").finish - clock.virtual_time) * clock.active_weight
+    assert clock.virtual_time + owed / clock.active_weight < clock.session("a").finish
+    clock.serve(owed)
+
+    assert not clock.session("a").active

@@ -1,0 +1,203 @@
+"""A small service around a core, with a seeded load: what the conformance of policies runs on."""
+
+import json
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Abort, Action, EndApplication, Grant
+from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.invariants import check
+from justitia_ray.core.snapshot import restore, snapshot
+from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, RequestId, Tokens
+from tests.core_driver import CoreDriver
+from tests.fake_replica import FakeReplica, Held
+
+STEP_S = 0.5
+"""A power of two, so that ages and instants are exact in floats."""
+_TENANTS = {"t0": 1, "t1": 2}
+"""And the weight of their applications, which must agree."""
+
+
+class Service:
+    """Two replicas and an ingress around a core, and a seeded load on them."""
+
+    def __init__(self, policy: str, options: Mapping[str, object], seed: int = 7) -> None:
+        self.options = dict(options)
+        self.driver = CoreDriver(SchedulerCore(policy, self.options, lease_prefix="1-"))
+        self.replicas = {
+            "r0": FakeReplica("r0", ReplicaCapacity(200, 1, 4)),
+            "r1": FakeReplica("r1", ReplicaCapacity(150, 4, 3)),
+        }
+        self.submitted: dict[RequestId, ev.InferenceSubmitted] = {}
+        self.outputs: dict[RequestId, Tokens] = {}
+        self.holds: dict[RequestId, LeaseId] = {}
+        """What the ingress was granted."""
+        self.owners: dict[LeaseId, RequestId] = {}
+        self._priorities: set[int] = set()
+        self.random = random.Random(seed)
+        self.log: list[Action] = []
+
+    def load(self, waves: int = 3, first: int = 0) -> None:
+        """Open two applications of two to six inferences a wave, and close them."""
+        for wave in range(first, first + waves):
+            for name, tenant in ((f"a{wave}", "t0"), (f"b{wave}", "t1")):
+                self.open(name, tenant, self.random.randint(2, 6))
+                self.handle(ev.ApplicationClosed(name))
+            self.step()
+            self.step()
+
+    def open(self, name: ApplicationId, tenant: str, inferences: int) -> None:
+        """Open an application whose cost is predicted badly, and submit all that it has."""
+        sizes = [
+            (self.random.randint(1, 90), self.random.randint(1, 30)) for _ in range(inferences)
+        ]
+        cost = sum(p * d for p, d in sizes) * self.random.choice([0.1, 1, 3])
+        weight = _TENANTS[tenant]
+        self.handle(ev.ApplicationArrived(name, "class", tenant, weight, cost, "i0", cost / 50))
+        for number, (prompt, output) in enumerate(sizes):
+            self.submit(f"{name}/{number}", name, prompt, output)
+
+    def submit(
+        self, request_id: RequestId, name: ApplicationId, prompt: Tokens, output: Tokens
+    ) -> None:
+        """Submit an inference whose length is predicted badly."""
+        self.outputs[request_id] = output
+        event = ev.InferenceSubmitted(
+            request_id=request_id,
+            application_id=name,
+            inference_id=request_id,
+            ingress_id="i0",
+            prompt_tokens=prompt,
+            predicted_output_tokens=self.random.randint(1, 40),
+            max_output_tokens=100,
+            true_output_tokens=output,
+        )
+        self.submitted[request_id] = event
+        self.handle(event)
+
+    def step(self) -> None:
+        """Let each replica make some tokens and pull."""
+        self.driver.now += STEP_S
+        self.handle(ev.IngressHeard("i0"))
+        for fake in list(self.replicas.values()):
+            fake.start_all()
+            for lease_id in list(fake.held):
+                fake.make(lease_id, self.random.randint(0, 6))
+        self.report()
+
+    def report(self) -> None:
+        """Let each replica pull."""
+        for fake in list(self.replicas.values()):
+            self.handle(fake.pull())
+            self._check_that_the_first_does_not_fit()
+
+    def run(self) -> None:
+        """Go on until nothing is left."""
+        for _ in range(1200):
+            if not self.driver.core.state.applications:
+                return
+            self.step()
+        raise AssertionError(f"stuck: {list(self.driver.core.state.inferences)}")
+
+    def handle(self, event: ev.Event) -> list[Action]:
+        """Feed an event in and do what the core wants done."""
+        actions = self.driver.handle(event)
+        self.log += actions
+        for action in actions:
+            if isinstance(action, Grant):
+                self.holds[action.request_id] = action.lease_id
+                self.owners[action.lease_id] = action.request_id
+                self._priorities.add(action.priority)
+                prompt = self.submitted[action.request_id].prompt_tokens
+                held = Held(prompt, self.outputs[action.request_id])
+                self.replicas[action.replica_id].held[action.lease_id] = held
+            elif isinstance(action, Abort) and action.replica_id in self.replicas:
+                self.replicas[action.replica_id].held.pop(action.lease_id, None)
+        return actions
+
+    def join(self, replica_id: ReplicaId, capacity: ReplicaCapacity) -> None:
+        """Start another replica."""
+        self.replicas[replica_id] = FakeReplica(replica_id, capacity)
+
+    def lose(self, replica_id: ReplicaId) -> None:
+        """Let a replica die, with all that it runs."""
+        del self.replicas[replica_id]
+        self.handle(ev.ReplicaLost(replica_id))
+
+    def break_engine(self, replica_id: ReplicaId) -> None:
+        """Let the engine of a replica die: all that it runs waits again."""
+        fake = self.replicas[replica_id]
+        for lease_id in list(fake.held):
+            fake.end(lease_id, None)
+        self.handle(fake.pull())
+
+    def fail_one(self, replica_id: ReplicaId) -> None:
+        """Let the first lease of a replica, if any, end with an error at the next pull."""
+        fake = self.replicas[replica_id]
+        for lease_id in list(fake.held)[:1]:
+            fake.end(lease_id, Outcome.FAILED)
+
+    def running(self) -> set[RequestId]:
+        """Return what replicas hold."""
+        return {self.owners[name] for fake in self.replicas.values() for name in fake.held}
+
+    def restart(self) -> None:
+        """Put another scheduler in office; the ingress comes back to it, and then the replicas."""
+        old = self.driver
+        record = json.loads(json.dumps(snapshot(old.core)))
+        core = SchedulerCore(old.core.order.policy_name, self.options, lease_prefix="2-")
+        self.driver = CoreDriver(core, old.now)
+        core.recover(list(self.replicas), old.now)
+        restore(core, record["clock"], record["applications"])
+        check(core)
+        for request_id, inference in old.core.state.inferences.items():
+            self.handle(
+                replace(
+                    self.submitted[request_id],
+                    again=True,
+                    age_s=old.now - inference.submitted_at,
+                    lease_id=self.holds.get(request_id),
+                )
+            )
+
+    def story(self) -> list[object]:
+        """Return what was done, in names that two schedulers share.
+
+        Leases go by their inference, and priorities by their rank among all: some are sequence
+        numbers, which inferences that were submitted again have used up.
+        """
+        ranks = {priority: rank for rank, priority in enumerate(sorted(self._priorities))}
+        return [self._told(action, ranks) for action in self.log]
+
+    def ends(self) -> list[EndApplication]:
+        """Return the applications that ended."""
+        return [action for action in self.log if isinstance(action, EndApplication)]
+
+    def _told(self, action: Action, ranks: Mapping[int, int]) -> object:
+        if isinstance(action, Grant):
+            return replace(action, lease_id="", priority=ranks[action.priority])
+        if isinstance(action, Abort):
+            return (action.replica_id, self.owners[action.lease_id])
+        if isinstance(action, EndApplication):
+            told = {name: getattr(action, name) for name in action.__dataclass_fields__}
+            # The lag is a measurement of this scheduler's own time in office.
+            return {name: value for name, value in told.items() if not name.startswith("lag")}
+        return action
+
+    def _check_that_the_first_does_not_fit(self) -> None:
+        """Hold the order to its word: if the first in order fits somewhere, it has started.
+
+        Clients that `rpm` holds back are in no order until their next window.
+        """
+        core = self.driver.core
+        first = core.order.queue.first()
+        if first is not None and not core.recovery.holding:
+            head = first.waiting.first
+            replicas = core.state.replicas.values()
+
+            placement = core._leases.placement
+
+            assert not [r.replica_id for r in replicas if placement.fits(r, head)]

@@ -1,0 +1,244 @@
+"""Both levels of fairness between tenants against exact fluid servers, over random lives."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.tenant_share import TenantShare
+from justitia_ray.core.virtual_clock import VirtualClock
+from tests.exact import exact
+from tests.oracles.tenant_gps import TenantRules
+
+_NAMES = st.sampled_from("abcdef")
+_TENANT_OF = dict(zip("abcdef", "XXXYYZ", strict=True))
+_WORK = st.fractions(min_value=0, max_value=60, max_denominator=7)
+_WEIGHTS = st.sampled_from([Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2), Fraction(7, 5)])
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that happens; what does not apply to the state is skipped."""
+
+    verb: str
+    name: str
+    work: Fraction
+    weight: Fraction
+    others: tuple[tuple[str, Fraction], ...] = ()
+
+
+_VERBS = ("arrive", "arrive", "deliver", "deliver", "withdraw", "resume", "settle", "reweigh")
+
+
+def _steps(*verbs: str) -> st.SearchStrategy[list[Step]]:
+    deliveries = st.lists(st.tuples(_NAMES, _WORK), max_size=3).map(tuple)
+    step = st.builds(Step, st.sampled_from(verbs), _NAMES, _WORK, _WEIGHTS, deliveries)
+    return st.lists(step, min_size=1, max_size=35)
+
+
+class Pair:
+    """The accounts under test and the oracle, fed the same."""
+
+    def __init__(self) -> None:
+        self.share = TenantShare(VirtualClock(exact(0)))
+        self.oracle = TenantRules()
+        self._lives: dict[str, str] = {}
+        self._arrivals = 0
+
+    def apply(self, step: Step) -> None:
+        """Let the step happen in both, if it can; a name that comes again is another life."""
+        name = self._lives.get(step.name, "")
+        if step.verb == "arrive" and name not in self.oracle.ledgers:
+            self._arrivals += 1
+            name = self._lives[step.name] = f"{step.name}{self._arrivals}"
+            tenant, weight = _TENANT_OF[step.name], exact(step.weight)
+            self.share.arrive(name, exact(step.work), weight, self._arrivals, tenant)
+            self.oracle.arrive(name, tenant, step.work, step.weight)
+        elif step.verb == "deliver":
+            lives = [(self._lives.get(n, ""), w) for n, w in ((step.name, step.work), *step.others)]
+            busy = [(n, w) for n, w in lives if n in self.oracle.ledgers and not self._away(n)]
+            self.share.deliver([(n, exact(work)) for n, work in busy])
+            self.oracle.report(busy)
+        elif step.verb != "arrive" and name in self.oracle.ledgers:
+            verbs: dict[str, tuple[Callable[[str], object], Callable[[str], object]]] = {
+                "withdraw": (self.share.withdraw, self.oracle.leave),
+                "resume": (self.share.resume, self.oracle.come_back),
+                "settle": (self.share.settle, self.oracle.end),
+                "reweigh": (
+                    lambda name: self.share.reweigh(name, exact(step.weight)),
+                    lambda name: self.oracle.reweigh(name, step.weight),
+                ),
+            }
+            ours, theirs = verbs[step.verb]
+            results = ours(name), theirs(name)
+            if step.verb == "settle":
+                assert results[1] == results[0], "final key"
+
+    def present(self) -> list[str]:
+        """Return the applications that are charged now."""
+        return [name for name in self.oracle.ledgers if not self._away(name)]
+
+    def _away(self, name: str) -> bool:
+        return self.oracle.ledgers[name].away
+
+
+@given(_steps(*_VERBS))
+def test_both_levels_equal_those_of_exact_fluid_servers(steps: list[Step]) -> None:
+    """V, every tenant's tag, every F_x and every key, after every step, without a rounding."""
+    pair = Pair()
+    for step in steps:
+        before = pair.share.clock.virtual_time
+        pair.apply(step)
+
+        assert before <= pair.share.clock.virtual_time
+        assert pair.oracle.root.virtual_time == pair.share.clock.virtual_time
+        for name in pair.present():
+            assert pair.oracle.tag(name) == pair.share.tag_in_tenant(name), name
+            assert pair.oracle.key(name) == pair.share.tag(name), name
+        busy = {n for n, s in pair.share.clock.sessions().items() if s.active}
+
+        assert pair.oracle.root.busy() == busy
+
+
+@given(_steps(*_VERBS))
+def test_root_gps_and_reference_server_owe_a_tenant_the_same(steps: list[Step]) -> None:
+    """No level gives what another has not got, and all of it is what was charged."""
+    pair = Pair()
+    for step in steps:
+        pair.apply(step)
+        for name, tenant in pair.share.tenants().items():
+            root = pair.share.clock.session(name)
+            owed = tenant.server.weight * max(0, root.finish - tenant.server.since)
+
+            assert owed == tenant.gps.backlog() == tenant.server.total
+        live = [account for account in pair.share.accounts.values() if not account.withdrawn]
+
+        assert sum(a.charged - a.attained for a in live) == pair.share.clock.backlog()
+
+
+@given(_steps(*_VERBS), _WORK)
+def test_keys_do_not_change_by_service(steps: list[Step], work: Fraction) -> None:
+    """What was granted in an order stays right in it: only charges and refunds move a key."""
+    pair = Pair()
+    for step in steps:
+        pair.apply(step)
+    present = pair.present()
+    before = {name: (pair.share.tag(name), pair.share.tag_in_tenant(name)) for name in present}
+    pair.share.clock.serve(exact(work))
+
+    assert before == {
+        name: (pair.share.tag(name), pair.share.tag_in_tenant(name)) for name in present
+    }
+
+    for tenant in pair.share.tenants().values():
+        tenant.look(pair.share.clock.virtual_time, idle=False)
+
+    assert before == {
+        name: (pair.share.tag(name), pair.share.tag_in_tenant(name)) for name in present
+    }
+
+
+@given(_steps(*_VERBS))
+def test_key_that_v_has_passed_is_frozen(steps: list[Step]) -> None:
+    """What the reference server has finished comes before what others ask for later."""
+    pair = Pair()
+    frozen: dict[str, float] = {}
+    for step in steps:
+        touched = {step.name, *(name for name, _ in step.others)}
+        pair.apply(step)
+        now = pair.share.clock.virtual_time
+        keys = {name: pair.share.tag(name) for name in pair.present()}
+
+        kept = {n: key for n, key in frozen.items() if n in keys and n[0] not in touched}
+
+        assert kept == {name: keys[name] for name in kept}
+        frozen = {name: key for name, key in keys.items() if key <= now}
+
+
+@given(_steps(*_VERBS))
+def test_tag_of_a_withdrawn_application_is_what_resuming_makes_it(steps: list[Step]) -> None:
+    """Asked at any moment, and asking changes nothing."""
+    pair = Pair()
+    for step in steps:
+        pair.apply(step)
+    for name, account in pair.share.accounts.items():
+        if account.withdrawn:
+            foretold = pair.share.tag(name), pair.share.tag_in_tenant(name)
+            assert foretold == (pair.share.tag(name), pair.share.tag_in_tenant(name))
+            pair.share.resume(name)
+
+            assert foretold == (pair.share.tag(name), pair.share.tag_in_tenant(name))
+
+
+_FLOAT_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(_VERBS),
+        _NAMES,
+        st.floats(0.001, 1e7),
+        st.sampled_from([1.0, 1.0, 2.0, 0.3]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def _live_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
+    share = TenantShare()
+    for sequence, (verb, name, work, weight) in enumerate(steps):
+        account = share.accounts.get(name)
+        if verb == "arrive" and account is None:
+            # The tenant changes with the life: an ended one may be owed work in another.
+            share.arrive(name, work, weight, sequence, "XYZ"[sequence % 3])
+        elif account is None:
+            continue
+        elif verb == "deliver" and not account.withdrawn:
+            share.deliver([(name, work)])
+        elif verb == "reweigh":
+            share.reweigh(name, weight)
+        elif verb in ("withdraw", "resume", "settle"):
+            getattr(share, verb)(name)
+    return share
+
+
+@given(_FLOAT_STEPS)
+def test_floats_stay_near_the_three_backlogs(
+    steps: list[tuple[str, str, float, float]],
+) -> None:
+    """The service computes in floats: the sums hold to a part in 1e9 of what went through."""
+    share = _live_in_floats(steps)
+    live = [account for account in share.accounts.values() if not account.withdrawn]
+    scale = 1 + sum(work for _, _, work, _ in steps) * 10
+
+    assert abs(sum(a.charged - a.attained for a in live) - share.clock.backlog()) < scale * 1e-9
+    for name, tenant in share.tenants().items():
+        root = share.clock.session(name)
+        owed = tenant.server.weight * max(0, root.finish - tenant.server.since)
+
+        assert abs(owed - tenant.gps.backlog()) < scale * 1e-9
+        assert abs(owed - tenant.server.total) < scale * 1e-9
+
+
+@given(_FLOAT_STEPS, st.randoms(use_true_random=False))
+def test_restored_accounts_give_the_same_keys_to_the_last_bit(
+    steps: list[tuple[str, str, float, float]], shuffled: Random
+) -> None:
+    """In floats, and whatever the order in which a store gives the records back."""
+    share = _live_in_floats(steps)
+    names = sorted(share.sessions())
+    shuffled.shuffle(names)
+    records = {name: json.loads(json.dumps(share.session_record(name))) for name in names}
+    restored = TenantShare(VirtualClock(share.clock.virtual_time))
+    for name, record in records.items():
+        restored.prepare_restore(name, record)
+    for name, record in records.items():
+        restored.restore_session(name, record, live=name in share.accounts)
+    restored.accounts = share.accounts
+
+    assert records == {name: restored.session_record(name) for name in names}
+    for name in share.accounts:
+        assert share.tag(name) == restored.tag(name)
+        assert share.tag_in_tenant(name) == restored.tag_in_tenant(name)

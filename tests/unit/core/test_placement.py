@@ -1,0 +1,207 @@
+"""Where the first in order goes: room, then locality, then free KV; and who is in line where."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, Grant
+from justitia_ray.core.admission import ADMISSIONS
+from tests.core_driver import CoreDriver, granted
+
+
+def _places(actions: Sequence[Action]) -> dict[str, str]:
+    """Return the replica of each request granted."""
+    return {a.request_id: a.replica_id for a in actions if isinstance(a, Grant)}
+
+
+def _pool(admission: str = "peak", **kv_tokens: int) -> CoreDriver:
+    """Return an FCFS core that replicas of these sizes ask for work."""
+    driver = CoreDriver(SchedulerCore("fcfs", admission=admission))
+    for name, tokens in kv_tokens.items():
+        driver.pull(name, kv=tokens)
+    return driver
+
+
+def _ask(driver: CoreDriver, name: str, prompt: int, output: int = 10) -> dict[str, str]:
+    """Open an application of one inference."""
+    driver.open(name)
+    return _places(driver.submit(name, name, prompt=prompt, output=output))
+
+
+def _serve(driver: CoreDriver, request_id: str, replica_id: str, kv: int = 1000) -> None:
+    """Let a replica finish an inference."""
+    driver.pull(replica_id, finished={driver.lease_of(request_id): 10}, kv=kv)
+
+
+def test_replica_that_served_the_application_comes_before_a_freer_one() -> None:
+    """It may hold the prefix of the prompt."""
+    driver = _pool(r0=1000)
+    driver.open("a")
+    driver.submit("a1", "a")
+    _serve(driver, "a1", "r0", kv=1000)
+    driver.pull("r1", kv=5000)
+
+    assert {"a2": "r0"} == _places(driver.submit("a2", "a"))
+    assert {"b": "r1"} == _ask(driver, "b", 10)
+
+
+def test_fan_out_spreads_while_nothing_of_it_is_finished() -> None:
+    """No replica has a prefix of it yet, and one alone would be the slower for all of it."""
+    driver = _pool(r0=1000, r1=1000)
+    driver.open("a")
+    places = [_places(driver.submit(f"a{n}", "a"))[f"a{n}"] for n in range(4)]
+
+    assert ["r0", "r1", "r0", "r1"] == places
+
+
+def test_locality_makes_nobody_wait() -> None:
+    """A replica without room is none, whatever it holds; then both have served it."""
+    driver = _pool(r0=100)
+    driver.open("a")
+    driver.submit("a1", "a")
+    _serve(driver, "a1", "r0", kv=100)
+    _ask(driver, "b", 60, 20)
+    driver.pull("r1", kv=1000)
+
+    assert {"a2": "r1"} == _places(driver.submit("a2", "a", prompt=30, output=20))
+    _serve(driver, "a2", "r1", kv=1000)
+    assert ["r0", "r1"] == list(driver.application("a").replicas)
+    assert {"a3": "r1"} == _places(driver.submit("a3", "a", prompt=5, output=2))  # freer of the two
+
+
+def test_memory_that_no_lease_explains_is_not_free() -> None:
+    """An aborted call's KV is in the way of the choice as it is in that of the room."""
+    driver = _pool()
+    driver.pull("r0", kv=1000, free=300)
+    driver.pull("r1", kv=500)
+
+    assert {"a": "r1"} == _ask(driver, "a", 10)
+
+
+def test_replicas_that_are_gone_are_forgotten() -> None:
+    """A long life on replicas that come and go must not fill the store."""
+    driver = _pool(r0=1000)
+    driver.open("a")
+    driver.submit("a1", "a")
+    _serve(driver, "a1", "r0", kv=1000)
+    driver.handle(ev.ReplicaLost("r0"))
+    for number in (2, 3):
+        driver.submit(f"a{number}", "a")
+        driver.pull("r1", kv=1000)
+        _serve(driver, f"a{number}", "r1", kv=1000)
+
+        assert ["r1"] == list(driver.application("a").replicas)
+
+
+@pytest.mark.parametrize("admission", ADMISSIONS)
+def test_large_one_waits_for_the_replica_that_can_hold_it(admission: str) -> None:
+    """On the small one, even alone, it would run out of memory."""
+    driver = _pool(admission, small=100, large=1000)
+    driver.handle(ev.PullAnswered("large"))
+
+    assert {} == _ask(driver, "giant", 300, 100)
+    assert ["giant"] == granted(driver.pull("large", kv=1000))
+
+
+def test_prompt_that_fits_now_is_not_enough_where_the_rest_will_not() -> None:
+    """Under `prompt` an engine preempts others for room, and here nobody could make enough."""
+    driver = _pool("prompt", small=100, large=1000)
+    _ask(driver, "a", 980, 10)
+
+    assert {"b": "small"} == _ask(driver, "b", 20, 10)
+    assert {} == _ask(driver, "long", 30, 90)
+    assert {"long": "large"} == _places(driver.handle(ev.InferenceCancelled("a")))
+
+
+def test_small_ones_go_to_replicas_that_could_never_hold_the_first() -> None:
+    """It loses nothing by it, and the small replica would stand idle."""
+    driver = _pool(small=100, large=1000)
+    _ask(driver, "held", 800, 100)
+
+    assert {} == _ask(driver, "giant", 300, 100)
+    assert {"b": "small"} == _ask(driver, "b", 40, 10)
+    assert {} == _ask(driver, "c", 60, 10)  # no room on small; in line for large, behind giant
+    assert {} == _ask(driver, "d", 10, 10)  # would fit both, and c is in line for both
+    assert 0 == driver.inference("giant").passes
+
+    assert ["giant", "c", "d"] == granted(driver.handle(ev.InferenceCancelled("held")))
+
+
+def test_one_that_exceeds_every_replica_runs_alone_on_the_largest() -> None:
+    """Otherwise it would wait for ever, and everything behind it too."""
+    driver = _pool(small=100, large=1000)
+    _ask(driver, "held", 900, 50)
+
+    assert {} == _ask(driver, "giant", 3000, 100)
+    assert {"giant": "large"} == _places(driver.handle(ev.InferenceCancelled("held")))
+    assert {"b": "small"} == _ask(driver, "b", 10)
+
+
+def test_seats_decide_which_of_two_is_the_larger() -> None:
+    """Five sequences on replicas of three and four seats run on the latter, in turns."""
+    driver = _pool()
+    driver.pull("r0", kv=100, seats=3)
+    driver.pull("r1", kv=100, seats=4)
+    driver.open("a")
+
+    assert {"x": "r1"} == _places(driver.submit("x", "a", choices=5))
+
+
+@pytest.mark.parametrize("end", ["lost", "draining", "refused"])
+def test_next_larger_replica_takes_the_giant_when_the_largest_leaves(end: str) -> None:
+    """Nothing may wait for a replica that takes nothing any more."""
+    driver = _pool(small=100)
+    driver.pull("large", kv=1000)
+    driver.handle(ev.PullAnswered("large"))
+
+    assert {} == _ask(driver, "giant", 300, 100)
+
+    actions = {
+        "lost": lambda: driver.handle(ev.ReplicaLost("large")),
+        "draining": lambda: driver.pull("large", kv=1000, draining=True),
+        "refused": lambda: driver.handle(ev.LeaseRefused("old", "large", replica_gone=True)),
+    }[end]()
+
+    assert {"giant": "small"} == _places(actions)
+
+
+def test_giant_waits_for_a_larger_replica_that_has_joined() -> None:
+    """It may be busy on its arrival: the pool has grown, and so has what it can hold."""
+    driver = _pool(small=100)
+    _ask(driver, "held", 50)
+    driver.pull("large", kv=1000)
+    driver.handle(ev.PullAnswered("large"))
+
+    assert {} == _ask(driver, "giant", 300, 100)
+    assert [] == granted(driver.handle(ev.InferenceCancelled("held")))
+    assert {"giant": "large"} == _places(driver.pull("large", kv=1000))
+
+
+def test_replica_that_joins_is_given_what_waits() -> None:
+    """And one that drains keeps what it runs and is given no more."""
+    driver = _pool(r0=100)
+    _ask(driver, "a", 60, 20)
+    _ask(driver, "b", 60, 20)
+
+    assert {"b": "r1"} == _places(driver.pull("r1", kv=100))
+
+    driver.pull("r1", {driver.lease_of("b"): 3}, kv=100, draining=True)
+    _ask(driver, "c", 60, 20)
+
+    assert [] == granted(driver.pull("r1", finished={driver.lease_of("b"): 20}, kv=100))
+    assert ["c"] == granted(driver.pull("r0", finished={driver.lease_of("a"): 20}, kv=100))
+
+
+def test_what_a_lost_replica_ran_goes_to_the_others_in_its_order() -> None:
+    """At the head of its line, before what came later."""
+    driver = _pool(r0=100)
+    _ask(driver, "a", 60, 20)
+    driver.pull("r1", kv=100)
+    _ask(driver, "b", 60, 20)
+    _ask(driver, "c", 60, 20)
+
+    assert [] == granted(driver.handle(ev.ReplicaLost("r0")))
+    assert ["a"] == granted(driver.handle(ev.InferenceCancelled("b")))
+    assert ["c"] == driver.waiting("c")
