@@ -36,7 +36,7 @@ def main() -> int:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     data_dir = options.data or (Path(d) if (d := os.environ.get("JUSTITIA_DATA")) else None)
     # The measured lengths of prompts and outputs as they are; shorter ones for a shorter run.
-    count, rate, length_scale = (40, 4.4, 0.75) if options.quick else (72, 3.4, 1.0)
+    count, rate, length_scale = (40, 4.4, 0.75) if options.quick else (72, 3.9, 1.0)
     lengths = LengthPlan(
         seed=options.seed,
         length_scale=length_scale,
