@@ -140,11 +140,12 @@ def _restore_application(
     if "state" not in record:
         return
     positive(record, "weight")
+    # What a record of an earlier version lacks; all accounts were kept in KV token-time then.
+    record = {"replicas": [], "kv_token_time": record["attained"], **record}
     application = Application(
         application_id=application_id,
         state=ApplicationState(record["state"]),
-        # A record of an earlier version has none.
-        replicas=dict.fromkeys(checked({"replicas": [], **record}, "replicas", (list,))),
+        replicas=dict.fromkeys(checked(record, "replicas", (list,))),
         **{name: checked(record, name, kinds) for name, kinds in _APPLICATION_FIELDS.items()},
     )
     core.order.fair_share.accounts[application_id] = Account(

@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from justitia_ray.errors import ConfigError, StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 1
 """Raised by every change of the table above that an older version would misread."""
 
 JsonObject: TypeAlias = dict[str, Any]
