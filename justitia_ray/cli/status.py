@@ -95,6 +95,8 @@ def _state(answer: Mapping[str, Any]) -> str:
         return f"not ready: {answer.get('degraded') or 'not in office'}"
     if answer.get("degraded") is not None:
         return f"degraded: {answer['degraded']}"
+    if not answer.get("replicas", True):
+        return "not ready: no replica pulls; engines may be loading"
     return "recovering" if answer.get("recovering") else "ready"
 
 

@@ -91,6 +91,7 @@ def test_scheduler_that_starts_is_shown_as_not_ready() -> None:
         ({"degraded": "Redis at unix: gone"}, "degraded: Redis at unix: gone"),
         ({"recovering": True}, "recovering"),
         ({}, "ready"),
+        ({"replicas": {}}, "not ready: no replica pulls; engines may be loading"),
     ],
 )
 def test_state_says_what_is_wrong(change: dict[str, Any], state: str) -> None:
