@@ -100,6 +100,5 @@ def uncovered(fair_share: ServedShare, application_id: ApplicationId) -> KvToken
     account = fair_share.accounts[application_id]
     if account.withdrawn:
         return 0
-    session = fair_share.clock.session(application_id)
-    owed = session.weight * max(0, session.finish - fair_share.clock.virtual_time)
+    owed = fair_share.clock.owed(application_id)
     return max(0, account.charged - account.attained - owed)

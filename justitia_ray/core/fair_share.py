@@ -182,9 +182,7 @@ class ServedShare:
         """Refund what was charged and not attained (rule 3), and close the account."""
         self.withdraw(application_id)
         del self.accounts[application_id]
-        final = self.clock.session(application_id).finish
-        self.clock.release(application_id)
-        return final
+        return self._release(application_id)
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
         """Refund, take the new weight, charge."""
@@ -192,7 +190,7 @@ class ServedShare:
         was_withdrawn = account.withdrawn
         self.withdraw(application_id)
         account.weight = weight
-        reweigh_session(self.clock, application_id, weight)
+        self._reweigh(application_id, weight)
         if not was_withdrawn:
             self.resume(application_id)
 
@@ -247,6 +245,15 @@ class ServedShare:
     def _refund(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
         self.clock.refund(application_id, amount)
 
+    def _reweigh(self, application_id: ApplicationId, weight: float) -> None:
+        reweigh_session(self.clock, application_id, weight)
+
+    def _release(self, application_id: ApplicationId) -> VirtualTime:
+        """Let go of what belongs to an application that has ended; return its final tag."""
+        final = self.clock.session(application_id).finish
+        self.clock.release(application_id)
+        return final
+
 
 class NominalShare(ServedShare):
     """Accounts under the paper's clock: V moves with time, at M per iteration (v1, Eq. 2).
@@ -283,18 +290,12 @@ class NominalShare(ServedShare):
     def withdraw(self, application_id: ApplicationId) -> None:
         """Nothing: the paper keeps an application in GPS through its tool gaps."""
 
-    def reweigh(self, application_id: ApplicationId, weight: float) -> None:
-        """Keep what GPS still owes, at the new weight."""
-        self.accounts[application_id].weight = weight
-        reweigh_session(self.clock, application_id, weight)
-
 
 def reweigh_session(clock: VirtualClock, session_id: str, weight: float) -> None:
     """Change the weight of a session; what GPS still owes it is owed at the new weight."""
-    session = clock.session(session_id)
-    owed = session.weight * max(0, session.finish - clock.virtual_time)
+    owed = clock.owed(session_id)
     if owed:
         clock.refund(session_id, owed)
     clock.reweigh(session_id, weight)
     if owed:
-        clock.charge(session_id, owed, weight, session.sequence)
+        clock.charge(session_id, owed, weight, clock.session(session_id).sequence)

@@ -75,9 +75,7 @@ class Tenant:
 
     def debt(self, application_id: ApplicationId) -> KvTokenTime:
         """Return what must be refunded for neither server to owe the application anything."""
-        session = self.gps.session(application_id)
-        ahead = session.weight * max(0, session.finish - self.gps.virtual_time)
-        return max(ahead, self.server.remaining(application_id))
+        return max(self.gps.owed(application_id), self.server.remaining(application_id))
 
     def end(self, application_id: ApplicationId) -> None:
         """Forget an application as soon as neither server owes it anything."""

@@ -68,31 +68,6 @@ class TenantShare(ServedShare):
         account = self.accounts[application_id] = Account(weight, sequence, charge)
         self._charge(application_id, account, charge + debt)
 
-    def settle(self, application_id: ApplicationId) -> VirtualTime:
-        """Refund what was charged and not attained (rule 3), and close the account."""
-        self.withdraw(application_id)
-        del self.accounts[application_id]
-        name, tenant = self._look(application_id)
-        final = tenant.server.finish_time(application_id)
-        tenant.end(application_id)
-        if not tenant.live:
-            self.clock.release(name)
-        self._note(name)
-        return final
-
-    def reweigh(self, application_id: ApplicationId, weight: float) -> None:
-        """Refund, take the new weight at both levels, charge."""
-        account = self.accounts[application_id]
-        was_withdrawn = account.withdrawn
-        self.withdraw(application_id)
-        account.weight = weight
-        name, tenant = self._look(application_id)
-        tenant.reweigh(application_id, weight)
-        self._weigh(name, weight)
-        self._note(name)
-        if not was_withdrawn:
-            self.resume(application_id)
-
     def tag(self, application_id: ApplicationId) -> VirtualTime:
         """Return the root's V at which the reference server finishes the application.
 
@@ -209,6 +184,22 @@ class TenantShare(ServedShare):
         tenant.refund(application_id, amount)
         self.clock.refund(name, amount)
         self._note(name)
+
+    def _reweigh(self, application_id: ApplicationId, weight: float) -> None:
+        """Take the weight at both levels."""
+        name, tenant = self._look(application_id)
+        tenant.reweigh(application_id, weight)
+        self._weigh(name, weight)
+        self._note(name)
+
+    def _release(self, application_id: ApplicationId) -> VirtualTime:
+        name, tenant = self._look(application_id)
+        final = tenant.server.finish_time(application_id)
+        tenant.end(application_id)
+        if not tenant.live:
+            self.clock.release(name)
+        self._note(name)
+        return final
 
     def _take_over(self, application_id: ApplicationId) -> KvTokenTime:
         """Take back what is owed to an ended application of this id; return how much it was."""

@@ -63,6 +63,15 @@ class VirtualClock:
         """
         return self._sessions[session_id]
 
+    def owed(self, session_id: ApplicationId) -> KvTokenTime:
+        """Return what GPS still owes the session, w·(F − V); 0 if it is not active.
+
+        Raises:
+            KeyError: If the clock does not know it (any more).
+        """
+        session = self._sessions[session_id]
+        return session.weight * max(0, session.finish - self._virtual_time)
+
     def sessions(self) -> dict[ApplicationId, Session]:
         """Return all sessions by id, in order of their first charge."""
         return dict(self._sessions)
@@ -115,7 +124,7 @@ class VirtualClock:
         goes to the others as service.
         """
         session = self._sessions[session_id]
-        ahead = session.weight * max(0, session.finish - self._virtual_time)
+        ahead = self.owed(session_id)
         unserved = min(amount, ahead)
         if amount < ahead:
             session.finish -= unserved / session.weight
