@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from justitia_ray.core.footprints import Footprints
 from justitia_ray.core.waiting_line import WaitingLine
+from justitia_ray.cost import CostFunction, choices_cost
 from justitia_ray.units import (
     ApplicationId,
     InferenceId,
@@ -84,6 +85,10 @@ class Inference:
     """Where it is known: in simulators and replays."""
     passes: int = 0
     """How often another inference was started before it while it was first in line."""
+
+    def cost(self, h: CostFunction, output_tokens: Tokens) -> KvTokenTime:
+        """Return h of all its sequences, with so many output tokens over them all."""
+        return choices_cost(h, self.prompt_tokens, output_tokens, self.choices)
 
     @property
     def order(self) -> tuple[Seconds, int]:

@@ -23,7 +23,7 @@ from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.service_history import ServiceHistory
 from justitia_ray.core.state import State
 from justitia_ray.core.virtual_clock import VirtualClock
-from justitia_ray.cost import choices_kv_token_time
+from justitia_ray.cost import kv_token_time
 from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, VirtualTime
 
 
@@ -316,8 +316,7 @@ def _remaining(inference: Inference) -> KvTokenTime:
     if longest is None:
         longest = inference.max_output_tokens
     longest = max(longest, inference.output_tokens)
-    whole = choices_kv_token_time(inference.prompt_tokens, longest, inference.choices)
-    return max(0, whole - inference.attained)
+    return max(0, inference.cost(kv_token_time, longest) - inference.attained)
 
 
 def _copy(share: ServedShare) -> ServedShare:

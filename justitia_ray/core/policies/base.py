@@ -38,13 +38,14 @@ class Delivery(NamedTuple):
     unbooked: float = 1.0
     """Share of the service that no earlier scheduler has booked."""
 
+    def worth(self, h: CostFunction) -> KvTokenTime:
+        """Return h(p, after): all that the inference has received."""
+        return choices_cost(h, self.prompt_tokens, self.tokens_after, self.choices)
+
     def cost(self, h: CostFunction) -> KvTokenTime:
         """Return h(p, after) − h(p, before), as far as it is not booked yet."""
-        size = (self.prompt_tokens, self.choices)
-        return self.unbooked * (
-            choices_cost(h, size[0], self.tokens_after, size[1])
-            - choices_cost(h, size[0], self.tokens_before, size[1])
-        )
+        before = choices_cost(h, self.prompt_tokens, self.tokens_before, self.choices)
+        return self.unbooked * (self.worth(h) - before)
 
 
 class Clients(Protocol):

@@ -28,12 +28,12 @@ from typing import Any, ClassVar
 
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.lazy_heap import Key
-from justitia_ray.core.policies.base import Delivery, PolicyContext
-from justitia_ray.core.policies.client_policy import ClientPolicy, checked_table
-from justitia_ray.core.policies.meter import Meter
+from justitia_ray.core.policies.base import PolicyContext
+from justitia_ray.core.policies.client_policy import checked_table
+from justitia_ray.core.policies.metered_policy import MeteredPolicy
 from justitia_ray.core.policies.options import UNIT, Option, number
 from justitia_ray.core.records import checked_count, checked_number
-from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
+from justitia_ray.units import ClientId, KvTokenTime
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class _Place:
             self.at_turn = True
 
 
-class DrrPolicy(ClientPolicy):
+class DrrPolicy(MeteredPolicy):
     """Least (round of the turn, place in the ring) first, FIFO inside."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
@@ -80,7 +80,6 @@ class DrrPolicy(ClientPolicy):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._quantum: float = self.options.own["quantum"]
-        self._meter = Meter(self.options.cost_function)
         self._ring: dict[ClientId, _Place] = {}
         self._pointer = (0, 0)
         """Round and place of the last visit that the sweep made."""
@@ -102,62 +101,40 @@ class DrrPolicy(ClientPolicy):
         self._ring[client].waits = False
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Sweep on to the client's turn, and charge the prompt, h(p, 0)."""
+        """Sweep on to the client's turn, and charge the prompt."""
         place = self._place(application)
         place.take_turn(self._quantum)
         self._pointer = max(self._pointer, (place.round, place.index))
-        self._charge(place, self._meter.admitted(inference))
-        return (self.client(application),)
-
-    def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Charge the tokens reported."""
-        changed: dict[ClientId, None] = {}
-        for delivery in deliveries:
-            application = self.context.application(delivery.application_id)
-            self._charge(self._place(application), self._meter.delivered(delivery))
-            changed[self.client(application)] = None
-        return list(changed)
-
-    def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Settle what the inference was charged."""
-        self._charge(self._place(application), self._meter.ended(inference))
-        return (self.client(application),)
+        return super().dispatched(application, inference)
 
     def forget_client(self, client: ClientId) -> None:
         """Take a client out of the ring."""
         self._ring.pop(client, None)
 
-    def forget_application(self, application_id: ApplicationId) -> None:
-        """Forget what its inferences were charged."""
-        self._meter.forget_application(application_id)
-
     def counted(self) -> dict[str, Any]:
-        """Return the ring, how far the sweep is, and what inferences were charged."""
-        return {
+        """Return the ring and how far the sweep is, too."""
+        return super().counted() | {
             "pointer": list(self._pointer),
             "ring": {client: asdict(place) for client, place in self._ring.items()},
-            "charged": self._meter.state(),
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Take over what `counted` returned.
-
-        Raises:
-            KeyError, TypeError, ValueError: If it is not of that form.
-        """
+        """Take over the ring and the sweep, too."""
         sweep_round, index = counted["pointer"]
         self._pointer = (checked_count(sweep_round), checked_count(index))
         self._ring = checked_table(counted["ring"], _checked_place)
-        self._meter.restore(counted["charged"])
+        super().take_over(counted)
+
+    def charge(self, application: Application, amount: KvTokenTime) -> None:
+        """Take it from the client's balance, after the visits that were due."""
+        place = self._place(application)
+        self._make_visits(place)
+        place.balance -= amount
+        if place.at_turn and place.balance <= 0:
+            self._end_visit(place)
 
     def _place(self, application: Application) -> _Place:
         return self._ring.setdefault(self.client(application), _Place(application.sequence))
-
-    def _charge(self, place: _Place, charge: KvTokenTime) -> None:
-        self._make_visits(place)
-        place.balance -= charge
-        if place.at_turn and place.balance <= 0:
-            self._end_visit(place)
 
     def _make_visits(self, place: _Place) -> None:
         """Make the visits of the sweep since the last that this client has been credited with."""

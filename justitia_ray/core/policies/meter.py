@@ -13,7 +13,7 @@ from justitia_ray.core.entities import Inference
 from justitia_ray.core.policies.base import Delivery
 from justitia_ray.core.policies.client_policy import checked_table
 from justitia_ray.core.records import checked_number
-from justitia_ray.cost import CostFunction, choices_cost
+from justitia_ray.cost import CostFunction
 from justitia_ray.units import ApplicationId, KvTokenTime, RequestId
 
 
@@ -30,13 +30,12 @@ class Meter:
         if inference.request_id in charged:
             return 0
         charged[inference.request_id] = self._worth(inference)  # made under another policy
-        return choices_cost(self._cost, inference.prompt_tokens, 0, inference.choices)
+        return inference.cost(self._cost, 0)
 
     def delivered(self, delivery: Delivery) -> KvTokenTime:
         """Return the charge of reported tokens: h(p, after) less what has been charged."""
         charged = self._charged.setdefault(delivery.application_id, {})
-        p, g, choices = delivery.prompt_tokens, delivery.tokens_after, delivery.choices
-        worth = choices_cost(self._cost, p, g, choices)
+        worth = delivery.worth(self._cost)
         before = charged.get(delivery.request_id)
         if before is None:  # granted under another policy
             before = worth - delivery.cost(self._cost)
@@ -69,5 +68,4 @@ class Meter:
         self._charged = checked_table(state, lambda paid: checked_table(paid, checked_number))
 
     def _worth(self, inference: Inference) -> KvTokenTime:
-        p, g = inference.prompt_tokens, inference.output_tokens
-        return choices_cost(self._cost, p, g, inference.choices)
+        return inference.cost(self._cost, inference.output_tokens)

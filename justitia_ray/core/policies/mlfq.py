@@ -7,20 +7,20 @@ the tail; nobody joins below level 0 for a long prompt (which is charged for ins
 promoted, so that a client of much service may starve.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.entities import Application
 from justitia_ray.core.lazy_heap import Key
-from justitia_ray.core.policies.base import Delivery, PolicyContext
-from justitia_ray.core.policies.client_policy import ClientPolicy, checked_table
-from justitia_ray.core.policies.meter import Meter
+from justitia_ray.core.policies.base import PolicyContext
+from justitia_ray.core.policies.client_policy import checked_table
+from justitia_ray.core.policies.metered_policy import MeteredPolicy
 from justitia_ray.core.policies.options import UNIT, Option, number
 from justitia_ray.core.records import checked_number
-from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
+from justitia_ray.units import ClientId, KvTokenTime
 
 
-class MlfqPolicy(ClientPolicy):
+class MlfqPolicy(MeteredPolicy):
     """Lowest level first, in the order of submission inside it."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
@@ -33,7 +33,6 @@ class MlfqPolicy(ClientPolicy):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._quantum: float = self.options.own["quantum"]
-        self._meter = Meter(self.options.cost_function)
         self._attained: dict[ClientId, KvTokenTime] = {}
 
     def level(self, client: ClientId) -> int:
@@ -44,47 +43,20 @@ class MlfqPolicy(ClientPolicy):
         """Return (level, submission order of the client's first inference)."""
         return (self.level(client), *application.waiting.first.order)
 
-    def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Charge the prompt, h(p, 0): nothing in KV token-time."""
-        client = self.client(application)
-        self._charge(client, self._meter.admitted(inference))
-        return (client,)
-
-    def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Charge the tokens reported."""
-        changed: dict[ClientId, None] = {}
-        for delivery in deliveries:
-            client = self.client(self.context.application(delivery.application_id))
-            self._charge(client, self._meter.delivered(delivery))
-            changed[client] = None
-        return list(changed)
-
-    def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Settle what the inference was charged."""
-        client = self.client(application)
-        self._charge(client, self._meter.ended(inference))
-        return (client,)
-
     def forget_client(self, client: ClientId) -> None:
         """Forget what a client has attained."""
         self._attained.pop(client, None)
 
-    def forget_application(self, application_id: ApplicationId) -> None:
-        """Forget what its inferences were charged."""
-        self._meter.forget_application(application_id)
-
     def counted(self) -> dict[str, Any]:
-        """Return what clients have attained, and what inferences were charged of it."""
-        return {"attained": dict(self._attained), "charged": self._meter.state()}
+        """Return what clients have attained, too."""
+        return super().counted() | {"attained": dict(self._attained)}
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Take over what `counted` returned.
-
-        Raises:
-            KeyError, TypeError, ValueError: If it is not of that form.
-        """
+        """Take over what clients have attained, too."""
         self._attained = checked_table(counted["attained"], checked_number)
-        self._meter.restore(counted["charged"])
+        super().take_over(counted)
 
-    def _charge(self, client: ClientId, charge: KvTokenTime) -> None:
-        self._attained[client] = self._attained.get(client, 0) + charge
+    def charge(self, application: Application, amount: KvTokenTime) -> None:
+        """Add to what the client has attained."""
+        client = self.client(application)
+        self._attained[client] = self._attained.get(client, 0) + amount

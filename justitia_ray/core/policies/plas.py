@@ -15,7 +15,6 @@ from justitia_ray.core.lazy_heap import Key
 from justitia_ray.core.policies.base import PolicyContext
 from justitia_ray.core.policies.client_policy import ClientPolicy, checked_table
 from justitia_ray.core.records import checked_count, checked_number
-from justitia_ray.cost import choices_cost
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId
 
 
@@ -56,12 +55,8 @@ class PlasPolicy(ClientPolicy):
         self._fixed.get(application.application_id, {}).pop(inference.request_id, None)
         if inference.output_tokens:
             client = self.client(application)
-            self._finished[client] = self._finished.get(client, 0) + choices_cost(
-                self.options.cost_function,
-                inference.prompt_tokens,
-                inference.output_tokens,
-                inference.choices,
-            )
+            received = inference.cost(self.options.cost_function, inference.output_tokens)
+            self._finished[client] = self._finished.get(client, 0) + received
         return ()
 
     def forget_client(self, client: ClientId) -> None:

@@ -24,7 +24,6 @@ from justitia_ray.core.records import (
     checked_number,
     checked_weight,
 )
-from justitia_ray.cost import choices_cost
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId, Tokens
 
 
@@ -111,15 +110,15 @@ class VtcPolicy(ClientPolicy):
         for delivery in deliveries:
             application = self.context.application(delivery.application_id)
             bills = self._bills.setdefault(delivery.application_id, {})
-            p, g, choices = delivery.prompt_tokens, delivery.tokens_after, delivery.choices
+            g, worth = delivery.tokens_after, delivery.worth(self._cost)
             bill = bills.get(delivery.request_id)
             if bill is None:
                 # Admitted by another policy, or by a scheduler that died before it was noted.
-                charged = choices_cost(self._cost, p, g, choices) - delivery.cost(self._cost)
+                charged = worth - delivery.cost(self._cost)
                 weight = self.counters.see(self.client(application), application).weight
                 bill = bills[delivery.request_id] = Bill(charged, 0, g, weight)
             bill.output_tokens = max(bill.output_tokens, g)
-            self._charge(application, bill, choices_cost(self._cost, p, g, choices))
+            self._charge(application, bill, worth)
             changed[self.client(application)] = None
         return list(changed)
 
@@ -194,7 +193,7 @@ class VtcPolicy(ClientPolicy):
         return min(map(self.counters.level, waiting), default=None)
 
     def _worth(self, inference: Inference, output_tokens: Tokens) -> KvTokenTime:
-        return choices_cost(self._cost, inference.prompt_tokens, output_tokens, inference.choices)
+        return inference.cost(self._cost, output_tokens)
 
     def _charge(self, application: Application, bill: Bill, worth: KvTokenTime) -> None:
         """Charge what the bill lacks of h = `worth`; a counter falls by refunds only."""
