@@ -132,14 +132,14 @@ async def test_killed_engine_is_an_error_and_unary_calls_run_on_its_successor(
 ) -> None:
     """Left alone, vLLM ends such streams with status 200 and [DONE]."""
     (before,) = await service.pulling()
+    processes = engine_processes()
+    (core,) = [process for process in processes if process.name() == "VLLM::EngineCore"]
     stream = OpenStream(http, _LONG)
     await eventually(stream.has_begun, "the stream has begun")
+    core.suspend()  # else a quick machine ends the stream before it is killed
     call = asyncio.create_task(http.post(COMPLETIONS, json=completion(max_tokens=500)))
     await service.until(lambda s: s["in_flight"] == 2, "both run")
-    killed = engine_processes()
-    for process in killed:
-        if process.name() == "VLLM::EngineCore":
-            process.kill()
+    core.kill()
     last = await stream.end()
     answer = await call
 
@@ -148,5 +148,5 @@ async def test_killed_engine_is_an_error_and_unary_calls_run_on_its_successor(
     assert (200, 500) == (answer.status_code, answer.json()["usage"]["completion_tokens"])
     (after,) = await service.pulling()
     assert before != after
-    assert not [process for process in killed if process.is_running()]
+    assert not [process for process in processes if process.is_running()]
     await service.until_idle()

@@ -242,10 +242,17 @@ def redis_processes(directory: Path) -> list[int]:
 
 
 def engine_processes() -> list[psutil.Process]:
-    """Return vLLM's processes among those that this one has started, directly or not."""
+    """Return vLLM's processes below the cluster that this process has started.
+
+    An engine that tests run in this very process is its child and not among them.
+    """
+    clusters = [
+        child for child in psutil.Process().children() if not child.name().startswith("VLLM::")
+    ]
     return [
         process
-        for process in psutil.Process().children(recursive=True)
+        for cluster in clusters
+        for process in cluster.children(recursive=True)
         if process.name().startswith("VLLM::")
     ]
 
