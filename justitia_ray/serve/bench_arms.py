@@ -10,7 +10,6 @@ import os
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from justitia_ray.bench.load import Target
@@ -38,7 +37,7 @@ DIRECT_PATH = "justitia_ray.serve.direct_app:build"
 """The baseline: without the queue."""
 
 
-class BenchArms:
+class BenchArms(LocalCluster):
     """Several variants of the first application of a Serve configuration file, to be entered."""
 
     def __init__(self, file: Path, arms: tuple[Arm, ...], num_replicas: int) -> None:
@@ -52,23 +51,23 @@ class BenchArms:
         Raises:
             ConfigError: If the file cannot be read or holds something else.
         """
-        self._cluster = LocalCluster(_DECLARED_CPUS)
+        super().__init__(_DECLARED_CPUS)
         values = read_serve_config(file)
         application = values["applications"][0]
         values["applications"] = [self._variant(application, arm, num_replicas) for arm in arms]
-        self._values = values
+        self.values = values
         self._arms = arms
         self.config = parse_app_config(application["args"])
 
     def target(self, arm: Arm) -> Target:
         """Return where an arm answers."""
-        return Target(self._cluster.port, f"/{arm.name}")
+        return Target(self.port, f"/{arm.name}")
 
     def schedulers(self) -> dict[int, str]:
         """Return the name of the arm of each scheduler actor, by pid."""
         pids = {}
         for arm in self._arms:
-            url = f"http://127.0.0.1:{self._cluster.port}/{arm.name}/v1/status"
+            url = f"http://127.0.0.1:{self.port}/{arm.name}/v1/status"
             with urllib.request.urlopen(url, timeout=10.0) as answer:
                 pid = json.load(answer).get("pid")
             if pid is not None:
@@ -84,21 +83,7 @@ class BenchArms:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         # Ray's default of 15 would let anything else on the machine into the figures.
         os.environ.setdefault("RAY_worker_niceness", "0")
-        self._cluster.__enter__()
-        try:
-            self._cluster.deploy(self._values)
-        except BaseException:
-            self._cluster.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._cluster.__exit__(kind, error, traceback)
+        return super().__enter__()
 
     def _variant(self, application: dict[str, Any], arm: Arm, replicas: int) -> dict[str, Any]:
         values = copy.deepcopy(application)
@@ -108,7 +93,7 @@ class BenchArms:
             "import_path": arm.import_path,
         }
         values["args"]["name"] = arm.name
-        values["args"]["store"] = {"data_dir": self._cluster.data_dir}
+        values["args"]["store"] = {"data_dir": self.data_dir}
         if arm.chunk_interval_s is not None:
             section = values["args"].setdefault("replica", {})
             section["chunk_interval_s"] = arm.chunk_interval_s

@@ -5,8 +5,7 @@ everything it started. The demo uses it.
 """
 
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import ray
 
@@ -16,7 +15,7 @@ from justitia_ray.serve.local_cluster import LocalCluster, read_serve_config
 _LEAST_CPUS = 6
 
 
-class LocalApp:
+class LocalApp(LocalCluster):
     """The first application of a Serve configuration file, on a Ray cluster of its own."""
 
     def __init__(self, file: Path, *, num_replicas: int | None = None) -> None:
@@ -29,10 +28,10 @@ class LocalApp:
         Raises:
             ConfigError: If the file cannot be read or holds something else.
         """
-        self._values = read_serve_config(file)
-        self._cluster = LocalCluster(max(_LEAST_CPUS, ray._private.utils.get_num_cpus()))
-        application = self._values["applications"][0]
-        application["args"].setdefault("store", {})["data_dir"] = self._cluster.data_dir
+        super().__init__(max(_LEAST_CPUS, ray._private.utils.get_num_cpus()))
+        self.values = read_serve_config(file)
+        application = self.values["applications"][0]
+        application["args"].setdefault("store", {})["data_dir"] = self.data_dir
         self.config: AppConfig = parse_app_config(application["args"])
         if num_replicas is not None:
             self._deployment("Replica")["num_replicas"] = num_replicas
@@ -40,29 +39,7 @@ class LocalApp:
     @property
     def url(self) -> str:
         """Where the application answers."""
-        return f"http://127.0.0.1:{self._cluster.port}"
-
-    def __enter__(self) -> Self:
-        """Start Ray and deploy.
-
-        Raises:
-            JustitiaError: If a deployment fails; the message is Serve's.
-        """
-        self._cluster.__enter__()
-        try:
-            self._cluster.deploy(self._values)
-        except BaseException:
-            self._cluster.__exit__(None, None, None)
-            raise
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._cluster.__exit__(kind, error, traceback)
+        return f"http://127.0.0.1:{self.port}"
 
     def configure(self, **settings: Any) -> None:
         """Change the Ingress's `user_config`: nothing restarts, the queue stays.
@@ -74,9 +51,9 @@ class LocalApp:
         merged = {**self._deployment("Ingress").get("user_config", {}), **settings}
         parse_scheduling_config(merged)
         self._deployment("Ingress")["user_config"] = merged
-        self._cluster.deploy(self._values)
+        self.deploy()
 
     def _deployment(self, name: str) -> dict[str, Any]:
-        application = self._values["applications"][0]
+        application = self.values["applications"][0]
         found: dict[str, Any] = next(d for d in application["deployments"] if d["name"] == name)
         return found

@@ -24,10 +24,13 @@ _POLL_S = 0.25
 
 
 class LocalCluster:
-    """Starts Ray, deploys on a free port, and ends everything it started.
+    """Starts Ray, deploys `values` on a free port, and ends everything it started.
 
     What the applications store lies in a directory that goes with the block.
     """
+
+    values: dict[str, Any]
+    """The Serve configuration, to be set by subclasses; its `http_options` are replaced."""
 
     def __init__(self, num_cpus: int) -> None:
         """Choose a port; nothing is started before the block is entered.
@@ -38,7 +41,6 @@ class LocalCluster:
         """
         self._num_cpus = num_cpus
         self._home = TemporaryDirectory(prefix="justitia-")
-        self._deployed: list[dict[str, Any]] = []
         self.port = free_port()
 
     @property
@@ -47,7 +49,11 @@ class LocalCluster:
         return self._home.name
 
     def __enter__(self) -> Self:
-        """Start Ray and Serve."""
+        """Start Ray and deploy.
+
+        Raises:
+            JustitiaError: If an application fails; the message is Serve's.
+        """
         ray.init(
             address="local",
             num_cpus=self._num_cpus,
@@ -58,6 +64,7 @@ class LocalCluster:
         try:
             logging.getLogger("ray.serve").setLevel(logging.WARNING)
             serve.start(proxy_location="HeadOnly", http_options=self._http_options)
+            self.deploy()
         except BaseException:
             self._end()
             raise
@@ -71,21 +78,19 @@ class LocalCluster:
     ) -> None:
         self._end()
 
-    def deploy(self, values: dict[str, Any], timeout_s: Seconds = 600.0) -> None:
-        """Deploy a Serve configuration, or what changed of it, and wait until all of it runs.
+    def deploy(self, timeout_s: Seconds = 600.0) -> None:
+        """Deploy the configuration, or what changed of it, and wait until all of it runs.
 
         Args:
-            values: The configuration; its `http_options` are replaced.
             timeout_s: Three vLLM engines on two cores take a minute and a half.
 
         Raises:
             JustitiaError: If an application fails; the message is Serve's.
         """
-        values = copy.deepcopy(values) | {"http_options": self._http_options}
-        self._deployed = values["applications"]
+        values = copy.deepcopy(self.values) | {"http_options": self._http_options}
         _get_global_client().deploy_apps(ServeDeploySchema.model_validate(values), _blocking=False)
         deadline = time.monotonic() + timeout_s
-        waiting = [application["name"] for application in self._deployed]
+        waiting = [application["name"] for application in self.values["applications"]]
         while waiting := [name for name in waiting if not _is_up(name)]:
             if time.monotonic() > deadline:
                 names = ", ".join(waiting)
@@ -100,7 +105,7 @@ class LocalCluster:
         try:
             # Not `serve.shutdown()`: the controller would end itself in the middle of the call,
             # which Ray reports as a failure. It goes with the cluster.
-            for application in self._deployed:
+            for application in self.values["applications"]:
                 serve.delete(application["name"])
                 end_scheduler(parse_app_config(application["args"]))
         finally:
