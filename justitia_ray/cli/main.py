@@ -9,7 +9,16 @@ import sys
 from collections.abc import Sequence
 
 from justitia_ray import __version__
-from justitia_ray.cli import check_config, shutdown, status
+from justitia_ray.cli import (
+    calibrate,
+    check_config,
+    replay,
+    report,
+    shutdown,
+    simulate,
+    status,
+    workload,
+)
 from justitia_ray.errors import ConfigError, JustitiaError
 
 
@@ -39,7 +48,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"justitia {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (status, shutdown, check_config):
+    for command in (
+        status,
+        shutdown,
+        check_config,
+        workload,
+        simulate,
+        replay,
+        report,
+        calibrate,
+    ):
         command.add_to(commands)
     return parser
 

@@ -108,6 +108,11 @@ class Applications:
         self._state.changed[application.application_id] = None
         self._watch(application)
 
+    @property
+    def any_fell_idle(self) -> bool:
+        """Whether any is idle that has not been withdrawn."""
+        return bool(self._fell_idle)
+
     def withdraw_idle(self) -> None:
         """Rule 4, when the service of the report has been booked."""
         for application_id in self._fell_idle:

@@ -1,6 +1,7 @@
 """The next instants at which something may lapse, if nothing renews it before."""
 
 import heapq
+import math
 from collections.abc import Iterator
 from enum import StrEnum
 
@@ -36,7 +37,10 @@ class Deadlines:
         return len(self._heap)
 
     def set(self, at: Seconds, lapse: Lapse, name: str) -> None:
-        """Wake at `at`, and no more at an instant set before, to look at `name`."""
+        """Wake at `at`, and no more at an instant set before, to look at `name`; inf is never."""
+        if at == math.inf:
+            self._set.pop((lapse, name), None)
+            return
         before = self._set.get((lapse, name))
         self._set[lapse, name] = at
         if before is None or at < before:

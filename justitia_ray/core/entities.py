@@ -170,9 +170,9 @@ class Replica:
     replica_id: ReplicaId
     capacity: ReplicaCapacity
     heard_at: Seconds
-    pulling: bool = True
-    """It asks for work; false while an answer is on its way to it."""
     draining: bool = False
+    prompt_budget: Tokens | None = None
+    """Prompt tokens that it still takes at once; None is no limit."""
     leases: Footprints = field(default_factory=Footprints)
     unaccounted_tokens: Tokens = 0
     """KV in use by its gauge beyond what its leases explain, e.g. an aborted call not yet freed."""

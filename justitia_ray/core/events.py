@@ -135,6 +135,27 @@ class ReplicaPulled:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaReported:
+    """What a known replica has done; leases that are not named go on as they were.
+
+    For drivers that lose no messages, such as a simulator: a pull names every lease, asks, and has
+    withdrawn what is idle (rule 4).
+    """
+
+    replica_id: ReplicaId
+    progress: tuple[LeaseProgress, ...] = ()
+    finished: tuple[LeaseFinished, ...] = ()
+    asks: bool = False
+    """It takes work until the next `PullAnswered`."""
+    most_prompt_tokens: Tokens | None = None
+    """Prompt tokens that it takes at once; None is no limit."""
+    withdraws: bool = False
+    """What is idle now submits nothing more at this instant."""
+    reserved_kv_tokens: Tokens = 0
+    """KV that is no lease's, and not free."""
+
+
+@dataclass(frozen=True, slots=True)
 class PullAnswered:
     """The answer to a replica's pull is on its way; it is asked no more until it pulls again."""
 
@@ -178,6 +199,7 @@ Event: TypeAlias = (
     | InferenceCancelled
     | LeaseRefused
     | ReplicaPulled
+    | ReplicaReported
     | PullAnswered
     | ReplicaLost
     | IngressHeard

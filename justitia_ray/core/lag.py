@@ -135,6 +135,19 @@ class LagMeter:
             return None
         return self._lag(standing, start, claim, self._account(name).tag(name))
 
+    @property
+    def virtual_time(self) -> VirtualTime:
+        """V of the clock that lags are measured with."""
+        return self._accounts.clock.virtual_time
+
+    def tag(self, application_id: ApplicationId) -> VirtualTime:
+        """Return F of a live application on that clock.
+
+        Raises:
+            KeyError: If no such application is live.
+        """
+        return self._account(application_id).tag(application_id)
+
     # --- inferences
 
     def waits(self, application: Application, inference: Inference) -> None:

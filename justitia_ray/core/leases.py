@@ -76,6 +76,8 @@ class Leases:
         lease_id = f"{state.lease_prefix}{state.grants}"
         application.waiting.remove(inference)
         self.lease(inference, replica, lease_id, priority)
+        if replica.prompt_budget is not None:
+            replica.prompt_budget -= inference.prompt_tokens
         if application.first_dispatched_at is None:
             application.first_dispatched_at = state.now
             state.changed[application.application_id] = None

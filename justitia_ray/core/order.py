@@ -1,18 +1,24 @@
 """The order of applications: the policy in force, the accounts it reads, the queue it sorts."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from justitia_ray.core.actions import Lag
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.fair_share import FairShare, NominalShare, ServedShare
 from justitia_ray.core.lag import LagMeter
+from justitia_ray.core.lazy_heap import Key
 from justitia_ray.core.policies import Delivery, Policy, PolicyContext, find_policy, parse_options
 from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.core.queue import Queue
 from justitia_ray.core.state import State
 from justitia_ray.core.tenant_share import TenantShare
 from justitia_ray.core.virtual_clock import VirtualClock
+from justitia_ray.core.waiting_line import WaitingLine
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
+
+Place = tuple[Key, Key, Key]
+"""Of the client, of the application among those of its client, of the inference among its own."""
 
 
 class Order:
@@ -127,6 +133,15 @@ class Order:
         self.rekey(self.policy.served(deliveries))
 
     # --- keys
+
+    def place(self, inference: Inference) -> Place:
+        """Return where an inference stands: as if it alone of its application waited."""
+        application = self._state.applications[inference.application_id]
+        key = self.policy.inference_key(inference)
+        alone = replace(application, waiting=WaitingLine())
+        alone.waiting.add(inference, key)
+        client = self.policy.client(application)
+        return self.policy.key(client, alone), self.policy.application_key(alone), key
 
     def retag(self, application_ids: Iterable[ApplicationId]) -> None:
         """Sort applications anew whose tag changed."""

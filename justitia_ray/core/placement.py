@@ -78,6 +78,10 @@ class Placement:
             passed = self._in_line(replica, line)
             if (
                 _may_pass(passed, backfill)
+                and (
+                    replica.prompt_budget is None
+                    or inference.prompt_tokens <= replica.prompt_budget
+                )
                 and self.fits(replica, inference)
                 and self._within_share(replica, inference, share_cap)
                 and not (passed and self._delays(replica, passed[0], inference))
@@ -141,7 +145,7 @@ class Placement:
         return (r for r in self._state.replicas.values() if not r.draining)
 
     def _asking(self) -> Iterator[Replica]:
-        return (r for r in self._taking() if r.pulling)
+        return (r for r in self._state.asking.values() if not r.draining)
 
 
 def _may_pass(passed: Sequence[Inference], backfill: int | None) -> bool:

@@ -52,10 +52,26 @@ class Replicas:
         replica.unaccounted_tokens = max(0, used - replica.context_tokens)
         self._recovery.heard(event.replica_id)
 
+    def reported(self, event: ev.ReplicaReported) -> None:
+        """Book the service and end what finished; all else about the replica stays.
+
+        Raises:
+            KeyError: If the replica has never pulled.
+        """
+        replica = self._state.replicas[event.replica_id]
+        self.book([*event.progress, *event.finished])
+        for finished in event.finished:
+            self.finish(finished)
+        replica.heard_at = self._state.now
+        if event.asks:
+            self._state.asking[replica.replica_id] = replica
+            replica.prompt_budget = event.most_prompt_tokens
+        replica.unaccounted_tokens = event.reserved_kv_tokens
+        self._state.room_changes += 1
+
     def answered(self, event: ev.PullAnswered) -> None:
         """Grant nothing more to the replica until it pulls again."""
-        if event.replica_id in self._state.replicas:
-            self._state.replicas[event.replica_id].pulling = False
+        self._state.asking.pop(event.replica_id, None)
 
     def claim(self, inference: Inference, lease_id: LeaseId) -> None:
         """Join a lease that an earlier scheduler granted with what a replica says of it."""
@@ -114,6 +130,7 @@ class Replicas:
             lease = self._state.leases[lease_id]
             self._inferences.requeue(self._state.inferences[lease.request_id])
         del self._state.replicas[replica_id]
+        self._state.asking.pop(replica_id, None)
         self._order.capacity_changed()
 
     def lapsed(self, replica_id: ReplicaId) -> None:
@@ -148,7 +165,7 @@ class Replicas:
             self._order.capacity_changed()
         state.room_changes += 1
         replica.heard_at = state.now
-        replica.pulling = True
+        state.asking[event.replica_id] = replica
         replica.draining = replica.draining or event.draining
         return replica
 

@@ -18,12 +18,20 @@ from justitia_ray.core.deadlines import Lapse
 from justitia_ray.core.entities import ApplicationState, Outcome
 from justitia_ray.core.inferences import Inferences
 from justitia_ray.core.leases import Leases
-from justitia_ray.core.order import Order
+from justitia_ray.core.order import Order, Place
 from justitia_ray.core.recovery import Recovery
 from justitia_ray.core.replicas import Replicas
 from justitia_ray.core.state import State, Timeouts
 from justitia_ray.errors import ConfigError
-from justitia_ray.units import ApplicationId, IngressId, ReplicaId, Seconds, VirtualTime
+from justitia_ray.units import (
+    ApplicationId,
+    IngressId,
+    ReplicaId,
+    RequestId,
+    Seconds,
+    Tokens,
+    VirtualTime,
+)
 
 
 class SchedulerCore:
@@ -74,6 +82,7 @@ class SchedulerCore:
             ev.InferenceCancelled: self._inferences.cancel,
             ev.LeaseRefused: self._replicas.refused,
             ev.ReplicaPulled: self._replica_pulled,
+            ev.ReplicaReported: self._replica_reported,
             ev.PullAnswered: self._replicas.answered,
             ev.ReplicaLost: lambda event: self._replicas.lost(event.replica_id),
             ev.IngressHeard: lambda event: self._hear_ingress(event.ingress_id),
@@ -144,6 +153,28 @@ class SchedulerCore:
         application = self.state.applications[application_id]
         return None if self.order.lag is None else self.order.lag.lag(application)
 
+    def place(self, request_id: RequestId) -> Place:
+        """Return where an inference stands in the order: as if it waited, if it runs.
+
+        Raises:
+            KeyError: If no such inference is known.
+        """
+        return self.order.place(self.state.inferences[request_id])
+
+    def iterations_until_room(self, request_id: RequestId, replica_id: ReplicaId) -> Tokens:
+        """Return after how many iterations an inference fits a replica that runs something.
+
+        By the predictions, from the last report on, and if nothing else is admitted. O(n).
+
+        Raises:
+            KeyError: If there is no such inference or replica.
+        """
+        replica, inference = self.state.replicas[replica_id], self.state.inferences[request_id]
+        if self._leases.placement.fits(replica, inference):
+            return 0
+        forecast = replica.leases.forecast(replica.capacity.block_size)
+        return self._leases.placement.admission.start(replica, inference, forecast)
+
     def recover(self, replicas: Iterable[ReplicaId], now: Seconds) -> None:
         """Take office after another scheduler: hold grants until these replicas have reported."""
         self.state.now = now
@@ -182,6 +213,11 @@ class SchedulerCore:
         # V moves with reports only, so an application that fell idle between two of them (opened
         # and not yet used, say) loses nothing by staying in GPS until the next.
         self.applications.withdraw_idle()
+
+    def _replica_reported(self, event: ev.ReplicaReported) -> None:
+        self._replicas.reported(event)
+        if event.withdraws:
+            self.applications.withdraw_idle()
 
     def _inference_submitted(self, event: ev.InferenceSubmitted) -> None:
         self._hear_ingress(event.ingress_id)

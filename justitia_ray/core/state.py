@@ -48,6 +48,8 @@ class State:
     inferences: dict[RequestId, Inference] = field(default_factory=dict)
     leases: dict[LeaseId, Lease] = field(default_factory=dict)
     replicas: dict[ReplicaId, Replica] = field(default_factory=dict)
+    asking: dict[ReplicaId, Replica] = field(default_factory=dict)
+    """Replicas that ask for work: those to which no answer is on its way."""
     ingresses: dict[IngressId, Seconds] = field(default_factory=dict)
     """When each was last heard of."""
     deadlines: Deadlines = field(default_factory=Deadlines)

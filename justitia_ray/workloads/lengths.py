@@ -13,8 +13,9 @@ from pathlib import Path
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.units import Seconds, Tokens
-from justitia_ray.workloads.recorded import RecordedRun, RecordedStage, load_runs
-from justitia_ray.workloads.stages import STAGES, Stage
+from justitia_ray.workloads.made_up import made_up_stages
+from justitia_ray.workloads.recorded import RecordedRun, load_runs
+from justitia_ray.workloads.stages import STAGES
 
 WORDS_PER_TOKEN = 0.75
 """English under the usual tokenizers. A rule and not a count: an agent has no tokenizer."""
@@ -127,7 +128,11 @@ class LengthPlan:
         rng = random.Random(f"{self._seed}/lengths/{application_class}/{number}")
         runs = self._runs[application_class]
         matching = [run for run in runs if run.item_id == item_id] or runs
-        stages = rng.choice(matching).stages if matching else _drawn(application_class, rng)
+        stages = (
+            rng.choice(matching).stages
+            if matching
+            else made_up_stages(STAGES[application_class], rng)
+        )
         return Lengths(
             steered=self._steered,
             stages={
@@ -151,24 +156,3 @@ class LengthPlan:
             if self._max_output_tokens is None
             else min(output, self._max_output_tokens),
         )
-
-
-def _drawn(application_class: str, rng: random.Random) -> list[RecordedStage]:
-    """Make up a run from the measured spreads."""
-    run: list[RecordedStage] = []
-    for stage in STAGES[application_class]:
-        for name in _rounds(stage, rng):
-            size = len(run[-1].calls) if stage.fan_out is None else stage.fan_out.draw(rng)
-            calls = tuple(
-                (round(stage.prompt_tokens.draw(rng)), round(stage.output_tokens.draw(rng)))
-                for _ in range(max(1, round(size)))
-            )
-            run.append(RecordedStage(name, calls, stage.gap_s.draw(rng) if stage.gap_s else 0.0))
-    return run
-
-
-def _rounds(stage: Stage, rng: random.Random) -> list[str]:
-    if not stage.round_weights:
-        return [stage.name]
-    [rounds] = rng.choices(range(len(stage.round_weights)), stage.round_weights)
-    return [f"{stage.name}_{i}" for i in range(1, rounds + 1)]

@@ -28,7 +28,10 @@ class Spread:
 
         Lengths and counts are skewed to the right, and p90/median differs from median/p10.
         """
-        z = rng.gauss(0.0, 1.0)
+        return self.at(rng.gauss(0.0, 1.0))
+
+    def at(self, z: float) -> float:
+        """Return the value that lies where `z` lies in a standard normal distribution."""
         ratio = self.p90 / self.median if z > 0 else self.median / self.p10
         return min(self.max, self.median * math.pow(ratio, z / _Z90))
 

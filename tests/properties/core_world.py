@@ -211,7 +211,7 @@ class CoreWorld:
             head = first.waiting.first
             placement = self.core._leases.placement
             for replica in self.core.state.replicas.values():
-                asking = replica.pulling and not replica.draining
+                asking = replica.replica_id in self.core.state.asking and not replica.draining
                 assert not (asking and placement.fits(replica, head)), "idle beside work"
 
     def _check_that_service_was_seen(self) -> None:

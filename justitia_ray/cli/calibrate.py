@@ -1,0 +1,243 @@
+"""`justitia calibrate`: an engine profile from measured requests, and how well one predicts."""
+
+import argparse
+import asyncio
+import json
+import os
+import shlex
+import statistics
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from justitia_ray import __version__
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.calibration.fit import Calibration, calibrate
+from justitia_ray.sim.calibration.live import measure_live
+from justitia_ray.sim.calibration.measured import MeasuredRun, read_run, write_run
+from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.profile_file import (
+    Fitted,
+    FittedRun,
+    ProfileFile,
+    load_profile,
+    load_profile_file,
+    write_profile,
+)
+from justitia_ray.sim.validation import Comparison, RunValidation, validate
+from justitia_ray.units import Tokens
+
+SHOWN = (
+    "tokens_per_s",
+    "mean_first_token_latency_s",
+    "p90_first_token_latency_s",
+    "max_service_difference",
+    "mean_service_difference",
+)
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "calibrate",
+        help="fit an engine profile to measured requests, or check one",
+        description=(
+            "Fit what an engine's iterations cost to measured requests, and write a profile for"
+            " `justitia simulate --engine-profile`; or simulate measured runs with a profile and"
+            " print how far it errs. The rules of the engine (prefill, admission, overflow) are"
+            " not fitted: --start names a profile that has them."
+        ),
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument(
+        "--runs",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="CSV of measured requests, or a .gz of one: client, arrival_s, prompt_tokens, "
+        "output_tokens, first_token_latency_s, latency_s; POLICY__NAME.csv says the policy",
+    )
+    source.add_argument(
+        "--url", help="a live service with one idle replica: it is sent requests and timed"
+    )
+    source.add_argument(
+        "--check", type=Path, nargs="+", metavar="FILE", help="runs to predict with --profile"
+    )
+    parser.add_argument(
+        "--kv-tokens",
+        type=int,
+        metavar="M",
+        help="KV memory of the engine; with --url, what it reports",
+    )
+    parser.add_argument("--out", type=Path, help="the profile; with --check, the figures as JSON")
+    parser.add_argument("--name", help="of the profile; the stem of --out")
+    parser.add_argument(
+        "--start",
+        metavar="NAME_OR_FILE",
+        help="profile whose rules are kept; without it, those of vLLM",
+    )
+    parser.add_argument("--profile", metavar="NAME_OR_FILE", help="profile to check")
+    parser.add_argument("--policy", help="that the runs were made with, whatever their names say")
+    parser.add_argument(
+        "--added-prompt-tokens",
+        type=int,
+        metavar="N",
+        help="what the engine put before each prompt and the files do not count (BOS): 0, with"
+        " --check what the profile was fitted with",
+    )
+    parser.add_argument("--model", help="to ask --url for; the only one that is served")
+    parser.add_argument(
+        "--save-requests", type=Path, metavar="FILE", help="with --url: keep the timed requests"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Fit a profile and write it, or check one; print how far it errs.
+
+    Raises:
+        ConfigError: If an option or a file is wrong.
+        ConnectionError: If the live service cannot be reached.
+        ResponseError: If it answers with an error.
+    """
+    added = options.added_prompt_tokens
+    if added is not None and added < 0:
+        raise ConfigError(f"--added-prompt-tokens must be a whole number >= 0, got {added}")
+    if options.check is not None:
+        return _check(options, added)
+    if options.out is None:
+        raise ConfigError("--out is missing: the profile to write")
+    kv_tokens = options.kv_tokens
+    if (kv_tokens is None and options.url is None) or (kv_tokens is not None and kv_tokens < 1):
+        raise ConfigError(f"--kv-tokens must be a whole number >= 1, got {kv_tokens}")
+    if options.url is not None:
+        runs, reported = _live(options)
+        kv_tokens = kv_tokens or reported
+    else:
+        runs = _read(options.runs, options.policy)
+    start = _start(options, kv_tokens)
+    fitted = calibrate(runs, start, added or 0)
+    content = ProfileFile(fitted.profile, _provenance(fitted, runs, added or 0))
+    write_profile(options.out, content, _head(options))
+    _print(fitted.runs)
+    print(f"wrote {options.out}: residual {fitted.regression.residual:.2%} of a decode time")
+    return 0
+
+
+def _check(options: argparse.Namespace, added: Tokens | None) -> int:
+    if options.profile is None:
+        raise ConfigError("--profile is missing: the profile to check")
+    content = load_profile_file(options.profile)
+    if added is None:
+        added = content.fitted.added_prompt_tokens if content.fitted else 0
+    runs = _read(options.check, options.policy)
+    validations = validate(content.profile, runs, added)
+    if options.out is not None:
+        _write_json(options.out, content.profile, added, validations)
+    _print(validations)
+    return 0
+
+
+def _read(paths: Sequence[Path], policy: str | None) -> list[MeasuredRun]:
+    return [read_run(path, policy) for path in paths]
+
+
+def _live(options: argparse.Namespace) -> tuple[list[MeasuredRun], Tokens]:
+    requests, kv_tokens = asyncio.run(measure_live(options.url, options.model))
+    if options.save_requests is not None:
+        write_run(options.save_requests, requests)
+    return [MeasuredRun("live requests", "fcfs", tuple(requests))], kv_tokens
+
+
+def _start(options: argparse.Namespace, kv_tokens: Tokens) -> EngineProfile:
+    if options.start is not None:
+        profile = load_profile(options.start)
+    else:
+        # vLLM's defaults; its version 1 recomputes what it preempts.
+        profile = EngineProfile(
+            kv_tokens=kv_tokens,
+            block_size=16,
+            prefill="chunked",
+            max_batched_tokens=2048,
+            overflow="recompute",
+        )
+    name = options.name or options.out.name.partition(".")[0]
+    return replace(profile, name=name, kv_tokens=kv_tokens)
+
+
+def _provenance(fitted: Calibration, runs: Sequence[MeasuredRun], added: Tokens) -> Fitted:
+    speeds = zip(runs, fitted.regression.speeds, strict=True)
+    return Fitted(
+        __version__,
+        added,
+        round(fitted.regression.residual, 5),
+        tuple(FittedRun(run.name, len(run.requests), round(s, 4)) for run, s in speeds),
+    )
+
+
+def _head(options: argparse.Namespace) -> list[str]:
+    """Return the command, with the names of files but not where they lie."""
+    words = ["justitia", "calibrate"]
+    if options.url is not None:
+        words += ["--url", "URL"]
+    else:
+        words += ["--runs", *(path.name for path in options.runs)]
+    if options.kv_tokens is not None:
+        words += ["--kv-tokens", str(options.kv_tokens)]
+    if options.start is not None:
+        words += ["--start", Path(options.start).name]
+    if options.added_prompt_tokens:
+        words += ["--added-prompt-tokens", str(options.added_prompt_tokens)]
+    if options.policy is not None:
+        words += ["--policy", options.policy]
+    words += ["--out", options.out.name]
+    lines = ["Fitted by"]
+    for word in map(shlex.quote, words):
+        if len(lines) == 1 or len(lines[-1]) + len(word) > 95:
+            lines.append("   ")
+        lines[-1] += f" {word}"
+    return lines
+
+
+def _write_json(
+    path: Path, profile: EngineProfile, added: Tokens, validations: Sequence[RunValidation]
+) -> None:
+    values = {
+        "version": __version__,
+        "profile": asdict(profile),
+        "added_prompt_tokens": added,
+        "median_absolute_error": {name: _median_error(validations, name) for name in SHOWN},
+        "runs": [validation.row() for validation in validations],
+    }
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        scratch.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        scratch.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            scratch.unlink()
+
+
+def _print(validations: Sequence[RunValidation]) -> None:
+    for validation in validations:
+        print(f"{validation.run} ({validation.policy}, {validation.requests} requests)")
+        for name in SHOWN:
+            figure = getattr(validation, name)
+            error = "" if figure.error is None else f"{figure.error:+.1%}"
+            print(
+                f"    {name:28}{figure.measured:12.3f} measured"
+                f"{figure.simulated:12.3f} simulated {error:>8}"
+            )
+        print(f"    {'service_error':28}{validation.service_error:12.1%}")
+    medians = ", ".join(f"{name} {_median_error(validations, name):.1%}" for name in SHOWN)
+    print(f"median absolute error: {medians}")
+
+
+def _median_error(validations: Sequence[RunValidation], name: str) -> float:
+    figures: list[Comparison] = [getattr(validation, name) for validation in validations]
+    errors = [abs(figure.error) for figure in figures if figure.error is not None]
+    return statistics.median(errors or [0.0])

@@ -1,0 +1,125 @@
+"""`justitia replay`: play a workload file against a live service."""
+
+import argparse
+import asyncio
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.cli.status import DEFAULT_URL
+from justitia_ray.errors import ConfigError
+from justitia_ray.replay import Replay, replay
+from justitia_ray.sim.figures import draw_figures
+from justitia_ray.sim.result_files import check_writable, write_results
+from justitia_ray.sim.workload_file import read_workload
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "replay",
+        help="play a workload file against a live service",
+        description=(
+            "Open each application of a workload file at its instant, submit each inference when"
+            " its predecessors have finished (prompts of the given number of tokens, outputs of"
+            " exactly the given length), and write the result files of `justitia simulate`, under"
+            " the policy that the service has. Exit status 1 if anything failed."
+        ),
+    )
+    parser.add_argument(
+        "--url", default=DEFAULT_URL, help=f"where the application is served; {DEFAULT_URL}"
+    )
+    parser.add_argument("--workload", type=Path, required=True, help="the JSON lines file")
+    parser.add_argument("--out", type=Path, required=True, help="directory for the results")
+    parser.add_argument("--model", help="the model to ask for; the only one that is served")
+    parser.add_argument(
+        "--speed",
+        type=float,
+        default=1.0,
+        help="instants and delays of the workload are divided by it; 1",
+    )
+    parser.add_argument(
+        "--timeout-s",
+        type=float,
+        help="an inference that takes longer has failed, in seconds; no limit",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Play the file, write the results, and say what failed; return 1 if anything did.
+
+    Raises:
+        ConfigError: If an option or the file is wrong, or does not fit the service.
+        ConnectionError: If the service cannot be reached or is not ready.
+        ResponseError: If it does not answer as this service does.
+    """
+    for name in ("speed", "timeout_s"):
+        value = getattr(options, name)
+        if value is not None and not 0 < value < math.inf:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} must be a number above 0, got {value:g}")
+    applications = read_workload(options.workload)
+    check_writable(options.out)
+    done = asyncio.run(
+        replay(
+            options.url,
+            applications,
+            model=options.model,
+            speed=options.speed,
+            timeout_s=options.timeout_s,
+            on_end=_progress(len(applications)),
+            on_warning=_warn,
+        )
+    )
+    results = {done.policy: done.run}
+    write_results(options.out, results, _about(options, done))
+    if note := draw_figures(options.out, results):
+        _warn(note)
+    finished = len(applications) - done.failed_applications
+    print(f"{finished} of {len(applications)} applications finished; results in {options.out}")
+    if not done.failures:
+        return 0
+    first = done.failures[0]
+    where = f"application {first.application_id!r}"
+    if first.inference_id is not None:
+        where += f", inference {first.inference_id!r}"
+    _warn(
+        f"{done.failed_applications} applications failed; the first failure: {where}: {first.error}"
+    )
+    return 1
+
+
+def _about(options: argparse.Namespace, done: Replay) -> dict[str, Any]:
+    return {
+        "command": "replay",
+        "seed": None,
+        "configuration": {
+            "url": options.url,
+            "workload": str(options.workload),
+            "model": done.service["model"],
+            "speed": options.speed,
+            "timeout_s": options.timeout_s,
+        },
+        "service": done.service,
+        "failures": [asdict(failure) for failure in done.failures],
+    }
+
+
+def _progress(total: int) -> Callable[[int], None] | None:
+    """Return what keeps a line up to date, for somebody who watches."""
+    if not sys.stderr.isatty():
+        return None
+
+    def tell(ended: int) -> None:
+        line_end = "\n" if ended == total else ""
+        print(f"\r{ended:,} of {total:,} applications", end=line_end, file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _warn(line: str) -> None:
+    print(f"justitia replay: {line}", file=sys.stderr)

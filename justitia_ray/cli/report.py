@@ -1,0 +1,112 @@
+"""`justitia report`: the papers' evaluations and more, simulated, on one HTML page."""
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.report.build import FIRST_SEED, PAGE, build_report
+from justitia_ray.report.experiment import Scale
+from justitia_ray.report.experiments import EXPERIMENTS
+from justitia_ray.report.runner import Progress
+
+SEEDS, QUICK_SEEDS = 5, 2
+QUICK_APPLICATIONS = 60
+_LINE_EVERY_S = 10.0
+"""How often progress is told where it cannot be told in place."""
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to argparse's subparsers."""
+    names = ", ".join(experiment.name for experiment in EXPERIMENTS)
+    parser = commands.add_parser(
+        "report",
+        help="simulate the papers' experiments and write a page about them",
+        description="Simulate the papers' experiments and this project's own, and write "
+        "report.html, results.jsonl and figures/ into a directory.",
+    )
+    data = os.environ.get("JUSTITIA_DATA")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        required=data is None,
+        default=data,
+        metavar="DIR",
+        help="recorded runs, inputs and arrivals; by default JUSTITIA_DATA",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where to write")
+    parser.add_argument(
+        "--quick", action="store_true", help="fewer seeds, fewer and smaller runs: a minute or so"
+    )
+    parser.add_argument(
+        "--seeds", type=int, metavar="N", help=f"how many seeds; {SEEDS}, quick {QUICK_SEEDS}"
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        metavar="NAME",
+        help=f"only this experiment; may be given again. One of {names}",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes; all cores"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Make the report; 1 if an experiment failed, which the page says too.
+
+    Raises:
+        ConfigError: If an option is wrong, or the directory cannot be written.
+    """
+    seeds = _at_least_one("--seeds", options.seeds)
+    workers = _at_least_one("--workers", options.workers) or 1
+    data_dir = Path(options.data)
+    if not data_dir.is_dir():
+        raise ConfigError(f"--data {data_dir}: must be a directory")
+    experiments = EXPERIMENTS
+    if options.only:
+        known = {experiment.name: experiment for experiment in EXPERIMENTS}
+        for name in options.only:
+            if name not in known:
+                raise ConfigError(f"--only {name}: must be one of {', '.join(known)}")
+        experiments = tuple(known[name] for name in dict.fromkeys(options.only))
+    count = seeds or (QUICK_SEEDS if options.quick else SEEDS)
+    scale = Scale(tuple(range(FIRST_SEED, FIRST_SEED + count)), data_dir.resolve())
+    if options.quick:
+        scale = Scale(scale.seeds, scale.data_dir, True, QUICK_APPLICATIONS)
+    started = time.perf_counter()
+    sections = build_report(experiments, scale, options.out, workers, _Teller())
+    failed = [section for section in sections if section.failure is not None]
+    for section in failed:
+        print(f"{section.experiment.name} failed: {section.failure}", file=sys.stderr)
+    print(
+        f"{options.out / PAGE}: {len(sections) - len(failed)} of {len(sections)} experiments, "
+        f"{time.perf_counter() - started:.0f} s"
+    )
+    return 1 if failed else 0
+
+
+def _at_least_one(name: str, value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise ConfigError(f"{name} must be a whole number of at least 1, got {value}")
+    return value
+
+
+class _Teller:
+    """Tells progress on stderr: in place on a terminal, else a line now and then."""
+
+    def __init__(self) -> None:
+        self._told_at = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        is_last = progress.done == progress.total
+        if sys.stderr.isatty():
+            end = "\n" if is_last else ""
+            print(f"\r\033[Kreport: {progress}", end=end, file=sys.stderr, flush=True)
+        elif is_last or progress.elapsed_s - self._told_at >= _LINE_EVERY_S:
+            self._told_at = progress.elapsed_s
+            print(f"report: {progress}", file=sys.stderr, flush=True)

@@ -1,0 +1,250 @@
+"""`justitia simulate`: what policies would have done to a workload."""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from justitia_ray.core.admission import ADMISSIONS
+from justitia_ray.core.policies import POLICIES, find_policy, parse_options
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
+from justitia_ray.sim.figures import draw_figures
+from justitia_ray.sim.predictions import Predictions
+from justitia_ray.sim.profile_file import load_profile
+from justitia_ray.sim.result_files import check_writable, write_results
+from justitia_ray.sim.results import RunResult
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import simulate
+from justitia_ray.sim.summary import Summary
+from justitia_ray.sim.workload import check_sizes
+from justitia_ray.sim.workload_file import read_workload
+from justitia_ray.units import Seconds
+
+_EXACT_UP_TO = 4
+"""Replicas; with more, each reports at least every second, as the service's do."""
+_BAR_AFTER_S = 2.0
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "simulate",
+        help="run a workload under policies, on modelled replicas",
+        description=(
+            "Run a workload file under one policy after another, on modelled replicas before the"
+            " service's own scheduler. The same arguments give the same results. Without"
+            " --engine-profile, iterations all take as long and overflow is swapped out."
+        ),
+        epilog=f"policies: {', '.join(POLICIES)}, or the import path of your own",
+    )
+    parser.add_argument("--workload", type=Path, required=True, metavar="FILE")
+    parser.add_argument(
+        "--policy", action="append", required=True, metavar="NAME", help="may be given again"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the results")
+    parser.add_argument(
+        "--kv-tokens", type=int, metavar="M", help="KV memory of a replica; needed without profile"
+    )
+    parser.add_argument("--replicas", type=int, default=1, metavar="N", help="1")
+    parser.add_argument("--iteration-s", type=float, metavar="S", help="0.03")
+    parser.add_argument("--prefill-s-per-token", type=float, metavar="S", help="0")
+    parser.add_argument("--max-num-seqs", type=int, metavar="N", help="256")
+    parser.add_argument("--clock", choices=["served", "nominal"], help="of all policies; served")
+    parser.add_argument(
+        "--prediction", default="oracle", help="oracle, or noisy:λ (factors from 1/λ to λ); oracle"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of that noise; 0")
+    parser.add_argument(
+        "--engine-profile", metavar="NAME_OR_FILE", help="of a calibrated engine: its M and rules"
+    )
+    parser.add_argument("--admission", choices=sorted(ADMISSIONS), help="prompt, or the profile's")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="POLICY.OPTION=VALUE",
+        help="an option of a policy; may be given again",
+    )
+    parser.add_argument(
+        "--report-interval-s",
+        type=float,
+        metavar="S",
+        help=(
+            "how late replicas may report what they serve; 0 is exact, and the default for up to"
+            f" {_EXACT_UP_TO}; beyond 1"
+        ),
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Simulate, write the results, print their summary and return 0.
+
+    Raises:
+        ConfigError: If an option or the workload is wrong; nothing is written then.
+    """
+    engine = _engine(options)
+    _check_range("--replicas", options.replicas, least=1)
+    interval_s = options.report_interval_s
+    if interval_s is None:
+        interval_s = 0.0 if options.replicas <= _EXACT_UP_TO else 1.0
+    _check_range("--report-interval-s", interval_s, least=0)
+    Predictions(options.prediction, options.seed)
+    settings = [
+        RunSettings(
+            engine,
+            policy,
+            policy_options,
+            options.replicas,
+            options.prediction,
+            options.seed,
+            interval_s,
+        )
+        for policy, policy_options in _policies(options, engine).items()
+    ]
+    check_writable(options.out)
+    applications = read_workload(options.workload)
+    check_sizes(applications, engine.kv_tokens)
+    results: dict[str, RunResult] = {}
+    for setting in settings:
+        bar = _ProgressBar(setting.policy, len(applications))
+        results[setting.policy] = simulate(applications, setting, bar.show)
+        bar.clear()
+    about = {
+        "command": "simulate",
+        "workload": str(options.workload),
+        "seed": options.seed,
+        "settings": {setting.policy: asdict(setting) for setting in settings},
+    }
+    summary = write_results(options.out, results, about)
+    print(_table(summary))
+    no_figures = draw_figures(options.out, results)
+    print(f"Results: {options.out}" + (f" (no figures: {no_figures})" if no_figures else ""))
+    return 0
+
+
+def _engine(options: argparse.Namespace) -> EngineProfile:
+    if options.engine_profile is None:
+        if options.kv_tokens is None:
+            raise ConfigError("--kv-tokens must be given, or an --engine-profile that says it")
+        engine = EngineProfile(
+            options.kv_tokens,
+            iteration=IterationCost(
+                0.03 if options.iteration_s is None else options.iteration_s,
+                per_prefill_token_s=options.prefill_s_per_token or 0.0,
+            ),
+        )
+    else:
+        for name in ("iteration_s", "prefill_s_per_token"):
+            if getattr(options, name) is not None:
+                flag = "--" + name.replace("_", "-")
+                raise ConfigError(f"{flag} must not be given with --engine-profile, which says it")
+        engine = load_profile(options.engine_profile)
+    for name in ("kv_tokens", "max_num_seqs", "admission"):
+        value = getattr(options, name)
+        if value is not None:
+            engine = replace(engine, **{name: value})
+    _check_range("--kv-tokens", engine.kv_tokens, least=1)
+    _check_range("--max-num-seqs", engine.max_num_seqs, least=1)
+    _check_range("--iteration-s", engine.iteration.base_s, least=0)
+    if not engine.iteration.base_s and options.engine_profile is None:
+        raise ConfigError("--iteration-s must be a number > 0, got 0")
+    _check_range("--prefill-s-per-token", engine.iteration.per_prefill_token_s, least=0)
+    return engine
+
+
+def _policies(options: argparse.Namespace, engine: EngineProfile) -> dict[str, dict[str, object]]:
+    """Return the options of each policy, in the order in which they were named, checked."""
+    chosen: dict[str, dict[str, object]] = {}
+    for policy in options.policy:
+        find_policy(policy)
+        chosen[policy] = {}
+        if options.clock is not None:
+            chosen[policy]["clock"] = options.clock
+        if options.clock == "nominal":
+            chosen[policy]["nominal_iteration_s"] = engine.iteration.base_s
+    for text in options.set:
+        name, separator, value = text.partition("=")
+        policy, dot, option = name.rpartition(".")
+        if not (separator and dot and option):
+            raise ConfigError(f"--set must be POLICY.OPTION=VALUE, got {text!r}")
+        if policy not in chosen:
+            raise ConfigError(
+                f"--set {text}: {policy!r} is not one of the policies that are run:"
+                f" {', '.join(chosen)}"
+            )
+        chosen[policy][option] = yaml.safe_load(value)
+    for policy, policy_options in chosen.items():
+        try:
+            parse_options(policy, policy_options)
+        except ConfigError as error:
+            raise ConfigError(f"{policy}: {error}") from error
+    return chosen
+
+
+def _check_range(name: str, value: float, *, least: float) -> None:
+    if not least <= value < float("inf"):
+        raise ConfigError(f"{name} must be a number >= {least:g}, got {value:g}")
+
+
+class _ProgressBar:
+    """A line on a terminal, if a run takes long."""
+
+    def __init__(
+        self, policy: str, count: int, clock: Callable[[], Seconds] = time.monotonic
+    ) -> None:
+        self._policy, self._count, self._clock = policy, count, clock
+        self._show_from = clock() + _BAR_AFTER_S
+        self._shown = False
+
+    def show(self, ended: int) -> None:
+        """Show how many applications have ended."""
+        if sys.stderr.isatty() and self._clock() >= self._show_from:
+            filled = 30 * ended // self._count
+            bar = "#" * filled + "." * (30 - filled)
+            line = f"\r{self._policy:<12} [{bar}] {ended:,} of {self._count:,} applications"
+            print(line, end="", file=sys.stderr, flush=True)
+            self._shown = True
+
+    def clear(self) -> None:
+        """Leave an empty line."""
+        if self._shown:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+_COLUMNS: dict[str, tuple[str, str]] = {
+    "mean_jct_s": ("mean JCT s", ".1f"),
+    "p90_jct_s": ("p90", ".1f"),
+    "max_jct_s": ("max", ".1f"),
+    "makespan_s": ("makespan s", ".1f"),
+    "kv_utilization": ("KV used", ".0%"),
+    "no_later_than_vtc": ("no later than vtc", ".1%"),
+    "worst_ratio_to_vtc": ("worst ratio", ".2f"),
+    "max_gps_lag_s": ("GPS lag s", ".1f"),
+    "delay_bound_s": ("bound s", ".1f"),
+    "preemptions": ("preemptions", ",d"),
+}
+
+
+def _table(summary: dict[str, Summary]) -> str:
+    rows = [["policy", *(head for head, _ in _COLUMNS.values())]]
+    for policy, figures in summary.items():
+        cells = [
+            "–" if (value := figures[name]) is None else format(value, form)
+            for name, (_, form) in _COLUMNS.items()
+        ]
+        rows.append([policy, *cells])
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    )

@@ -1,0 +1,120 @@
+"""`justitia workload`: a workload file, from a suite or from a user's own trace."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.suites import SUITES, SuiteOptions, build_suite
+from justitia_ray.sim.suites.arrivals import ARRIVALS
+from justitia_ray.sim.trace_import import import_trace
+from justitia_ray.sim.workload import WorkloadApplication
+from justitia_ray.sim.workload_file import write_workload
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "workload",
+        help="write a workload file, from a suite or from your own trace",
+        description=(
+            "Write a workload file: JSON lines, one application a line, for `justitia simulate` and"
+            " `justitia replay`. The same arguments give the same bytes."
+        ),
+        epilog="suites:\n" + "\n".join(f"  {name:<26}{s.about}" for name, s in SUITES.items()),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--suite", metavar="NAME", help="one of those below")
+    source.add_argument(
+        "--from",
+        dest="trace",
+        type=Path,
+        metavar="FILE",
+        help=(
+            "your own trace: CSV with arrival_s,input_tokens,output_tokens and perhaps client,"
+            " application_id, application_class; or OpenTelemetry GenAI spans as JSON lines"
+        ),
+    )
+    parser.add_argument("--out", type=Path, required=True, help="the file; NAME.gz is packed")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        help="recorded runs, inputs and arrivals (or JUSTITIA_DATA); without, runs are made up",
+    )
+    parser.add_argument("--count", type=int, metavar="N", help="how many applications")
+    parser.add_argument(
+        "--window-s",
+        type=float,
+        metavar="S",
+        help="how long they arrive; moves arrivals, changes nothing else",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of all draws; 0")
+    parser.add_argument(
+        "--arrivals",
+        metavar="KIND",
+        help=f"{', '.join(ARRIVALS)}; nine-class: mooncake with --data, poisson without",
+    )
+    parser.add_argument(
+        "--mix",
+        help="nine-class: `paper`, `recorded` (CG for SC), or whole numbers as in KBQAV=60,MRS=1",
+    )
+    parser.add_argument("--tenants", type=int, metavar="N", help="nine-class: on whose behalf; 1")
+    parser.add_argument(
+        "--sc-samples", type=int, metavar="N", help="nine-class: samples of a vote; 40"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the file, print a line about it and return 0.
+
+    Raises:
+        ConfigError: If an option or a file is wrong.
+    """
+    suite_options = SuiteOptions(
+        count=options.count,
+        window_s=options.window_s,
+        seed=options.seed,
+        data_dir=_data_dir(options),
+        arrivals=options.arrivals,
+        mix=options.mix,
+        tenants=options.tenants,
+        sc_samples=options.sc_samples,
+    )
+    left_out = ""
+    if options.trace is None:
+        applications = build_suite(options.suite, suite_options)
+    else:
+        trace = import_trace(options.trace, suite_options)
+        applications = trace.applications
+        if trace.without_output:
+            left_out = f"; left out {trace.without_output:,} requests without output"
+    write_workload(options.out, applications)
+    print(f"{options.out}: {_about(applications)}{left_out}")
+    return 0
+
+
+def _data_dir(options: argparse.Namespace) -> Path | None:
+    """Return `--data`, else JUSTITIA_DATA, else None; a trace of the user's own needs neither."""
+    if options.trace is not None:
+        if options.data is not None:
+            raise ConfigError("--data goes with --suite, not with --from")
+        return None
+    named = options.data or (Path(text) if (text := os.environ.get("JUSTITIA_DATA")) else None)
+    if named is not None and not named.is_dir():
+        raise ConfigError(f"--data (or JUSTITIA_DATA) must be a directory, got {str(named)!r}")
+    return named
+
+
+def _about(applications: Sequence[WorkloadApplication]) -> str:
+    inferences = [i for application in applications for i in application.inferences]
+    arrivals = [application.arrived_at_s for application in applications]
+    return (
+        f"{len(applications):,} applications, {len(inferences):,} inferences,"
+        f" {sum(i.prompt_tokens for i in inferences):,} prompt and"
+        f" {sum(i.output_tokens for i in inferences):,} output tokens, arriving from"
+        f" {min(arrivals):,.1f} s to {max(arrivals):,.1f} s"
+    )

@@ -1,0 +1,246 @@
+"""The tables of the VTC paper (2 to 6), with Fig. 19, and its Fig. 15 and 16."""
+
+from collections.abc import Mapping
+
+from justitia_ray.report import service
+from justitia_ray.report.chart import Chart
+from justitia_ray.report.experiment import (
+    Arm,
+    Comparison,
+    Experiment,
+    Found,
+    Measures,
+    Metric,
+    Outcomes,
+    Scale,
+    Task,
+)
+from justitia_ray.report.experiments import requests
+
+_REAL_ARMS = ("fcfs", "lcf", "vtc", "vtc-predict", "vtc-oracle", "justitia")
+_LIMITS = (5, 20, 30)
+_REAL_FILES = {"fcfs": "fcfs__real", "vtc": "vtc__real"}
+_OVERLOAD_FILES = {"fcfs": "fcfs__overload", "vtc": "vtc__overload"}
+_PREDICTORS = ("vtc", "vtc-noisy", "vtc-oracle")
+_AGAINST_VTC = (
+    Comparison("most_difference", "vtc"),
+    Comparison("mean_difference", "vtc"),
+    Comparison("tokens_per_s", "vtc"),
+)
+_DEFINITION = (
+    "Service is p + 2d a second in windows of 60 s; a difference is the sum over clients of "
+    "min(what the best served got more, what it asked for but did not get), at 19 instants of ten "
+    "minutes."
+)
+
+
+def _real(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    load = requests.load("lmsys", scale, seed)
+    return {
+        **requests.arms(_REAL_ARMS, load, seed),
+        **requests.limited(_LIMITS, load),
+        **requests.recorded(scale, _REAL_FILES),
+    }
+
+
+def _real_profiled(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    load = requests.load("lmsys", scale, seed)
+    return {
+        **requests.arms(_REAL_ARMS, load, seed, cost="profiled"),
+        **requests.limited(_LIMITS, load),
+        **requests.recorded(scale, {"fcfs": "fcfs__real"}),
+    }
+
+
+def _overload_profiled(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    load = requests.load("two-clients-overload", scale, seed)
+    return {
+        **requests.arms(("fcfs", "vtc", "vtc-oracle"), load, seed, cost="profiled"),
+        **requests.recorded(scale, {"fcfs": "fcfs__overload"}),
+    }
+
+
+def _two_clients(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    load = requests.load("two-clients-overload", scale, seed)
+    return {
+        **requests.arms(_PREDICTORS, load, seed),
+        **requests.recorded(scale, {"vtc": "vtc__overload"}),
+    }
+
+
+def _eight_clients(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    return requests.arms(_PREDICTORS, requests.load("eight-clients-overload", scale, seed), seed)
+
+
+def _gaps_of(name: str, clients: str) -> "_Charts":
+    return _Charts(name, f"Largest gap in accumulated service, {clients} clients")
+
+
+class _Charts:
+    """Draws the gaps of the predictors over time (Fig. 19)."""
+
+    def __init__(self, name: str, title: str) -> None:
+        self._name = name
+        self._title = title
+
+    def __call__(self, scale: Scale, found: Found) -> list[Chart]:
+        return [requests.gap_chart(self._name, self._title, found, _PREDICTORS)]
+
+
+_MEMORIES: dict[str, tuple[str, int, int]] = {
+    "256 + 256 tokens, M = 35,000": ("two-clients-overload-256", 35_000, 3_600),
+    "256 + 256 tokens, M = 65,000": ("two-clients-overload-256", 65_000, 3_600),
+    "512 + 512 tokens, M = 35,000": ("two-clients-overload-512", 35_000, 1_500),
+    "768 + 768 tokens, M = 35,000": ("two-clients-overload-768", 35_000, 900),
+}
+"""Suite, memory, and so many requests as keep both clients backlogged for ten minutes."""
+
+
+def _measured_memories(scale: Scale) -> list[str]:
+    names = list(_MEMORIES)
+    return list(scale.pick(names, names[::2]))
+
+
+def _memories(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    arms: dict[Arm, Task] = {}
+    for group in _measured_memories(scale):
+        suite, kv_tokens, count = _MEMORIES[group]
+        load = requests.load(suite, scale, seed, count)
+        arms |= requests.arms(("vtc",), load, seed, kv_tokens=kv_tokens, group=group)
+    return arms
+
+
+def _memory_charts(scale: Scale, found: Found) -> list[Chart]:
+    renamed = [
+        (seed, {Arm("", arm.group): run for arm, run in outcomes.items()})
+        for seed, outcomes in found
+    ]
+    title = "Largest gap in accumulated service under vtc"
+    return [requests.gap_chart("vtc-memory", title, renamed, _measured_memories(scale))]
+
+
+_WEIGHTS = (1, 2, 3, 4)
+_SHARES = tuple(
+    Metric(f"share{weight}", f"client {weight}’s share", is_share=True, better=None)
+    for weight in _WEIGHTS
+)
+
+
+def _weights(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    weighted = requests.load("four-clients-weighted", scale, seed)
+    return requests.arms(("vtc", "justitia", "fcfs"), weighted, seed)
+
+
+def _measure_shares(scale: Scale, outcomes: Outcomes) -> Measures:
+    measured: dict[Arm, Mapping[str, float | None]] = {}
+    for arm, run in outcomes.items():
+        served = service.served_requests(run)
+        end = [service.TABLE_SPAN_S]
+        totals = [
+            row[0]
+            for row in service.accumulated_service(
+                served, end, from_s=service.TABLE_WARM_UP_S
+            ).values()
+        ]
+        shares = [total / sum(totals) for total in totals]
+        measured[arm] = {f"share{n}": share for n, share in enumerate(shares, 1)}
+    return measured
+
+
+def _weight_charts(scale: Scale, found: Found) -> list[Chart]:
+    title = "Received service of clients of weights 1, 2, 3 and 4 under vtc, first seed"
+    return [requests.rates_chart("vtc-weights", title, found, "vtc", service.TABLE_SPAN_S)]
+
+
+VTC_TABLES: tuple[Experiment, ...] = (
+    Experiment(
+        name="vtc-real",
+        title="A real trace of 27 clients",
+        source="VTC, Table 2",
+        about=(
+            f"1,500 requests of the LMSYS trace in ten minutes. {_DEFINITION} rpm N "
+            "refuses what exceeds N requests a minute of a client, as in the paper, and serves the "
+            "rest by fcfs; this project’s policy rpm lets it wait instead."
+        ),
+        arms=_real,
+        measure=requests.measure_with(),
+        metrics=(*requests.TABLE, requests.LATENCY),
+        comparisons=_AGAINST_VTC,
+        is_drawn=False,
+    ),
+    Experiment(
+        name="vtc-real-profiled",
+        title="The real trace under the profiled cost",
+        source="VTC, Table 3",
+        about="The same, with service by the profiled cost function of App. B.2, in tenths of it.",
+        arms=_real_profiled,
+        measure=requests.measure_with(service.profiled_service),
+        metrics=requests.TABLE,
+        comparisons=_AGAINST_VTC,
+        is_drawn=False,
+    ),
+    Experiment(
+        name="vtc-overload-profiled",
+        title="Two overloaded clients under the profiled cost",
+        source="VTC, Table 4",
+        about="The load of VTC’s Fig. 3, with service by the profiled cost function.",
+        arms=_overload_profiled,
+        measure=requests.measure_with(service.profiled_service),
+        metrics=requests.TABLE,
+        comparisons=_AGAINST_VTC,
+        quick_seeds=1,
+    ),
+    Experiment(
+        name="vtc-prediction-2",
+        title="VTC with length prediction, two clients",
+        source="VTC, Table 5 and Fig. 19a",
+        about="vtc-noisy predicts within 50 % of the length, vtc-oracle knows it.",
+        arms=_two_clients,
+        measure=requests.measure_with(),
+        metrics=requests.TABLE,
+        comparisons=_AGAINST_VTC,
+        charts=_gaps_of("vtc-prediction-2", "two"),
+        quick_seeds=1,
+    ),
+    Experiment(
+        name="vtc-prediction-8",
+        title="VTC with length prediction, eight clients",
+        source="VTC, Table 6 and Fig. 19b",
+        about="Three clients at 24 and five at 36 requests a minute; all exceed their share.",
+        arms=_eight_clients,
+        measure=requests.measure_with(),
+        metrics=requests.TABLE,
+        comparisons=_AGAINST_VTC,
+        charts=_gaps_of("vtc-prediction-8", "eight"),
+        quick_seeds=1,
+    ),
+    Experiment(
+        name="vtc-memory",
+        title="Memory and request length",
+        source="VTC, Fig. 15",
+        about=(
+            "Two overloaded clients under vtc, with more memory and with longer requests. The "
+            "paper has Llama-2-13B on an A100; here it is the A10G’s pace with that much memory, "
+            "so shapes are to be compared and not seconds."
+        ),
+        arms=_memories,
+        measure=requests.measure_with(),
+        metrics=(requests.GAP, requests.MOST, requests.MEAN),
+        charts=_memory_charts,
+        quick_seeds=1,
+    ),
+    Experiment(
+        name="vtc-weights",
+        title="Weighted clients",
+        source="VTC, Fig. 16",
+        about=(
+            "Four overloaded clients of weights 1, 2, 3, 4: their shares of the service are to be "
+            "10, 20, 30 and 40 %. fcfs serves by request rate, which is in that proportion too."
+        ),
+        arms=_weights,
+        measure=_measure_shares,
+        metrics=_SHARES,
+        charts=_weight_charts,
+        quick_seeds=1,
+    ),
+)

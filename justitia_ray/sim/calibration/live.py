@@ -1,0 +1,129 @@
+"""Requests that show what an iteration costs, timed on a live service with one replica.
+
+They are one application whose stages follow each other, so that nothing depends on how fast the
+engine is: batches of different sizes with short prompts (base and cost of a sequence), batches
+with long prompts (cost of context), and prompts of different lengths, one after the other, while
+others decode (cost of prefill).
+"""
+
+import time
+from collections.abc import Callable, Iterator
+
+import httpx
+
+from justitia_ray.errors import ConfigError, ResponseError
+from justitia_ray.replay import replay
+from justitia_ray.replay.service import LiveService
+from justitia_ray.sim.calibration.measured import TimedRequest
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from justitia_ray.units import InferenceId, Seconds, Tokens
+
+SHARE_OF_KV = 0.8
+"""What the largest batch may hold at its end: nothing waits for memory or is preempted."""
+BATCHES = (1, 2, 4, 8, 16, 32)
+LONG_BATCHES = (1, 4, 8)
+SHORT_PROMPT: Tokens = 16
+OUTPUT: Tokens = 64
+PROBES: tuple[Tokens, ...] = (64, 128, 256, 512, 1024)
+"""Prompts whose prefill is measured: some of each, one after the other, while others decode."""
+PROBES_OF_EACH = 8
+BACKGROUND = 2
+BACKGROUND_OUTPUT: Tokens = 96
+
+
+async def measure_live(
+    url: str,
+    model: str | None = None,
+    *,
+    clock: Callable[[], Seconds] = time.monotonic,
+    network: httpx.AsyncBaseTransport | None = None,
+) -> tuple[list[TimedRequest], Tokens]:
+    """Send the requests to a service, twice, and time the second round.
+
+    Args:
+        url: Where it is served; it should have nothing else to do.
+        model: The model to ask for; None: the only one that is served.
+        clock: Tells the time in seconds.
+        network: Takes the place of the network, for tests.
+
+    Returns:
+        The requests, and the KV memory that the replica reports.
+
+    Raises:
+        ConfigError: If it has not exactly one replica, or no such model.
+        ConnectionError: If it cannot be reached or is not ready.
+        ResponseError: If it, or a request, failed.
+    """
+    async with LiveService(url, network=network) as service:
+        facts = await service.facts(model)
+    replicas = len(facts.status["replicas"])
+    if replicas != 1:
+        raise ConfigError(f"--url must be a service with one replica, {url} has {replicas}")
+    room = int(SHARE_OF_KV * facts.kv_tokens)
+    longest = min(room, facts.max_model_len or room)
+    timed: list[TimedRequest] = []
+    for name in ("warm-up", "timed"):
+        load = designed_load(name, room, longest)
+        outcome = await replay(url, [load], model=facts.model, clock=clock, network=network)
+        if outcome.failures:
+            raise ResponseError(200, f"a request to {url} failed: {outcome.failures[0].error}")
+        timed = [
+            TimedRequest(
+                client="calibration",
+                arrived_at_s=row.submitted_at_s,
+                prompt_tokens=row.prompt_tokens,
+                output_tokens=row.output_tokens,
+                first_token_at_s=row.first_token_at_s,
+                finished_at_s=row.finished_at_s,
+            )
+            for row in outcome.run.inferences
+            if row.first_token_at_s is not None and row.finished_at_s is not None
+        ]
+    return timed, facts.kv_tokens
+
+
+def designed_load(name: str, room: Tokens, longest: Tokens) -> WorkloadApplication:
+    """Return the requests, each stage after the one before.
+
+    Args:
+        name: Of the application; prompts differ between names.
+        room: KV that a stage may hold at its end.
+        longest: Prompt and output of one request together, at most.
+    """
+    inferences: list[WorkloadInference] = []
+    before: tuple[InferenceId, ...] = ()
+
+    def add(prompt: Tokens, output: Tokens, after: tuple[InferenceId, ...]) -> InferenceId:
+        inference_id = str(len(inferences))
+        inferences.append(WorkloadInference(inference_id, prompt, output, after))
+        return inference_id
+
+    for count, prompt in _batches(room, longest):
+        before = tuple([add(prompt, OUTPUT, before) for _ in range(count)])
+    background_output = min(BACKGROUND_OUTPUT, longest - SHORT_PROMPT)
+    free = min(room - BACKGROUND * (SHORT_PROMPT + background_output), longest)
+    for prompt in PROBES:
+        if prompt + 1 > free:
+            break
+        stage = [add(SHORT_PROMPT, background_output, before) for _ in range(BACKGROUND)]
+        last = before
+        for _ in range(PROBES_OF_EACH):
+            last = (add(prompt, 1, last),)
+        before = (*stage, *last)
+    return WorkloadApplication(
+        application_id=f"calibration-{name}",
+        application_class="calibration",
+        arrived_at_s=0.0,
+        inferences=tuple(inferences),
+    )
+
+
+def _batches(room: Tokens, longest: Tokens) -> Iterator[tuple[int, Tokens]]:
+    """Yield how many requests run beside each other, and how long their prompts are."""
+    for count in BATCHES:
+        if count * (SHORT_PROMPT + OUTPUT) <= room:
+            yield count, SHORT_PROMPT
+    for count in LONG_BATCHES:
+        prompt = min(longest, room // count) - OUTPUT
+        if prompt > SHORT_PROMPT:
+            yield count, prompt

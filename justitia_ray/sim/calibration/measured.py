@@ -1,0 +1,195 @@
+"""Requests and the times that a server took for them; the CSV files of measured runs.
+
+A file has the columns
+`client,arrival_s,prompt_tokens,output_tokens,first_token_latency_s,latency_s`, in any order; a
+request that was aborted has no latency.
+"""
+
+import csv
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from justitia_ray.core.policies import POLICIES
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from justitia_ray.units import Seconds, Tokens
+from justitia_ray.workloads.json_lines import numbered_lines
+
+COLUMNS = (
+    "client",
+    "arrival_s",
+    "prompt_tokens",
+    "output_tokens",
+    "first_token_latency_s",
+    "latency_s",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedRequest:
+    """A request that was served, really or in simulation. Times are from the run's start."""
+
+    client: str
+    arrived_at_s: Seconds
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    first_token_at_s: Seconds
+    finished_at_s: Seconds
+
+    @property
+    def first_token_latency_s(self) -> Seconds:
+        """How long its client waited for the first token."""
+        return self.first_token_at_s - self.arrived_at_s
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """One run of a real server."""
+
+    name: str
+    """Its file's name."""
+    policy: str
+    requests: tuple[TimedRequest, ...]
+    """At least one."""
+    aborted: int = 0
+    """Requests that never finished; they are left out."""
+
+
+def read_run(path: Path, policy: str | None = None) -> MeasuredRun:
+    """Read a run from a CSV file, or a `.gz` of one.
+
+    Args:
+        path: A name such as `vtc__real.csv.gz` says the policy before the two underscores.
+        policy: Overrides what the name says; without either, `fcfs`.
+
+    Raises:
+        ConfigError: If the file cannot be read or a line is wrong; file, line, field, value and
+            what is allowed are named.
+    """
+    requests: list[TimedRequest] = []
+    aborted = 0
+    for where, fields in _rows(path):
+        request = _request(where, fields)
+        if request is None:
+            aborted += 1
+        else:
+            requests.append(request)
+    if not requests:
+        raise ConfigError(f"{path}: must hold at least one request with a latency, has none")
+    named = path.name.partition("__")[0]
+    return MeasuredRun(
+        path.name, policy or (named if named in POLICIES else "fcfs"), tuple(requests), aborted
+    )
+
+
+def write_run(path: Path, requests: Iterable[TimedRequest]) -> None:
+    """Write requests as `read_run` reads them, whole or not at all.
+
+    Raises:
+        ConfigError: If the file cannot be written.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with scratch.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(COLUMNS)
+            for r in requests:
+                latency = r.finished_at_s - r.arrived_at_s
+                times = (f"{r.first_token_latency_s:.6f}", f"{latency:.6f}")
+                arrived = f"{r.arrived_at_s:.6f}"
+                writer.writerow([r.client, arrived, r.prompt_tokens, r.output_tokens, *times])
+        scratch.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    finally:
+        with suppress(OSError):
+            scratch.unlink()
+
+
+def as_workload(
+    requests: Sequence[TimedRequest], added_prompt_tokens: Tokens = 0
+) -> list[WorkloadApplication]:
+    """Return the requests as applications of one inference each, their clients as tenants.
+
+    Args:
+        requests: Only their arrivals and lengths are used.
+        added_prompt_tokens: What the engine puts before each prompt and the file does not count.
+    """
+    return [
+        WorkloadApplication(
+            application_id=str(index),
+            application_class="measured",
+            arrived_at_s=request.arrived_at_s,
+            inferences=(
+                WorkloadInference(
+                    "0", request.prompt_tokens + added_prompt_tokens, request.output_tokens
+                ),
+            ),
+            tenant=request.client,
+        )
+        for index, request in enumerate(requests)
+    ]
+
+
+def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    header: list[str] | None = None
+    for number, line in numbered_lines(path):
+        fields = [field.strip() for field in next(csv.reader([line]), [])]
+        if not fields:
+            continue
+        where = f"{path}:{number}"
+        if header is None:
+            if sorted(fields) != sorted(COLUMNS):
+                raise ConfigError(
+                    f"{where}: the header must name {', '.join(COLUMNS)}, each once, got "
+                    f"{','.join(fields)!r:.80}"
+                )
+            header = fields
+        elif len(fields) != len(header):
+            raise ConfigError(f"{where}: must have {len(header)} fields, got {len(fields)}")
+        else:
+            yield where, dict(zip(header, fields, strict=True))
+
+
+def _request(where: str, fields: Mapping[str, str]) -> TimedRequest | None:
+    arrived_at_s = _seconds(where, fields, "arrival_s")
+    prompt_tokens = _tokens(where, fields, "prompt_tokens")
+    output_tokens = _tokens(where, fields, "output_tokens")
+    if not fields["latency_s"]:
+        return None
+    first_token_s = _seconds(where, fields, "first_token_latency_s")
+    latency_s = _seconds(where, fields, "latency_s")
+    if latency_s < first_token_s:
+        raise ConfigError(
+            f"{where}: latency_s must be at least first_token_latency_s = {first_token_s:g}, got "
+            f"{latency_s:g}"
+        )
+    return TimedRequest(
+        fields["client"],
+        arrived_at_s,
+        prompt_tokens,
+        output_tokens,
+        arrived_at_s + first_token_s,
+        arrived_at_s + latency_s,
+    )
+
+
+def _seconds(where: str, fields: Mapping[str, str], name: str) -> Seconds:
+    try:
+        value = float(fields[name])
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"{where}: {name} must be a number >= 0, got {fields[name]!r:.80}")
+    return value
+
+
+def _tokens(where: str, fields: Mapping[str, str], name: str) -> Tokens:
+    text = fields[name]
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1):
+        raise ConfigError(f"{where}: {name} must be a whole number >= 1, got {text!r:.80}")
+    return int(text)

@@ -1,0 +1,219 @@
+"""What an iteration costs, from how long requests decoded beside each other.
+
+A request that makes d tokens goes through d − 1 decode iterations after its first token. The time
+they took is
+
+    Σ over those iterations (base + per_sequence · running + per_context_token · context)
+    + Σ over the prefills in between (prefill_base + per_prefill_token · prompt tokens)
+
+and all quantities are known from the measured times alone: what ran when, how many tokens it held
+(each makes its tokens evenly between its first and its last), and when prompts were computed
+(requests whose first tokens leave together). No schedule has to be simulated for it. So the
+coefficients follow by least squares on relative errors. Runs differ in the speed of their machine
+(2 % on the A10G runs): each has a factor of its own, of geometric mean 1, found in turn with the
+coefficients, so that such differences are not taken for an effect of what differs between the
+runs' loads.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.calibration.measured import MeasuredRun, TimedRequest
+from justitia_ray.sim.engine_profile import IterationCost
+from justitia_ray.units import Seconds, Tokens
+
+Floats = NDArray[np.float64]
+
+TILES: tuple[Tokens, ...] = (1, 32, 64, 128, 256)
+"""Sizes of prefill tiles that are tried."""
+_ROUNDS = 60
+_FIELDS = (
+    "base_s",
+    "per_sequence_s",
+    "per_context_token_s",
+    "prefill_base_s",
+    "per_prefill_token_s",
+)
+_NO_GRAM: Floats = np.zeros((len(_FIELDS), len(_FIELDS)))
+_NO_SUM: Floats = np.zeros(len(_FIELDS))
+
+
+@dataclass(frozen=True, slots=True)
+class Regression:
+    """Coefficients and what they leave unexplained."""
+
+    cost: IterationCost
+    speeds: tuple[float, ...]
+    """Of each run: time of its iterations over the fit's; geometric mean 1."""
+    residual: float
+    """Root mean square relative error of a request's decode time, each run weighing the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Observations:
+    """One run, a row for each request that decoded."""
+
+    decode_s: Floats
+    quantities: Floats
+    """`[n, 3]`: iterations, Σ running, Σ context over them."""
+    prefills: Floats
+    """`[n]`: prefills within."""
+    prefill_tokens: dict[Tokens, Floats]
+    """By tile: `[n]`, prompt tokens of those prefills in whole tiles."""
+
+
+def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0) -> Regression:
+    """Fit the cost of an iteration; the tile that leaves least unexplained is taken.
+
+    Args:
+        runs: Each weighs the same, however many requests it has.
+        added_prompt_tokens: What the engine put before each prompt and the files do not count.
+
+    Raises:
+        ConfigError: If a run has no request that decoded, or nothing tells decoding from prefill.
+    """
+    observed = [_observe(run, added_prompt_tokens) for run in runs]
+    fits = [_fit(observed, tile) for tile in TILES]
+    return min(fits, key=lambda fit: (round(fit.residual, 6), fit.cost.prefill_tile_tokens))
+
+
+def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
+    """Fit coefficients and speeds in turn, from each run's normal equations."""
+    grams, sums = zip(*(_normal_equations(o, tile) for o in observed), strict=True)
+    speeds = np.ones(len(observed))
+    coefficients = np.zeros(len(_FIELDS))
+    for _ in range(_ROUNDS):
+        gram = sum((s * s * g for s, g in zip(speeds, grams, strict=True)), _NO_GRAM)
+        target = sum((s * b for s, b in zip(speeds, sums, strict=True)), _NO_SUM)
+        coefficients = _solve(gram, target)
+        speeds = np.array(
+            [
+                (b @ coefficients) / (coefficients @ g @ coefficients)
+                for g, b in zip(grams, sums, strict=True)
+            ]
+        )
+        speeds /= np.exp(np.log(speeds).mean())
+    # Σ (1 − s·x·c)² over a run whose rows weigh 1 together.
+    errors = [
+        1 - 2 * s * (b @ coefficients) + s * s * (coefficients @ g @ coefficients)
+        for s, g, b in zip(speeds, grams, sums, strict=True)
+    ]
+    residual = math.sqrt(max(0.0, sum(errors)) / len(errors))
+    values = dict(zip(_FIELDS, (float(c) for c in coefficients), strict=True))
+    cost = IterationCost(prefill_tile_tokens=tile, **values)
+    return Regression(cost, tuple(float(s) for s in speeds), residual)
+
+
+def _normal_equations(observed: _Observations, tile: Tokens) -> tuple[Floats, Floats]:
+    """Return Σ x xᵀ and Σ x of rows x over their time, weighing 1 together."""
+    columns = (observed.quantities, observed.prefills, observed.prefill_tokens[tile])
+    rows = np.column_stack(columns) / observed.decode_s[:, None]
+    return rows.T @ rows / len(rows), rows.sum(axis=0) / len(rows)
+
+
+def _solve(gram: Floats, target: Floats) -> Floats:
+    """Solve for coefficients of which none is negative: the most negative is dropped, in turn."""
+    scale = np.sqrt(np.diag(gram))
+    kept = [column for column in range(len(target)) if scale[column] > 0]
+    solution = np.zeros(len(target))
+    while kept:
+        unit = scale[kept]
+        scaled = gram[np.ix_(kept, kept)] / np.outer(unit, unit)
+        found = np.linalg.lstsq(scaled, target[kept] / unit, rcond=1e-12)[0]
+        worst = int(found.argmin())
+        if found[worst] >= 0:
+            solution[kept] = found / unit
+            break
+        del kept[worst]
+    return solution
+
+
+def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
+    decoded = [r for r in run.requests if r.output_tokens > 1 and r.finished_at_s > _started(r)]
+    if not decoded:
+        raise ConfigError(f"{run.name}: has no request that took time to decode")
+    start = np.array([_started(r) for r in decoded])
+    end = np.array([r.finished_at_s for r in decoded])
+    prompt = np.array([r.prompt_tokens + added for r in decoded], dtype=np.float64)
+    iterations = np.array([r.output_tokens - 1 for r in decoded], dtype=np.float64)
+    running, context = _integrals(start, end, prompt + 1, iterations)
+    # Iterations are taken to be even over a request's time: a mean over time is one over them.
+    share = iterations / (end - start)
+    # First tokens of one prefill leave together; the next are at least an iteration later.
+    apart_s = float(np.median(1 / share)) / 2
+    times, tokens = _prefills(run.requests, added, apart_s)
+    after = np.searchsorted(times, start + apart_s, side="right")
+    before = np.maximum(np.searchsorted(times, end, side="left"), after)
+    prefill_tokens = {}
+    for tile in TILES:
+        summed = np.concatenate([[0.0], np.cumsum(np.ceil(tokens / tile) * tile)])
+        prefill_tokens[tile] = summed[before] - summed[after]
+    return _Observations(
+        end - start,
+        np.column_stack([iterations, running * share, context * share]),
+        (before - after).astype(np.float64),
+        prefill_tokens,
+    )
+
+
+def _started(request: TimedRequest) -> Seconds:
+    return request.first_token_at_s
+
+
+def _integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple[Floats, Floats]:
+    """Integrate what runs, and the tokens it holds, over the time of each request.
+
+    Args:
+        start: When each began to decode, `[n]`.
+        end: When it ended.
+        held: Tokens that it held at its start.
+        gained: Tokens that it gained until its end, evenly.
+
+    Returns:
+        Sequences·seconds and tokens·seconds, `[n]` each.
+    """
+    times = np.unique(np.concatenate([start, end]))
+    at_start, at_end = np.searchsorted(times, start), np.searchsorted(times, end)
+    rate = gained / (end - start)
+    steps = np.diff(times)
+    running = _steps(len(times), at_start, at_end, np.ones(len(start)))
+    slope = _steps(len(times), at_start, at_end, rate)
+    # The line of a request is held + rate · (t − start): its value at t = 0, and its slope.
+    level = _steps(len(times), at_start, at_end, held - rate * start)
+    middles = (times[:-1] + times[1:]) / 2
+    sequences = np.concatenate([[0.0], np.cumsum(running[:-1] * steps)])
+    tokens = np.concatenate([[0.0], np.cumsum((level[:-1] + slope[:-1] * middles) * steps)])
+    return sequences[at_end] - sequences[at_start], tokens[at_end] - tokens[at_start]
+
+
+def _steps(count: int, at_start: NDArray[np.intp], at_end: NDArray[np.intp], by: Floats) -> Floats:
+    """Return the sum, between each time and the next, of `by` over what runs there."""
+    changes = np.zeros(count)
+    np.add.at(changes, at_start, by)
+    np.add.at(changes, at_end, -by)
+    return np.cumsum(changes)
+
+
+def _prefills(
+    requests: Sequence[TimedRequest], added: Tokens, apart_s: Seconds
+) -> tuple[Floats, Floats]:
+    """Return when each prefill ended, in order, and how many prompt tokens it computed.
+
+    First tokens less than `apart_s` after another are of the same prefill.
+    """
+    times: list[Seconds] = []
+    tokens: list[Tokens] = []
+    latest = -np.inf
+    for request in sorted(requests, key=_started):
+        at = _started(request)
+        if at - latest > apart_s:
+            times.append(at)
+            tokens.append(0)
+        tokens[-1] += request.prompt_tokens + added
+        latest = at
+    return np.array(times), np.array(tokens, dtype=np.float64)

@@ -1,0 +1,226 @@
+"""The simulator's side of the core: applications, inferences and reports in, admissions out."""
+
+from justitia_ray.core import SchedulerCore, Timeouts
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import EndApplication, Grant
+from justitia_ray.core.entities import Inference, Outcome, ReplicaCapacity
+from justitia_ray.sim.gps_history import GpsHistory
+from justitia_ray.sim.predictions import Predictions
+from justitia_ray.sim.results import ApplicationResult, InferenceResult, Lateness, RunResult
+from justitia_ray.sim.sequence import Sequence
+from justitia_ray.sim.server import Server
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from justitia_ray.units import ApplicationId, RequestId, Seconds, VirtualTime
+
+_NEVER = float("inf")
+_INGRESS = "simulation"
+_FIRST_REPLICA = "0"
+_CHANGES = (ev.InferenceSubmitted, ev.DeadlinePassed)
+
+
+class CoreLink:
+    """Drives one SchedulerCore and notes what comes of it in the result."""
+
+    def __init__(self, settings: RunSettings, result: RunResult) -> None:
+        """Make a core that never takes silence for absence, and whose replicas are there.
+
+        Raises:
+            ConfigError: If the policy, an option or the prediction is not one of those allowed.
+        """
+        self._engine = settings.engine
+        self.ended = 0
+        """Applications that have ended."""
+        self.changes = 0
+        """Rises whenever something may fit that did not, or something else may come first."""
+        self._result = result
+        self._predictions = Predictions(settings.prediction, settings.seed)
+        self.core = SchedulerCore(
+            settings.policy,
+            settings.policy_options,
+            settings.engine.admission,
+            Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER),
+        )
+        self._applications: dict[ApplicationId, ApplicationResult] = {}
+        self._to_submit: dict[ApplicationId, int] = {}
+        self._tags: dict[ApplicationId, VirtualTime] = {}
+        """F on the clock that lags are measured with, of applications that have submitted all."""
+        self._gps = GpsHistory()
+        self._requests: dict[RequestId, tuple[WorkloadApplication, WorkloadInference, Seconds]] = {}
+        capacity = ReplicaCapacity(
+            settings.engine.kv_tokens, settings.engine.block_size, settings.engine.max_num_seqs
+        )
+        for index in range(settings.replicas):
+            self.handle(ev.ReplicaPulled(str(index), capacity, capacity.kv_tokens), 0.0)
+            self.handle(ev.PullAnswered(str(index)), 0.0)
+
+    def handle(self, event: ev.Event, now: Seconds) -> list[Grant]:
+        """Let the core take in an event; return what it admits."""
+        grants = []
+        self._result.decisions += 1
+        self.changes += isinstance(event, _CHANGES)
+        for action in self.core.handle(event, now):
+            if isinstance(action, Grant):
+                grants.append(action)
+            elif isinstance(action, EndApplication):
+                self._end(action)
+        return grants
+
+    def arrive(self, application: WorkloadApplication, now: Seconds) -> None:
+        """Open an application."""
+        predicted = self._predictions.kv_token_time(application)
+        self.handle(
+            ev.ApplicationArrived(
+                application.application_id,
+                application.application_class,
+                application.tenant,
+                application.weight,
+                predicted,
+                _INGRESS,
+                self._predictions.cost(application, self.core.order.options),
+                application.cost(),
+            ),
+            now,
+        )
+        self._to_submit[application.application_id] = len(application.inferences)
+        row = self._applications[application.application_id]
+        row.predicted_kv_token_time = predicted
+
+    def expect(self, application: WorkloadApplication) -> ApplicationResult:
+        """Return the row of an application that is to come."""
+        row = ApplicationResult(
+            application.application_id,
+            application.application_class,
+            application.tenant,
+            application.arrived_at_s,
+            None,
+            None,
+            application.cost(),
+            0,
+            None,
+            None,
+            Outcome.EXPIRED.value,
+        )
+        self._applications[application.application_id] = row
+        return row
+
+    def submit(
+        self,
+        application: WorkloadApplication,
+        inference: WorkloadInference,
+        due_at: Seconds,
+        now: Seconds,
+    ) -> None:
+        """Let an inference wait; close the application with its last."""
+        name = application.application_id
+        request_id = f"{name}/{inference.inference_id}"
+        self._requests[request_id] = (application, inference, due_at)
+        self.handle(
+            ev.InferenceSubmitted(
+                request_id,
+                name,
+                inference.inference_id,
+                _INGRESS,
+                inference.prompt_tokens,
+                self._predictions.output_tokens(application, inference),
+                self._engine.kv_tokens - inference.prompt_tokens,
+                true_output_tokens=inference.output_tokens,
+            ),
+            now,
+        )
+        self._to_submit[name] -= 1
+        if not self._to_submit[name]:
+            del self._to_submit[name]
+            self.handle(ev.ApplicationClosed(name), now)
+            assert self.core.order.lag is not None
+            self._tags[name] = self.core.order.lag.tag(name)
+
+    def report(self, server: Server, finished: list[Sequence], now: Seconds) -> None:
+        """Tell what a replica has done by the boundary at which it stands."""
+        last = tuple(
+            ev.LeaseFinished(s.lease_id, s.prompt_tokens, s.made, Outcome.FINISHED)
+            for s in finished
+        )
+        self.changes += bool(finished)
+        progress = tuple(server.progress())
+        self.handle(ev.ReplicaReported(server.name, progress, last), now)
+        self._gps.note(self._virtual_time, now)
+
+    def withdraw_idle(self, now: Seconds) -> None:
+        """Tell that what is idle submits nothing more at this instant."""
+        if self.core.applications.any_fell_idle:
+            self.handle(ev.ReplicaReported(_FIRST_REPLICA, withdraws=True), now)
+            self._gps.note(self._virtual_time, now)
+
+    def ask(self, server: Server, now: Seconds) -> list[tuple[Sequence, bool]]:
+        """Return what a replica is to admit, and whether it follows another of its application."""
+        clients = [sequence.client for sequence in server.running.values()]
+        first = self.first()
+        most = None
+        if first is not None:
+            clients.append(self.core.state.applications[first.application_id].tenant)
+            if self._engine.prefill == "separate":
+                most = max(self._engine.max_batched_tokens, first.prompt_tokens)
+        asks = ev.ReplicaReported(
+            server.name,
+            asks=True,
+            most_prompt_tokens=most,
+            reserved_kv_tokens=server.memory.reserved(clients),
+        )
+        grants = self.handle(asks, now)
+        self.handle(ev.PullAnswered(server.name), now)
+        self.changes += bool(grants)
+        return [self._sequence(grant, server, now) for grant in grants]
+
+    def first(self) -> Inference | None:
+        """Return what is to be admitted next, or None if nothing may be."""
+        application = self.core.order.queue.first()
+        return None if application is None else application.waiting.first
+
+    def finish(self, end_at: Seconds) -> None:
+        """Note when V reached each tag, once everything has ended."""
+        for name, tag in self._tags.items():
+            self._applications[name].gps_finished_at_s = self._gps.reached_at(tag, end_at)
+
+    @property
+    def _virtual_time(self) -> VirtualTime:
+        assert self.core.order.lag is not None
+        return self.core.order.lag.virtual_time
+
+    def _sequence(self, grant: Grant, server: Server, now: Seconds) -> tuple[Sequence, bool]:
+        application, inference, due_at = self._requests.pop(grant.request_id)
+        row = InferenceResult(
+            application.application_id,
+            inference.inference_id,
+            server.index,
+            due_at,
+            now,
+            None,
+            None,
+            inference.prompt_tokens,
+            inference.output_tokens,
+        )
+        sequence = Sequence(
+            grant.request_id,
+            grant.lease_id,
+            application.application_id,
+            application.tenant,
+            inference.prompt_tokens,
+            inference.output_tokens,
+            row,
+            inference.prompt_tokens,
+        )
+        return sequence, bool(inference.after)
+
+    def _end(self, action: EndApplication) -> None:
+        self.ended += 1
+        row = self._applications[action.application_id]
+        row.finished_at_s = action.ended_at
+        row.jct_s = action.ended_at - row.arrived_at_s
+        row.kv_token_time = action.kv_token_time
+        row.virtual_finish_time = action.virtual_finish_time
+        row.outcome = action.outcome.value
+        if action.lag is not None:
+            self._result.lateness[action.application_id] = Lateness(
+                action.lag.seconds, action.lag.bound_s
+            )

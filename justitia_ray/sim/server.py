@@ -1,0 +1,275 @@
+"""One modelled replica: what runs on it and what it swapped out, from boundary to boundary.
+
+It decides nothing about order: who is admitted is the core's word; who is swapped out, and who
+comes back first, goes by the place that the core gives an inference (`Rank`).
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from justitia_ray.core.events import LeaseProgress
+from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.kv_memory import KvMemory
+from justitia_ray.sim.pace import Pace
+from justitia_ray.sim.sequence import Sequence
+from justitia_ray.units import RequestId, Seconds, Tokens
+
+Rank = Callable[[RequestId], Any]
+"""Returns the place of an inference in the policy's order: a smaller one goes first."""
+
+
+class Server:
+    """The engine of one replica; it stands at the boundary `at`."""
+
+    def __init__(self, index: int, profile: EngineProfile) -> None:
+        self.index = index
+        self.name = str(index)
+        self.profile = profile
+        self.at: Seconds = 0.0
+        self.iteration = 0
+        """Iterations that have ended."""
+        self.running: dict[RequestId, Sequence] = {}
+        self.swapped: dict[RequestId, Sequence] = {}
+        self.context_tokens: Tokens = 0
+        """KV of what runs."""
+        self.kv_token_seconds = 0.0
+        """KV held so far, over time."""
+        self.memory = KvMemory(profile)
+        self._computing: dict[RequestId, Sequence] = {}
+        """What runs and has prompt tokens to be computed, in order."""
+        self._starting: list[Sequence] = []
+        """What makes its first token in the next iteration, or has made it in a prefill alone."""
+        self._ends: list[tuple[int, int, RequestId]] = []
+        self._entered = 0
+        self._last_prefill = -profile.admit_every
+        """Iterations that had ended when prompts were computed last."""
+        self._pace = Pace(profile)
+        self._ticks = False
+
+    # --- time
+
+    def next_boundary(self, instant: Seconds) -> Seconds:
+        """Return the first boundary at or after an instant; that itself if nothing runs."""
+        if not self.running:
+            return max(instant, self.at)
+        return self._pace.at(self._pace.first_from(instant, self.iteration))
+
+    def next_admission(self, instant: Seconds) -> Seconds:
+        """Return the first boundary from then on at which new inferences are considered."""
+        if not self.running:
+            return max(instant, self.at)
+        first = self._pace.first_from(instant, self.iteration)
+        return self._pace.at(max(first, self._last_prefill + self.profile.admit_every))
+
+    def instant_after(self, iterations: int) -> Seconds:
+        """Return the boundary after so many more iterations, if nothing changes."""
+        return self._pace.at(self.iteration + iterations)
+
+    def next_change(self) -> Seconds | None:
+        """Return the boundary at which something happens by itself, or None if nothing runs."""
+        if not self.running:
+            return None
+        decoding = len(self.running) - len(self._computing)
+        if self._computing:
+            prefill = self.iteration + 1
+            if self.profile.prefill == "separate":
+                prefill = max(prefill, self._last_prefill + self.profile.admit_every)
+            if not decoding or self.profile.prefill != "separate":
+                return self._pace.at(prefill)
+        last = self._next_end()
+        if self._computing:
+            last = min(last, prefill)
+        overflow = self.memory.overflows_at(
+            self.running.values(), self.context_tokens, self.iteration, last
+        )
+        return self._pace.at(overflow)
+
+    def advance(self, instant: Seconds) -> None:
+        """Go to the last boundary that is not after an instant."""
+        if not self.running:
+            self.at = max(self.at, instant)
+            return
+        iteration = self._pace.ended_by(instant, self.iteration)
+        passed = iteration - self.iteration
+        if passed == 0:
+            return
+        at = self._pace.at(iteration)
+        gained = (len(self.running) - len(self._computing)) * passed
+        self.kv_token_seconds += (self.context_tokens + gained / 2) * (at - self.at)
+        self.context_tokens += gained
+        self.iteration, self.at = iteration, at
+
+    # --- what a boundary brings
+
+    def finish(self) -> list[Sequence]:
+        """Take out what has made all its tokens."""
+        finished = []
+        while self._ends and self._ends[0][0] <= self.iteration:
+            end, _, request_id = heapq.heappop(self._ends)
+            sequence = self.running.get(request_id)
+            if sequence is not None and sequence.computed and sequence.ends_with == end:
+                self._leave(sequence)
+                finished.append(sequence)
+        return finished
+
+    def swap_out(self, rank: Rank) -> list[Sequence]:
+        """Swap out what no longer fits.
+
+        While the next iteration would need more than M, the running inference last in policy order
+        is swapped out and keeps its tokens.
+        """
+        if self._next_fits():
+            return []
+        swapped = []
+        by_order = sorted(self.running.values(), key=lambda s: rank(s.request_id))
+        while by_order and not self._next_fits():
+            sequence = by_order.pop()
+            self._leave(sequence)
+            self._computing.pop(sequence.request_id, None)
+            self.swapped[sequence.request_id] = sequence
+            sequence.result.preemptions += 1
+            swapped.append(sequence)
+        return swapped
+
+    def swap_in(self, rank: Rank) -> None:
+        """Let swapped-out inferences run again, in policy order, until one does not fit."""
+        for sequence in sorted(self.swapped.values(), key=lambda s: rank(s.request_id)):
+            if not self._has_room_for(sequence):
+                return
+            del self.swapped[sequence.request_id]
+            if self.profile.overflow == "recompute":
+                sequence.prefill_tokens = sequence.prompt_tokens + sequence.made
+                sequence.computed = False
+            self.admit(sequence)
+
+    def may_swap_in(self) -> bool:
+        """Return whether any that is swapped out would fit now."""
+        return any(self._has_room_for(sequence) for sequence in self.swapped.values())
+
+    def admit(self, sequence: Sequence) -> None:
+        """Let an inference run from this boundary on."""
+        self.running[sequence.request_id] = sequence
+        self.context_tokens += sequence.prompt_tokens + sequence.made
+        if sequence.computed:
+            self._let_go_on(sequence)
+        else:
+            self._computing[sequence.request_id] = sequence
+
+    def start_iteration(self) -> None:
+        """Begin the next iterations, when all that may run from this boundary on does.
+
+        Prompts are computed with the next iteration, in chunks with each, or alone.
+        """
+        if not self.running:
+            self._ticks = False
+            return
+        alone = self.profile.prefill == "separate"
+        prefill_s = self._compute_alone() if alone else self._compute_in_iteration()
+        if alone and prefill_s:
+            self.kv_token_seconds += self.context_tokens * prefill_s
+            self.at += prefill_s
+            self._pace.start(self.at, self.iteration, len(self.running), self.context_tokens)
+        elif prefill_s or not self._ticks:
+            gaining = len(self.running) - len(self._computing)
+            self._pace.start(self.at, self.iteration, gaining, self.context_tokens, prefill_s)
+        else:
+            self._pace.change(self.at, self.iteration, len(self.running), self.context_tokens)
+        for sequence in self._starting:
+            sequence.result.first_token_at_s = self._pace.at(sequence.since + (not alone))
+        self._starting.clear()
+        self._ticks = True
+
+    def progress(self) -> Iterator[LeaseProgress]:
+        """Yield what each lease has used by the boundary at which the replica stands."""
+        for held in (self.running, self.swapped):
+            for sequence in held.values():
+                made = sequence.made_by(self.iteration) if held is self.running else sequence.made
+                yield LeaseProgress(sequence.lease_id, sequence.prompt_tokens, made, running=True)
+
+    # --- inside
+
+    def _compute_alone(self) -> Seconds:
+        """Compute a batch of prompts now, if it is time; return how long that takes."""
+        waited = self.iteration - self._last_prefill >= self.profile.admit_every
+        nothing_decodes = len(self._computing) == len(self.running)
+        if not self._computing or not (waited or nothing_decodes):
+            return 0.0
+        batch: list[Sequence] = []
+        tokens = 0
+        for sequence in self._computing.values():
+            if batch and tokens + sequence.prefill_tokens > self.profile.max_batched_tokens:
+                break
+            batch.append(sequence)
+            tokens += sequence.prefill_tokens
+        prefill_s = self._pace.prefill_s(tokens)
+        for sequence in batch:
+            sequence.made += 1
+            self.context_tokens += 1
+            self._computed(sequence)
+        self._last_prefill = self.iteration
+        return prefill_s
+
+    def _compute_in_iteration(self) -> Seconds:
+        """Compute prompts with the next iteration; return how much longer that makes it."""
+        if not self._computing:
+            return 0.0
+        budget = None
+        if self.profile.prefill == "chunked":
+            decoding = len(self.running) - len(self._computing)
+            budget = max(1, self.profile.max_batched_tokens - decoding)
+        tokens = 0
+        done: list[Sequence] = []
+        for sequence in self._computing.values():
+            left = sequence.prefill_tokens
+            part = left if budget is None else min(left, budget - tokens)
+            tokens += part
+            sequence.prefill_tokens -= part
+            if part == left:
+                done.append(sequence)
+            if tokens == budget:
+                break
+        prefill_s = self._pace.prefill_s(tokens)
+        for sequence in done:
+            self._computed(sequence)
+        self._last_prefill = self.iteration
+        return prefill_s
+
+    def _computed(self, sequence: Sequence) -> None:
+        del self._computing[sequence.request_id]
+        if sequence.result.first_token_at_s is None:
+            self._starting.append(sequence)
+        self._let_go_on(sequence)
+
+    def _let_go_on(self, sequence: Sequence) -> None:
+        sequence.go_on(self.iteration)
+        self._entered += 1
+        heapq.heappush(self._ends, (sequence.ends_with, self._entered, sequence.request_id))
+
+    def _leave(self, sequence: Sequence) -> None:
+        sequence.stop(self.iteration)
+        del self.running[sequence.request_id]
+        self.context_tokens -= sequence.prompt_tokens + sequence.made
+
+    def _next_end(self) -> int:
+        while self._ends:
+            end, _, request_id = self._ends[0]
+            sequence = self.running.get(request_id)
+            if sequence is not None and sequence.computed and sequence.ends_with == end:
+                return end
+            heapq.heappop(self._ends)
+        return self.iteration + 1
+
+    def _next_fits(self) -> bool:
+        if self.profile.block_size == 1:
+            needed = self.context_tokens + len(self.running)
+        else:
+            needed = self.memory.held(self.running.values(), self.iteration, 1)
+        return needed <= self.memory.room(self.running.values())
+
+    def _has_room_for(self, sequence: Sequence) -> bool:
+        held = self.memory.held(self.running.values(), self.iteration)
+        context = self.memory.blocks(sequence.prompt_tokens + sequence.made)
+        wanted = held + context + 1 + len(self.running)
+        room = self.memory.room([*self.running.values(), sequence])
+        return wanted <= room and len(self.running) < self.profile.max_num_seqs
