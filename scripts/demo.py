@@ -17,17 +17,12 @@ from justitia_ray.client import JustitiaClient
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.errors import JustitiaError
 from justitia_ray.workloads.comparison import PolicyRun, draw, ratios, summarise, table
-from justitia_ray.workloads.lengths import LengthPlan
-from justitia_ray.workloads.load_plan import LoadPlan, PlannedApplication
+from justitia_ray.workloads.demo_load import demo_load
+from justitia_ray.workloads.load_plan import PlannedApplication
 from justitia_ray.workloads.play import Progress, play
 from justitia_ray.workloads.probe import Headroom, measure_headroom
 
 POLICIES = ("fcfs", "justitia")
-GAP_SCALE = 0.3  # tool time passes faster, as tokens do on a tiny model
-MAX_OUTPUT_TOKENS = 600  # the model's context is 2,048 tokens; three of 100 outputs are longer
-TENANTS = ("team-a", "team-b", "team-c")
-MIX = {"KBQAV": 0.5, "SC": 0.4, "MRS": 0.1}  # the paper's sizes: 72 % small, 26 % medium, 2 % large
-WARM_UP = {"KBQAV": 4, "SC": 3, "MRS": 1}
 
 
 def main() -> int:
@@ -35,40 +30,12 @@ def main() -> int:
     options = parse_arguments()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     data_dir = options.data or (Path(d) if (d := os.environ.get("JUSTITIA_DATA")) else None)
-    # The measured lengths of prompts and outputs as they are; shorter ones for a shorter run.
-    count, rate, length_scale = (40, 4.4, 0.75) if options.quick else (72, 3.9, 1.0)
-    lengths = LengthPlan(
-        seed=options.seed,
-        length_scale=length_scale,
-        gap_scale=GAP_SCALE,
-        max_output_tokens=MAX_OUTPUT_TOKENS,
-        data_dir=data_dir,
-    )
-    load = LoadPlan(
-        lengths,
-        count=count,
-        rate_per_s=rate,
-        seed=options.seed,
-        mix=MIX,
-        tenants=TENANTS,
-        data_dir=data_dir,
-    ).applications()
-    warm_up = [
-        application
-        for name, size in WARM_UP.items()
-        for application in LoadPlan(
-            lengths,
-            count=size,
-            rate_per_s=4.0,
-            seed=options.seed + 1000,
-            mix={name: 1.0},
-            data_dir=data_dir,
-        ).applications()
-    ]
+    load = demo_load(options.seed, data_dir, quick=options.quick)
 
     print(
-        f"justitia_ray {__version__}: {count} applications in {load[-1].arrived_at_s:.0f} s,"
-        f" all measured lengths times {length_scale:g}"
+        f"justitia_ray {__version__}: {len(load.applications)} applications in"
+        f" {load.applications[-1].arrived_at_s:.0f} s, all measured lengths times"
+        f" {load.length_scale:g}"
     )
     print(
         "The model is a tiny Llama with RANDOM WEIGHTS, built on the spot: what it writes is noise,"
@@ -82,7 +49,7 @@ def main() -> int:
         print("Starting Ray and two vLLM engines on the CPU ...", flush=True)
         with LocalApp(Path("deployments/local-cpu.yaml")) as app:
             print(f"  up after {time.monotonic() - started:.0f} s at {app.url}", flush=True)
-            headroom, runs = asyncio.run(run_all(app, warm_up, load))
+            headroom, runs = asyncio.run(run_all(app, load.warm_up, load.applications))
     except JustitiaError as error:
         print(f"scripts/demo: {error}", file=sys.stderr)
         return 1

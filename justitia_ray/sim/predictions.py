@@ -15,8 +15,8 @@ _ALLOWED = "oracle or noisy:λ with a number λ >= 1 (`learned` comes with the p
 class Predictions:
     """The truth, or the truth times random factors from [1/λ, λ] (Justitia v2, Sec. V, Fig. 10).
 
-    The paper does not name the distribution; here the logarithm of a factor is uniform, so that too
-    much is as likely as too little. An application's cost has one factor, each length another.
+    The paper names the interval only: factors are uniform in it. An application's cost has one
+    factor, each length another.
     """
 
     def __init__(self, prediction: str, seed: int) -> None:
@@ -29,7 +29,7 @@ class Predictions:
         Raises:
             ConfigError: If it is neither.
         """
-        self._spread = math.log(_noise(prediction))
+        self._noise = _noise(prediction)
         self._seed = seed
 
     def kv_token_time(self, application: WorkloadApplication) -> KvTokenTime:
@@ -46,17 +46,16 @@ class Predictions:
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens:
         """Return the predicted length of an inference, at least 1."""
-        if not self._spread:
-            return inference.output_tokens
         factor = self._factor(f"{application.application_id}/{inference.inference_id}")
         return max(1, round(inference.output_tokens * factor))
 
     def _scaled(self, cost: float, application: WorkloadApplication) -> float:
-        return cost * self._factor(application.application_id) if self._spread else cost
+        return cost * self._factor(application.application_id)
 
     def _factor(self, name: str) -> float:
-        rng = random.Random(f"{self._seed}/noise/{name}")
-        return math.exp(rng.uniform(-self._spread, self._spread))
+        if self._noise == 1:
+            return 1
+        return random.Random(f"{self._seed}/noise/{name}").uniform(1 / self._noise, self._noise)
 
 
 def _noise(prediction: str) -> float:

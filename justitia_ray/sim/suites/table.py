@@ -3,6 +3,7 @@
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.suites import (
     agent_loops,
+    demo,
     elephant_mice,
     gaming,
     lmsys,
@@ -23,6 +24,7 @@ SUITES: dict[str, Suite] = {
     "gaming-unsplit": gaming.GAMING_UNSPLIT,
     "prefix-loops": agent_loops.PREFIX_LOOPS,
     "tool-gaps": agent_loops.TOOL_GAPS,
+    "demo": demo.SUITE,
 }
 
 
