@@ -105,6 +105,9 @@ def run(options: argparse.Namespace) -> int:
     added = options.added_prompt_tokens
     if added is not None and added < 0:
         raise ConfigError(f"--added-prompt-tokens must be a whole number >= 0, got {added}")
+    for path in (options.out, options.save_requests):
+        if path is not None and not path.parent.is_dir():
+            raise ConfigError(f"{path}: there is no directory {path.parent} to write it to")
     if options.check is not None:
         return _check(options, added)
     if options.out is None:
@@ -192,6 +195,8 @@ def _head(options: argparse.Namespace) -> list[str]:
         words += ["--added-prompt-tokens", str(options.added_prompt_tokens)]
     if options.policy is not None:
         words += ["--policy", options.policy]
+    if options.name is not None:
+        words += ["--name", options.name]
     words += ["--out", options.out.name]
     lines = ["Fitted by"]
     for word in map(shlex.quote, words):

@@ -28,7 +28,7 @@ def add_to(commands: Any) -> None:
         description="Simulate the papers' experiments and this project's own, and write "
         "report.html, results.jsonl and figures/ into a directory.",
     )
-    data = os.environ.get("JUSTITIA_DATA")
+    data = os.environ.get("JUSTITIA_DATA") or None
     parser.add_argument(
         "--data",
         type=Path,

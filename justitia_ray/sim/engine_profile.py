@@ -52,6 +52,9 @@ class EngineProfile:
     again (vLLM)."""
     reserved_tokens_per_client: Tokens = 0
     """KV kept aside for each distinct client among those that run (S-LoRA: 32, for adapters)."""
+    last_token_held: bool = True
+    """Whether the latest token of an output takes KV at once, or with the next one (S-LoRA). In the
+    second case an inference holds, and is charged for, one token less."""
     prefix_caching: bool = False
     """Whether the prompt of an inference whose predecessor ran on the same replica costs only what
     is new in it."""

@@ -11,7 +11,7 @@ from justitia_ray.sim.sequence import Sequence
 from justitia_ray.sim.server import Server
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
-from justitia_ray.units import ApplicationId, RequestId, Seconds, VirtualTime
+from justitia_ray.units import ApplicationId, RequestId, Seconds, Tokens, VirtualTime
 
 _NEVER = float("inf")
 _INGRESS = "simulation"
@@ -121,7 +121,7 @@ class CoreLink:
                 name,
                 inference.inference_id,
                 _INGRESS,
-                inference.prompt_tokens,
+                self._held_of_prompt(inference),
                 self._predictions.output_tokens(application, inference),
                 self._engine.kv_tokens - inference.prompt_tokens,
                 true_output_tokens=inference.output_tokens,
@@ -205,12 +205,16 @@ class CoreLink:
             grant.lease_id,
             application.application_id,
             application.tenant,
-            inference.prompt_tokens,
+            self._held_of_prompt(inference),
             inference.output_tokens,
             row,
             inference.prompt_tokens,
         )
         return sequence, bool(inference.after)
+
+    def _held_of_prompt(self, inference: WorkloadInference) -> Tokens:
+        """Return the prompt tokens that count as KV."""
+        return max(1, inference.prompt_tokens - (not self._engine.last_token_held))
 
     def _end(self, action: EndApplication) -> None:
         self.ended += 1

@@ -79,6 +79,7 @@ class _File(_Section):
     admit_every: _Count = 1
     overflow: Literal["swap", "recompute"] = "swap"
     reserved_tokens_per_client: Annotated[int, Field(ge=0, strict=True)] = 0
+    last_token_held: Annotated[bool, Field(strict=True)] = True
     prefix_caching: Annotated[bool, Field(strict=True)] = False
     speedup: _Factor = 1.0
     variants: dict[str, _Variant] = {}

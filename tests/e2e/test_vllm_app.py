@@ -23,8 +23,8 @@ pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 _CONFIGURATION = Path(__file__).parents[2] / "deployments" / "local-cpu.yaml"
 _SOON_S = 2.0
 """The protocol promises one second; the other one is for asking, on a busy machine."""
-_REPLACED_WITHIN_S = 240.0
-"""An engine starts in 27 s on two cores that nobody else uses."""
+_REPLACED_WITHIN_S = 600.0
+"""An engine starts in 27 s on two cores that nobody else uses, and in 170 s on busy ones."""
 _LONG = completion("one two three", max_tokens=1_900)
 
 

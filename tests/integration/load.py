@@ -8,8 +8,9 @@ from typing import Any
 
 import httpx
 
+from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import SEATS, Service
+from tests.integration.service import ENDLESS, SEATS, Json, Service
 
 
 class OpenStream:
@@ -48,15 +49,32 @@ async def every_seat_taken(
 ) -> AsyncIterator[None]:
     """Let nothing else run inside the block: one call with many choices holds each replica."""
     await service.until(lambda s: s["in_flight"] == 0, "every seat is free")
-    body = completion(max_tokens=8_000, n=seats)
+    body = completion(max_tokens=ENDLESS, n=seats)
     calls = [
-        asyncio.create_task(http.post(COMPLETIONS, json=body)) for _ in range(service.replicas)
+        asyncio.create_task(http.post(COMPLETIONS, json=body, timeout=None))
+        for _ in range(service.replicas)
     ]
     try:
         await service.until(lambda s: s["in_flight"] == service.replicas, "every seat is taken")
         yield
     finally:
         await leave(calls)
+
+
+async def when_served(http: httpx.AsyncClient, application: str) -> Json:
+    """Return what is known of an application once nothing of it waits or runs.
+
+    A caller may have its answer before the scheduler hears of the end, in the next pull.
+    """
+    known: Json = {}
+
+    async def is_served() -> bool:
+        nonlocal known
+        known = (await http.get(f"/v1/applications/{application}")).json()
+        return bool(0 == known["waiting"] == known["running"])
+
+    await eventually(is_served, f"nothing of {application} waits or runs")
+    return known
 
 
 async def leave(calls: list["asyncio.Task[httpx.Response]"]) -> None:

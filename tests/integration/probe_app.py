@@ -11,11 +11,11 @@ from ray.serve import Application
 from justitia_ray.serve import app
 from justitia_ray.serve.fake_engine import FakeEngine
 from justitia_ray.serve.replica import Replica
-from justitia_ray.units import LeaseId
+from justitia_ray.units import LeaseId, Seconds
 
 
 class ProbedReplica(Replica):
-    """A Replica with three calls more; reach one by `session_id`."""
+    """A Replica with four calls more; reach one by `session_id`."""
 
     def admitted(self) -> list[LeaseId]:
         """Return the leases that its engine has started, in order."""
@@ -28,6 +28,10 @@ class ProbedReplica(Replica):
     def kill_engine(self) -> None:
         """Crash the engine, not the process around it."""
         self._fake_engine().die()
+
+    def set_pace(self, iteration_s: Seconds) -> None:
+        """Let the engine's next iterations take so long."""
+        self._fake_engine()._iteration_s = iteration_s
 
     def _fake_engine(self) -> FakeEngine:
         assert isinstance(self._engine, FakeEngine)

@@ -20,20 +20,31 @@ MODEL = "fake-7b"
 PRODUCT = "justitia_ray.serve.app:build"
 PROBED = "tests.integration.probe_app:build"
 _SERVE_NAMESPACE = "serve"
-_DEPLOYED_WITHIN_S = 180.0
+DEPLOYED_WITHIN_S = 600.0
+"""Starting the processes of one takes a minute and a half on two busy cores."""
 
 Json = dict[str, Any]
 
 SEATS = 8
+MAX_MODEL_LEN = 65_536
+ENDLESS = 60_000
+"""Output tokens of a call that outlasts what a test does meanwhile: it runs for five minutes."""
+ITERATION_S = 0.005
 _FAKE: Json = {
-    "iteration_s": 0.005,
+    "iteration_s": ITERATION_S,
     "max_num_seqs": SEATS,
-    "kv_tokens": 65_536,
-    "max_model_len": 8_192,
+    "kv_tokens": SEATS * MAX_MODEL_LEN,
+    "max_model_len": MAX_MODEL_LEN,
 }
-"""A fast engine with so few seats that one call can take all of them for 40 s."""
-_SCHEDULER: Json = {"replica_timeout_s": 15.0, "lease_timeout_s": 30.0}
+"""A fast engine with so few seats that one call can take all of them."""
+_SCHEDULER: Json = {
+    "replica_timeout_s": 15.0,
+    "lease_timeout_s": 30.0,
+    "ingress_timeout_s": 300.0,
+}
 """Silence of seconds is nothing unusual where everything shares two cores."""
+_REPLICA: Json = {"lease_grace_s": 5.0}
+"""Nor is a pull's answer that comes a second after the payload."""
 
 
 @dataclass
@@ -61,6 +72,7 @@ class Serving:
         user_config: Json | None = None,
         fake: Json | None = None,
         scheduler: Json | None = None,
+        replica: Json | None = None,
         ingress: Json | None = None,
     ) -> "Service":
         """Describe an application; `deploy` it to have it.
@@ -72,6 +84,7 @@ class Serving:
             user_config: Scheduling settings.
             fake: Of the fake engine, on top of `_FAKE`.
             scheduler: Section of that name, on top of `_SCHEDULER`.
+            replica: Section of that name, on top of `_REPLICA`.
             ingress: Section of that name.
         """
         args: Json = {
@@ -80,6 +93,7 @@ class Serving:
             "engine": {"kind": "fake", "fake": _FAKE | (fake or {})},
             "store": {"data_dir": str(self.directory / "redis"), "save_interval_s": 0.1},
             "scheduler": _SCHEDULER | {"namespace": self.namespace} | (scheduler or {}),
+            "replica": _REPLICA | (replica or {}),
             "ingress": ingress or {},
         }
         return self.add(Service(self, name, import_path, replicas, user_config or {}, args))
@@ -116,7 +130,7 @@ class Service:
         """Where it is mounted."""
         return f"{self.serving.base_url}/{self.name}"
 
-    async def deploy(self, within_s: float = _DEPLOYED_WITHIN_S) -> None:
+    async def deploy(self, within_s: float = DEPLOYED_WITHIN_S) -> None:
         """Deploy it, or what changed of it, and wait until all its replicas pull."""
         self.serving.deployed[self.name] = {
             "name": self.name,
@@ -138,15 +152,20 @@ class Service:
             ],
         }
         self.serving.apply()
-        await eventually(self._runs, f"{self.name} runs", within_s)
+        await eventually(self.is_whole, f"{self.name} runs", within_s)
 
-    async def _runs(self) -> bool:
+    async def is_whole(self) -> bool:
+        """Return whether Serve has all its replicas and no other, and all of them pull.
+
+        One that pulls may be one that Serve has not told its callers of.
+        """
         application = serve.status().applications.get(self.name)
         if application is not None and application.status == "DEPLOY_FAILED":
             raise AssertionError(application.message)
         if application is None or application.status != "RUNNING":
             return False
-        return len(await self.pulling()) == self.replicas
+        states = application.deployments["Replica"].replica_states
+        return states == {"RUNNING": self.replicas} and len(await self.pulling()) == self.replicas
 
     async def delete(self) -> None:
         """Take it off Serve; its scheduler stays."""
@@ -185,10 +204,10 @@ class Service:
         replicas: Json = status.get("replicas", {})
         return sorted(name for name, replica in replicas.items() if not replica["draining"])
 
-    async def probe(self, replica_id: str, method: str) -> Any:
+    async def probe(self, replica_id: str, method: str, *args: Any) -> Any:
         """Call a method of one probed replica."""
         handle = self.handle("Replica").options(session_id=replica_id)
-        return await getattr(handle, method).remote()
+        return await getattr(handle, method).remote(*args)
 
     def kill_replica(self, replica_id: str) -> None:
         """Kill a replica's process at once, as a machine that loses power does."""
@@ -200,7 +219,7 @@ class Service:
     # --- waiting
 
     async def until(
-        self, condition: Callable[[Json], bool], what: str, within_s: float = 10.0
+        self, condition: Callable[[Json], bool], what: str, within_s: float = 60.0
     ) -> Json:
         """Return the first status for which the condition holds."""
         last: Json = {}
@@ -219,7 +238,7 @@ class Service:
             raise AssertionError(f"{late}: {last}") from None
         return last
 
-    async def until_idle(self, within_s: float = 10) -> Json:
+    async def until_idle(self, within_s: float = 60.0) -> Json:
         """Return the status once nothing waits, runs or holds KV any more."""
         return await self.until(is_idle, "nothing waits, runs or holds KV", within_s)
 
@@ -246,15 +265,20 @@ def engine_processes() -> list[psutil.Process]:
 
     An engine that tests run in this very process is its child and not among them.
     """
-    clusters = [
-        child for child in psutil.Process().children() if not child.name().startswith("VLLM::")
-    ]
+    clusters = [child for child in psutil.Process().children() if not _is_engine(child)]
     return [
         process
         for cluster in clusters
         for process in cluster.children(recursive=True)
-        if process.name().startswith("VLLM::")
+        if _is_engine(process)
     ]
+
+
+def _is_engine(process: psutil.Process) -> bool:
+    try:
+        return bool(process.name().startswith("VLLM::"))
+    except psutil.NoSuchProcess:
+        return False  # Ray's workers come and go
 
 
 def processes_in(directory: Path) -> list[int]:

@@ -8,14 +8,13 @@ import pytest
 from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion, encoded
 from tests.integration.load import every_seat_taken, leave
-from tests.integration.service import Service
+from tests.integration.service import ENDLESS, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _SOON_S = 2.0
 """The protocol promises one second; the other one is for asking, on a busy machine."""
-_LONG = completion(max_tokens=8_000)
-"""Runs for 40 s."""
+_LONG = completion(max_tokens=ENDLESS)
 
 
 async def busy_kv_tokens(service: Service) -> float:

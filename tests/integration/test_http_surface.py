@@ -11,7 +11,7 @@ import pytest
 
 from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
 from tests.integration.load import every_seat_taken
-from tests.integration.service import MODEL, SEATS, Service
+from tests.integration.service import ENDLESS, MAX_MODEL_LEN, MODEL, SEATS, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -89,8 +89,8 @@ async def test_batch_of_prompts_with_choices_is_answered_whole(
         (chat(model="other"), 404, "model", "model_not_found"),
         (chat(max_tokens=0), 400, "max_tokens", None),
         (chat(max_tokens=10**9), 400, "max_tokens", None),
-        (chat(max_tokens=8_192), 400, "max_tokens", "context_length_exceeded"),
-        (chat("word " * 9_000), 400, "messages", "context_length_exceeded"),
+        (chat(max_tokens=MAX_MODEL_LEN), 400, "max_tokens", "context_length_exceeded"),
+        (chat("word " * MAX_MODEL_LEN), 400, "messages", "context_length_exceeded"),
         (chat(use_beam_search=True), 400, "use_beam_search", "unsupported_operation"),
         (chat(n=0), 400, "n", None),
         (chat(stream="yes"), 400, "stream", None),
@@ -191,7 +191,7 @@ async def test_cancelled_application_takes_its_waiting_and_running_calls_with_it
 ) -> None:
     """A user who gives up must free what the whole application holds, with one call."""
     headers = {"x-justitia-application": "to-cancel"}
-    body = completion(max_tokens=8_000, n=SEATS)
+    body = completion(max_tokens=ENDLESS, n=SEATS)
     calls = [
         asyncio.create_task(http.post(COMPLETIONS, json=body, headers=headers)) for _ in range(4)
     ]

@@ -9,7 +9,8 @@ import ray
 from justitia_ray.serve.scheduler_actor import end_scheduler
 from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import Service, Serving, redis_processes
+from tests.integration.load import leave
+from tests.integration.service import ENDLESS, Service, Serving, redis_processes
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -26,13 +27,12 @@ async def test_full_queue_asks_to_come_back_later(small: Service) -> None:
     """An ingress without a bound would take what its memory cannot hold."""
     async with small.http() as http:
         calls = [
-            asyncio.create_task(http.post(COMPLETIONS, json=completion(max_tokens=8_000)))
+            asyncio.create_task(http.post(COMPLETIONS, json=completion(max_tokens=ENDLESS)))
             for _ in range(4)
         ]
         await small.until(lambda s: s["in_flight"] + s["waiting"] == 4, "four are outstanding")
         refused = await http.post(COMPLETIONS, json=completion())
-        for call in calls:
-            call.cancel()
+        await leave(calls)
         await small.until_idle()
         taken = await http.post(COMPLETIONS, json=completion())
 

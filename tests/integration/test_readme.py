@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import re
 import shutil
 import sys
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+import pytest_asyncio
 from ray import serve
 
 from tests.integration.service import MODEL, Service
@@ -16,6 +19,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 URL, SERVED_MODEL, NAME = "http://127.0.0.1:8000", '"tiny-llama"', '"justitia"'
 """What stands in the README, where the test has a port, a model and a name of its own."""
+_APPLICATION = re.compile(r'"X-Justitia-Application": "(.+?)"')
 
 
 def examples(kind: str) -> list[str]:
@@ -33,6 +37,16 @@ def adapted(text: str, service: Service) -> str:
         .replace(SERVED_MODEL, f'"{MODEL}"')
         .replace(NAME, f'"{service.name}"')
     )
+
+
+@pytest_asyncio.fixture(autouse=True, loop_scope="session")
+async def ended(text: str, service: Service) -> AsyncIterator[None]:
+    """Close what an example leaves to the service, which would wait for ten minutes."""
+    yield
+    async with service.http() as http:
+        for name in _APPLICATION.findall(text):
+            await http.post(f"/v1/applications/{name}/close")
+    await service.until_idle()
 
 
 async def output_of(*command: str) -> str:

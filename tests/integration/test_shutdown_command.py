@@ -15,6 +15,11 @@ from tests.integration.service import Service, Serving, redis_processes
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return what the command said; Ray's own warnings may stand between."""
+    return [line for line in capsys.readouterr().out.splitlines() if "(raylet)" not in line]
+
+
 async def test_command_ends_one_application_with_its_scheduler_and_redis(
     serving: Serving, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -27,8 +32,7 @@ async def test_command_ends_one_application_with_its_scheduler_and_redis(
         status = await asyncio.to_thread(main, ["shutdown", "--name", "doomed", "--wait-s", "0.1"])
         (answer,) = await asyncio.gather(call, return_exceptions=True)
     del serving.deployed["doomed"]  # not there any more: nothing to deploy again
-    # Ray's own warnings may stand before what the command says.
-    said = [line for line in capsys.readouterr().out.splitlines() if "(raylet)" not in line]
+    said = lines_of(capsys)
 
     assert 0 == status
     assert said[0].startswith("ended application 'doomed'")
@@ -60,6 +64,6 @@ async def test_scheduler_left_by_serve_delete_is_found_by_its_name(
 
     assert (0, ["ended scheduler left/fake-7b, and its embedded Redis if it had one"]) == (
         status,
-        capsys.readouterr().out.splitlines(),
+        lines_of(capsys),
     )
     assert not redis_processes(left.config.data_dir)
