@@ -15,6 +15,7 @@ from justitia_ray.core.policies import POLICIES, find_policy, parse_options
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
 from justitia_ray.sim.figures import draw_figures
+from justitia_ray.sim.kv_memory import KvMemory
 from justitia_ray.sim.predictions import Predictions
 from justitia_ray.sim.profile_file import load_profile
 from justitia_ray.sim.result_files import check_writable, write_results
@@ -110,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     ]
     check_writable(options.out)
     applications = read_workload(options.workload)
-    check_sizes(applications, engine.kv_tokens)
+    check_sizes(applications, KvMemory(engine).largest)
     results: dict[str, RunResult] = {}
     for setting in settings:
         bar = _ProgressBar(setting.policy, len(applications))
@@ -167,8 +168,6 @@ def _policies(options: argparse.Namespace, engine: EngineProfile) -> dict[str, d
         chosen[policy] = {}
         if options.clock is not None:
             chosen[policy]["clock"] = options.clock
-        if options.clock == "nominal":
-            chosen[policy]["nominal_iteration_s"] = engine.iteration.base_s
     for text in options.set:
         name, separator, value = text.partition("=")
         policy, dot, option = name.rpartition(".")
@@ -179,8 +178,14 @@ def _policies(options: argparse.Namespace, engine: EngineProfile) -> dict[str, d
                 f"--set {text}: {policy!r} is not one of the policies that are run:"
                 f" {', '.join(chosen)}"
             )
-        chosen[policy][option] = yaml.safe_load(value)
+        try:
+            chosen[policy][option] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {text}: the value must be YAML, got {value!r}") from error
     for policy, policy_options in chosen.items():
+        if policy_options.get("clock") == "nominal":
+            iteration_s = engine.iteration.base_s / engine.speedup
+            policy_options.setdefault("nominal_iteration_s", iteration_s)
         try:
             parse_options(policy, policy_options)
         except ConfigError as error:

@@ -40,6 +40,8 @@ class Leases:
         What is at its share of the KV lets everybody pass. What waits for room lets pass as
         `placement` says.
         """
+        if not self._state.asking:
+            return
         queue, placement = self._order.queue, self.placement
         options = self._order.options
         aside: list[Application] = []

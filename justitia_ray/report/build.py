@@ -6,11 +6,12 @@ from pathlib import Path
 from justitia_ray import __version__
 from justitia_ray.report.experiment import Arm, Experiment, Scale, Task
 from justitia_ray.report.figures import Drawing, check_matplotlib, draw
-from justitia_ray.report.findings import Findings, Section
+from justitia_ray.report.findings import Findings
 from justitia_ray.report.page import About, render
 from justitia_ray.report.published import published_values
 from justitia_ray.report.records import Ledger
 from justitia_ray.report.runner import Failed, Progress, run_tasks
+from justitia_ray.report.section import Section
 from justitia_ray.sim.result_files import check_writable, writing
 
 PAGE, RESULTS, FIGURES = "report.html", "results.jsonl", "figures"
@@ -85,8 +86,11 @@ def _plan(
 
 
 def _draw(sections: Sequence[Section]) -> dict[str, Drawing]:
-    drawings = {}
+    """Draw every chart; a section with one that cannot be drawn has failed."""
+    drawings: dict[str, Drawing] = {}
     for section in sections:
-        for chart, _ in section.charts:
-            drawings[chart.name] = draw(chart)
+        try:
+            drawings |= {chart.name: draw(chart) for chart in section.charts}
+        except Exception as error:
+            section.failure = Failed.of(error).message
     return drawings

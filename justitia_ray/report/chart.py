@@ -33,7 +33,6 @@ class Chart:
     """Of `bars`: the names of x = 0, 1, …"""
     is_log_x: bool = False
     is_log_y: bool = False
-    x_limit: tuple[float, float] | None = None
     y_limit: tuple[float, float] | None = None
     level: float | None = None
     """Where a thin line is drawn to compare with."""

@@ -4,8 +4,9 @@ Needs matplotlib, which only the extra `figures` installs.
 """
 
 import io
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,11 @@ COLOURS = (
 )
 """After Okabe and Ito's palette for colour-blind readers, darkened where white showed through. The
 style sheet has the same, and lighter ones for the dark theme: `--s0` to `--s7`."""
+_SLOTS = {name: slot for slot, name in enumerate(("justitia", "vtc", "srjf", "fcfs"))}
+"""What comes back from figure to figure looks the same in each."""
+_MOST_TICKS = 8
+_MOST_OF_MEAN = 1.6
+"""Intervals beyond so much of the greatest mean are cut off: two seeds may say next to nothing."""
 _DASHES = ("-", "--", "-.", ":")
 _MARKS = "osv^Dxp*"
 _SIZE_IN = (5.2, 3.3)
@@ -63,8 +69,8 @@ def draw(chart: Chart) -> Drawing:
         if chart.kind == "bars":
             _draw_bars(axes, chart)
         else:
-            for number, series in enumerate(chart.series):
-                _draw_line(axes, chart, series, number)
+            for slot, series in _in_slots(chart.series):
+                _draw_line(axes, chart, series, slot)
         _finish(figure, axes, chart)
         svg = _saved(figure, "svg", metadata={"Date": None, "Creator": None})
         png = _saved(figure, "png", dpi=160)
@@ -121,16 +127,23 @@ def _style(salt: str) -> Iterator[None]:
         yield
 
 
-def _draw_line(axes: Any, chart: Chart, series: Series, number: int) -> None:
-    colour = COLOURS[number % len(COLOURS)]
+def _in_slots(series: Sequence[Series]) -> list[tuple[int, Series]]:
+    """Give every series a slot, of which colour, dashes and mark follow."""
+    taken = set(_SLOTS.values()) if any(s.label in _SLOTS for s in series) else set()
+    free = (slot for slot in itertools.count() if slot not in taken)
+    return [(_SLOTS[s.label] if s.label in _SLOTS else next(free), s) for s in series]
+
+
+def _draw_line(axes: Any, chart: Chart, series: Series, slot: int) -> None:
+    colour = COLOURS[slot % len(COLOURS)]
     xs, ys = [x for x, _ in series.points], [y for _, y in series.points]
     style: dict[str, Any] = {
         "color": colour,
-        "linestyle": _DASHES[number % len(_DASHES)],
+        "linestyle": _DASHES[slot % len(_DASHES)],
         "label": series.label,
     }
     if chart.kind == "marks":
-        style["marker"] = _MARKS[number % len(_MARKS)]
+        style["marker"] = _MARKS[slot % len(_MARKS)]
     if chart.kind == "step":
         style["drawstyle"] = "steps-post"
     axes.plot(xs, ys, **style)
@@ -140,11 +153,14 @@ def _draw_line(axes: Any, chart: Chart, series: Series, number: int) -> None:
 
 def _draw_bars(axes: Any, chart: Chart) -> None:
     width = 0.8 / max(1, len(chart.series))
-    for number, series in enumerate(chart.series):
+    for number, (slot, series) in enumerate(_in_slots(chart.series)):
         shift = (number - (len(chart.series) - 1) / 2) * width
         xs = [x + shift for x, _ in series.points]
         ys = [y for _, y in series.points]
-        axes.bar(xs, ys, width * 0.92, color=COLOURS[number % len(COLOURS)], label=series.label)
+        style: dict[str, Any] = {"color": COLOURS[slot % len(COLOURS)], "label": series.label}
+        if slot >= len(COLOURS):
+            style |= {"hatch": "////", "edgecolor": INK, "linewidth": 0}
+        axes.bar(xs, ys, width * 0.92, **style)
         if series.low and series.high:
             below = [y - low for y, low in zip(ys, series.low, strict=True)]
             above = [high - y for y, high in zip(ys, series.high, strict=True)]
@@ -158,18 +174,39 @@ def _finish(figure: Any, axes: Any, chart: Chart) -> None:
     axes.set_ylabel(chart.y_label)
     if chart.level is not None:
         axes.axhline(chart.level, color=INK, linewidth=0.8, linestyle=":")
-    if chart.is_log_x:
-        axes.set_xscale("log")
     if chart.is_log_y:
         axes.set_yscale("log")
-    elif chart.y_limit is None:
-        axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]))
-    if chart.x_limit is not None:
-        axes.set_xlim(*chart.x_limit)
-    if chart.y_limit is not None:
-        axes.set_ylim(*chart.y_limit)
+        _label_decades(axes.yaxis)
+    else:
+        _limit_y(axes, chart)
+    if chart.is_log_x:
+        axes.set_xscale("log")
+        _label_decades(axes.xaxis)
+    places = sorted({x for series in chart.series for x, _ in series.points})
+    if chart.kind == "marks" and len(places) <= _MOST_TICKS:
+        axes.set_xticks(places, [f"{x:g}" for x in places])
     if len(chart.series) > 1:
         figure.legend(loc="outside upper center", ncols=min(4, len(chart.series)))
+
+
+def _limit_y(axes: Any, chart: Chart) -> None:
+    if chart.y_limit is not None:
+        axes.set_ylim(*chart.y_limit)
+        return
+    drawn = axes.get_ylim()
+    ys = [y for series in chart.series for _, y in series.points] or [0.0]
+    low, high = min(0.0, *ys, 0.0), max(0.0, *ys, 0.0)
+    reach = max(high, -low) * _MOST_OF_MEAN
+    axes.set_ylim(max(min(0.0, drawn[0]), low * _MOST_OF_MEAN), min(drawn[1], reach or drawn[1]))
+
+
+def _label_decades(axis: Any) -> None:
+    """Label 1, 2 and 5 of each decade, as numbers."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _saved(figure: Any, kind: str, **options: Any) -> bytes:

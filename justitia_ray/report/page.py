@@ -11,7 +11,7 @@ from importlib.resources import files
 from string import Template
 
 from justitia_ray.report.experiment import Arm, Metric
-from justitia_ray.report.findings import Cell, Column, Judged, Number, Section
+from justitia_ray.report.section import Cell, Column, Judged, Number, Section
 
 _PAGE = Template("""<!doctype html>
 <html lang="en">
@@ -131,7 +131,7 @@ def _losses(sections: Sequence[Section], own_policy: str) -> str:
         for arms in section.groups.values():
             for arm, cells in arms.items():
                 for column, cell in zip(section.columns, cells, strict=True):
-                    if arm.name == own_policy and cell is not None and cell.verdict == "worse":
+                    if cell is not None and cell.verdict == "worse" and _is_of(arm, own_policy):
                         items.append(_loss(section, arm, column, cell))
     if not items:
         return ""
@@ -141,11 +141,15 @@ def _losses(sections: Sequence[Section], own_policy: str) -> str:
     )
 
 
+def _is_of(arm: Arm, policy: str) -> bool:
+    return arm.name == policy or arm.group.partition(",")[0] == policy
+
+
 def _loss(section: Section, arm: Arm, column: Column, cell: Cell) -> str:
     assert column.comparison is not None
-    group = f", {escape(arm.group)}" if arm.group else ""
     return (
-        f'<li><a href="#{section.experiment.name}">{escape(section.experiment.title)}</a>{group}:'
+        f'<li><a href="#{section.experiment.name}">{escape(section.experiment.title)}</a>,'
+        f" {escape(str(arm))}:"
         f" {escape(column.metric.label)} {_difference(cell.mean, column)} against"
         f" {escape(column.comparison.against)}</li>\n"
     )
@@ -166,7 +170,7 @@ def _section(section: Section, drawings: Mapping[str, str]) -> str:
         figures = "\n".join(
             f"<figure>{_labelled(drawings[chart.name], chart.title)}"
             f"<figcaption>{escape(chart.title)}</figcaption></figure>"
-            for chart, _ in section.charts
+            for chart in section.charts
         )
         parts.append(f'<div class="charts">\n{figures}\n</div>')
     parts.append(_table(section))
@@ -192,8 +196,16 @@ def _table(section: Section) -> str:
     body = "\n".join(rows)
     return (
         f'<div class="scroll"><table><thead><tr><th></th>{heads}</tr></thead>\n<tbody>\n{body}\n'
-        "</tbody></table></div>"
+        f"</tbody></table></div>{_sources(section)}"
     )
+
+
+def _sources(section: Section) -> str:
+    cells = [cell for arms in section.groups.values() for row in arms.values() for cell in row]
+    sources = dict.fromkeys(c.published[1] for c in cells if c is not None and c.published)
+    if not sources:
+        return ""
+    return f'\n<p class="source">Paper: {escape("; ".join(sources))}.</p>'
 
 
 def _head(column: Column) -> str:
@@ -210,9 +222,9 @@ def _shown(cell: Cell | None, column: Column) -> str:
     is_share, is_signed = _form(column)
     text = _mean_and_interval(cell, column.metric, is_share, is_signed)
     if cell.published is not None:
-        number, source = cell.published
+        number, _ = cell.published
         shown = _number(number, column.metric, is_share=is_share, is_signed=is_signed)
-        text += f'<span class="paper" title="{escape(source)}">paper {shown}</span>'
+        text += f'<span class="paper">paper {shown}</span>'
     return f"<td class={cell.verdict}>{text}</td>" if cell.verdict else f"<td>{text}</td>"
 
 

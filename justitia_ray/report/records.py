@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from justitia_ray.report.chart import Point
+
 Value: TypeAlias = float | int | None
-Points: TypeAlias = Sequence[tuple[float, float]]
+Points: TypeAlias = Sequence[Point]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class Record:
     """The arm that a difference is taken from."""
     is_relative: bool = False
     """Whether a difference is a share of the other arm's value."""
+    of_lines: tuple[int, ...] = ()
+    """The runs that an aggregate was made of: their seeds and configurations stand there."""
     unit: str = ""
     source: str | None = None
     """Where a published number stands."""

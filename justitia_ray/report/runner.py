@@ -1,6 +1,7 @@
 """Runs tasks on all cores, each once however many experiments want it, and says how far it is."""
 
 import multiprocessing
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -68,6 +69,11 @@ def attempt(task: Task) -> Any:
         return Failed.of(error)
 
 
+def _leave_interrupts() -> None:
+    """Leave Ctrl-C to the process that waits: a traceback from each worker says nothing."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _outcomes(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Any]]:
     if workers <= 1:
         for task in tasks:
@@ -75,7 +81,7 @@ def _outcomes(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Any]]
         return
     # spawn: a fork would copy this process's threads' locks, matplotlib's among them.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_leave_interrupts) as pool:
         futures: dict[Future[Any], Task] = {pool.submit(attempt, task): task for task in tasks}
         try:
             for future in as_completed(futures):

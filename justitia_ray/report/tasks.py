@@ -10,6 +10,7 @@ from typing import Any
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.report.loads import Load
+from justitia_ray.report.service import Served, served_requests
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.results import ApplicationResult, InferenceResult, RunResult
 from justitia_ray.sim.settings import RunSettings
@@ -38,6 +39,10 @@ class Simulation:
     sample_kv: bool = False
     needs_inferences: bool = False
     """Whether the rows of the inferences are wanted; thousands a run, so not by default."""
+
+    def prepare(self) -> None:
+        """Build the load, which the next run then finds built."""
+        _build(self.load)
 
     def run(self) -> RunResult:
         """Simulate.
@@ -100,6 +105,28 @@ class Recording:
     def configuration(self) -> Mapping[str, Any]:
         """Return the name of the file."""
         return {"recording": self.name}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRequests:
+    """What was served of the requests of a run: all that the VTC paper's measures need of it.
+
+    The whole of a run of thousands of requests is megabytes, and a report has hundreds of them.
+    """
+
+    of: Simulation | Recording
+
+    def run(self) -> list[Served]:
+        """Simulate or read.
+
+        Raises:
+            ConfigError: As the run does.
+        """
+        return served_requests(self.of.run())
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Return that of the run."""
+        return self.of.configuration()
 
 
 @lru_cache(maxsize=2)

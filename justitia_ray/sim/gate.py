@@ -6,10 +6,11 @@ Asking is never wrong, only slow: the core decides by the same rules.
 from collections.abc import Iterable
 
 from justitia_ray.core.entities import Inference
+from justitia_ray.core.policies import Policy
 from justitia_ray.sim.link import CoreLink
 from justitia_ray.sim.server import Server
 from justitia_ray.sim.settings import RunSettings
-from justitia_ray.units import Seconds
+from justitia_ray.units import Seconds, Tokens
 
 _Standing = tuple[Inference | None, int]
 """What comes first, and how often the queue or a replica had changed."""
@@ -24,15 +25,29 @@ class Gate:
         options = self._core.order.options
         self._first_only = options.backfill == 0 and options.kv_share_cap >= 1
         self._by_prompt = settings.engine.admission == "prompt"
+        is_exact = settings.report_interval_s == 0
+        self.order_moves = is_exact and type(self._core.order.policy).served is not Policy.served
+        """Whether service alone, as it is reported, may put another first."""
+        self._lets_pass = is_exact and (
+            options.backfill != 0 or (options.kv_share_cap < 1 and self.order_moves)
+        )
+        """Whether one behind the first may start at a boundary of no event, the order as it is."""
         self._engine = settings.engine
         self._waste = settings.engine.block_size - 1
         self._refused: dict[int, _Standing] = {}
         self._standing: _Standing = (None, -1)
+        self._least_behind: Tokens | None = None
+        """At most the shortest prompt of those that may go before what comes first, of itself."""
 
-    def look(self) -> bool:
-        """Take in what comes first now; return whether anything waits."""
-        self._standing = (self._link.first(), self._link.changes)
-        return self._standing[0] is not None
+    def look(self) -> None:
+        """Take in what comes first now, and who may go before it at a boundary of no event."""
+        first = self._link.first()
+        self._standing = (first, self._link.changes)
+        self._least_behind = None
+        if first is None:
+            return
+        if self._lets_pass or (self.order_moves and self._falls_back(first)):
+            self._least_behind = self._link.waiting_prompts.least()
 
     @property
     def standing(self) -> _Standing:
@@ -61,22 +76,52 @@ class Gate:
                 server.context_tokens + len(server.running) * (1 + waste) <= most_context
                 and len(server.running) < most_seats
                 and not server.swapped
-                and refused.get(server.index) != standing
+                and (
+                    refused.get(server.index) != standing
+                    or (self._lets_pass and self.watches(server))
+                )
             )
         ]
+
+    def watches(self, server: Server) -> bool:
+        """Return whether a replica may be given something behind the first at any boundary.
+
+        That is when service moves the order, or when time lets a later one pass without delay.
+        """
+        return (
+            self._least_behind is not None
+            and not server.swapped
+            and len(server.running) < self._engine.max_num_seqs
+            and server.context_tokens + len(server.running) + 1 + self._least_behind
+            <= self._engine.kv_tokens
+        )
 
     def refused(self, server: Server) -> None:
         """A replica has asked, and may have nothing more for now."""
         self._refused[server.index] = self._standing
+
+    def time_has_come(self, servers: Iterable[Server]) -> None:
+        """The instant of `next_try`: under `peak`, what was refused then may fit by now."""
+        if not self._by_prompt:
+            for server in servers:
+                self._refused.pop(server.index, None)
 
     def next_try(self, server: Server, later: Seconds) -> Seconds | None:
         """Return when, from an instant on, a replica is to ask, if nothing happens before."""
         first = self._standing[0]
         if first is None or server.swapped:
             return None
-        if self.is_worth_asking(server):
+        if self.is_worth_asking(server) or self.watches(server):
             return server.next_admission(later)
         if self._by_prompt or not server.running:
             return None  # room for a prompt comes with an end only
         wait = max(1, self._core.iterations_until_room(first.request_id, server.name))
         return server.next_admission(max(later, server.instant_after(wait)))
+
+    def _falls_back(self, first: Inference) -> bool:
+        """Return whether service may be on its way that puts what comes first behind others.
+
+        A policy puts back whom it serves, and nobody else. A tenant is taken to run something.
+        """
+        own = self._core.state.applications[first.application_id]
+        return bool(own.in_flight) or self._core.order.policy.client(own) != own.application_id

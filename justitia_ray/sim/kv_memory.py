@@ -23,6 +23,12 @@ class KvMemory:
         each = self._profile.reserved_tokens_per_client
         return each * len(set(clients)) if each else 0
 
+    @property
+    def largest(self) -> Tokens:
+        """The most that an inference may hold in the end, on a replica that it has alone."""
+        room = self._profile.kv_tokens - self._profile.reserved_tokens_per_client
+        return room - room % self._profile.block_size
+
     def room(self, sequences: Iterable[Sequence]) -> Tokens:
         """Return M less what is kept aside."""
         return self._profile.kv_tokens - self.reserved(sequence.client for sequence in sequences)

@@ -10,6 +10,7 @@ from justitia_ray.sim.results import ApplicationResult, InferenceResult, Latenes
 from justitia_ray.sim.sequence import Sequence
 from justitia_ray.sim.server import Server
 from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.waiting_prompts import WaitingPrompts
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import ApplicationId, RequestId, Seconds, Tokens, VirtualTime
 
@@ -29,6 +30,7 @@ class CoreLink:
             ConfigError: If the policy, an option or the prediction is not one of those allowed.
         """
         self._engine = settings.engine
+        self.waiting_prompts = WaitingPrompts()
         self.ended = 0
         """Applications that have ended."""
         self.changes = 0
@@ -128,6 +130,7 @@ class CoreLink:
             ),
             now,
         )
+        self.waiting_prompts.add(self._held_of_prompt(inference))
         self._to_submit[name] -= 1
         if not self._to_submit[name]:
             del self._to_submit[name]
@@ -135,14 +138,16 @@ class CoreLink:
             assert self.core.order.lag is not None
             self._tags[name] = self.core.order.lag.tag(name)
 
-    def report(self, server: Server, finished: list[Sequence], now: Seconds) -> None:
-        """Tell what a replica has done by the boundary at which it stands."""
+    def report(
+        self, server: Server, finished: list[Sequence], now: Seconds, *, whole: bool
+    ) -> None:
+        """Tell what ended on a replica at its boundary; if `whole`, how far the rest is, too."""
         last = tuple(
             ev.LeaseFinished(s.lease_id, s.prompt_tokens, s.made, Outcome.FINISHED)
             for s in finished
         )
         self.changes += bool(finished)
-        progress = tuple(server.progress())
+        progress = tuple(server.progress()) if whole else ()
         self.handle(ev.ReplicaReported(server.name, progress, last), now)
         self._gps.note(self._virtual_time, now)
 
@@ -153,24 +158,42 @@ class CoreLink:
             self._gps.note(self._virtual_time, now)
 
     def ask(self, server: Server, now: Seconds) -> list[tuple[Sequence, bool]]:
-        """Return what a replica is to admit, and whether it follows another of its application."""
+        """Return what a replica is to admit, and whether it follows another of its application.
+
+        It asks for one at a time where KV is kept aside for each client, for the next in order may
+        be of a client for whom none is yet; and where prompts are computed alone, for that makes a
+        token of each before the next iteration, which the core does not foresee.
+        """
+        engine, admitted = self._engine, list[tuple[Sequence, bool]]()
+        alone = engine.prefill == "separate"
+        one_by_one = alone or engine.reserved_tokens_per_client > 0
         clients = [sequence.client for sequence in server.running.values()]
-        first = self.first()
-        most = None
-        if first is not None:
-            clients.append(self.core.state.applications[first.application_id].tenant)
-            if self._engine.prefill == "separate":
-                most = max(self._engine.max_batched_tokens, first.prompt_tokens)
-        asks = ev.ReplicaReported(
-            server.name,
-            asks=True,
-            most_prompt_tokens=most,
-            reserved_kv_tokens=server.memory.reserved(clients),
-        )
-        grants = self.handle(asks, now)
-        self.handle(ev.PullAnswered(server.name), now)
-        self.changes += bool(grants)
-        return [self._sequence(grant, server, now) for grant in grants]
+        grown = self._grown(server)
+        left = engine.max_batched_tokens if alone else None
+        while (first := self.first()) is not None:
+            if left is not None and not admitted:
+                left = max(left, first.prompt_tokens)
+            most = None
+            if one_by_one:
+                clients.append(self.core.state.applications[first.application_id].tenant)
+                most = first.prompt_tokens if left is None else min(left, first.prompt_tokens)
+            unforeseen = len(admitted) + 1 if alone else 0
+            asks = ev.ReplicaReported(
+                server.name,
+                asks=True,
+                most_prompt_tokens=most,
+                reserved_kv_tokens=server.memory.reserved(clients) + grown + unforeseen,
+            )
+            grants = self.handle(asks, now)
+            self.handle(ev.PullAnswered(server.name), now)
+            self.changes += bool(grants)
+            granted = [self._sequence(grant, server, now) for grant in grants]
+            admitted += granted
+            if not granted or not one_by_one:
+                break
+            if left is not None:
+                left -= sum(sequence.prompt_tokens for sequence, _ in granted)
+        return admitted
 
     def first(self) -> Inference | None:
         """Return what is to be admitted next, or None if nothing may be."""
@@ -189,6 +212,7 @@ class CoreLink:
 
     def _sequence(self, grant: Grant, server: Server, now: Seconds) -> tuple[Sequence, bool]:
         application, inference, due_at = self._requests.pop(grant.request_id)
+        self.waiting_prompts.remove(self._held_of_prompt(inference))
         row = InferenceResult(
             application.application_id,
             inference.inference_id,
@@ -211,6 +235,11 @@ class CoreLink:
             inference.prompt_tokens,
         )
         return sequence, bool(inference.after)
+
+    def _grown(self, server: Server) -> Tokens:
+        """Return how much more KV runs on a replica than it has reported."""
+        reported = self.core.state.replicas[server.name].leases.context_tokens
+        return server.context_tokens - reported
 
     def _held_of_prompt(self, inference: WorkloadInference) -> Tokens:
         """Return the prompt tokens that count as KV."""

@@ -31,17 +31,22 @@ class PrefixCache:
 
         Args:
             sequence: It is about to run, after another of its application.
-            free_tokens: KV that nothing else wants.
+            free_tokens: KV that nothing wants but this inference.
         """
-        while self._tokens > free_tokens and self._contexts:
-            self._drop(next(iter(self._contexts)))
-        held = self._contexts.get(sequence.application_id, 0)
+        self._shrink(free_tokens)
+        held = self._drop(sequence.application_id)
         if held <= sequence.prompt_tokens:
             whole_blocks = held - held % self._profile.block_size
             # vLLM computes at least one token, to have something to go on from.
             cached = min(whole_blocks, sequence.prompt_tokens - 1)
             sequence.prefill_tokens = sequence.prompt_tokens - cached
-        self._drop(sequence.application_id)
+        self._shrink(free_tokens - sequence.prompt_tokens)
 
-    def _drop(self, application_id: ApplicationId) -> None:
-        self._tokens -= self._contexts.pop(application_id, 0)
+    def _shrink(self, tokens: Tokens) -> None:
+        while self._tokens > tokens and self._contexts:
+            self._drop(next(iter(self._contexts)))
+
+    def _drop(self, application_id: ApplicationId) -> Tokens:
+        tokens = self._contexts.pop(application_id, 0)
+        self._tokens -= tokens
+        return tokens

@@ -166,15 +166,15 @@ class Server:
             return
         alone = self.profile.prefill == "separate"
         prefill_s = self._compute_alone() if alone else self._compute_in_iteration()
+        gaining = len(self.running) - len(self._computing)
         if alone and prefill_s:
             self.kv_token_seconds += self.context_tokens * prefill_s
             self.at += prefill_s
-            self._pace.start(self.at, self.iteration, len(self.running), self.context_tokens)
+            self._pace.start(self.at, self.iteration, gaining, self.context_tokens)
         elif prefill_s or not self._ticks:
-            gaining = len(self.running) - len(self._computing)
             self._pace.start(self.at, self.iteration, gaining, self.context_tokens, prefill_s)
         else:
-            self._pace.change(self.at, self.iteration, len(self.running), self.context_tokens)
+            self._pace.change(self.at, self.iteration, gaining, self.context_tokens)
         for sequence in self._starting:
             sequence.result.first_token_at_s = self._pace.at(sequence.since + (not alone))
         self._starting.clear()
@@ -268,8 +268,8 @@ class Server:
         return needed <= self.memory.room(self.running.values())
 
     def _has_room_for(self, sequence: Sequence) -> bool:
-        held = self.memory.held(self.running.values(), self.iteration)
-        context = self.memory.blocks(sequence.prompt_tokens + sequence.made)
-        wanted = held + context + 1 + len(self.running)
+        """Return whether what is swapped out fits beside what runs, for one iteration at least."""
+        held = self.memory.held(self.running.values(), self.iteration, 1)
+        wanted = held + self.memory.blocks(sequence.prompt_tokens + sequence.made + 1)
         room = self.memory.room([*self.running.values(), sequence])
         return wanted <= room and len(self.running) < self.profile.max_num_seqs

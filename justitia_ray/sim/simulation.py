@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from justitia_ray.core import events as ev
 from justitia_ray.sim.gate import Gate
 from justitia_ray.sim.inference_graph import InferenceGraph
+from justitia_ray.sim.kv_memory import KvMemory
 from justitia_ray.sim.link import CoreLink
 from justitia_ray.sim.prefix_cache import PrefixCache
 from justitia_ray.sim.results import RunResult
@@ -47,7 +48,7 @@ def simulate(
     Raises:
         ConfigError: If a setting is not allowed, or an inference exceeds a replica's KV memory.
     """
-    check_sizes(applications, settings.engine.kv_tokens)
+    check_sizes(applications, KvMemory(settings.engine).largest)
     return Simulation(applications, settings).run(on_progress)
 
 
@@ -117,22 +118,23 @@ class Simulation:
     def _step(self, now: Seconds) -> None:
         woken = [self._servers[index] for index in self._changes.take(now)]
         trying = [self._servers[index] for index in self._tries.take(now)]
+        self._gate.time_has_come(trying)
         seen = self._gate.standing
         if woken or self._due_at() <= now:
             self._take_in(woken, now)
-        elif not self._gate.worth_asking(trying):
-            return
-        else:
+        elif self._has_reason(trying):
             self._report([], now)
+        else:
+            return
         self._gate.look()
-        changed = {server.index for server in woken}
+        changed, tried = {server.index for server in woken}, {server.index for server in trying}
         for server in self._at_boundary({s.index for s in [*woken, *trying]}):
-            if (server.swapped or self._gate.is_worth_asking(server)) and self._let_in(server, now):
-                changed.add(server.index)
+            if server.swapped or self._gate.is_worth_asking(server):
+                (changed if self._let_in(server, now) else tried).add(server.index)
         for index in changed:
             if self._servers[index].at == now:
                 self._servers[index].start_iteration()
-        self._schedule(changed, now, others=self._gate.standing != seen)
+        self._schedule(changed, tried, now, others=self._gate.standing != seen)
         if self._settings.sample_kv:
             self._sample(now)
 
@@ -151,7 +153,7 @@ class Simulation:
     # --- what iterations brought
 
     def _report(self, woken: list[Server], now: Seconds) -> list[Running]:
-        """Tell the core what replicas have done: those that woke, and those last heard long ago."""
+        """Tell the core what replicas have done: what ended, and from time to time all of it."""
         finished: list[Running] = []
         indices = {server.index for server in woken}
         looks_at_all = now - self._looked_at >= self._settings.report_interval_s
@@ -165,13 +167,13 @@ class Simulation:
             if server.at > now:
                 continue  # in the middle of a prefill
             ended = server.finish() if wakes else []
-            self._tell(server, ended, now)
+            self._tell(server, ended, now, whole=looks_at_all)
             finished += ended
         return finished
 
-    def _tell(self, server: Server, ended: list[Running], now: Seconds) -> None:
+    def _tell(self, server: Server, ended: list[Running], now: Seconds, *, whole: bool) -> None:
         self._reported_at[server.index] = now
-        self._link.report(server, ended, now)
+        self._link.report(server, ended, now, whole=whole)
         for sequence in ended:
             sequence.result.finished_at_s = now
             self._prefixes[server.index].keep(sequence)
@@ -258,8 +260,8 @@ class Simulation:
         return len(server.running) > before
 
     def _admit(self, server: Server, now: Seconds) -> bool:
-        if self._reported_at[server.index] < now:
-            self._tell(server, [], now)
+        if self._is_exact and self._reported_at[server.index] < now:
+            self._tell(server, [], now, whole=True)
         prefixes = self._prefixes[server.index]
         admitted = self._link.ask(server, now)
         for sequence, follows in admitted:
@@ -267,24 +269,37 @@ class Simulation:
             self._rows[row.application_id, row.inference_id] = sequence
             if follows:
                 free = self._settings.engine.kv_tokens - server.context_tokens
-                prefixes.use(sequence, free - sequence.prompt_tokens)
+                prefixes.use(sequence, free)
             server.admit(sequence)
         return bool(admitted)
 
     # --- when to look again
 
-    def _schedule(self, changed: set[int], now: Seconds, *, others: bool) -> None:
-        """Set when to look at replicas again: those that changed, and all if the queue did."""
+    def _has_reason(self, trying: list[Server]) -> bool:
+        """Return whether any of these may be given something, or let something come back."""
+        gate = self._gate
+        return bool(gate.worth_asking(trying)) or any(s.swapped or gate.watches(s) for s in trying)
+
+    def _schedule(self, changed: set[int], tried: set[int], now: Seconds, *, others: bool) -> None:
+        """Set when to look at replicas again: those that changed or tried; all if the queue did."""
         later = math.nextafter(now, math.inf)
-        for server in self._gate.worth_asking(self._servers) if others else ():
-            if server.index not in changed:
+        for server in self._servers if others else ():
+            waits = server.index not in changed and server.index not in tried
+            if waits and (self._gate.is_worth_asking(server) or self._gate.watches(server)):
                 since = later if self._is_exact else now
                 self._tries.set(server.index, self._gate.next_try(server, since))
         for index in changed:
-            server = self._servers[index]
-            tries = self._gate.next_try(server, later)
-            self._tries.set(index, server.next_boundary(later) if server.may_swap_in() else tries)
-            self._changes.set(index, server.next_change())
+            self._changes.set(index, self._servers[index].next_change())
+        for index in changed | tried:
+            self._tries.set(index, self._next_try(self._servers[index], later))
+
+    def _next_try(self, server: Server, later: Seconds) -> Seconds | None:
+        if not server.swapped:
+            return self._gate.next_try(server, later)
+        # What comes back first did not fit; another may come first when service moves the order.
+        return (
+            server.next_boundary(later) if self._gate.order_moves and server.may_swap_in() else None
+        )
 
     # --- what is told in the end
 

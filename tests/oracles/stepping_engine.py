@@ -1,9 +1,11 @@
-"""The constant-iteration engine of DESIGN.md, section 5, step by step: every iteration of it.
+"""The engine of DESIGN.md, section 5, step by step: every iteration of it.
 
 A transcription of those lines, with lists and loops, which jumps over nothing and reports after
-each iteration. It drives the same core as the simulator, whose jumps it is there to check.
+each iteration. It drives the same core as the simulator, whose jumps it is there to check. Beyond
+those lines: blocks, `peak` admission, and iterations that take longer the more runs.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -28,6 +30,9 @@ class _Running:
     def context(self) -> int:
         return self.row.prompt_tokens + self.made
 
+    def blocks(self, size: int, more: int = 0) -> int:
+        return math.ceil((self.context + more) / size) * size
+
 
 @dataclass(eq=False)
 class _Replica:
@@ -41,6 +46,10 @@ class _Replica:
     def used(self) -> int:
         return sum(running.context for running in self.running)
 
+    def needed(self, block_size: int) -> int:
+        """Return the KV that the next iteration needs."""
+        return sum(running.blocks(block_size, 1) for running in self.running)
+
 
 class SteppingEngine:
     """Runs applications to their end with true predictions."""
@@ -53,20 +62,27 @@ class SteppingEngine:
         replicas: int = 1,
         iteration_s: float = 1.0,
         prefill_s_per_token: float = 0.0,
+        per_sequence_s: float = 0.0,
+        per_context_token_s: float = 0.0,
         max_num_seqs: int = 256,
+        block_size: int = 1,
+        admission: str = "prompt",
         options: dict[str, object] | None = None,
     ) -> None:
         timeouts = Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER)
-        self.core = SchedulerCore(policy, options, "prompt", timeouts)
+        self.core = SchedulerCore(policy, options, admission, timeouts)
         self._kv_tokens = kv_tokens
         self._iteration_s = iteration_s
         self._prefill_s_per_token = prefill_s_per_token
+        self._per_sequence_s = per_sequence_s
+        self._per_context_token_s = per_context_token_s
+        self._block_size = block_size
         self._seats = max_num_seqs
         self._replicas = [_Replica(index) for index in range(replicas)]
         self.rows: dict[str, InferenceResult] = {}
         self.ended: dict[str, EndApplication] = {}
         self.most_held = 0
-        capacity = ReplicaCapacity(kv_tokens, 1, max_num_seqs)
+        capacity = ReplicaCapacity(kv_tokens, block_size, max_num_seqs)
         for replica in self._replicas:
             self._handle(ev.ReplicaPulled(str(replica.index), capacity, kv_tokens), 0.0)
             self._handle(ev.PullAnswered(str(replica.index)), 0.0)
@@ -104,7 +120,7 @@ class SteppingEngine:
                 completed += self._end_iteration(replica, now)
         for replica in here:  # (5)
             by_order = sorted(replica.running, key=lambda r: self.core.place(r.request_id))
-            while replica.used + len(replica.running) > self._kv_tokens:
+            while replica.needed(self._block_size) > self._kv_tokens:
                 last = by_order.pop()
                 replica.running.remove(last)
                 replica.swapped.append(last)
@@ -122,7 +138,8 @@ class SteppingEngine:
             running.made += 1
             if running.made == 1:
                 running.row.first_token_at_s = now
-        self.most_held = max(self.most_held, replica.used)
+        held = sum(running.blocks(self._block_size) for running in replica.running)
+        self.most_held = max(self.most_held, held)
         completed = [r for r in replica.running if r.made == r.row.output_tokens]
         replica.running = [r for r in replica.running if r not in completed]
         for running in completed:
@@ -227,8 +244,8 @@ class SteppingEngine:
 
     def _let_in(self, replica: _Replica, now: float) -> None:
         for swapped in sorted(replica.swapped, key=lambda r: self.core.place(r.request_id)):  # (1)
-            free = self._kv_tokens - replica.used
-            if swapped.context + 1 + len(replica.running) > free:
+            wanted = replica.needed(self._block_size) + swapped.blocks(self._block_size, 1)
+            if wanted > self._kv_tokens:  # at block size 1: used + context + 1 + running
                 break
             if len(replica.running) >= self._seats:
                 break
@@ -240,14 +257,16 @@ class SteppingEngine:
             for grant in self._handle(asks, now):
                 row = self.rows[grant.request_id]
                 row.replica, row.dispatched_at_s = replica.index, now
-                fits = replica.used + row.prompt_tokens + 1 + len(replica.running)
-                assert fits <= self._kv_tokens
                 assert len(replica.running) < self._seats
                 replica.running.append(_Running(grant.request_id, grant.lease_id, row))
+                assert replica.needed(self._block_size) <= self._kv_tokens
                 admitted += row.prompt_tokens
             self._handle(ev.PullAnswered(str(replica.index)), now)
         if replica.running:  # (3)
-            replica.boundary = now + self._iteration_s + self._prefill_s_per_token * admitted
+            length_s = self._iteration_s + self._prefill_s_per_token * admitted
+            length_s += self._per_sequence_s * len(replica.running)
+            length_s += self._per_context_token_s * replica.used
+            replica.boundary = now + length_s
 
     def _handle(self, event: ev.Event, now: float) -> list[Grant]:
         actions = self.core.handle(event, now)

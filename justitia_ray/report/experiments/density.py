@@ -8,6 +8,8 @@ from justitia_ray.report.experiment import (
     Comparison,
     Experiment,
     Found,
+    Measures,
+    Outcomes,
     Scale,
     Target,
     Task,
@@ -23,6 +25,14 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     for density in DENSITIES:
         arms |= nine_class.policies(f"{density}x", nine_class.load(scale, seed, density), POLICIES)
     return arms
+
+
+def _measure(scale: Scale, outcomes: Outcomes) -> Measures:
+    measured = nine_class.measure(scale, outcomes)
+    return {
+        arm: {**measured[arm], "offered_load": nine_class.offered_load(run.applications)}
+        for arm, run in outcomes.items()
+    }
 
 
 def _charts(scale: Scale, found: Found) -> list[Chart]:
@@ -44,14 +54,15 @@ DENSITY = Experiment(
     about=(
         "The nine-class suite: 300 applications from recorded runs, 72 % small, 26 % medium, 2 % "
         "large, arriving as in the Mooncake trace within 18, 9 and 6 minutes (1x, 2x, 3x), on one "
-        "replica with 7,344 tokens of KV memory and iterations of 30 ms. Costs are known; the "
-        "paper predicted them. The paper names no number for SRJF but “very close”. Its other "
-        "models (Fig. 9) are other machines, whose memory it does not state: they are not "
-        "simulated. Its applications are not published, so absolute seconds differ."
+        "replica with 7,344 tokens of KV memory and iterations of 30 ms. Offered load is the cost "
+        "of all of them over what a full memory would deliver while they arrive. Costs are known; "
+        "the paper predicted them. It names no number for SRJF but “very close”. Its other models "
+        "(Fig. 9) are on other machines, whose memory it does not state: they are not simulated. "
+        "Its applications are not published, so absolute seconds differ."
     ),
     arms=_arms,
-    measure=nine_class.measure,
-    metrics=nine_class.FAIRNESS,
+    measure=_measure,
+    metrics=(*nine_class.FAIRNESS, nine_class.USED, nine_class.LOAD),
     comparisons=(
         Comparison("mean_jct_s", "vtc"),
         Comparison("mean_jct_s", "app-fcfs"),

@@ -7,8 +7,8 @@ from justitia_ray.report.chart import Chart, Series
 from justitia_ray.report.experiment import Arm, Found, Measures, Metric, Outcomes, Scale
 from justitia_ray.report.loads import SuiteLoad
 from justitia_ray.report.statistics import distribution, estimate
-from justitia_ray.report.tasks import Simulation
-from justitia_ray.sim.results import RunResult
+from justitia_ray.report.tasks import PAPER_ENGINE, PAPER_KV_TOKENS, Simulation
+from justitia_ray.sim.results import ApplicationResult, RunResult
 from justitia_ray.sim.summary import ratios_to_reference, summarise
 
 GAP_AT_1X_S = 1080 / 300
@@ -21,6 +21,8 @@ P90 = Metric("p90_jct_s", "p90 JCT", unit="s")
 WORST_JCT = Metric("max_jct_s", "longest JCT", unit="s")
 NO_LATER = Metric("no_later_than_vtc", "no later than under VTC", is_share=True, better="high")
 WORST = Metric("worst_ratio_to_vtc", "worst against VTC", digits=2, unit="×")
+LOAD = Metric("offered_load", "offered load", digits=2, better=None)
+USED = Metric("kv_utilization", "memory held", is_share=True, better="high")
 LAG = Metric("max_gps_lag_s", "largest lag behind GPS", unit="s")
 PREEMPTIONS = Metric("preemptions", "preemptions", digits=0)
 FAIRNESS = (MEAN, P90, NO_LATER, WORST)
@@ -41,6 +43,13 @@ def load(scale: Scale, seed: int, density: float, applications: int | None = Non
 def policies(group: str, load: SuiteLoad, names: Sequence[str]) -> dict[Arm, Simulation]:
     """Return one arm for each policy, with its defaults."""
     return {Arm(group, name): Simulation(load, name) for name in names}
+
+
+def offered_load(applications: Sequence[ApplicationResult]) -> float:
+    """Return their cost over what a full replica would deliver from first to last arrival."""
+    arrivals = [a.arrived_at_s for a in applications]
+    work_s = sum(a.kv_token_time for a in applications) / PAPER_KV_TOKENS
+    return work_s * PAPER_ENGINE.iteration.base_s / (max(arrivals) - min(arrivals))
 
 
 def measure(_: Scale, outcomes: Outcomes) -> Measures:

@@ -81,8 +81,8 @@ PREDICTION_ERROR = Experiment(
     source="Justitia v2, Fig. 10",
     about=(
         "Costs and lengths are multiplied by random factors from [1/λ, λ] before the scheduler "
-        "sees them, at 3x. The paper does not name the distribution; here its logarithm is "
-        "uniform."
+        "sees them, at 3x. The paper does not name the distribution; here they are uniform in the "
+        "interval, and one factor is an application’s, others its inferences’."
     ),
     arms=_arms,
     measure=_measure,

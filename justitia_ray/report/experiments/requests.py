@@ -5,6 +5,7 @@ A request is an application of one inference, a client its tenant; policies comp
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import fmean
 
 from justitia_ray.cost import weighted_tokens
@@ -12,10 +13,10 @@ from justitia_ray.report import service
 from justitia_ray.report.chart import Chart, Series
 from justitia_ray.report.experiment import Arm, Found, Measures, Metric, Outcomes, Scale, Task
 from justitia_ray.report.loads import LimitedLoad, Load, SuiteLoad
-from justitia_ray.report.tasks import Recording, Simulation
+from justitia_ray.report.service import Served
+from justitia_ray.report.tasks import Recording, ServedRequests, Simulation
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.profile_file import load_profile
-from justitia_ray.sim.results import RunResult
 from justitia_ray.units import Seconds
 
 PROFILE = "a10g-llama2-7b"
@@ -81,7 +82,7 @@ def arms(
     Raises:
         ConfigError: If there is no profile of that name.
     """
-    engine: EngineProfile = load_profile(PROFILE)
+    engine = _a10g()
     if kv_tokens is not None:
         batched = max(kv_tokens // 6, engine.max_batched_tokens)
         engine = replace(engine, kv_tokens=kv_tokens, max_batched_tokens=batched)
@@ -92,8 +93,8 @@ def arms(
             options = (*options, ("seed", seed))
         if cost is not None and name in _COSTED:
             options = (*options, ("cost", cost))
-        found[Arm(group, name)] = Simulation(
-            load, policy, options, engine=engine, needs_inferences=True
+        found[Arm(group, name)] = ServedRequests(
+            Simulation(load, policy, options, engine=engine, needs_inferences=True)
         )
     return found
 
@@ -111,7 +112,7 @@ def recorded(scale: Scale, files: Mapping[str, str]) -> dict[Arm, Task]:
     """Return the recorded runs; files of `vtc_runs` by the names of arms."""
     directory = scale.data_dir / "vtc_runs"
     return {
-        Arm(RECORDED, name): Recording(directory / f"{file}.csv.gz", file)
+        Arm(RECORDED, name): ServedRequests(Recording(directory / f"{file}.csv.gz", file))
         for name, file in files.items()
     }
 
@@ -122,13 +123,17 @@ def measure_with(
     """Return a measure of every arm: the tables' columns, the largest gap, latencies."""
 
     def measure(_: Scale, outcomes: Outcomes) -> Measures:
-        return {arm: _measured(run, cost) for arm, run in outcomes.items()}
+        return {arm: _measured(served, cost) for arm, served in outcomes.items()}
 
     return measure
 
 
-def _measured(run: RunResult, cost: service.ServiceFunction) -> dict[str, float | None]:
-    served = service.served_requests(run)
+@cache
+def _a10g() -> EngineProfile:
+    return load_profile(PROFILE)
+
+
+def _measured(served: Sequence[Served], cost: service.ServiceFunction) -> dict[str, float | None]:
     at = service.table_instants()
     difference = service.service_difference(served, at, cost)
     measured: dict[str, float | None] = {
@@ -145,13 +150,16 @@ def _measured(run: RunResult, cost: service.ServiceFunction) -> dict[str, float 
     return measured
 
 
-def gap_chart(name: str, title: str, found: Found, names: Sequence[str]) -> Chart:
+def gap_chart(
+    name: str, title: str, found: Found, names: Sequence[str], from_s: Seconds = 0.0
+) -> Chart:
     """Return the gap in accumulated service between clients over time, mean over the seeds."""
-    at = service.instants(service.TABLE_SPAN_S, _CHART_STEPS)
+    span_s = service.TABLE_SPAN_S - from_s
+    at = [from_s + t for t in service.instants(span_s, _CHART_STEPS)]
     series = []
     for arm in names:
         rows = [
-            service.accumulated_gap(service.served_requests(outcomes[Arm(SIMULATED, arm)]), at)
+            service.accumulated_gap(outcomes[Arm(SIMULATED, arm)], at, from_s)
             for _, outcomes in found
         ]
         means = [fmean(column) for column in zip(*rows, strict=True)]
@@ -163,7 +171,7 @@ def rates_chart(
     name: str, title: str, found: Found, arm: str, span_s: Seconds, group: str = SIMULATED
 ) -> Chart:
     """Return every client's received service over time, on the first seed."""
-    served = service.served_requests(found[0][1][Arm(group, arm)])
+    served: list[Served] = found[0][1][Arm(group, arm)]
     at = service.instants(span_s, _CHART_STEPS)
     series = [
         Series(client, list(zip(at, row, strict=True)))
@@ -174,7 +182,7 @@ def rates_chart(
 
 def latency_chart(name: str, title: str, found: Found, arm: str, span_s: Seconds) -> Chart:
     """Return every client's first-token latency over time, on the first seed."""
-    served = service.served_requests(found[0][1][Arm(SIMULATED, arm)])
+    served: list[Served] = found[0][1][Arm(SIMULATED, arm)]
     at = service.instants(span_s, _CHART_STEPS)
     series = [
         Series(client, [(t, s) for t, s in zip(at, row, strict=True) if s is not None])

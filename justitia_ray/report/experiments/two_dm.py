@@ -82,8 +82,8 @@ TWO_DM = Experiment(
     about=(
         "Two document mergings arrive at once. Under vtc each holds about half of the 459 blocks; "
         "under justitia one has all it can use, then the other. The recorded mergings make 105 "
-        "calls each, which is many times the paper’s work: seconds differ, their ratio is to be "
-        "compared (166 s against 210 s is 21 % less)."
+        "calls each, which is many times the paper’s work: seconds differ, differences are to be "
+        "compared."
     ),
     arms=_arms,
     measure=_measure,

@@ -67,3 +67,14 @@ def test_one_name_may_wait_for_two_things() -> None:
     deadlines.set(2.0, Lapse.APPLICATION, "a")
 
     assert [(Lapse.RETURN, "a"), (Lapse.APPLICATION, "a")] == list(deadlines.due(2.0))
+
+
+def test_what_is_set_for_never_is_not_due_and_forgets_what_was_set() -> None:
+    """A simulator's replicas are never taken for lost, and must not fill the heap."""
+    deadlines = Deadlines()
+    deadlines.set(float("inf"), Lapse.REPLICA, "a")
+    assert (0, None) == (len(deadlines), deadlines.next())
+
+    deadlines.set(1.0, Lapse.REPLICA, "a")
+    deadlines.set(float("inf"), Lapse.REPLICA, "a")
+    assert [] == list(deadlines.due(5.0))

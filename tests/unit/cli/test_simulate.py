@@ -1,0 +1,231 @@
+"""`justitia simulate`: options in, a directory of results and a table out; errors in one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.cli.main import main
+
+_INFERENCES = [
+    {"inference_id": "0", "prompt_tokens": 4, "output_tokens": 3, "after": []},
+    {"inference_id": "1", "prompt_tokens": 3, "output_tokens": 2, "after": []},
+]
+_APPLICATION = {
+    "application_id": "a",
+    "application_class": "c",
+    "arrived_at_s": 0.0,
+    "inferences": _INFERENCES,
+}
+Simulate = Callable[[str], int]
+
+
+@pytest.fixture
+def simulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
+    """Return `simulate(arguments)`: of a workload of one application, into `out`, not drawn."""
+    monkeypatch.setattr("justitia_ray.cli.simulate.draw_figures", lambda out, results: None)
+    workload = tmp_path / "workload.jsonl"
+    workload.write_text(json.dumps(_APPLICATION) + "\n")
+
+    def run(arguments: str) -> int:
+        fixed = ["--workload", str(workload), "--out", str(tmp_path / "out")]
+        return main(["simulate", *fixed, *arguments.split()])
+
+    return run
+
+
+def told(directory: Path, name: str) -> dict[str, object]:
+    """Return an object that was written."""
+    value = json.loads((directory / "out" / name).read_text())
+    assert isinstance(value, dict)
+    return value
+
+
+def test_results_are_written_and_summed_up(
+    simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run of two by hand: M = 9, one is swapped out at 1 s, and all ends at 4 s."""
+    status = simulate("--policy fcfs --policy vtc --kv-tokens 9 --iteration-s 1")
+    printed = capsys.readouterr()
+
+    assert 0 == status
+    summary = told(tmp_path, "summary.json")
+    assert ["fcfs", "vtc"] == list(summary)
+    fcfs = summary["fcfs"]
+    assert isinstance(fcfs, dict)
+    assert (4.0, 1, 1.0) == tuple(
+        fcfs[name] for name in ("mean_jct_s", "preemptions", "no_later_than_vtc")
+    )
+    rows = (tmp_path / "out" / "fcfs" / "inferences.jsonl").read_text().splitlines()
+    assert [3.0, 4.0] == [json.loads(row)["finished_at_s"] for row in rows]
+    assert (tmp_path / "out" / "vtc" / "applications.jsonl").exists()
+    head, *lines = printed.out.splitlines()
+    assert head.startswith("policy  mean JCT s")
+    assert ["fcfs", "4.0"] == lines[0].split()[:2]
+    assert f"Results: {tmp_path / 'out'}" in printed.out
+    assert "" == printed.err
+
+
+def test_run_tells_what_made_it(simulate: Simulate, tmp_path: Path) -> None:
+    """Every number can be traced to seed, configuration and version."""
+    arguments = (
+        "--policy fcfs --policy justitia --kv-tokens 90 --max-num-seqs 7 --prefill-s-per-token 0.5"
+        " --replicas 2 --prediction noisy:2 --seed 5 --admission peak --iteration-s 0.25"
+        " --set justitia.backfill=3 --set justitia.clock=nominal"
+    )
+    simulate(arguments)
+    run = told(tmp_path, "run.json")
+
+    assert ("simulate", 5) == (run["command"], run["seed"])
+    assert isinstance(run["settings"], dict)
+    settings = run["settings"]["justitia"]
+    assert {"backfill": 3, "clock": "nominal", "nominal_iteration_s": 0.25} == settings[
+        "policy_options"
+    ], "a nominal clock goes by the iterations of this engine"
+    assert {} == run["settings"]["fcfs"]["policy_options"]
+    assert (2, "noisy:2", 0.0) == tuple(
+        settings[name] for name in ("replicas", "prediction", "report_interval_s")
+    )
+    engine = settings["engine"]
+    assert (90, 7, "peak") == tuple(
+        engine[name] for name in ("kv_tokens", "max_num_seqs", "admission")
+    )
+    assert 0.25 == engine["iteration"]["base_s"]
+    assert 0.5 == engine["iteration"]["per_prefill_token_s"]
+
+
+def test_clock_is_that_of_all_policies(simulate: Simulate, tmp_path: Path) -> None:
+    """The paper's clock at this engine's rate."""
+    simulate("--policy justitia --policy fcfs --kv-tokens 90 --clock nominal")
+    settings = told(tmp_path, "run.json")["settings"]
+    assert isinstance(settings, dict)
+
+    assert {"clock": "nominal", "nominal_iteration_s": 0.03} == settings["fcfs"]["policy_options"]
+    assert settings["fcfs"]["policy_options"] == settings["justitia"]["policy_options"]
+
+
+def test_profile_says_memory_and_rules_unless_overridden(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    """With a profile its own M and admission hold; what is given besides goes before them."""
+    simulate("--policy fcfs --engine-profile a10g-llama2-7b")
+    settings = told(tmp_path, "run.json")["settings"]
+    assert isinstance(settings, dict)
+    assert (10000, "peak") == tuple(
+        settings["fcfs"]["engine"][name] for name in ("kv_tokens", "admission")
+    )
+
+    arguments = "--policy fcfs --engine-profile a10g-llama2-7b --kv-tokens 500 --admission prompt"
+    simulate(arguments)
+    settings = told(tmp_path, "run.json")["settings"]
+    assert isinstance(settings, dict)
+    assert (500, "prompt") == tuple(
+        settings["fcfs"]["engine"][name] for name in ("kv_tokens", "admission")
+    )
+
+
+def test_many_replicas_report_each_second_unless_told_otherwise(
+    simulate: Simulate, tmp_path: Path
+) -> None:
+    """What 64 replicas do cannot be told at every event of each; a few are exact."""
+    for arguments, expected in (("5", 1.0), ("4", 0.0), ("5 --report-interval-s 0", 0.0)):
+        simulate(f"--policy fcfs --kv-tokens 90 --replicas {arguments}")
+        settings = told(tmp_path, "run.json")["settings"]
+        assert isinstance(settings, dict)
+
+        assert expected == settings["fcfs"]["report_interval_s"]
+
+
+_M = "--kv-tokens 90"
+_ONE = f"--policy fcfs {_M}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("--policy fcfs", "--kv-tokens must be given"),
+        ("--policy fcfs --kv-tokens 0", "--kv-tokens must be a number >= 1, got 0"),
+        (f"--policy fifo {_M}", "fifo"),
+        (f"--policy no.such:Policy {_M}", "no.such"),
+        (f"{_ONE} --replicas 0", "--replicas must be a number >= 1, got 0"),
+        (f"{_ONE} --iteration-s 0", "--iteration-s must be a number > 0"),
+        (f"{_ONE} --iteration-s -1", "--iteration-s must be a number >= 0, got -1"),
+        (f"{_ONE} --iteration-s nan", "--iteration-s must be a number >= 0, got nan"),
+        (f"{_ONE} --prefill-s-per-token -1", "--prefill-s-per-token must be a number >= 0"),
+        (f"{_ONE} --max-num-seqs 0", "--max-num-seqs must be a number >= 1"),
+        (f"{_ONE} --report-interval-s -1", "--report-interval-s must be a number >= 0"),
+        (f"{_ONE} --prediction maybe", "prediction must be oracle or noisy:λ"),
+        (f"{_ONE} --prediction noisy:0.5", "prediction must be oracle or noisy:λ"),
+        (f"{_ONE} --engine-profile no-such", "no-such"),
+        (f"{_ONE} --engine-profile a10g-llama2-7b --iteration-s 1", "--iteration-s must not"),
+        (f"{_ONE} --set fcfs", "--set must be POLICY.OPTION=VALUE, got 'fcfs'"),
+        (f"{_ONE} --set fcfs.backfill", "--set must be POLICY.OPTION=VALUE"),
+        (f"{_ONE} --set fcfs.=1", "--set must be POLICY.OPTION=VALUE"),
+        (f"{_ONE} --set vtc.unit=tenant", "'vtc' is not one of the policies that are run: fcfs"),
+        (f"{_ONE} --set fcfs.unit=tenant", "'unit' is not one of"),
+        (f"{_ONE} --set fcfs.backfill=2.5", "2.5 must be a whole number of at least 0"),
+        (f"{_ONE} --set fcfs.backfill=[", "--set fcfs.backfill=[: the value must be YAML"),
+        (f"--policy justitia {_M} --clock nominal --set justitia.cost=compute", "no nominal rate"),
+        ("--policy fcfs --kv-tokens 6", "application 'a', inference '0'"),
+    ],
+)
+def test_bad_option_is_one_line_and_nothing_is_written(
+    arguments: str,
+    said: str,
+    simulate: Simulate,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A mistake is found before an hour of work, and never ends in a traceback."""
+    status = simulate(arguments)
+    printed = capsys.readouterr()
+
+    assert 2 == status
+    [line] = printed.err.splitlines()
+    assert line.startswith("justitia simulate: ")
+    assert said in line
+    assert "" == printed.out
+    assert ["workload.jsonl"] == [path.name for path in tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ["--kv-tokens 9", f"{_ONE} --kv-tokens many", f"{_ONE} --clock mine", f"{_ONE} --admission x"],
+)
+def test_argument_of_no_sense_ends_with_status_2(
+    arguments: str, simulate: Simulate, tmp_path: Path
+) -> None:
+    """No policy, no number, no such choice: argparse says which are there."""
+    with pytest.raises(SystemExit, match="2"):
+        simulate(arguments)
+
+    assert ["workload.jsonl"] == [path.name for path in tmp_path.iterdir()]
+
+
+def test_bad_line_of_a_workload_is_named(
+    simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The second line: file, line, field, value, and what is allowed."""
+    bad = {**_APPLICATION, "application_id": "b", "weight": -1}
+    file = tmp_path / "workload.jsonl"
+    file.write_text(f"{json.dumps(_APPLICATION)}\n{json.dumps(bad)}\n")
+
+    assert 2 == simulate(_ONE)
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"justitia simulate: {file}:2: ")
+    assert "weight must be a number > 0, got -1" in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_missing_figures_are_told_of(
+    simulate: Simulate,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without the library that draws them all else is there."""
+    monkeypatch.setattr("justitia_ray.cli.simulate.draw_figures", lambda out, results: "no library")
+
+    assert 0 == simulate(_ONE)
+    assert f"Results: {tmp_path / 'out'} (no figures: no library)" in capsys.readouterr().out

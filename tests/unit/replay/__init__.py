@@ -1,0 +1,1 @@
+"""Replays, against a service in memory."""

@@ -1,0 +1,45 @@
+"""Small runs with iterations of a second, to be compared with tables written by hand."""
+
+from typing import Any
+
+from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import simulate
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+
+Inference = tuple[int, int] | tuple[int, int, tuple[str, ...], float]
+"""Prompt and output tokens; then what it waits for, and the delay."""
+Times = dict[str, tuple[float | None, float | None, float | None]]
+"""Dispatched, first token, finished; by `application/inference`."""
+
+
+def app(
+    name: str, *inferences: Inference, at: float = 0.0, tenant: str = "t"
+) -> WorkloadApplication:
+    """Return an application whose inferences are called 0, 1, 2 and so on."""
+    made = tuple(WorkloadInference(str(index), *sizes) for index, sizes in enumerate(inferences))
+    return WorkloadApplication(name, "c", at, made, tenant)
+
+
+def engine(kv_tokens: int, *, base_s: float = 1.0, **knobs: Any) -> EngineProfile:
+    """Return an engine; knobs of the profile and of its iteration's cost alike."""
+    costs = {name: knobs.pop(name) for name in list(knobs) if name in IterationCost.__slots__}
+    return EngineProfile(kv_tokens, iteration=IterationCost(base_s, **costs), **knobs)
+
+
+def times(
+    applications: list[WorkloadApplication],
+    profile: EngineProfile,
+    policy: str = "fcfs",
+    **settings: Any,
+) -> Times:
+    """Return when what happened."""
+    result = simulate(applications, RunSettings(profile, policy, **settings))
+    return {
+        f"{row.application_id}/{row.inference_id}": (
+            row.dispatched_at_s,
+            row.first_token_at_s,
+            row.finished_at_s,
+        )
+        for row in result.inferences
+    }

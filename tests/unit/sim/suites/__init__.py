@@ -1,0 +1,1 @@
+"""Tests of the workloads that can be asked for by name."""

@@ -1,0 +1,106 @@
+"""When applications arrive."""
+
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.suites.arrivals import ARRIVALS, arrival_times
+from tests.unit.sim.suites.data_directory import REAL, needs_real_data, write_text
+
+HEADER = "arrival_s,input_tokens,output_tokens\n"
+
+
+def drawn(kind: str, count: int, window_s: float, data_dir: Path | None = None) -> list[float]:
+    return arrival_times(kind, count, window_s, random.Random("0"), data_dir)
+
+
+def test_first_rows_of_a_trace_are_stretched_to_the_window(tmp_path: Path) -> None:
+    """Rows at 10, 11 and 14 s over 40 s: one at 0, one at 40, and one a quarter of the way."""
+    rows = "10,1,1\n11,1,1\n14,1,1\n99,1,1\n"
+    write_text(tmp_path / "arrivals" / "azure_conv_2023.csv", HEADER + rows)
+
+    assert [0.0, 10.0, 40.0] == drawn("azure-conv", 3, 40, tmp_path)
+
+
+def test_short_trace_is_gone_through_again(tmp_path: Path) -> None:
+    """Rows at 0 and 1 s, then again a second after the last: 0, 1, 2, 3, stretched by 10."""
+    write_text(tmp_path / "arrivals" / "lmsys_vtc_arrivals.csv", HEADER + "0,1,1\n1,1,1\n")
+
+    assert [0.0, 10.0, 20.0, 30.0] == drawn("lmsys", 4, 30, tmp_path)
+
+
+def test_mooncake_s_steps_of_three_seconds_are_spread(tmp_path: Path) -> None:
+    """Up to 28 of its requests share a timestamp; as it stands, they would come as one batch."""
+    rows = "0,1,1\n" * 50 + "3,1,1\n" * 50
+    write_text(tmp_path / "arrivals" / "mooncake_arrivals.csv", HEADER + rows)
+
+    instants = drawn("mooncake", 100, 6, tmp_path)
+
+    assert 100 == len(set(instants))
+    assert 0.0 == instants[0] < instants[-1] == 6.0
+    # Half of them were before 3 s, and the stretch from 5.9 s or so to 6 s moves few across.
+    assert 50 == pytest.approx(sum(at < 3 for at in instants), abs=3)
+
+
+@pytest.mark.parametrize("kind", ARRIVALS)
+def test_window_scales_the_pattern(kind: str, tmp_path: Path) -> None:
+    """The paper's 1x and 3x differ in density and in nothing else."""
+    for name in ("mooncake_arrivals", "azure_conv_2023", "azure_code_2023", "lmsys_vtc_arrivals"):
+        rows = "".join(f"{number**1.5},1,1\n" for number in range(20))
+        write_text(tmp_path / "arrivals" / f"{name}.csv", HEADER + rows)
+
+    sparse, dense = drawn(kind, 20, 1080, tmp_path), drawn(kind, 20, 360, tmp_path)
+
+    assert sparse == pytest.approx([3 * at for at in dense], abs=1e-5)
+    assert sorted(dense) == dense
+    assert 0 <= dense[0] < dense[-1] <= 360
+
+
+def test_uniform_arrivals_are_evenly_spaced() -> None:
+    """Four in 8 s are 2 s apart, from 0."""
+    assert [0.0, 2.0, 4.0, 6.0] == drawn("uniform", 4, 8)
+
+
+def test_poisson_arrivals_are_as_irregular_as_a_poisson_process() -> None:
+    """Gaps have a coefficient of variation of 1; of 4,000, its standard error is about 0.02."""
+    instants = drawn("poisson", 4000, 4000)
+
+    gaps = [later - earlier for earlier, later in pairwise(instants)]
+    mean = sum(gaps) / len(gaps)
+    deviation = (sum((gap - mean) ** 2 for gap in gaps) / len(gaps)) ** 0.5
+    assert deviation / mean == pytest.approx(1.0, abs=0.08)
+
+
+def test_single_arrival_is_at_the_start(tmp_path: Path) -> None:
+    """A trace of one row has no span to stretch."""
+    write_text(tmp_path / "arrivals" / "azure_code_2023.csv", HEADER + "7,1,1\n")
+
+    assert [0.0] == drawn("azure-code", 1, 60, tmp_path)
+
+
+def test_trace_without_data_directory_is_refused() -> None:
+    """What else is there is said."""
+    with pytest.raises(ConfigError, match=r"'mooncake' are a recorded trace.* poisson, uniform"):
+        drawn("mooncake", 3, 60)
+
+
+def test_trace_without_rows_is_refused(tmp_path: Path) -> None:
+    """A header is no arrival."""
+    write_text(tmp_path / "arrivals" / "azure_code_2023.csv", HEADER)
+
+    with pytest.raises(ConfigError, match=r"azure_code_2023\.csv: must hold at least one arrival"):
+        drawn("azure-code", 1, 60, tmp_path)
+
+
+@needs_real_data
+@pytest.mark.parametrize("kind", ["mooncake", "azure-conv", "azure-code", "lmsys"])
+def test_real_traces_fill_the_window(kind: str) -> None:
+    """300 applications in six minutes, as in the paper."""
+    instants = drawn(kind, 300, 360, REAL)
+
+    assert 300 == len(instants)
+    assert (0.0, 360.0) == (instants[0], instants[-1])
+    assert sorted(instants) == instants

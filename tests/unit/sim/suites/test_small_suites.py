@@ -1,0 +1,170 @@
+"""Suites with one thing to show: starvation, splitting, prefixes, tool time, a real trace."""
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.suites import SUITES, SuiteOptions, build_suite
+from justitia_ray.sim.workload import WorkloadApplication
+from tests.unit.sim.suites.data_directory import REAL, needs_real_data, write_text
+
+
+def built(suite: str, **options: Any) -> list[WorkloadApplication]:
+    return build_suite(suite, SuiteOptions(**options))
+
+
+def test_mice_come_each_second_after_the_elephant() -> None:
+    """Justitia v1, Sec. V-C: a map-reduce summary, then KBQAV, CC or ALFWI once per second."""
+    applications = built("elephant-mice", count=91)
+
+    assert [float(number) for number in range(91)] == [a.arrived_at_s for a in applications]
+    assert "MRS" == applications[0].application_class
+    mice = Counter(a.application_class for a in applications[1:])
+    assert {"KBQAV", "CC", "ALFWI"} == set(mice)
+    # 30 of each are expected; three standard deviations are 13.4.
+    assert all(16 <= number <= 44 for number in mice.values())
+
+
+def test_more_mice_leave_the_elephant_and_the_first_mice() -> None:
+    """The paper plots the elephant's completion time over the number of mice."""
+    assert built("elephant-mice", count=41) == built("elephant-mice", count=81)[:41]
+
+
+def test_window_of_the_mice_spreads_them() -> None:
+    """Four mice in 2 s come each half a second."""
+    applications = built("elephant-mice", count=5, window_s=2)
+
+    assert [0.0, 0.5, 1.0, 1.5, 2.0] == [a.arrived_at_s for a in applications]
+    assert 1 == len(built("elephant-mice", count=1, window_s=2))
+
+
+def test_two_merges_arrive_together() -> None:
+    """Justitia Fig. 3: two DM applications at one instant, two different ones."""
+    first, second = built("two-dm")
+
+    assert [("DM", 0.0)] * 2 == [(a.application_class, a.arrived_at_s) for a in (first, second)]
+    assert first.inferences != second.inferences
+
+
+def test_splitting_changes_nothing_but_the_number_of_applications() -> None:
+    """Else a difference between the twins would not be due to the splitting."""
+    split, whole = built("gaming"), built("gaming-unsplit")
+
+    def work(applications: list[WorkloadApplication]) -> Counter[tuple[str, int, int]]:
+        return Counter(
+            (a.tenant, i.prompt_tokens, i.output_tokens) for a in applications for i in a.inferences
+        )
+
+    assert work(whole) == work(split)
+    assert {"honest1": 1, "honest2": 1, "splitter": 100} == Counter(a.tenant for a in split)
+    assert {"honest1": 1, "honest2": 1, "splitter": 1} == Counter(a.tenant for a in whole)
+    assert {0.0} == {a.arrived_at_s for a in split + whole}
+    assert {100} == {len(a.inferences) for a in whole}
+
+
+def test_prefix_loops_leave_little_new_to_compute() -> None:
+    """Of what is prompted, more than four fifths were said before: what a prefix cache saves."""
+    applications = built("prefix-loops", count=50)
+
+    prompted = sum(i.prompt_tokens for a in applications for i in a.inferences)
+    new = sum(
+        later.prompt_tokens - earlier.prompt_tokens - earlier.output_tokens
+        for a in applications
+        for earlier, later in pairwise(a.inferences)
+    ) + sum(a.inferences[0].prompt_tokens for a in applications)
+    assert 0 < new < prompted / 5
+    assert all(
+        (earlier.inference_id,) == later.after
+        for a in applications
+        for earlier, later in pairwise(a.inferences)
+    )
+
+
+def test_tools_take_longer_than_turns() -> None:
+    """At 0.03 s a token, most of a life without contention is waiting for tools."""
+    applications = built("tool-gaps", count=50)
+
+    waiting = sum(i.delay_s for a in applications for i in a.inferences)
+    decoding = sum(i.output_tokens * 0.03 for a in applications for i in a.inferences)
+    assert waiting > 3 * decoding
+
+
+def test_real_trace_is_played_as_it_is(tmp_path: Path) -> None:
+    """Each request is an application of its client; a window stretches the instants."""
+    rows = "arrival_s,input_tokens,output_tokens,client\n0.5,13,199,13\n2.0,36,137,2\n"
+    write_text(tmp_path / "arrivals" / "lmsys_vtc_arrivals.csv", rows)
+
+    applications = built("lmsys", data_dir=tmp_path)
+    stretched = built("lmsys", data_dir=tmp_path, window_s=20)
+
+    assert [("client13", 0.5, 13, 199), ("client2", 2.0, 36, 137)] == [
+        (a.tenant, a.arrived_at_s, i.prompt_tokens, i.output_tokens)
+        for a in applications
+        for i in a.inferences
+    ]
+    assert [5.0, 20.0] == [a.arrived_at_s for a in stretched]
+
+
+def test_real_trace_without_data_directory_is_refused() -> None:
+    """There is nothing to make it up from."""
+    with pytest.raises(ConfigError, match="needs a data directory"):
+        built("lmsys")
+
+
+@needs_real_data
+def test_real_trace_is_the_papers() -> None:
+    """VTC Sec. 5.3: 27 clients, ten minutes, 210 requests a minute, mean lengths 136 and 256."""
+    applications = built("lmsys", data_dir=REAL)
+    inferences = [i for a in applications for i in a.inferences]
+
+    # 210 a minute would be 2,100; the artifact's trace, and the paper's runs, have 1,500.
+    assert 1500 == len(applications)
+    assert 27 == len({a.tenant for a in applications})
+    assert 136 == pytest.approx(sum(i.prompt_tokens for i in inferences) / 1500, abs=1)
+    assert 256 == pytest.approx(sum(i.output_tokens for i in inferences) / 1500, abs=1)
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES if name != "lmsys"])
+def test_every_suite_is_sound_and_repeatable(name: str) -> None:
+    """Sorted arrivals, unique ids, no cycle; the same again for the same seed. lmsys needs data."""
+    options = {"count": 40} if "count" in SUITES[name].takes else {}
+    applications = built(name, seed=7, **options)
+
+    assert applications == built(name, seed=7, **options)
+    arrivals = [a.arrived_at_s for a in applications]
+    assert sorted(arrivals) == arrivals
+    assert len(applications) == len({a.application_id for a in applications})
+    for application in applications:
+        application.check()
+
+
+def test_unknown_suite_is_refused_with_those_there_are() -> None:
+    """One need not look them up."""
+    with pytest.raises(ConfigError, match=r"suite must be one of nine-class, .*, got 'nine'"):
+        built("nine")
+
+
+def test_option_that_a_suite_does_not_go_by_is_refused() -> None:
+    """It would be left unheard, and the result taken for what was asked."""
+    with pytest.raises(ConfigError, match="suite two-dm does not go by count; it does by seed"):
+        built("two-dm", count=3)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"count": 0}, "count must be a whole number >= 1, got 0"),
+        ({"tenants": -1}, "tenants must be a whole number >= 1, got -1"),
+        ({"window_s": 0}, "window_s must be a number > 0, got 0"),
+        ({"window_s": float("nan")}, "window_s must be a number > 0, got nan"),
+        ({"arrivals": "weekly"}, "arrivals must be one of mooncake, .*, got weekly"),
+    ],
+)
+def test_option_out_of_range_is_refused(options: dict[str, Any], complaint: str) -> None:
+    """Before anything is drawn."""
+    with pytest.raises(ConfigError, match=complaint):
+        SuiteOptions(**options)

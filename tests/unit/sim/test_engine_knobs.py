@@ -1,0 +1,158 @@
+"""The knobs of an engine profile: what each does to a run, written out by hand."""
+
+from typing import Any
+
+import pytest
+
+from tests.unit.sim.small_run import app, engine, times
+
+
+@pytest.mark.parametrize(
+    ("admit_every", "a", "b"),
+    [(1, (0.0, 1.0, 4.0), (2.0, 3.0, 4.0)), (2, (0.0, 1.0, 3.0), (3.0, 4.0, 5.0))],
+)
+def test_separate_prefill_stops_the_others_and_makes_a_first_token(
+    admit_every: int, a: tuple[float, ...], b: tuple[float, ...]
+) -> None:
+    """A prefill of 2 tokens takes 0.5 + 2 · 0.25 = 1 s; a/0 decodes from 1 s on, b/0 comes later.
+
+    Every iteration: b/0 is computed from 2 to 3 s, and a/0 has its third token at 4 s. Every second
+    one: b/0 is considered at 3 s, when a/0 ends.
+    """
+    profile = engine(
+        100,
+        prefill="separate",
+        admit_every=admit_every,
+        prefill_base_s=0.5,
+        per_prefill_token_s=0.25,
+    )
+
+    assert {"a/0": a, "b/0": b} == times([app("a", (2, 3)), app("b", (2, 2), at=1.25)], profile)
+
+
+def test_separate_prefill_takes_so_many_prompt_tokens_and_the_first_in_any_case() -> None:
+    """At most 4: a/0 (5) goes alone, 1.25 s; a/1 (3) and a/2 (3) after one more iteration each.
+
+    a/1: 2.25 to 3; an iteration to 4; a/2: 4 to 4.75.
+    """
+    profile = engine(100, prefill="separate", max_batched_tokens=4, per_prefill_token_s=0.25)
+    found = times([app("a", (5, 9), (3, 1), (3, 1))], profile)
+
+    assert [(0.0, 1.25), (2.25, 3.0), (4.0, 4.75)] == [found[f"a/{n}"][:2] for n in range(3)]
+
+
+def test_chunked_prefill_takes_what_the_running_ones_leave() -> None:
+    """At most 3 tokens an iteration, a quarter of a second each.
+
+    a/0 (5 tokens): 3 of them by 1.75 s, 2 by 3.25 s with its first token. b/0 (3 tokens), beside
+    a/0 that decodes: 2 of them by 4.75 s, the last by 6 s.
+    """
+    profile = engine(100, prefill="chunked", max_batched_tokens=3, per_prefill_token_s=0.25)
+
+    assert {"a/0": (0.0, 3.25, 6.0), "b/0": (3.25, 6.0, 6.0)} == times(
+        [app("a", (5, 3)), app("b", (3, 1), at=2.0)], profile
+    )
+
+
+@pytest.mark.parametrize(("overflow", "end"), [("swap", 7.5), ("recompute", 9.5)])
+def test_recompute_pays_for_prompt_and_tokens_again(overflow: str, end: float) -> None:
+    """M = 10: by 1 + 7 · 0.5 = 4.5 s 5 + 4 are held, 11 needed: a/1 goes, until a/0 ends at 6.5 s.
+
+    Then one iteration: of 1 s, or of 1 + 4 · 0.5 s.
+    """
+    profile = engine(10, overflow=overflow, per_prefill_token_s=0.5)
+
+    assert {"a/0": (0.0, 4.5, 6.5), "a/1": (0.0, 4.5, end)} == times(
+        [app("a", (4, 3), (3, 2))], profile
+    )
+
+
+def test_peak_admission_starts_when_the_peak_fits_between_two_ends() -> None:
+    """M = 8: a/0 (3 + 2) holds 5 before its end at 2 s. a/1 (2 + 2) from 0 s: 4 then, 9 in all.
+
+    From 1 s it holds 3 at 2 s: 8. No event is at 1 s: the forecast tells it.
+    """
+    found = times([app("a", (3, 2), (2, 2))], engine(8, admission="peak"))
+
+    assert (1.0, 2.0, 3.0) == found["a/1"]
+
+
+def test_peak_admission_waits_when_the_peak_does_not_fit_and_preempts_nothing() -> None:
+    """M = 12: 4 + 3 beside 3 + 3: 7 + 6 at the end; a/1 from 1 s: 7 + 5 at 3 s."""
+    found = times([app("a", (4, 3), (3, 3))], engine(12, admission="peak"))
+
+    assert {"a/0": (0.0, 1.0, 3.0), "a/1": (1.0, 2.0, 4.0)} == found
+
+
+def test_blocks_are_held_whole() -> None:
+    """M = 16 in blocks of 4: a/0 holds 8 tokens from 5 to 8, a/1 too; from 9 on 12.
+
+    The core counts a block but one token as waste: a/0 at 1 s 6 + 3, a/1 5 + 3, 2 more: 19. So it
+    waits for the end. With blocks of 1: 5 + 5 + 1 + 1 = 12.
+    """
+    applications = [app("a", (5, 4), (5, 1))]
+
+    assert 4.0 == times(applications, engine(16, block_size=4))["a/1"][0]
+    assert 0.0 == times(applications, engine(16))["a/1"][0]
+
+
+@pytest.mark.parametrize(("each", "third"), [(2, 0.0), (4, 1.0)])
+def test_kv_is_kept_aside_for_each_client_that_runs(each: int, third: float) -> None:
+    """M = 20: c/0 needs 8 + 4 + 1 + 2 = 15, beside two clients' share: 16 are left, or 12."""
+    applications = [
+        app("a", (4, 1), tenant="t0"),
+        app("b", (4, 1), tenant="t1"),
+        app("c", (4, 1), tenant="t1"),
+    ]
+    found = times(applications, engine(20, reserved_tokens_per_client=each))
+
+    assert [0.0, 0.0, third] == [found[name][0] for name in ("a/0", "b/0", "c/0")]
+
+
+def test_kv_is_kept_aside_for_each_of_several_new_clients() -> None:
+    """M = 14, 4 a client: b/0 beside a/0 6 <= 14 - 8; c/0 beside both 9 > 14 - 12: it waits."""
+    applications = [app(name, (2, 1), tenant=name) for name in "abc"]
+    found = times(applications, engine(14, reserved_tokens_per_client=4))
+
+    assert [0.0, 0.0, 1.0] == [found[f"{name}/0"][0] for name in "abc"]
+
+
+@pytest.mark.parametrize(("caching", "end"), [(True, 6.0), (False, 9.0)])
+def test_prompt_that_goes_on_from_a_context_costs_what_is_new_in_it(
+    caching: bool, end: float
+) -> None:
+    """a/0 (4 + 2) ends at 1 + 2 + 1 = 4 s; a/1 has a prompt of 8: 2 of them are new, 1 + 1 s.
+
+    M is 10: what is held of a prompt needs no room beside that prompt.
+    """
+    profile = engine(10, prefix_caching=caching, per_prefill_token_s=0.5)
+    found = times([app("a", (4, 2), (8, 1, ("0",), 0.0))], profile)
+
+    assert (4.0, end, end) == found["a/1"]
+
+
+@pytest.mark.parametrize(
+    ("knobs", "first", "end"),
+    [
+        ({"per_prefill_token_s": 0.25, "prefill_tile_tokens": 4}, 3.0, 4.0),
+        ({"per_prefill_token_s": 0.25, "prefill_base_s": 0.5}, 2.75, 3.75),
+        ({"per_sequence_s": 0.5}, 1.5, 3.0),
+        ({"per_context_token_s": 0.25}, 2.25, 4.75),
+        ({"speedup": 2.0, "per_context_token_s": 0.25}, 1.125, 2.375),
+    ],
+)
+def test_iteration_takes_what_runs_in_it(knobs: dict[str, Any], first: float, end: float) -> None:
+    """One inference of 5 + 2 tokens.
+
+    Tiles: 8 tokens count, 1 + 2 s. Per context token: 1 + 5 · 0.25, then 1 + 6 · 0.25.
+    """
+    assert {"a/0": (0.0, first, end)} == times([app("a", (5, 2))], engine(100, **knobs))
+
+
+def test_late_reports_lose_nothing() -> None:
+    """Replicas heard at least each 2 s end what they were given, each once."""
+    applications = [app(f"a{n}", (3, 7), (2, 5), at=n / 4) for n in range(6)]
+    found = times(applications, engine(20), replicas=3, report_interval_s=2.0)
+
+    assert 12 == len(found)
+    assert all(end is not None for _, _, end in found.values())

@@ -1,0 +1,207 @@
+"""Result files: complete or not there, and read back as they were."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray import __version__
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.result_files import (
+    check_writable,
+    policy_directory,
+    read_results,
+    write_results,
+)
+from justitia_ray.sim.results import Lateness, RunResult
+from tests.unit.sim.result_rows import run_of
+
+ABOUT = {"seed": 3, "configuration": {"replicas": 2}}
+
+
+def files(directory: Path) -> list[str]:
+    """Return every file below a directory, hidden ones too."""
+    return sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
+
+
+def a_run() -> RunResult:
+    """Return a run of one application that finished and one that did not."""
+    run = run_of({"a": (0.5, 2.5), "b": (1.0, None)})
+    run.kv_utilization, run.preemptions = 0.25, 4
+    run.inferences[0].replica = "replica-1"
+    return run
+
+
+def test_directory_holds_the_files_of_the_contract(tmp_path: Path) -> None:
+    """Other tools look for these names; nothing else is left, no temporary file either."""
+    write_results(tmp_path / "new" / "out", {"justitia": a_run(), "vtc": a_run()}, ABOUT)
+
+    assert [
+        "out/justitia/applications.jsonl",
+        "out/justitia/inferences.jsonl",
+        "out/run.json",
+        "out/summary.json",
+        "out/vtc/applications.jsonl",
+        "out/vtc/inferences.jsonl",
+    ] == files(tmp_path / "new")
+
+
+def test_rows_have_exactly_the_fields_of_the_contract(tmp_path: Path) -> None:
+    """In this order, so that a person can read them, too."""
+    write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
+    application, inference = (
+        json.loads((tmp_path / "fcfs" / name).read_text().splitlines()[0])
+        for name in ("applications.jsonl", "inferences.jsonl")
+    )
+
+    assert (
+        "application_id, application_class, tenant, arrived_at_s, finished_at_s, jct_s,"
+        " kv_token_time, predicted_kv_token_time, virtual_finish_time, gps_finished_at_s, outcome"
+    ) == ", ".join(application)
+    assert (
+        "application_id, inference_id, replica, submitted_at_s, dispatched_at_s,"
+        " first_token_at_s, finished_at_s, prompt_tokens, output_tokens, preemptions"
+    ) == ", ".join(inference)
+
+
+def test_run_file_says_version_seed_and_configuration(tmp_path: Path) -> None:
+    """Every figure can be traced to what made it."""
+    write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
+
+    assert {"version": __version__, **ABOUT, "directories": {"fcfs": "fcfs"}} == json.loads(
+        (tmp_path / "run.json").read_text()
+    )
+
+
+def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
+    """A report is made from the files alone; lateness is in the summary only."""
+    justitia = a_run()
+    justitia.lateness = {"a": Lateness(1.0, 2.0)}
+    written = write_results(tmp_path, {"vtc": a_run(), "justitia": justitia}, ABOUT)
+    stored = read_results(tmp_path)
+
+    assert written == stored.summary
+    assert 2.0 == stored.summary["justitia"]["delay_bound_s"]
+    assert 3 == stored.about["seed"]
+    justitia.lateness = {}
+    assert {"vtc": a_run(), "justitia": justitia} == stored.runs
+    assert ["vtc", "justitia"] == list(stored.runs)
+
+
+def test_existing_directory_keeps_what_is_not_replaced(tmp_path: Path) -> None:
+    """`--out .` must not cost anybody a file; files of the same name are the last run's."""
+    (tmp_path / "notes.txt").write_text("mine")
+    write_results(tmp_path, {"fcfs": a_run(), "vtc": a_run()}, ABOUT)
+    write_results(tmp_path, {"fcfs": run_of({"z": (0.0, 1.0)})}, {"seed": 4})
+    stored = read_results(tmp_path)
+
+    assert "mine" == (tmp_path / "notes.txt").read_text()
+    assert ["z"] == [a.application_id for a in stored.runs["fcfs"].applications]
+    assert ["fcfs"] == list(stored.runs)
+    assert (tmp_path / "vtc" / "applications.jsonl").exists()
+
+
+def test_failure_leaves_nothing_half_written(tmp_path: Path) -> None:
+    """A value that is no JSON is a bug; the results of the run before are still whole."""
+    write_results(tmp_path / "out", {"fcfs": a_run()}, ABOUT)
+    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    broken = run_of({"a": (0.0, float("nan"))})
+
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_results(tmp_path / "out", {"fcfs": run_of({}), "vtc": broken}, ABOUT)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_results(tmp_path / "other", {"vtc": broken}, ABOUT)
+    assert before == {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    assert ["out"] == os.listdir(tmp_path)
+
+
+def test_directory_in_the_way_of_a_file_is_found_before_any_is_moved(tmp_path: Path) -> None:
+    """Half of the new results beside half of the old would be a lie."""
+    (tmp_path / "summary.json").mkdir()
+
+    with pytest.raises(ConfigError, match=r"summary\.json is a directory"):
+        write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
+    assert [] == files(tmp_path)
+
+
+@pytest.mark.parametrize("below", ["file", "file/out"])
+def test_out_that_is_a_file_is_refused_in_one_sentence(tmp_path: Path, below: str) -> None:
+    """Before an hour of simulation, not after it."""
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(ConfigError, match=r"--out .*: must be a directory, but .*file is a file"):
+        check_writable(tmp_path / below)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        write_results(tmp_path / below, {"fcfs": a_run()}, ABOUT)
+
+
+@pytest.mark.parametrize("check", [check_writable, lambda out: write_results(out, {}, {})])
+def test_directory_that_cannot_be_written_is_refused(check: Any) -> None:
+    """No user, root included, can make a directory in /proc."""
+    with pytest.raises(ConfigError, match="--out /proc/results: cannot be written: "):
+        check(Path("/proc/results"))
+
+
+def test_check_leaves_nothing_behind(tmp_path: Path) -> None:
+    """A run that is refused for another reason should not have made directories."""
+    check_writable(tmp_path / "a" / "b")
+    check_writable(tmp_path)
+
+    assert [] == os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "vtc-predict"])
+def test_named_policy_has_a_directory_of_its_name(policy: str) -> None:
+    """The contract says DIR/POLICY."""
+    assert policy == policy_directory(policy)
+
+
+@pytest.mark.parametrize(
+    "policy", ["my.module:Policy", "../../etc", "..", "/", "", "-x", "run.json", "é", "x" * 500]
+)
+def test_other_policy_names_give_safe_directories(policy: str) -> None:
+    """An import path must not leave the directory, hide in it, or hit its own files."""
+    name = policy_directory(policy)
+
+    assert name not in {"run.json", "summary.json", ""}
+    assert name.isascii()
+    assert name.replace("-", "").replace("_", "").isalnum()
+    assert name[0].isalnum()
+    assert len(name) <= 80
+
+
+def test_policies_with_like_names_do_not_share_a_directory(tmp_path: Path) -> None:
+    """`a.b:C` and `a-b:C` would both read `a-b-C`."""
+    one, other = run_of({"a": (0.0, 1.0)}), run_of({"b": (0.0, 1.0)})
+    write_results(tmp_path, {"a.b:C": one, "a-b:C": other}, ABOUT)
+
+    assert {"a.b:C": one, "a-b:C": other} == read_results(tmp_path).runs
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "complaint"),
+    [
+        ("run.json", None, r"run\.json: cannot be read: No such file"),
+        ("run.json", "{", r"run\.json: not JSON: "),
+        ("run.json", "[]", r"run\.json: must be a JSON object, got \[\]"),
+        ("run.json", "{}", r"run\.json: directories must name the directory of each policy"),
+        ("summary.json", "{}", r"summary\.json: must have the policy 'fcfs' of run\.json"),
+        ("fcfs/inferences.jsonl", None, r"inferences\.jsonl: cannot be read"),
+        ("fcfs/inferences.jsonl", "\n{}\n", r"inferences\.jsonl:2: application_id: "),
+        ("fcfs/applications.jsonl", "no", r"applications\.jsonl:1: .*JSON"),
+    ],
+)
+def test_wrong_file_is_named_with_its_line_and_field(
+    tmp_path: Path, file: str, text: str | None, complaint: str
+) -> None:
+    """Result files are copied, cut and edited; the report says which one is wrong."""
+    write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
+    (tmp_path / file).unlink()
+    if text is not None:
+        (tmp_path / file).write_text(text)
+
+    with pytest.raises(ConfigError, match=complaint) as error:
+        read_results(tmp_path)
+    assert "\n" not in str(error.value)

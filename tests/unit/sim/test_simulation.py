@@ -1,0 +1,190 @@
+"""The constant-iteration engine of DESIGN.md, section 5: runs written out by hand."""
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import simulate
+from tests.unit.sim.small_run import app, engine, times
+
+
+@pytest.mark.parametrize(
+    ("kv_tokens", "second"),
+    [(9, (0.0, 1.0, 4.0)), (8, (3.0, 4.0, 5.0))],
+)
+def test_prompt_is_admitted_beside_a_token_for_each(
+    kv_tokens: int, second: tuple[float, float, float]
+) -> None:
+    """Used 4 + prompt 3 + 1 + 1 running = 9: with M = 9 it starts at once, with M = 8 later.
+
+    M = 9, at 1 s: 5 + 4 held, 11 needed: a/1 is swapped out with its token until a/0 ends at 3 s.
+    """
+    found = times([app("a", (4, 3), (3, 2))], engine(kv_tokens))
+
+    assert {"a/0": (0.0, 1.0, 3.0), "a/1": second} == found
+
+
+def test_swapped_out_last_in_order_and_back_before_anything_new() -> None:
+    """M = 12, three of prompt 3 and output 5, and b/0 of prompt 1 from 0.5 s on.
+
+    s | held          | what happens
+    0 | 3 3 3         | admitted: 4, 8 and 12 <= 12
+    1 | 4 4 4         | 15 needed: a/2 out, 10 needed; b/0 must wait for a/2, though it fits
+    2 | 5 5 -         | 12 needed
+    3 | 6 6 -         | 14 needed: a/1 out; it needs 6 + 6 + 1 + 1 = 14 to come back, a/2 behind it
+    5 | 8 - -         | a/0 ends; a/1 back: 7, a/2 back: 6 + 4 + 1 + 1 = 12
+    6 | - 7 5         | 14 needed: a/2 out again
+    7 | - 8 -         | a/1 ends; a/2 back with 2 of 5 tokens; then b/0: 5 + 1 + 1 + 1 = 8
+    8 | - - 6 2       | b/0 ends
+    10| - - 8         | a/2 ends
+    """
+    applications = [app("a", (3, 5), (3, 5), (3, 5)), app("b", (1, 1), at=0.5)]
+    result = simulate(applications, RunSettings(engine(12), "fcfs"))
+
+    assert [5.0, 7.0, 10.0, 8.0] == [row.finished_at_s for row in result.inferences]
+    assert [0, 1, 2, 0] == [row.preemptions for row in result.inferences]
+    assert [1.0, 1.0, 1.0, 8.0] == [row.first_token_at_s for row in result.inferences]
+    assert 3 == result.preemptions
+
+
+def test_first_that_does_not_fit_holds_up_the_rest() -> None:
+    """M = 10: a/1 needs 6 + 6 + 1 + 1 = 14; a/2 would fit, and waits behind it."""
+    found = times([app("a", (6, 2), (6, 1), (1, 1))], engine(10))
+
+    assert (0.0, 1.0, 2.0) == found["a/0"]
+    assert (2.0, 3.0, 3.0) == found["a/1"] == found["a/2"]
+
+
+def test_no_more_run_than_there_are_seats() -> None:
+    """With max_num_seqs 1 the second waits for the first, whatever room there is."""
+    found = times([app("a", (1, 2), (1, 1))], engine(100, max_num_seqs=1))
+
+    assert (2.0, 3.0, 3.0) == found["a/1"]
+
+
+def test_arrival_waits_for_the_boundary_and_an_idle_server_is_at_one() -> None:
+    """a/0 makes boundaries at 0.25 + k; b/0 of 0.5 s waits for 1.25; c/0 finds the server idle."""
+    applications = [
+        app("a", (1, 3), at=0.25),
+        app("b", (1, 1), at=0.5),
+        app("c", (1, 1), at=10.625),
+    ]
+
+    assert {
+        "a/0": (0.25, 1.25, 3.25),
+        "b/0": (1.25, 2.25, 2.25),
+        "c/0": (10.625, 11.625, 11.625),
+    } == times(applications, engine(100))
+
+
+def test_delay_counts_from_the_boundary_at_which_the_last_predecessor_ended() -> None:
+    """a/0 ends at 2 s, a/1 at 1 s: a/2 is due at 2.5 s, and runs from the next boundary, 3 s.
+
+    A root's delay counts from the arrival: b/0 is due at 0.75 s. c/0 keeps the server going.
+    """
+    applications = [
+        app("a", (1, 2), (1, 1), (1, 1, ("0", "1"), 0.5)),
+        app("b", (1, 1, (), 0.75)),
+        app("c", (1, 9)),
+    ]
+    result = simulate(applications, RunSettings(engine(100), "fcfs"))
+    rows = {f"{row.application_id}/{row.inference_id}": row for row in result.inferences}
+
+    assert (2.5, 3.0) == (rows["a/2"].submitted_at_s, rows["a/2"].dispatched_at_s)
+    assert (0.75, 1.0) == (rows["b/0"].submitted_at_s, rows["b/0"].dispatched_at_s)
+
+
+def test_successor_without_delay_starts_at_the_boundary_of_the_end() -> None:
+    """What completes is taken in before anything is admitted: turns lose no iteration."""
+    found = times([app("a", (1, 2), (1, 1, ("0",), 0.0))], engine(100))
+
+    assert (2.0, 3.0, 3.0) == found["a/1"]
+
+
+def test_prompts_just_admitted_make_the_iteration_longer_for_all() -> None:
+    """Half a second a prompt token: a/0 has its tokens at 1 + 2 s and at 3 + 1 + 1 s."""
+    applications = [app("a", (4, 2)), app("b", (2, 1), at=1.0)]
+
+    assert {"a/0": (0.0, 3.0, 5.0), "b/0": (3.0, 5.0, 5.0)} == times(
+        applications, engine(100, per_prefill_token_s=0.5)
+    )
+
+
+def test_replicas_at_one_instant_go_by_index() -> None:
+    """Replica 0 takes a/0 and stops at a/1; replica 1 takes a/1, and a/2 that fits beside it."""
+    settings = RunSettings(engine(10), "fcfs", replicas=2)
+    result = simulate([app("a", (6, 1), (6, 1), (1, 1))], settings)
+
+    assert [0, 1, 1] == [row.replica for row in result.inferences]
+
+
+def test_order_is_that_of_the_boundary_also_if_nothing_happens_there() -> None:
+    """VTC, M = 12: a/0 runs, a/1 (prompt 9) does not fit; b arrives at 0.5 s and lifts to a's 4.
+
+    At 1 s a comes first, seen before b. At 2 s a has been charged 6: b/0 comes first, and fits.
+    """
+    applications = [app("a", (2, 6), (9, 1)), app("b", (1, 1), at=0.5)]
+    found = times(applications, engine(12), "vtc")
+
+    assert (2.0, 3.0, 3.0) == found["b/0"]
+    assert (6.0, 7.0, 7.0) == found["a/1"]
+
+
+def test_later_one_may_pass_at_a_boundary_at_which_nothing_happens() -> None:
+    """Backfill, M = 13: a/0 (4 + 4) runs to 4 s; b/0 (prompt 8) can start then at the earliest.
+
+    c/0 (2 + 4) comes at 0.5 s. From 1 s it would hold 5 by 4 s, 8 + 5 + 1 + 1 = 15; from 2 s 14;
+    from 3 s 13. So it may start at 3 s, and b/0 is not delayed.
+    """
+    applications = [app("a", (4, 4)), app("b", (8, 1)), app("c", (2, 4), at=0.5)]
+    found = times(applications, engine(13), "fcfs", policy_options={"backfill": 9})
+
+    assert [0.0, 4.0, 3.0] == [found[name][0] for name in ("a/0", "b/0", "c/0")]
+
+
+def test_same_arguments_give_the_same_result() -> None:
+    """Also with noise: what a seed says must not depend on the process or the clock."""
+    applications = [app("a", (3, 5), (3, 5)), app("b", (2, 7), at=1.5)]
+    settings = RunSettings(engine(12), "justitia", prediction="noisy:3", seed=7)
+
+    assert simulate(applications, settings) == simulate(applications, settings)
+
+
+def test_what_is_told_of_the_whole_run() -> None:
+    """a/0 holds 2, then 3 of M = 10: on the mean of each iteration 2.5 and 3.5, over 2 of 3 s.
+
+    b arrives at 2 s and holds 1.5 on the mean of the last: (2.5 + 3.5 + 1.5) / 30.
+    """
+    result = simulate(
+        [app("a", (2, 2), at=1.0), app("b", (1, 1), at=3.0)],
+        RunSettings(engine(10), "fcfs", sample_kv=True),
+    )
+
+    assert 3.0 == result.makespan_s
+    assert 0.25 == result.kv_utilization
+    assert ["finished", "finished"] == [a.outcome for a in result.applications]
+    assert [2.0, 1.0] == [a.jct_s for a in result.applications]
+    assert [7, 2] == [a.kv_token_time for a in result.applications]
+    assert [(1.0, "a", 2), (3.0, "a", 0), (3.0, "b", 1), (4.0, "b", 0)] == result.kv_samples
+
+
+def test_nothing_to_do_is_a_result_too() -> None:
+    """A filter may leave no application."""
+    result = simulate([], RunSettings(engine(10)))
+
+    assert (0.0, None, []) == (result.makespan_s, result.kv_utilization, result.applications)
+
+
+@pytest.mark.parametrize(
+    ("profile", "most"),
+    [
+        (engine(8), 8),
+        (engine(10, reserved_tokens_per_client=2), 8),
+        (engine(11, block_size=4), 8),
+    ],
+)
+def test_inference_that_could_never_end_is_named(profile: object, most: int) -> None:
+    """5 + 4 tokens: else the run would stand still with it swapped out, and tell of it nothing."""
+    applications = [app("a", (5, 3)), app("b", (5, 4))]
+    with pytest.raises(ConfigError, match=rf"'b', inference '0': .* = 9 must .* {most} tokens"):
+        simulate(applications, RunSettings(profile))  # type: ignore[arg-type]
