@@ -28,7 +28,8 @@ from justitia_ray.sim.workload_file import read_workload
 from justitia_ray.units import Seconds
 
 _EXACT_UP_TO = 4
-"""Replicas; with more, each reports at least every second, as the service's do."""
+"""Replicas; with more, each reports what ends at once, and all else every so often."""
+_LATE_S = 2.0
 _BAR_AFTER_S = 2.0
 
 
@@ -78,7 +79,7 @@ def add_to(commands: Any) -> None:
         metavar="S",
         help=(
             "how late replicas may report what they serve; 0 is exact, and the default for up to"
-            f" {_EXACT_UP_TO}; beyond 1"
+            f" {_EXACT_UP_TO}; beyond {_LATE_S:g}"
         ),
     )
     parser.set_defaults(run=run)
@@ -94,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
     _check_range("--replicas", options.replicas, least=1)
     interval_s = options.report_interval_s
     if interval_s is None:
-        interval_s = 0.0 if options.replicas <= _EXACT_UP_TO else 1.0
+        interval_s = 0.0 if options.replicas <= _EXACT_UP_TO else _LATE_S
     _check_range("--report-interval-s", interval_s, least=0)
     Predictions(options.prediction, options.seed)
     settings = [

@@ -53,6 +53,12 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
     def __setitem__(self, lease_id: LeaseId, footprint: Footprint) -> None:
         owner, load = footprint.application_id, footprint.load
         before = self._loads.get(lease_id)
+        if before is not None and before.full_tokens == load.full_tokens:
+            # It has grown as expected, as nearly always: all other sums stay.
+            self.context_tokens += load.context_tokens - before.context_tokens
+            self._by_lease[lease_id], self._loads[lease_id] = footprint, load
+            self._ends = self._forecast = None
+            return
         if before is not None:
             self._count(self._by_lease[lease_id].application_id, before, -1)
             self._ends = None

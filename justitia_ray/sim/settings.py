@@ -20,7 +20,7 @@ class RunSettings:
     seed: int = 0
     """Of the predictions' noise."""
     report_interval_s: Seconds = 0.0
-    """How old what a replica has reported may be when something happens on another; 0: exact. The
-    service's replicas report when they pull, at least every second."""
+    """How old may be what a replica has reported of its running inferences; 0: exact. Ends are told
+    at once. The service's replicas report when they pull, at least every second."""
     sample_kv: bool = False
     """Whether to record how much KV each application holds."""

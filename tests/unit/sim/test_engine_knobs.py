@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import simulate
 from tests.unit.sim.small_run import app, engine, times
 
 
@@ -82,6 +84,22 @@ def test_peak_admission_waits_when_the_peak_does_not_fit_and_preempts_nothing() 
     found = times([app("a", (4, 3), (3, 3))], engine(12, admission="peak"))
 
     assert {"a/0": (0.0, 1.0, 3.0), "a/1": (1.0, 2.0, 4.0)} == found
+
+
+@pytest.mark.parametrize(("kv_tokens", "b"), [(10, (1.5, 2.0, 4.0)), (9, (2.5, 3.0, 5.0))])
+def test_peak_counts_the_first_token_of_a_prefill_alone(
+    kv_tokens: int, b: tuple[float, ...]
+) -> None:
+    """With M = 9 b/0 waits for the end of a/0, so that nothing is preempted.
+
+    a/0 (3 + 3) decodes from 0.5 s, holds 5 at 1.5 s, and ends with 6. b/0 (2 + 3) would hold 3 when
+    its prefill ends, and 4 when a/0 does: 10 in all.
+    """
+    profile = engine(kv_tokens, prefill="separate", admission="peak", prefill_base_s=0.5)
+    applications = [app("a", (3, 3)), app("b", (2, 3), at=1.0)]
+
+    assert 0 == simulate(applications, RunSettings(profile, "fcfs")).preemptions
+    assert b == times(applications, profile)["b/0"]
 
 
 def test_blocks_are_held_whole() -> None:
