@@ -5,21 +5,24 @@ is wrong. A user's mistake gives one sentence and no traceback.
 """
 
 import argparse
+import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from justitia_ray import __version__
-from justitia_ray.cli import (
-    calibrate,
-    check_config,
-    replay,
-    report,
-    shutdown,
-    simulate,
-    status,
-    workload,
-)
 from justitia_ray.errors import ConfigError, JustitiaError
+
+COMMANDS = {
+    "status": "status",
+    "check-config": "check_config",
+    "shutdown": "shutdown",
+    "workload": "workload",
+    "simulate": "simulate",
+    "replay": "replay",
+    "calibrate": "calibrate",
+    "report": "report",
+}
+"""Modules by command. Only the one that is asked for is imported: some take a second to come."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -28,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: Without the program's name; by default those of this process.
     """
-    options = _parser().parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    asked_for = words[:1] if words[:1] and words[0] in COMMANDS else COMMANDS
+    options = _parser(asked_for).parse_args(words)
     try:
         return int(options.run(options))
     except ConfigError as error:
@@ -41,24 +46,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="justitia",
-        description="Look after justitia_ray applications on Ray Serve.",
+        description=(
+            "Look after justitia_ray applications on Ray Serve, and find out what other policies"
+            " would do to your traffic."
+        ),
     )
     parser.add_argument("--version", action="version", version=f"justitia {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (
-        status,
-        shutdown,
-        check_config,
-        workload,
-        simulate,
-        replay,
-        report,
-        calibrate,
-    ):
-        command.add_to(commands)
+    for name in names:
+        importlib.import_module(f"justitia_ray.cli.{COMMANDS[name]}").add_to(commands)
     return parser
 
 

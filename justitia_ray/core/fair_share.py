@@ -1,4 +1,4 @@
-"""When applications are charged, served, refunded: the clock rules, for the two clocks.
+"""When applications are charged, served, refunded: the clock rules, for each clock.
 
 `ServedShare` (ours, the default) moves V by the service that the replicas really delivered, and
 settles each account against what its application attained. `NominalShare` is the paper's: V moves
@@ -253,6 +253,32 @@ class ServedShare:
         final = self.clock.session(application_id).finish
         self.clock.release(application_id)
         return final
+
+
+class UnsettledShare(ServedShare):
+    """The served clock without rules 1 and 3, to show what settling is worth. Not for service.
+
+    What was predicted too high holds V back for good; what was predicted too low keeps its place.
+    """
+
+    def deliver(
+        self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
+    ) -> list[ApplicationId]:
+        """Book one report's service (rule 2); no charge changes."""
+        total: KvTokenTime = 0
+        for application_id, amount in deliveries:
+            self.accounts[application_id].attained += amount
+            total += amount
+        self.clock.serve(total)
+        return []
+
+    def withdraw(self, application_id: ApplicationId) -> None:
+        """Nothing: what GPS gives an application in a gap is settled nowhere either."""
+
+    def settle(self, application_id: ApplicationId) -> VirtualTime:
+        """Close the account, and leave to GPS what it still owes of the charge."""
+        del self.accounts[application_id]
+        return self._release(application_id)
 
 
 class NominalShare(ServedShare):

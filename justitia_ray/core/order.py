@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from justitia_ray.core.actions import Lag
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.fair_share import FairShare, NominalShare, ServedShare
+from justitia_ray.core.fair_share import FairShare, NominalShare, ServedShare, UnsettledShare
 from justitia_ray.core.lag import LagMeter
 from justitia_ray.core.lazy_heap import Key
 from justitia_ray.core.policies import Delivery, Policy, PolicyContext, find_policy, parse_options
@@ -236,6 +236,8 @@ class Order:
 def _fair_share(options: PolicyOptions) -> FairShare:
     if options.clock == "nominal":
         return NominalShare(options.nominal_iteration_s)
+    if options.clock == "unsettled":
+        return UnsettledShare()
     if options.fairness == "tenant":
         return TenantShare()
     return ServedShare()

@@ -84,7 +84,7 @@ UNIT = Option("unit", "application", one_of("application", "tenant"))
 """What a policy that compares clients takes for one."""
 
 COMMON: tuple[Option, ...] = (
-    Option("clock", "served", one_of("served", "nominal")),
+    Option("clock", "served", one_of("served", "nominal", "unsettled")),
     Option("nominal_iteration_s", 0.03, number(above=0)),
     Option("cost", None, cost_name),
     Option("fairness", "application", one_of("application", "tenant")),
@@ -98,7 +98,8 @@ class PolicyOptions:
     """Parsed options. The accounts and the room are kept for every policy, so all take those."""
 
     clock: str = "served"
-    """What moves V: delivered service, or time at the nominal rate (the paper's)."""
+    """What moves V: delivered service, or time at the nominal rate (the paper's); `unsettled`: the
+    first without settling, for studies."""
     nominal_iteration_s: float = 0.03
     """Seconds of a decode iteration, for the nominal clock: v1, Sec. V measures about 30 ms."""
     cost: str = "kv_token_time"
@@ -169,6 +170,6 @@ def parse(policy: type[Declares], values: Mapping[str, object]) -> PolicyOptions
         raise ConfigError(
             f"policy_options.cost: {accounts_cost!r} has no nominal rate; it needs clock: served"
         )
-    if options.clock == "nominal" and options.fairness == "tenant":
+    if options.clock != "served" and options.fairness == "tenant":
         raise ConfigError("policy_options.fairness: 'tenant' needs clock: served")
     return options

@@ -63,8 +63,8 @@ CLOCK = Experiment(
     source=_NONE,
     about=(
         "The paper’s clock runs at the nominal rate of the machine; justitia’s default moves by "
-        "the service that was delivered, and settles charges (which the nominal clock has not, and "
-        "which cannot be switched off alone: without it the served clock starves)."
+        "the service that was delivered, and settles charges, which the nominal clock does not. "
+        "What settling alone is worth is shown with the prediction errors."
     ),
     arms=_of_options(_CLOCKS),
     measure=nine_class.measure,

@@ -117,7 +117,11 @@ def test_nominal_clock_is_built_from_its_options() -> None:
         ("rpm", {"requests_per_minute": "unlimited"}, "'unlimited' must be a whole .* least 1$"),
         ("fcfs", {"kv_share_cap": 0.4}, "0.4 must be finite and at least 0.5 and at most 1"),
         ("fcfs", {"clok": "served"}, "policy_options: 'clok' is not one of clock"),
-        ("fcfs", {"clock": "wall"}, "policy_options.clock: 'wall' is not one of served, nominal"),
+        (
+            "fcfs",
+            {"clock": "wall"},
+            "policy_options.clock: 'wall' is not one of served, nominal, unsettled",
+        ),
         ("fcfs", {"nominal_iteration_s": "1"}, "nominal_iteration_s: '1' is not a number"),
         ("fcfs", {"nominal_iteration_s": True}, "nominal_iteration_s: True is not a number"),
         ("fcfs", {"nominal_iteration_s": 0}, "nominal_iteration_s: 0 must be finite and above 0"),
