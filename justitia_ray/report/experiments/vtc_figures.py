@@ -41,10 +41,13 @@ class _Figure:
     span_s: float = 600.0
     count: int | None = None
     """Only so many requests."""
+    quick_count: int | None = None
+    """In a quick report, where all of them take too long."""
 
     def tasks(self, scale: Scale, seed: int) -> Mapping[Arm, Task]:
         """Return the arms."""
-        load = requests.load(self.suite, scale, seed, self.count)
+        count = self.quick_count if scale.is_quick and self.quick_count else self.count
+        load = requests.load(self.suite, scale, seed, count)
         return {
             **requests.arms(self.arms, load, seed),
             **requests.recorded(scale, self.files or {}),
@@ -181,6 +184,7 @@ VTC_FIGURES: tuple[Experiment, ...] = (
             ("fcfs", "vtc", "justitia"),
             gaps=True,
             files={"fcfs": "fcfs__poisson_short_long"},
+            quick_count=1_900,
         ),
         "Poisson arrivals, short against long requests",
         "VTC, Fig. 7",
@@ -197,6 +201,7 @@ VTC_FIGURES: tuple[Experiment, ...] = (
             ("fcfs", "vtc", "justitia"),
             gaps=True,
             count=4_275,
+            quick_count=1_425,
         ),
         "Poisson arrivals, long outputs against long prompts",
         "VTC, Fig. 8",
