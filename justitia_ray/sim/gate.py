@@ -3,7 +3,7 @@
 Asking is never wrong, only slow: the core decides by the same rules.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from justitia_ray.core.entities import Inference
 from justitia_ray.core.policies import Policy
@@ -82,6 +82,14 @@ class Gate:
                 )
             )
         ]
+
+    def with_reason(self, servers: Sequence[Server]) -> list[Server]:
+        """Return those that are worth asking, or may be at any boundary from here on."""
+        worth = self.worth_asking(servers)
+        if self._least_behind is None:
+            return worth
+        asking = {server.index for server in worth}
+        return [s for s in servers if s.index in asking or self.watches(s)]
 
     def watches(self, server: Server) -> bool:
         """Return whether a replica may be given something behind the first at any boundary.

@@ -277,15 +277,13 @@ class Simulation:
 
     def _has_reason(self, trying: list[Server]) -> bool:
         """Return whether any of these may be given something, or let something come back."""
-        gate = self._gate
-        return bool(gate.worth_asking(trying)) or any(s.swapped or gate.watches(s) for s in trying)
+        return bool(self._gate.with_reason(trying)) or any(server.swapped for server in trying)
 
     def _schedule(self, changed: set[int], tried: set[int], now: Seconds, *, others: bool) -> None:
         """Set when to look at replicas again: those that changed or tried; all if the queue did."""
         later = math.nextafter(now, math.inf)
-        for server in self._servers if others else ():
-            waits = server.index not in changed and server.index not in tried
-            if waits and (self._gate.is_worth_asking(server) or self._gate.watches(server)):
+        for server in self._gate.with_reason(self._servers) if others else ():
+            if server.index not in changed and server.index not in tried:
                 since = later if self._is_exact else now
                 self._tries.set(server.index, self._gate.next_try(server, since))
         for index in changed:
