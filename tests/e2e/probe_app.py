@@ -28,6 +28,11 @@ class WatchedReplica(Replica):
 
         core.add_request_async = watched
 
+    def engine_pids(self) -> list[int]:
+        """Return the processes that the engine has started: its core."""
+        assert isinstance(self._engine, VllmEngine)
+        return [process.pid for process in self._engine._core_processes if process.pid is not None]
+
     def priorities(self) -> list[int]:
         """Return what was sent since."""
         return self._priorities

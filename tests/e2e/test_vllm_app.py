@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import openai
+import psutil  # type: ignore[import-untyped]
 import pytest
 import pytest_asyncio
 import yaml
@@ -16,7 +17,7 @@ from justitia_ray.core.policies.justitia import rank_preserving_integer
 from tests.eventually import eventually
 from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
 from tests.integration.load import OpenStream, leave
-from tests.integration.service import Service, Serving, engine_processes
+from tests.integration.service import Service, Serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
@@ -132,8 +133,9 @@ async def test_killed_engine_is_an_error_and_unary_calls_run_on_its_successor(
 ) -> None:
     """Left alone, vLLM ends such streams with status 200 and [DONE]."""
     (before,) = await service.pulling()
-    processes = engine_processes()
-    (core,) = [process for process in processes if process.name() == "VLLM::EngineCore"]
+    (pid,) = await service.probe(before, "engine_pids")
+    core = psutil.Process(pid)
+    processes = [core, *core.children(recursive=True)]
     stream = OpenStream(http, _LONG)
     await eventually(stream.has_begun, "the stream has begun")
     core.suspend()  # else a quick machine ends the stream before it is killed
