@@ -15,8 +15,9 @@ from typing import Any
 from justitia_ray import __version__
 from justitia_ray.client import JustitiaClient
 from justitia_ray.client.transport import HttpTransport
-from justitia_ray.errors import JustitiaError
+from justitia_ray.errors import ConfigError, JustitiaError
 from justitia_ray.workloads.comparison import PolicyRun, draw, ratios, summarise, table
+from justitia_ray.workloads.data_directory import data_directory
 from justitia_ray.workloads.demo_load import demo_load
 from justitia_ray.workloads.load_plan import PlannedApplication
 from justitia_ray.workloads.play import Progress, play
@@ -29,8 +30,9 @@ def main() -> int:
     """Run the demo; return 0 if no application failed."""
     options = parse_arguments()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    data_dir = options.data or (Path(d) if (d := os.environ.get("JUSTITIA_DATA")) else None)
-    load = demo_load(options.seed, data_dir, quick=options.quick)
+    load = demo_load(
+        options.seed, data_directory(options.data, required=False), quick=options.quick
+    )
 
     print(
         f"justitia_ray {__version__}: {len(load.applications)} applications in"
@@ -199,4 +201,8 @@ def parse_arguments() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except ConfigError as error:
+        print(f"scripts/demo: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -22,6 +22,7 @@ from justitia_ray.bench.statistics import (
     percentile,
     spread,
 )
+from justitia_ray.text_table import text_table
 
 _MOST_ADDED_TTFT_MS = 5.0
 _LEAST_THROUGHPUT = {"fake": 0.97, "vllm": 0.90}
@@ -118,8 +119,7 @@ def verdicts(engine: str, found: Sequence[Row]) -> list[Verdict]:
 
 def table(found: Sequence[Row]) -> str:
     """Return the rows as text: median over the repeats (least to greatest)."""
-    heads = ("measure", "figure", "with", "without", "compared")
-    lines = [heads]
+    lines = [("measure", "figure", "with", "without", "compared")]
     for row in found:
         digits = 3 if row.comparison == "ratio" else 1
         mark = "x" if row.comparison == "ratio" else " added"
@@ -131,11 +131,7 @@ def table(found: Sequence[Row]) -> str:
             row.compared.format(digits) + mark,
         )
         lines.append(cells)
-    widths = [max(len(line[k]) for line in lines) for k in range(len(heads))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    return text_table(lines)
 
 
 def cpu_table(measured: Measured) -> str:

@@ -3,11 +3,9 @@
 import argparse
 import asyncio
 import json
-import os
 import shlex
 import statistics
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +24,7 @@ from justitia_ray.sim.profile_file import (
     load_profile_file,
     write_profile,
 )
+from justitia_ray.sim.replacing import replacing_text
 from justitia_ray.sim.validation import Comparison, RunValidation, validate
 from justitia_ray.units import Tokens
 
@@ -216,15 +215,9 @@ def _write_json(
         "median_absolute_error": {name: _median_error(validations, name) for name in SHOWN},
         "runs": [validation.row() for validation in validations],
     }
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        scratch.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        scratch.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            scratch.unlink()
+    text = json.dumps(values, indent=2) + "\n"
+    with replacing_text(path) as file:
+        file.write(text)
 
 
 def _print(validations: Sequence[RunValidation]) -> None:

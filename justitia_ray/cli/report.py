@@ -12,6 +12,7 @@ from justitia_ray.report.build import FIRST_SEED, PAGE, build_report
 from justitia_ray.report.experiment import Scale
 from justitia_ray.report.experiments import EXPERIMENTS
 from justitia_ray.report.runner import Progress
+from justitia_ray.workloads.data_directory import data_directory
 
 SEEDS, QUICK_SEEDS = 5, 2
 QUICK_APPLICATIONS = 60
@@ -28,12 +29,9 @@ def add_to(commands: Any) -> None:
         description="Simulate the papers' experiments and this project's own, and write "
         "report.html, results.jsonl and figures/ into a directory.",
     )
-    data = os.environ.get("JUSTITIA_DATA") or None
     parser.add_argument(
         "--data",
         type=Path,
-        required=data is None,
-        default=data,
         metavar="DIR",
         help="recorded runs, inputs and arrivals; by default JUSTITIA_DATA",
     )
@@ -64,9 +62,7 @@ def run(options: argparse.Namespace) -> int:
     """
     seeds = _at_least_one("--seeds", options.seeds)
     workers = _at_least_one("--workers", options.workers) or 1
-    data_dir = Path(options.data)
-    if not data_dir.is_dir():
-        raise ConfigError(f"--data {data_dir}: must be a directory")
+    data_dir = data_directory(options.data, required=True)
     experiments = EXPERIMENTS
     if options.only:
         known = {experiment.name: experiment for experiment in EXPERIMENTS}

@@ -27,6 +27,7 @@ from justitia_ray.sim.simulation import simulate
 from justitia_ray.sim.summary import Summary
 from justitia_ray.sim.workload import check_sizes
 from justitia_ray.sim.workload_file import read_workload
+from justitia_ray.text_table import text_table
 from justitia_ray.units import Seconds
 
 _EXACT_UP_TO = 4
@@ -259,11 +260,4 @@ def _table(summary: dict[str, Summary]) -> str:
             for name, (_, form) in _COLUMNS.items()
         ]
         rows.append([policy, *cells])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        for row in rows
-    )
+    return text_table(rows, numbers_from=1)

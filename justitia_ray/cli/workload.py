@@ -1,7 +1,6 @@
 """`justitia workload`: a workload file, from a suite or from a user's own trace."""
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from justitia_ray.sim.suites.arrivals import ARRIVALS
 from justitia_ray.sim.trace_import import import_trace
 from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.sim.workload_file import write_workload
+from justitia_ray.workloads.data_directory import data_directory
 
 
 def add_to(commands: Any) -> None:
@@ -103,10 +103,7 @@ def _data_dir(options: argparse.Namespace) -> Path | None:
         if options.data is not None:
             raise ConfigError("--data goes with --suite, not with --from")
         return None
-    named = options.data or (Path(text) if (text := os.environ.get("JUSTITIA_DATA")) else None)
-    if named is not None and not named.is_dir():
-        raise ConfigError(f"--data (or JUSTITIA_DATA) must be a directory, got {str(named)!r}")
-    return named
+    return data_directory(options.data, required=False)
 
 
 def _about(applications: Sequence[WorkloadApplication]) -> str:

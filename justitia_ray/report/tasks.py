@@ -1,18 +1,16 @@
 """What an arm does: a simulated run, a recorded run of hardware, or a timing of the core."""
 
-import csv
-import gzip
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from justitia_ray.errors import ConfigError
 from justitia_ray.report.loads import Load
-from justitia_ray.report.service import Served, served_requests
+from justitia_ray.sim.calibration.measured import TimedRequest, read_run
+from justitia_ray.sim.client_service import served_requests
 from justitia_ray.sim.engine_profile import EngineProfile
-from justitia_ray.sim.results import ApplicationResult, InferenceResult, RunResult
+from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
 from justitia_ray.sim.workload import WorkloadApplication
@@ -83,24 +81,13 @@ class Recording:
     path: Path
     name: str
 
-    def run(self) -> RunResult:
-        """Read it.
+    def run(self) -> Sequence[TimedRequest]:
+        """Read the requests that were served.
 
         Raises:
             ConfigError: If the file cannot be read.
         """
-        try:
-            with gzip.open(self.path, "rt", encoding="utf-8") as file:
-                rows = list(csv.DictReader(file))
-            result = RunResult()
-            for number, row in enumerate(rows):
-                if row["latency_s"]:
-                    _add_recorded(result, f"{number}", row)
-        except (OSError, EOFError, KeyError, ValueError) as error:
-            raise ConfigError(
-                f"{self.path}: must be a gzipped CSV file as of data/vtc_runs: {error!r}"
-            ) from error
-        return result
+        return read_run(self.path).requests
 
     def configuration(self) -> Mapping[str, Any]:
         """Return the name of the file."""
@@ -109,18 +96,18 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class ServedRequests:
-    """What was served of the requests of a run: all that the VTC paper's measures need of it.
+    """What was served of a simulated run: all that the VTC paper's measures need of it.
 
     The whole of a run of thousands of requests is megabytes, and a report has hundreds of them.
     """
 
-    of: Simulation | Recording
+    of: Simulation
 
-    def run(self) -> list[Served]:
-        """Simulate or read.
+    def run(self) -> Sequence[TimedRequest]:
+        """Simulate.
 
         Raises:
-            ConfigError: As the run does.
+            ConfigError: As the simulation does.
         """
         return served_requests(self.of.run())
 
@@ -133,36 +120,3 @@ class ServedRequests:
 def _build(load: Load) -> list[WorkloadApplication]:
     """Runs of one load follow each other: most find it built."""
     return load.build()
-
-
-def _add_recorded(result: RunResult, name: str, row: Mapping[str, str]) -> None:
-    arrived_at_s = float(row["arrival_s"])
-    finished_at_s = arrived_at_s + float(row["latency_s"])
-    result.applications.append(
-        ApplicationResult(
-            application_id=name,
-            application_class="request",
-            tenant=row["client"],
-            arrived_at_s=arrived_at_s,
-            finished_at_s=finished_at_s,
-            jct_s=finished_at_s - arrived_at_s,
-            kv_token_time=0,
-            predicted_kv_token_time=0,
-            virtual_finish_time=None,
-            gps_finished_at_s=None,
-            outcome="finished",
-        )
-    )
-    result.inferences.append(
-        InferenceResult(
-            application_id=name,
-            inference_id="0",
-            replica=0,
-            submitted_at_s=arrived_at_s,
-            dispatched_at_s=None,
-            first_token_at_s=arrived_at_s + float(row["first_token_latency_s"]),
-            finished_at_s=finished_at_s,
-            prompt_tokens=int(row["prompt_tokens"]),
-            output_tokens=int(row["output_tokens"]),
-        )
-    )

@@ -8,7 +8,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from justitia_ray.config import AppConfig, SchedulingConfig, parse_scheduling_config
@@ -29,6 +28,7 @@ from justitia_ray.protocol.messages import (
 )
 from justitia_ray.serve.kv_meter import KvMeter
 from justitia_ray.serve.line import Line
+from justitia_ray.serve.scheduler_views import application_view, core_view
 from justitia_ray.serve.state_keeper import StateKeeper
 from justitia_ray.serve.steady_clock import SteadyClock
 from justitia_ray.store.scheduler_store import SchedulerStore, StaleEpoch
@@ -166,26 +166,7 @@ class SchedulerService:
     async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return what is known of a live application, or None."""
         await self._office()
-        application = self._core.state.applications.get(application_id)
-        if application is None:
-            return None
-        account = self._core.order.fair_share.accounts[application_id]
-        lag = self._core.lag(application_id)
-        return {
-            "application_id": application_id,
-            "application_class": application.application_class,
-            "tenant": application.tenant,
-            "weight": application.weight,
-            "state": application.state.value,
-            "predicted_kv_token_time": application.predicted_kv_token_time,
-            "kv_token_time": account.attained,
-            "virtual_finish_time": self._core.tag(application_id),
-            "age_s": self._now() - application.arrived_at,
-            "waiting": len(application.waiting),
-            "running": len(application.in_flight),
-            "ended": application.inferences,
-            "gps_lag": None if lag is None else asdict(lag),
-        }
+        return application_view(self._core, application_id, self._now())
 
     async def submit_many(
         self,
@@ -298,32 +279,13 @@ class SchedulerService:
 
     async def status(self) -> dict[str, Any]:
         """Return the state of affairs: never blocks, also before this scheduler is in office."""
-        state = self._core.state
         return {
             "ready": self._in_office.is_set(),
             "degraded": self._keeper.trouble,
             "epoch": self._epoch,
             "saves": self._keeper.saves,
-            "policy": self._core.order.policy_name,
             "settings": self._settings.model_dump(),
-            "virtual_time": self._core.order.fair_share.clock.virtual_time,
-            "applications": len(state.applications),
-            "waiting": sum(len(a.waiting) for a in state.applications.values()),
-            "in_flight": len(state.leases),
-            "backlog_kv_tokens": self._backlog_kv_tokens(),
-            "grants": state.grants,
-            "late_reports": state.late_reports,
-            "recovering": self._core.recovery.holding,
-            "ingresses": len(state.ingresses),
-            "replicas": {
-                replica_id: {
-                    "kv_tokens": replica.capacity.kv_tokens,
-                    "leases": len(replica.leases),
-                    "draining": replica.draining,
-                    "silent_s": round(self._now() - replica.heard_at, 3),
-                }
-                for replica_id, replica in state.replicas.items()
-            },
+            **core_view(self._core, self._now(), self._backlog_kv_tokens()),
             "kv": self._kv_meter.totals(),
         }
 

@@ -13,9 +13,7 @@ has that KV memory. No shipped profile has one, for none was measured; a user wh
 numbers writes them. `fitted` says what a calibrated profile was fitted on.
 """
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
+from justitia_ray.sim.replacing import replacing_text
 from justitia_ray.units import Tokens
 
 _MAX_FILE_BYTES = 1024**2
@@ -183,15 +182,8 @@ def write_profile(path: Path, content: ProfileFile, head: Sequence[str] = ()) ->
     text = "".join(f"# {line}\n" for line in head) + yaml.safe_dump(
         ordered, sort_keys=False, default_flow_style=None, width=100
     )
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        scratch.write_text(text, encoding="utf-8")
-        scratch.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            scratch.unlink()
+    with replacing_text(path) as file:
+        file.write(text)
 
 
 def _read(place: str) -> str:

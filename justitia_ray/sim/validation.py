@@ -13,7 +13,12 @@ import numpy as np
 from justitia_ray.core.policies import find_policy
 from justitia_ray.core.policies.options import UNIT
 from justitia_ray.sim.calibration.measured import MeasuredRun, TimedRequest, as_workload
-from justitia_ray.sim.calibration.service import service_over_time
+from justitia_ray.sim.client_service import (
+    TABLE_WARM_UP_S,
+    ClientService,
+    table_instants,
+    tokens_per_s,
+)
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
@@ -128,8 +133,10 @@ def compare(run: MeasuredRun, simulated: Sequence[TimedRequest]) -> RunValidatio
     pair = (run.requests, simulated)
     first_token = [np.array([r.first_token_latency_s for r in side]) for side in pair]
     latency = [np.array([r.finished_at_s - r.arrived_at_s for r in side]) for side in pair]
-    service = [service_over_time(side) for side in pair]
-    received = [s.received for s in service]
+    service = [ClientService(side) for side in pair]
+    at = table_instants(max(r.arrived_at_s for r in run.requests))
+    received = [s.rates(at) for s in service]
+    differences = [s.differences(at) for s in service]
     deviation, total = float(np.abs(received[1] - received[0]).sum()), float(received[0].sum())
     return RunValidation(
         run=run.name,
@@ -139,22 +146,15 @@ def compare(run: MeasuredRun, simulated: Sequence[TimedRequest]) -> RunValidatio
         mean_first_token_latency_s=_compare(t.mean() for t in first_token),
         p90_first_token_latency_s=_compare(np.percentile(t, 90) for t in first_token),
         mean_latency_s=_compare(t.mean() for t in latency),
-        max_service_difference=_compare(s.differences().max() for s in service),
-        mean_service_difference=_compare(s.differences().mean() for s in service),
-        max_accumulated_difference=_compare(s.accumulated_differences().max() for s in service),
+        max_service_difference=_compare(d.max() for d in differences),
+        mean_service_difference=_compare(d.mean() for d in differences),
+        max_accumulated_difference=_compare(s.gaps(at, TABLE_WARM_UP_S).max() for s in service),
         service_error=deviation / total if total else 0.0,
         client_service_per_s={
-            client: _compare(s.received[index].mean() for s in service)
+            client: _compare(r[index].mean() for r in received)
             for index, client in enumerate(service[0].clients)
         },
     )
-
-
-def tokens_per_s(requests: Sequence[TimedRequest]) -> float:
-    """Return prompt and output tokens a second, from the first arrival to the last end."""
-    tokens = sum(r.prompt_tokens + r.output_tokens for r in requests)
-    first = min(r.arrived_at_s for r in requests)
-    return tokens / (max(r.finished_at_s for r in requests) - first)
 
 
 def _compare(values: Iterable[float]) -> Comparison:

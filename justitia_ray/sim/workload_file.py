@@ -8,16 +8,13 @@ on one line. `tenant`, `weight`, `input` and `delay_s` may be missing. Applicati
 order: results keep that of the file, and the simulator goes by `arrived_at_s`, then by line.
 """
 
-import gzip
-import io
 import json
-import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from justitia_ray.errors import ConfigError
+from justitia_ray.sim.replacing import replacing_text
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.workloads.json_lines import Record, read_records
 
@@ -61,7 +58,7 @@ def write_workload(path: Path, applications: Iterable[WorkloadApplication]) -> N
     Raises:
         ConfigError: If the file cannot be written.
     """
-    with _replacing(path) as file:
+    with replacing_text(path, packed=path.suffix == ".gz") as file:
         for application in applications:
             file.write(json.dumps(_fields(application)))
             file.write("\n")
@@ -151,20 +148,3 @@ def _fields(application: WorkloadApplication) -> dict[str, Any]:
             for inference in application.inferences
         ],
     }
-
-
-@contextmanager
-def _replacing(path: Path) -> Iterator[io.TextIOBase]:
-    """Open a scratch file beside `path` that takes its place at the end, if nothing goes wrong."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with scratch.open("wb") as raw:
-            packed = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if path.suffix == ".gz" else raw
-            with io.TextIOWrapper(packed, encoding="utf-8", newline="\n") as file:
-                yield file
-        scratch.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error}") from error
-    finally:
-        with suppress(OSError):
-            scratch.unlink()

@@ -77,7 +77,7 @@ class Ledger:
 
 
 class ServedRules:
-    """Rules 1 to 6 of the served clock, as DESIGN states them, over a `FluidServer`."""
+    """Rules 1 to 7 of the served clock, as DESIGN and `fair_share` state them, over GPS."""
 
     def __init__(self) -> None:
         self.gps = FluidServer()
@@ -115,6 +115,14 @@ class ServedRules:
         if ledger.away:
             ledger.away = False
             self.gps.ask(name, ledger.charged - ledger.attained)
+
+    def expect(self, name: str, remaining: Fraction) -> None:
+        """Rule 7."""
+        ledger = self.ledgers[name]
+        more = max(Fraction(0), ledger.attained + remaining - ledger.charged)
+        ledger.charged += more
+        if not ledger.away:
+            self.gps.ask(name, more)
 
     def end(self, name: str) -> None:
         """Rule 3; the fluid server still serves what it owes."""

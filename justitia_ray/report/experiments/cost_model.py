@@ -22,15 +22,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
 
 
 def _charts(scale: Scale, found: Found) -> list[Chart]:
-    groups = list(_GROUPS)
-    return [
-        nine_class.bars(
-            scale, found, "cost-model-mean", "Mean completion time", groups, _ARMS, nine_class.MEAN
-        ),
-        nine_class.bars(
-            scale, found, "cost-model-p90", "90th percentile", groups, _ARMS, nine_class.P90
-        ),
-    ]
+    return nine_class.mean_and_p90(scale, found, "cost-model", list(_GROUPS), _ARMS)
 
 
 COST_MODEL = Experiment(

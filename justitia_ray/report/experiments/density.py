@@ -37,14 +37,7 @@ def _measure(scale: Scale, outcomes: Outcomes) -> Measures:
 
 def _charts(scale: Scale, found: Found) -> list[Chart]:
     groups = [f"{density}x" for density in DENSITIES]
-    return [
-        nine_class.bars(
-            scale, found, "density-mean", "Mean completion time", groups, POLICIES, nine_class.MEAN
-        ),
-        nine_class.bars(
-            scale, found, "density-p90", "90th percentile", groups, POLICIES, nine_class.P90
-        ),
-    ]
+    return nine_class.mean_and_p90(scale, found, "density", groups, POLICIES)
 
 
 DENSITY = Experiment(

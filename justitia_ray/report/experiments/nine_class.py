@@ -90,6 +90,16 @@ def bars(
     return replace(curves, kind="bars", categories=tuple(groups))
 
 
+def mean_and_p90(
+    scale: Scale, found: Found, name: str, groups: Sequence[str], arms: Sequence[str]
+) -> list[Chart]:
+    """Return two charts of completion times, `NAME-mean` and `NAME-p90`, as `bars` draws them."""
+    return [
+        bars(scale, found, f"{name}-mean", "Mean completion time", groups, arms, MEAN),
+        bars(scale, found, f"{name}-p90", "90th percentile", groups, arms, P90),
+    ]
+
+
 def scan(
     scale: Scale,
     found: Found,

@@ -3,18 +3,28 @@
 A request is an application of one inference, a client its tenant; policies compare tenants.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from statistics import fmean
 
+import numpy as np
+
 from justitia_ray.cost import weighted_tokens
-from justitia_ray.report import service
 from justitia_ray.report.chart import Chart, Series
 from justitia_ray.report.experiment import Arm, Found, Measures, Metric, Outcomes, Scale, Task
 from justitia_ray.report.loads import LimitedLoad, Load, SuiteLoad
-from justitia_ray.report.service import Served
 from justitia_ray.report.tasks import Recording, ServedRequests, Simulation
+from justitia_ray.sim.calibration.measured import TimedRequest
+from justitia_ray.sim.client_service import (
+    TABLE_SPAN_S,
+    ClientService,
+    Floats,
+    ServiceFunction,
+    table_instants,
+    tokens_per_s,
+)
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.profile_file import load_profile
 from justitia_ray.units import Seconds
@@ -112,13 +122,13 @@ def recorded(scale: Scale, files: Mapping[str, str]) -> dict[Arm, Task]:
     """Return the recorded runs; files of `vtc_runs` by the names of arms."""
     directory = scale.data_dir / "vtc_runs"
     return {
-        Arm(RECORDED, name): ServedRequests(Recording(directory / f"{file}.csv.gz", file))
+        Arm(RECORDED, name): Recording(directory / f"{file}.csv.gz", file)
         for name, file in files.items()
     }
 
 
 def measure_with(
-    cost: service.ServiceFunction = weighted_tokens,
+    cost: ServiceFunction = weighted_tokens,
 ) -> Callable[[Scale, Outcomes], Measures]:
     """Return a measure of every arm: the tables' columns, the largest gap, latencies."""
 
@@ -133,19 +143,20 @@ def _a10g() -> EngineProfile:
     return load_profile(PROFILE)
 
 
-def _measured(served: Sequence[Served], cost: service.ServiceFunction) -> dict[str, float | None]:
-    at = service.table_instants()
-    difference = service.service_difference(served, at, cost)
+def _measured(served: Sequence[TimedRequest], cost: ServiceFunction) -> dict[str, float | None]:
+    at = table_instants()
+    service = ClientService(served, cost)
+    differences = service.differences(at)
     measured: dict[str, float | None] = {
-        "most_difference": difference.most,
-        "mean_difference": difference.mean,
-        "difference_variance": difference.variance,
-        "tokens_per_s": service.throughput(served),
-        "largest_gap": max(service.accumulated_gap(served, at, at[0])),
-        "mean_latency_s": fmean(r.first_token_at_s - r.submitted_at_s for r in served),
+        "most_difference": float(differences.max()),
+        "mean_difference": float(differences.mean()),
+        "difference_variance": float(differences.var()),
+        "tokens_per_s": tokens_per_s(served),
+        "largest_gap": float(ClientService(served).gaps(at, at[0]).max()),
+        "mean_latency_s": fmean(r.first_token_latency_s for r in served),
     }
-    for number, client in enumerate(service.clients(served), 1):
-        own = [r.first_token_at_s - r.submitted_at_s for r in served if r.client == client]
+    for number, client in enumerate(service.clients, 1):
+        own = [r.first_token_latency_s for r in served if r.client == client]
         measured[f"client{number}_latency_s"] = fmean(own)
     return measured
 
@@ -154,16 +165,13 @@ def gap_chart(
     name: str, title: str, found: Found, names: Sequence[str], from_s: Seconds = 0.0
 ) -> Chart:
     """Return the gap in accumulated service between clients over time, mean over the seeds."""
-    span_s = service.TABLE_SPAN_S - from_s
-    at = [from_s + t for t in service.instants(span_s, _CHART_STEPS)]
+    at = from_s + _chart_instants(TABLE_SPAN_S - from_s)
     series = []
     for arm in names:
         rows = [
-            service.accumulated_gap(outcomes[Arm(SIMULATED, arm)], at, from_s)
-            for _, outcomes in found
+            ClientService(outcomes[Arm(SIMULATED, arm)]).gaps(at, from_s) for _, outcomes in found
         ]
-        means = [fmean(column) for column in zip(*rows, strict=True)]
-        series.append(Series(arm, list(zip(at, means, strict=True))))
+        series.append(_series(arm, at, np.mean(rows, axis=0)))
     return Chart(name, title, "time (s)", "gap in accumulated service", series)
 
 
@@ -171,21 +179,28 @@ def rates_chart(
     name: str, title: str, found: Found, arm: str, span_s: Seconds, group: str = SIMULATED
 ) -> Chart:
     """Return every client's received service over time, on the first seed."""
-    served: list[Served] = found[0][1][Arm(group, arm)]
-    at = service.instants(span_s, _CHART_STEPS)
-    series = [
-        Series(client, list(zip(at, row, strict=True)))
-        for client, row in service.service_rates(served, at).items()
-    ]
+    service = ClientService(found[0][1][Arm(group, arm)])
+    at = _chart_instants(span_s)
+    rows = zip(service.clients, service.rates(at), strict=True)
+    series = [_series(client, at, row) for client, row in rows]
     return Chart(name, title, "time (s)", "service/s", series)
 
 
 def latency_chart(name: str, title: str, found: Found, arm: str, span_s: Seconds) -> Chart:
     """Return every client's first-token latency over time, on the first seed."""
-    served: list[Served] = found[0][1][Arm(SIMULATED, arm)]
-    at = service.instants(span_s, _CHART_STEPS)
-    series = [
-        Series(client, [(t, s) for t, s in zip(at, row, strict=True) if s is not None])
-        for client, row in service.response_times(served, at).items()
-    ]
+    service = ClientService(found[0][1][Arm(SIMULATED, arm)])
+    at = _chart_instants(span_s)
+    rows = zip(service.clients, service.response_times(at), strict=True)
+    series = [_series(client, at, row) for client, row in rows]
     return Chart(name, title, "time (s)", "first-token latency (s)", series)
+
+
+def _chart_instants(span_s: Seconds) -> Floats:
+    """Return evenly spaced instants, the last of them at the end of the span."""
+    return span_s * np.arange(1, _CHART_STEPS + 1) / _CHART_STEPS
+
+
+def _series(label: str, at: Floats, values: Floats) -> Series:
+    """Return a curve without the points that have no value."""
+    points = zip(at.tolist(), values.tolist(), strict=True)
+    return Series(label, [(t, value) for t, value in points if not math.isnan(value)])

@@ -51,50 +51,49 @@ def _ratios(name: str, variants: Mapping[str, object]) -> Callable[[Scale, Found
     return charts
 
 
-_CLOCKS: dict[str, _Options] = {"nominal clock": (("clock", "nominal"),)}
-_CAPS: dict[str, _Options] = {f"cap {cap}": (("kv_share_cap", cap),) for cap in (0.5, 0.65, 0.8)}
-_BACKFILLS: dict[str, _Options] = {
-    f"backfill {passes}": (("backfill", passes),) for passes in (1, 8, "unlimited")
-}
+def _experiment(name: str, title: str, about: str, variants: Mapping[str, _Options]) -> Experiment:
+    """Return the experiment that sets variants of justitia beside justitia and vtc.
 
-CLOCK = Experiment(
-    name="clock",
-    title="Served against nominal clock",
-    source=_NONE,
-    about=(
-        "The paper’s clock runs at the nominal rate of the machine; justitia’s default moves by "
-        "the service that was delivered, and settles charges, which the nominal clock does not. "
-        "What settling alone is worth is shown with the prediction errors."
-    ),
-    arms=_of_options(_CLOCKS),
-    measure=nine_class.measure,
-    metrics=_METRICS,
-    comparisons=_COMPARISONS,
-    charts=_ratios("clock", _CLOCKS),
+    Args:
+        name: Of the experiment.
+        title: Its heading.
+        about: What is run and how to read it.
+        variants: Options of justitia by the name of the arm.
+    """
+    return Experiment(
+        name=name,
+        title=title,
+        source=_NONE,
+        about=about,
+        arms=_of_options(variants),
+        measure=nine_class.measure,
+        metrics=_METRICS,
+        comparisons=_COMPARISONS,
+        charts=_ratios(name, variants),
+    )
+
+
+CLOCK = _experiment(
+    "clock",
+    "Served against nominal clock",
+    "The paper’s clock runs at the nominal rate of the machine; justitia’s default moves by "
+    "the service that was delivered, and settles charges, which the nominal clock does not. "
+    "What settling alone is worth is shown with the prediction errors.",
+    {"nominal clock": (("clock", "nominal"),)},
 )
 
-SHARE_CAP = Experiment(
-    name="share-cap",
-    title="A cap on one application’s share of the KV memory",
-    source=_NONE,
-    about="While others wait, one application may hold at most this share of a replica’s memory.",
-    arms=_of_options(_CAPS),
-    measure=nine_class.measure,
-    metrics=_METRICS,
-    comparisons=_COMPARISONS,
-    charts=_ratios("share-cap", _CAPS),
+SHARE_CAP = _experiment(
+    "share-cap",
+    "A cap on one application’s share of the KV memory",
+    "While others wait, one application may hold at most this share of a replica’s memory.",
+    {f"cap {cap}": (("kv_share_cap", cap),) for cap in (0.5, 0.65, 0.8)},
 )
 
-BACKFILL = Experiment(
-    name="backfill",
-    title="Backfill",
-    source=_NONE,
-    about="How often the first in line may be passed by what fits while it does not.",
-    arms=_of_options(_BACKFILLS),
-    measure=nine_class.measure,
-    metrics=_METRICS,
-    comparisons=_COMPARISONS,
-    charts=_ratios("backfill", _BACKFILLS),
+BACKFILL = _experiment(
+    "backfill",
+    "Backfill",
+    "How often the first in line may be passed by what fits while it does not.",
+    {f"backfill {passes}": (("backfill", passes),) for passes in (1, 8, "unlimited")},
 )
 
 

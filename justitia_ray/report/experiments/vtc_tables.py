@@ -1,8 +1,7 @@
 """The tables of the VTC paper (2 to 6), with Fig. 19, and its Fig. 15 and 16."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
-from justitia_ray.report import service
 from justitia_ray.report.chart import Chart
 from justitia_ray.report.experiment import (
     Arm,
@@ -16,10 +15,15 @@ from justitia_ray.report.experiment import (
     Task,
 )
 from justitia_ray.report.experiments import requests
+from justitia_ray.sim.client_service import (
+    TABLE_SPAN_S,
+    TABLE_WARM_UP_S,
+    ClientService,
+    profiled_service,
+)
 
 _REAL_ARMS = ("fcfs", "lcf", "vtc", "vtc-predict", "vtc-oracle", "justitia")
 _LIMITS = (5, 20, 30)
-_REAL_FILES = {"fcfs": "fcfs__real", "vtc": "vtc__real"}
 _PREDICTORS = ("vtc", "vtc-noisy", "vtc-oracle")
 _EIGHT_CLIENTS_COUNT = 1_584
 """Six minutes of arrivals, as the published run had; all clients stay backlogged for ten."""
@@ -35,63 +39,45 @@ _DEFINITION = (
 )
 
 
-def _real(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    load = requests.load("lmsys", scale, seed)
-    return {
-        **requests.arms(_REAL_ARMS, load, seed),
-        **requests.limited(_LIMITS, load),
-        **requests.recorded(scale, _REAL_FILES),
-    }
+def _arms(
+    suite: str,
+    names: Sequence[str],
+    files: Mapping[str, str],
+    *,
+    limits: Sequence[int] = (),
+    cost: str | None = None,
+    count: int | None = None,
+) -> Callable[[Scale, int], Mapping[Arm, Task]]:
+    """Return the arms of one suite.
+
+    Args:
+        suite: Its name.
+        names: Of the policies.
+        files: Recorded runs by arm.
+        limits: Requests a minute of the arms `rpm N`.
+        cost: By which the policies charge; by default theirs.
+        count: Only so many requests.
+    """
+
+    def arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+        load = requests.load(suite, scale, seed, count)
+        return {
+            **requests.arms(names, load, seed, cost=cost),
+            **requests.limited(limits, load),
+            **requests.recorded(scale, files),
+        }
+
+    return arms
 
 
-def _real_profiled(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    load = requests.load("lmsys", scale, seed)
-    return {
-        **requests.arms(_REAL_ARMS, load, seed, cost="profiled"),
-        **requests.limited(_LIMITS, load),
-        **requests.recorded(scale, {"fcfs": "fcfs__real"}),
-    }
+def _gaps_of(name: str, clients: str) -> Callable[[Scale, Found], list[Chart]]:
+    """Return what draws the gaps of the predictors over time (Fig. 19)."""
+    title = f"Largest gap in service since the warm-up of 30 s, {clients} clients"
 
+    def charts(_: Scale, found: Found) -> list[Chart]:
+        return [requests.gap_chart(name, title, found, _PREDICTORS, TABLE_WARM_UP_S)]
 
-def _overload_profiled(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    load = requests.load("two-clients-overload", scale, seed)
-    return {
-        **requests.arms(("fcfs", "vtc", "vtc-oracle"), load, seed, cost="profiled"),
-        **requests.recorded(scale, {"fcfs": "fcfs__overload"}),
-    }
-
-
-def _two_clients(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    load = requests.load("two-clients-overload", scale, seed)
-    return {
-        **requests.arms(_PREDICTORS, load, seed),
-        **requests.recorded(scale, {"vtc": "vtc__overload"}),
-    }
-
-
-def _eight_clients(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    return requests.arms(
-        _PREDICTORS,
-        requests.load("eight-clients-overload", scale, seed, _EIGHT_CLIENTS_COUNT),
-        seed,
-    )
-
-
-def _gaps_of(name: str, clients: str) -> "_Charts":
-    return _Charts(name, f"Largest gap in service since the warm-up of 30 s, {clients} clients")
-
-
-class _Charts:
-    """Draws the gaps of the predictors over time (Fig. 19)."""
-
-    def __init__(self, name: str, title: str) -> None:
-        self._name = name
-        self._title = title
-
-    def __call__(self, scale: Scale, found: Found) -> list[Chart]:
-        return [
-            requests.gap_chart(self._name, self._title, found, _PREDICTORS, service.TABLE_WARM_UP_S)
-        ]
+    return charts
 
 
 _MEMORIES: dict[str, tuple[str, int, int]] = {
@@ -141,21 +127,15 @@ def _weights(scale: Scale, seed: int) -> Mapping[Arm, Task]:
 def _measure_shares(scale: Scale, outcomes: Outcomes) -> Measures:
     measured: dict[Arm, Mapping[str, float | None]] = {}
     for arm, served in outcomes.items():
-        end = [service.TABLE_SPAN_S]
-        totals = [
-            row[0]
-            for row in service.accumulated_service(
-                served, end, from_s=service.TABLE_WARM_UP_S
-            ).values()
-        ]
-        shares = [total / sum(totals) for total in totals]
+        totals = ClientService(served).accumulated([TABLE_SPAN_S], TABLE_WARM_UP_S)[:, 0]
+        shares = (totals / totals.sum()).tolist()
         measured[arm] = {f"share{n}": share for n, share in enumerate(shares, 1)}
     return measured
 
 
 def _weight_charts(scale: Scale, found: Found) -> list[Chart]:
     title = "Received service of clients of weights 1, 2, 3 and 4 under vtc, first seed"
-    return [requests.rates_chart("vtc-weights", title, found, "vtc", service.TABLE_SPAN_S)]
+    return [requests.rates_chart("vtc-weights", title, found, "vtc", TABLE_SPAN_S)]
 
 
 VTC_TABLES: tuple[Experiment, ...] = (
@@ -168,7 +148,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
             "refuses what exceeds N requests a minute of a client, as in the paper, and serves the "
             "rest by fcfs; this project’s policy rpm lets it wait instead."
         ),
-        arms=_real,
+        arms=_arms("lmsys", _REAL_ARMS, {"fcfs": "fcfs__real", "vtc": "vtc__real"}, limits=_LIMITS),
         measure=requests.measure_with(),
         metrics=(*requests.TABLE, requests.LATENCY),
         comparisons=_AGAINST_VTC,
@@ -179,8 +159,8 @@ VTC_TABLES: tuple[Experiment, ...] = (
         title="The real trace under the profiled cost",
         source="VTC, Table 3",
         about="The same, with service by the profiled cost function of App. B.2, in tenths of it.",
-        arms=_real_profiled,
-        measure=requests.measure_with(service.profiled_service),
+        arms=_arms("lmsys", _REAL_ARMS, {"fcfs": "fcfs__real"}, limits=_LIMITS, cost="profiled"),
+        measure=requests.measure_with(profiled_service),
         metrics=requests.TABLE,
         comparisons=_AGAINST_VTC,
         is_drawn=False,
@@ -190,8 +170,13 @@ VTC_TABLES: tuple[Experiment, ...] = (
         title="Two overloaded clients under the profiled cost",
         source="VTC, Table 4",
         about="The load of VTC’s Fig. 3, with service by the profiled cost function.",
-        arms=_overload_profiled,
-        measure=requests.measure_with(service.profiled_service),
+        arms=_arms(
+            "two-clients-overload",
+            ("fcfs", "vtc", "vtc-oracle"),
+            {"fcfs": "fcfs__overload"},
+            cost="profiled",
+        ),
+        measure=requests.measure_with(profiled_service),
         metrics=requests.TABLE,
         comparisons=_AGAINST_VTC,
         quick_seeds=1,
@@ -201,7 +186,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
         title="VTC with length prediction, two clients",
         source="VTC, Table 5 and Fig. 19a",
         about="vtc-noisy predicts within 50 % of the length, vtc-oracle knows it.",
-        arms=_two_clients,
+        arms=_arms("two-clients-overload", _PREDICTORS, {"vtc": "vtc__overload"}),
         measure=requests.measure_with(),
         metrics=requests.TABLE,
         comparisons=_AGAINST_VTC,
@@ -213,7 +198,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
         title="VTC with length prediction, eight clients",
         source="VTC, Table 6 and Fig. 19b",
         about="Three clients at 24 and five at 36 requests a minute; all exceed their share.",
-        arms=_eight_clients,
+        arms=_arms("eight-clients-overload", _PREDICTORS, {}, count=_EIGHT_CLIENTS_COUNT),
         measure=requests.measure_with(),
         metrics=requests.TABLE,
         comparisons=_AGAINST_VTC,

@@ -3,6 +3,5 @@
 measured.py     requests with the times they took, and their CSV
 regression.py   what an iteration costs, from how long requests decoded beside each other
 fit.py          a profile: the regression, then the simulator's pace set to the measured one
-service.py      what clients received over time: VTC's measures
 live.py         requests that show what an iteration costs, timed on a live service
 """

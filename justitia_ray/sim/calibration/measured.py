@@ -7,14 +7,13 @@ request that was aborted has no latency.
 
 import csv
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from justitia_ray.core.policies import POLICIES
 from justitia_ray.errors import ConfigError
+from justitia_ray.sim.replacing import replacing_text
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import Seconds, Tokens
 from justitia_ray.workloads.json_lines import numbered_lines
@@ -92,22 +91,14 @@ def write_run(path: Path, requests: Iterable[TimedRequest]) -> None:
     Raises:
         ConfigError: If the file cannot be written.
     """
-    scratch = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with scratch.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(COLUMNS)
-            for r in requests:
-                latency = r.finished_at_s - r.arrived_at_s
-                times = (f"{r.first_token_latency_s:.6f}", f"{latency:.6f}")
-                arrived = f"{r.arrived_at_s:.6f}"
-                writer.writerow([r.client, arrived, r.prompt_tokens, r.output_tokens, *times])
-        scratch.replace(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
-    finally:
-        with suppress(OSError):
-            scratch.unlink()
+    with replacing_text(path, packed=path.suffix == ".gz") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for r in requests:
+            latency = r.finished_at_s - r.arrived_at_s
+            times = (f"{r.first_token_latency_s:.6f}", f"{latency:.6f}")
+            arrived = f"{r.arrived_at_s:.6f}"
+            writer.writerow([r.client, arrived, r.prompt_tokens, r.output_tokens, *times])
 
 
 def as_workload(

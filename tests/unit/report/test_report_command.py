@@ -61,7 +61,7 @@ def test_seeds_are_counted_from_the_first_reported_one(tmp_path: Path) -> None:
         (["--seeds", "0"], "--seeds must be a whole number of at least 1, got 0"),
         (["--workers", "-1"], "--workers must be a whole number of at least 1, got -1"),
         (["--only", "none"], "--only none: must be one of small, broken"),
-        (["--data", "/nowhere"], "--data /nowhere: must be a directory"),
+        (["--data", "/nowhere"], "--data must be a directory, got '/nowhere'"),
     ],
 )
 def test_mistakes_are_one_sentence(
@@ -74,3 +74,16 @@ def test_mistakes_are_one_sentence(
     assert 2 == _run(tmp_path, *arguments)
     assert f"justitia report: {sentence}\n" == capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_data_are_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report of made-up runs would be taken for one of recorded ones."""
+    monkeypatch.delenv("JUSTITIA_DATA", raising=False)
+
+    assert 2 == command.main(["report", "--out", str(tmp_path / "out")])
+    assert (
+        "justitia report: --data must name the data directory, or JUSTITIA_DATA; neither is set\n"
+        == capsys.readouterr().err
+    )

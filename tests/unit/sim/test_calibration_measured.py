@@ -97,14 +97,15 @@ def test_other_header_and_empty_file_are_refused(tmp_path: Path) -> None:
         assert str(error.value).startswith(said)
 
 
-def test_written_requests_are_read_again(tmp_path: Path) -> None:
-    """A live calibration can be repeated from the requests that it kept."""
+@pytest.mark.parametrize("name", ["live.csv", "live.csv.gz"])
+def test_written_requests_are_read_again(tmp_path: Path, name: str) -> None:
+    """A live calibration can be repeated from the requests that it kept, packed or not."""
     requests = (TimedRequest("a", 0.25, 16, 64, 1.5, 4.75), TimedRequest("b", 1.0, 8, 1, 2.0, 2.0))
-    path = tmp_path / "live.csv"
+    path = tmp_path / name
     write_run(path, requests)
 
     assert requests == read_run(path).requests
-    assert ["live.csv"] == [entry.name for entry in tmp_path.iterdir()]
+    assert [name] == [entry.name for entry in tmp_path.iterdir()]
 
 
 def test_request_becomes_an_application_of_its_client() -> None:

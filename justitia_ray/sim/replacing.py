@@ -1,0 +1,53 @@
+"""A file that is written whole or not at all.
+
+What is written goes to a scratch file in the same directory, which takes the file's place at the
+end. `result_files.writing` does the same for a directory.
+"""
+
+import gzip
+import io
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from justitia_ray.errors import ConfigError
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file to write bytes to, which replaces `path` when it is left without an error.
+
+    After an error, `path` is as it was and no scratch file is left.
+
+    Raises:
+        ConfigError: If it cannot be written. Any OSError inside counts as that, so read elsewhere.
+    """
+    scratch = path.parent / f".{path.name}.{uuid.uuid4().hex}.part"
+    try:
+        with scratch.open("xb") as file:
+            yield file
+        scratch.replace(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror or error}") from error
+    finally:
+        with suppress(OSError):
+            scratch.unlink()
+
+
+@contextmanager
+def replacing_text(path: Path, *, packed: bool = False) -> Iterator[TextIO]:
+    r"""Yield a file to write UTF-8 text to, as `replacing` does; lines end in `\n` everywhere.
+
+    Args:
+        path: Replaced at the end.
+        packed: Whether to gzip it. The same text then gives the same bytes: no time is stamped.
+
+    Raises:
+        ConfigError: As `replacing`.
+    """
+    with replacing(path) as raw:
+        file = gzip.GzipFile("", "wb", fileobj=raw, mtime=0) if packed else raw
+        with io.TextIOWrapper(file, encoding="utf-8", newline="\n") as text:
+            yield text

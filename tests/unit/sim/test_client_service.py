@@ -1,0 +1,146 @@
+"""VTC's measures of service: by hand, and the paper's own tables from its measured runs."""
+
+import math
+
+import pytest
+
+from justitia_ray.sim.calibration.measured import TimedRequest, read_run
+from justitia_ray.sim.client_service import (
+    ClientService,
+    profiled_service,
+    served_requests,
+    table_instants,
+    tokens_per_s,
+)
+from justitia_ray.sim.results import ApplicationResult, InferenceResult, RunResult
+from tests.unit.sim.measured_data import measured_run_path
+
+_A = TimedRequest("a", 0.0, 40, 30, 10.0, 20.0)
+"""Service 40 + 2·30 = 100, 10 a second from 10 to 20 s."""
+_B = TimedRequest("b", 0.0, 20, 40, 15.0, 35.0)
+"""Service 100, 5 a second from 15 to 35 s."""
+_BOTH = ClientService([_B, _A])
+
+
+def test_service_counts_evenly_from_first_token_to_end() -> None:
+    """In (8, 18) a receives 8 s of 10 a second, b 3 s of 5; in (18, 28) 2 s and 10 s of them."""
+    rates = _BOTH.rates([13.0, 23.0], window_s=10.0)
+
+    assert ("a", "b") == _BOTH.clients
+    assert [[8.0, 2.0], [1.5, 5.0]] == rates.tolist()
+
+
+def test_request_that_ends_at_its_first_token_is_served() -> None:
+    """Its 30 + 2·1 = 32 count at 15 s, and once: in the later of the windows that meet there."""
+    service = ClientService([TimedRequest("a", 0.0, 30, 1, 15.0, 15.0)])
+
+    assert [[0.0, 3.2]] == service.rates([10.0, 20.0], window_s=10.0).tolist()
+    assert [[0.0, 32.0]] == service.accumulated([14.9, 15.1]).tolist()
+
+
+def test_gap_is_between_accumulated_services() -> None:
+    """By 15 s a has 50 and b 0; by 35 s both have their 100."""
+    assert [50.0, 0.0] == _BOTH.gaps([15.0, 35.0]).tolist()
+
+
+def test_what_came_before_does_not_accumulate() -> None:
+    """From 15 s on a receives 50 of its 100 and b all: a table leaves its warm-up out."""
+    assert [[50.0], [100.0]] == _BOTH.accumulated([35.0], from_s=15.0).tolist()
+    assert [50.0] == _BOTH.gaps([35.0], from_s=15.0).tolist()
+
+
+def test_response_time_is_at_the_first_token() -> None:
+    """The first token of a is at 10 s, after 10 s; around 50 s there is none, and that is no 0."""
+    (early, none), (nothing, too) = _BOTH.response_times([10.0, 50.0], window_s=4.0).tolist()
+
+    assert 10.0 == early
+    assert all(math.isnan(value) for value in (none, nothing, too))
+
+
+def test_request_counts_as_asked_for_when_it_arrives() -> None:
+    """600 in a window of 60 s is 10 a second, wherever it is served.
+
+    Windows about 90 and 120 s hold the arrival at 100 s; those about 60 and 150 s do not.
+    """
+    service = ClientService([TimedRequest("a", 100.0, 100, 250, 900.0, 960.0)])
+
+    assert [[0.0, 10.0, 10.0, 0.0]] == service.demands([60.0, 90.0, 120.0, 150.0]).tolist()
+
+
+def test_difference_is_bounded_by_what_was_asked_for() -> None:
+    """A client that asked for no more than it got is not behind one that got more.
+
+    At 13 s, window 60 (−17 to 43): each got 100/60 and asked for 100/60. At 45 s (15 to 75): a got
+    50/60 and b 100/60, both asked for nothing: a's |r − s| = 50/60 ties with the best's lead, b is
+    the best. So the sums are 0 and 50/60.
+    """
+    assert [0.0, 50 / 60] == pytest.approx(_BOTH.differences([13.0, 45.0]).tolist())
+
+
+def test_what_was_asked_for_in_vain_is_behind() -> None:
+    """Both decode from 60 to 120 s; a asks for 600 and b for 6 about then, and both get it.
+
+    If b had asked for 606 in that window, 600 of it in vain, it would lack (600 − 6) / 60 = 9.9 a
+    second against a.
+    """
+    served = [
+        TimedRequest("a", 80.0, 100, 250, 60.0, 120.0),
+        TimedRequest("b", 80.0, 2, 2, 60.0, 120.0),
+    ]
+    refused = TimedRequest("b", 80.0, 100, 250, 5000.0, 5060.0)
+
+    assert [0.0] == pytest.approx(ClientService(served).differences([90.0]).tolist())
+    assert [9.9] == pytest.approx(ClientService([*served, refused]).differences([90.0]).tolist())
+
+
+def test_another_cost_is_another_service() -> None:
+    """Tables 3 and 4 are by the profiled cost: all measures are in its unit then."""
+    worth = profiled_service(40, 30)
+
+    assert [[worth]] == ClientService([_A], profiled_service).accumulated([20.0]).tolist()
+    assert 100.0 != worth
+
+
+def test_throughput_counts_prompt_and_output() -> None:
+    """70 and 60 tokens in the 35 s from the first arrival to the last end."""
+    assert 130 / 35 == pytest.approx(tokens_per_s([_A, _B]))
+
+
+def test_table_instants_are_those_of_the_paper() -> None:
+    """19 instants, 28.5 s apart after a warm-up of 30 s: the last 28.5 s before the ten minutes."""
+    at = table_instants()
+
+    assert (19,) == at.shape
+    assert (58.5, 571.5) == (at[0], at[-1])
+
+
+def test_what_did_not_end_was_not_served() -> None:
+    """Only inferences with a first token and an end have times to measure."""
+    application = ApplicationResult("x", "request", "t1", 1.5, 3.5, 2.0, 0, 0, None, None, "done")
+    ended = InferenceResult("x", "0", 0, 1.5, None, 2.0, 3.5, 10, 20)
+    refused = InferenceResult("x", "1", 0, 1.5, None, None, None, 10, 20)
+    result = RunResult(applications=[application], inferences=[ended, refused])
+
+    assert [TimedRequest("t1", 1.5, 10, 20, 2.0, 3.5)] == served_requests(result)
+
+
+@pytest.mark.parametrize(
+    ("name", "largest", "mean", "tolerance", "throughput"),
+    [
+        # Table 2, whose means and variances are of other digits of the times than the file's.
+        ("fcfs__real.csv.gz", 759.97, 433.53, 0.003, 777),
+        ("vtc__real.csv.gz", 368.40, 251.66, 0.003, 779),
+        # Table 5.
+        ("vtc__overload.csv.gz", 192.88, 103.77, 0.0001, 893),
+    ],
+)
+def test_tables_of_the_paper_follow_from_its_measured_runs(
+    name: str, largest: float, mean: float, tolerance: float, throughput: float
+) -> None:
+    """The measures are those of the paper, not something of that name."""
+    requests = read_run(measured_run_path(name)).requests
+    differences = ClientService(requests).differences(table_instants())
+
+    assert largest == pytest.approx(differences.max(), rel=1e-4)
+    assert mean == pytest.approx(differences.mean(), rel=tolerance)
+    assert throughput == pytest.approx(tokens_per_s(requests), rel=0.002)
