@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import parse_options
 from justitia_ray.errors import ConfigError
+from justitia_ray.predictor.retraining import LEAST_MINIMUM_SAMPLES
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -123,6 +124,29 @@ class PredictionSection(_Section):
     """Output expected of a call that says no `max_tokens` (LMSYS mean: data of the VTC paper)."""
     max_classes: Annotated[int, Field(gt=0)] = 256
     """Classes made by callers are bounded; the rest share `other`."""
+    replicas: Annotated[int, Field(gt=0, le=64)] = 1
+    """One answers thousands a second; more are for when one dies."""
+    minimum_samples: Annotated[int, Field(ge=LEAST_MINIMUM_SAMPLES)] = 10
+    """Applications with known inputs from which on a class has a model."""
+    history_per_class: Annotated[int, Field(ge=100, le=100_000)] = 500
+    """What models are trained on: with so many a training takes 20 s of one core, and a class of
+    long inputs some 10 MB."""
+    models_dir: str | None = None
+    """Models of `justitia predictor train` to begin with; on every node of the predictor."""
+    store_inputs: bool = False
+    """Whether the texts of inputs are kept in Redis; their features always are."""
+    training_timeout_s: Positive = 300.0
+    """A training that takes longer is given up. It has the least priority: on two cores that were
+    busy with six other processes one of 20 s took 90."""
+
+    @model_validator(mode="after")
+    def _history_holds_what_a_model_takes(self) -> "PredictionSection":
+        if self.minimum_samples > self.history_per_class:
+            raise ValueError(
+                f"minimum_samples is {self.minimum_samples}: at most history_per_class, "
+                f"{self.history_per_class}, is allowed"
+            )
+        return self
 
 
 class IngressSection(_Section):

@@ -106,4 +106,6 @@ def choices_kv_token_time(
     prompt_tokens: Tokens, output_tokens: Tokens, choices: int
 ) -> KvTokenTime:
     """Return `choices_cost` of KV token-time: a lower bound if lengths differ (convex in d)."""
+    if choices == 1:  # nearly always, and asked for each lease in each report
+        return kv_token_time(prompt_tokens, output_tokens)
     return choices_cost(kv_token_time, prompt_tokens, output_tokens, choices)

@@ -56,6 +56,8 @@ class CoreDriver:
         again: bool = False,
         age_s: Seconds = 0.0,
         lease_id: LeaseId | None = None,
+        stage: int | None = None,
+        remaining: KvTokenTime | None = None,
     ) -> list[Action]:
         """Submit an inference whose predicted output is `output`."""
         return self.handle(
@@ -71,6 +73,8 @@ class CoreDriver:
                 again=again,
                 age_s=age_s,
                 lease_id=lease_id,
+                stage=stage,
+                remaining_kv_token_time=remaining,
             )
         )
 

@@ -21,6 +21,8 @@ COMMANDS = {
     "replay": "replay",
     "calibrate": "calibrate",
     "report": "report",
+    "predictor": "predictor",
+    "data": "data",
 }
 """Modules by command. Only the one that is asked for is imported: some take a second to come."""
 

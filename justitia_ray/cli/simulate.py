@@ -17,15 +17,14 @@ from justitia_ray.core.policies import POLICIES, find_policy, parse_options
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
 from justitia_ray.sim.figures import draw_figures
-from justitia_ray.sim.kv_memory import KvMemory
-from justitia_ray.sim.predictions import Predictions
+from justitia_ray.sim.predictions import parse_noise
 from justitia_ray.sim.profile_file import load_profile
 from justitia_ray.sim.result_files import check_writable, write_results
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
+from justitia_ray.sim.staged_predictions import LEARNED, predictions_of
 from justitia_ray.sim.summary import Summary
-from justitia_ray.sim.workload import check_sizes
 from justitia_ray.sim.workload_file import read_workload
 from justitia_ray.text_table import text_table
 from justitia_ray.units import Seconds
@@ -62,9 +61,17 @@ def add_to(commands: Any) -> None:
     parser.add_argument("--max-num-seqs", type=int, metavar="N", help="256")
     parser.add_argument("--clock", choices=["served", "nominal"], help="of all policies; served")
     parser.add_argument(
-        "--prediction", default="oracle", help="oracle, or noisy:λ (factors from 1/λ to λ); oracle"
+        "--prediction",
+        default="oracle",
+        help="oracle, noisy:λ (factors from 1/λ to λ), or learned (as the service does); oracle",
     )
-    parser.add_argument("--seed", type=int, default=0, help="of that noise; 0")
+    parser.add_argument(
+        "--models",
+        type=Path,
+        metavar="DIR",
+        help="for learned: predict with these, and train none; without, it trains in the run",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of that noise, and of trainings; 0")
     parser.add_argument(
         "--engine-profile", metavar="NAME_OR_FILE", help="of a calibrated engine: its M and rules"
     )
@@ -100,7 +107,10 @@ def run(options: argparse.Namespace) -> int:
     if interval_s is None:
         interval_s = 0.0 if options.replicas <= _EXACT_UP_TO else _LATE_S
     _check_range("--report-interval-s", interval_s, least=0)
-    Predictions(options.prediction, options.seed)
+    if options.models is not None and options.prediction != LEARNED:
+        raise ConfigError(f"--models needs --prediction {LEARNED}, got {options.prediction!r}")
+    if options.prediction != LEARNED:
+        parse_noise(options.prediction)
     settings = [
         RunSettings(
             engine,
@@ -110,14 +120,15 @@ def run(options: argparse.Namespace) -> int:
             options.prediction,
             options.seed,
             interval_s,
+            models_dir=None if options.models is None else str(options.models),
         )
         for policy, policy_options in _policies(options, engine).items()
     ]
+    predictions_of(settings[0])
     check_writable(options.out)
-    applications = read_workload(options.workload)
-    check_sizes(applications, KvMemory(engine).largest)
     results: dict[str, RunResult] = {}
     with _without_collections():
+        applications = read_workload(options.workload)
         for setting in settings:
             bar = _ProgressBar(setting.policy, len(applications))
             results[setting.policy] = simulate(applications, setting, bar.show)
@@ -205,7 +216,7 @@ def _check_range(name: str, value: float, *, least: float) -> None:
 
 @contextmanager
 def _without_collections() -> Iterator[None]:
-    """Leave the garbage collector out: runs make no cycles, and it walks millions of objects."""
+    """Leave the garbage collector out: no cycles are made, and it walks millions of objects."""
     gc.disable()
     try:
         yield

@@ -47,11 +47,11 @@ Bound
       that one I is enough for its own last stage. One that is never idle (overlapping stages) is
       not charged anew: what GPS has served ahead of it is added when it submits, and for itself
       an I for each t0 and its path, the service while nothing of it waited.
-    - Errors: work in flight when rule 1 doubles its application's charge, as GPS owes it later, and
-      credit given back by rule 3. `V(e) ≤ F + o/w` plus I, with o the most in flight beyond one
-      charge, is false both ways: V leaps when a giant turns out small, and mice that wait with
-      small tags while V passes them are charged from V on. Against GPS with true costs there is no
-      bound: if they are known, and differ, none is told.
+    - Errors: work in flight when rule 1 doubles its application's charge, or rule 7 raises it, as
+      GPS owes it later, and credit given back by rule 3. `V(e) ≤ F + o/w` plus I, with o the most
+      in flight beyond one charge, is false both ways: V leaps when a giant turns out small, and
+      mice that wait with small tags while V passes them are charged from V on. Against GPS with
+      true costs there is no bound: if they are known, and differ, none is told.
     - Nominal clock: none under fragmentation, as V runs ahead of the machine. Other policies, cost
       functions, and fairness between tenants: the lag is told, and no bound.
 

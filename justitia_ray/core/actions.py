@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from justitia_ray.core.entities import Outcome
+from justitia_ray.core.stages import StageServed
 from justitia_ray.units import (
     ApplicationId,
     IngressId,
@@ -97,6 +98,8 @@ class EndApplication:
     settlements: int
     lag: Lag | None = None
     """None if nothing of it was started, or it was late before this scheduler took office."""
+    stages: tuple[StageServed, ...] = ()
+    """What each stage took; none if this scheduler has not seen all of them."""
 
 
 Action: TypeAlias = Grant | Abort | Refuse | EndApplication

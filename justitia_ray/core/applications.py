@@ -6,7 +6,7 @@ from justitia_ray.core.deadlines import Lapse
 from justitia_ray.core.entities import Application, ApplicationState, Outcome
 from justitia_ray.core.order import Order
 from justitia_ray.core.state import State
-from justitia_ray.units import ApplicationId
+from justitia_ray.units import ApplicationId, KvTokenTime
 
 
 class Applications:
@@ -40,11 +40,12 @@ class Applications:
             true_kv_token_time=event.true_kv_token_time,
         )
         self._state.applications[event.application_id] = application
-        self._order.arrive(application)
+        self._order.arrive(application, event.charge_kv_token_time)
         self.fell_idle(application)
 
     def adopt(self, application: Application) -> None:
         """Put back an application from a snapshot, idle; its account is put back by the caller."""
+        application.stages.miss()
         self._state.applications[application.application_id] = application
         self._state.sequence = max(self._state.sequence, application.sequence)
         self._returning[application.application_id] = None
@@ -91,6 +92,11 @@ class Applications:
         self._returning.pop(application.application_id, None)
         if self._order.resume(application.application_id):
             self._state.changed[application.application_id] = None
+
+    def expect(self, application: Application, remaining: KvTokenTime) -> None:
+        """Raise its charge if it is now expected to need more (rule 7)."""
+        if self._order.expect(application.application_id, remaining):
+            self._order.retag([application.application_id])
 
     def inference_ended(self, application: Application) -> None:
         """Look whether anything of it is left."""
@@ -150,6 +156,7 @@ class Applications:
                 output_tokens=application.output_tokens,
                 settlements=account.settlements,
                 lag=lag,
+                stages=application.stages.served(),
             )
         )
         del self._state.applications[application_id]

@@ -8,7 +8,7 @@ too before the application is due. Hence its lag is at most
     I(t0), the work in flight at t0, and the exceptions since.
 
 Exceptions are work that GPS does not put before it, or has put behind it: inferences started out of
-order (`backfill`, `kv_share_cap`), work beyond an application's charge when rule 1 doubles it, and
+order (`backfill`, `kv_share_cap`), work of an application when rule 1 or 7 raises its charge, and
 credit: what GPS had served of an application before it was submitted, or gave to others when the
 application was withdrawn or ended (`uncovered`). They are 0 with one stage, true costs and strict
 order. An application whose last work was submitted when GPS was done with it adds up a term for

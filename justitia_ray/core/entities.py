@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from justitia_ray.core.footprints import Footprints
+from justitia_ray.core.stages import StageSums
 from justitia_ray.core.waiting_line import WaitingLine
 from justitia_ray.cost import CostFunction, choices_cost
 from justitia_ray.units import (
@@ -85,6 +86,8 @@ class Inference:
     """Where it is known: in simulators and replays."""
     passes: int = 0
     """How often another inference was started before it while it was first in line."""
+    stage: int = 0
+    """Where it stands in its application (`stages`)."""
 
     def cost(self, h: CostFunction, output_tokens: Tokens) -> KvTokenTime:
         """Return h of all its sequences, with so many output tokens over them all."""
@@ -134,6 +137,7 @@ class Application:
     """Where it is known: in simulators and replays."""
     replicas: dict[ReplicaId, None] = field(default_factory=dict)
     """That have finished an inference of it: they may hold prefixes of its prompts."""
+    stages: StageSums = field(default_factory=StageSums)
 
     @property
     def is_idle(self) -> bool:

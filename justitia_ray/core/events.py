@@ -32,6 +32,8 @@ class ApplicationArrived:
     application is charged the least, and by rule 1 of `fair_share` as it is served."""
     true_kv_token_time: KvTokenTime | None = None
     """Where it is known (simulators, replays): what its lag is measured with."""
+    charge_kv_token_time: KvTokenTime | None = None
+    """What its account is charged, if that is not the prediction (rule 6 of `fair_share`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,11 @@ class InferenceSubmitted:
     """The lease it holds from an earlier scheduler."""
     true_output_tokens: Tokens | None = None
     """Where it is known (simulators, replays): for policies that are told the truth."""
+    stage: int | None = None
+    """Where it stands in its application (`stages`), as its ingress sees it. An ingress hears of an
+    end before the scheduler does, but may not have all inferences of the application."""
+    remaining_kv_token_time: KvTokenTime | None = None
+    """What its application is now expected to need from this stage on, if that is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,9 @@ Served clock, for each report of a replica, in this order (`att` attained, `chg`
 3. finished, cancelled or expired: refund(chg − att), chg = att;
 4. nothing waiting, leased or running (a tool gap): refund(chg − att), it is *withdrawn*;
 5. its next submission: charge(chg − att);
-6. arrivals: chg = max(2, Ĉ), charge(chg).
+6. arrivals: chg = max(2, Ĉ), charge(chg);
+7. expected to need r from now on, at a new stage: charge(att + r − chg) if that is above 0, and
+   chg = att + r. Not in the paper. Expecting less changes nothing: F never falls by an estimate.
 
 Rules 1 and 3 are *settling*: a mispredicted giant keeps its place for at most twice its charge and
 what it has in flight. Without rule 3 a served clock starves: service that GPS gave an application
@@ -78,6 +80,9 @@ class FairShare(Protocol):
 
     def resume(self, application_id: ApplicationId) -> bool:
         """The application submits; return whether its tag changed."""
+
+    def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
+        """The application is now expected to need so much more; return whether its tag changed."""
 
     def settle(self, application_id: ApplicationId) -> VirtualTime:
         """The application ended: close its account; return its final tag."""
@@ -178,6 +183,20 @@ class ServedShare:
         self._charge(application_id, account, account.charged - account.attained)
         return True
 
+    def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
+        """Charge what it needs beyond what it was charged (rule 7); return whether it is any.
+
+        While it is withdrawn, that is charged with the rest when it submits (rule 5).
+        """
+        account = self.accounts[application_id]
+        missing = account.attained + remaining - account.charged
+        if missing <= 0:
+            return False
+        account.charged += missing
+        if not account.withdrawn:
+            self._charge(application_id, account, missing)
+        return True
+
     def settle(self, application_id: ApplicationId) -> VirtualTime:
         """Refund what was charged and not attained (rule 3), and close the account."""
         self.withdraw(application_id)
@@ -256,7 +275,7 @@ class ServedShare:
 
 
 class UnsettledShare(ServedShare):
-    """The served clock without rules 1 and 3, to show what settling is worth. Not for service.
+    """The served clock without rules 1, 3 and 7, to show what settling is worth. Not for service.
 
     What was predicted too high holds V back for good; what was predicted too low keeps its place.
     """
@@ -274,6 +293,10 @@ class UnsettledShare(ServedShare):
 
     def withdraw(self, application_id: ApplicationId) -> None:
         """Nothing: what GPS gives an application in a gap is settled nowhere either."""
+
+    def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
+        """Nothing: what was predicted too low keeps its place."""
+        return False
 
     def settle(self, application_id: ApplicationId) -> VirtualTime:
         """Close the account, and leave to GPS what it still owes of the charge."""
@@ -315,6 +338,10 @@ class NominalShare(ServedShare):
 
     def withdraw(self, application_id: ApplicationId) -> None:
         """Nothing: the paper keeps an application in GPS through its tool gaps."""
+
+    def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
+        """Nothing: the paper's tags never change."""
+        return False
 
 
 def reweigh_session(clock: VirtualClock, session_id: str, weight: float) -> None:

@@ -28,6 +28,11 @@ class Footprint(NamedTuple):
         choices = self.choices
         return Load(-(-self.remaining_tokens // choices), choices, self.context_tokens)
 
+    @property
+    def full_tokens(self) -> Tokens:
+        """Most that it will hold, without what its last blocks waste."""
+        return self.context_tokens + -(-self.remaining_tokens // self.choices) * self.choices
+
 
 class Footprints(MutableMapping[LeaseId, Footprint]):
     """Footprints by lease, with their sums. Setting and deleting one is cheap: every report does.
@@ -37,7 +42,6 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
 
     def __init__(self) -> None:
         self._by_lease: dict[LeaseId, Footprint] = {}
-        self._loads: dict[LeaseId, Load] = {}
         self._held_by: dict[ApplicationId, Tokens] = {}
         self._ends: list[Load] | None = None
         self._forecast: Forecast | None = None
@@ -51,27 +55,26 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return self._by_lease[lease_id]
 
     def __setitem__(self, lease_id: LeaseId, footprint: Footprint) -> None:
-        owner, load = footprint.application_id, footprint.load
-        before = self._loads.get(lease_id)
-        if before is not None and before.full_tokens == load.full_tokens:
-            # It has grown as expected, as nearly always: all other sums stay.
-            self.context_tokens += load.context_tokens - before.context_tokens
-            self._by_lease[lease_id], self._loads[lease_id] = footprint, load
-            self._ends = self._forecast = None
+        before = self._by_lease.get(lease_id)
+        self._by_lease[lease_id] = footprint
+        if before is None:
+            if self._ends is not None:
+                insort(self._ends, footprint.load)
+            self._count(footprint, 1)
             return
-        if before is not None:
-            self._count(self._by_lease[lease_id].application_id, before, -1)
-            self._ends = None
-        elif self._ends is not None:
-            insort(self._ends, load)
-        self._by_lease[lease_id], self._loads[lease_id] = footprint, load
-        self._count(owner, load, 1)
+        self._ends = self._forecast = None
+        if before.full_tokens == footprint.full_tokens:
+            # It has grown as expected, as nearly always: all other sums stay.
+            self.context_tokens += footprint.context_tokens - before.context_tokens
+        else:
+            self._count(before, -1)
+            self._count(footprint, 1)
 
     def __delitem__(self, lease_id: LeaseId) -> None:
-        load = self._loads.pop(lease_id)
-        self._count(self._by_lease.pop(lease_id).application_id, load, -1)
+        footprint = self._by_lease.pop(lease_id)
+        self._count(footprint, -1)
         if self._ends is not None:
-            del self._ends[bisect_left(self._ends, load)]
+            del self._ends[bisect_left(self._ends, footprint.load)]
 
     def __iter__(self) -> Iterator[LeaseId]:
         return iter(self._by_lease)
@@ -87,7 +90,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         """Return what they hold as time goes by; made anew once after a change."""
         if self._forecast is None or self._forecast.block_size != block_size:
             if self._ends is None:
-                self._ends = sorted(self._loads.values())
+                self._ends = sorted(footprint.load for footprint in self._by_lease.values())
             self._forecast = Forecast(self._ends, block_size)
         return self._forecast
 
@@ -95,11 +98,11 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         """Return what they would hold together with one more."""
         return Forecast(sorted([*self.forecast(block_size).loads, load]), block_size)
 
-    def _count(self, owner: ApplicationId, load: Load, sign: int) -> None:
-        full = load.full_tokens
-        self.context_tokens += sign * load.context_tokens
+    def _count(self, footprint: Footprint, sign: int) -> None:
+        full, owner = footprint.full_tokens, footprint.application_id
+        self.context_tokens += sign * footprint.context_tokens
         self.full_tokens += sign * full
-        self.sequences += sign * load.choices
+        self.sequences += sign * footprint.choices
         held = self._held_by.get(owner, 0) + sign * full
         if held:
             self._held_by[owner] = held

@@ -63,7 +63,14 @@ class Inferences:
             true_output_tokens=event.true_output_tokens,
         )
         state.inferences[event.request_id] = inference
+        if event.again:
+            application.stages.miss()
+        inference.stage = application.stages.position.submit(event.stage or 0)
         self._applications.became_busy(application)
+        remaining = event.remaining_kv_token_time
+        # Not from an ingress that takes the application to be at an earlier stage, nor of old.
+        if remaining is not None and event.stage in (None, inference.stage) and not event.again:
+            self._applications.expect(application, remaining)
         if event.lease_id is not None:
             return inference
         self.wait(inference)
@@ -107,6 +114,15 @@ class Inferences:
         application.output_tokens += inference.output_tokens
         application.failed += outcome is Outcome.FAILED
         application.unfinished_kv_token_time -= inference.attained
+        application.stages.add(
+            inference.stage,
+            inference.choices,
+            inference.prompt_tokens,
+            inference.output_tokens,
+            inference.attained,
+        )
+        if outcome is Outcome.FINISHED:
+            application.stages.position.finish(inference.stage)
         self._order.inference_ended(application, inference)
         self._applications.inference_ended(application)
 

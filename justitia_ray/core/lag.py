@@ -23,7 +23,7 @@ from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.service_history import ServiceHistory
 from justitia_ray.core.state import State
 from justitia_ray.core.virtual_clock import VirtualClock
-from justitia_ray.cost import kv_token_time
+from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, VirtualTime
 
 
@@ -107,6 +107,11 @@ class LagMeter:
             self._account(application_id).reweigh(application_id, weight)
         self._note(0)
         self._charged_anew(application_id)
+
+    def raised(self, application_id: ApplicationId) -> None:
+        """The charge of an application was raised (rule 7): GPS owes it later what is in flight."""
+        if self._shadow is None:
+            self._bound.exceptions += self._stand(application_id).in_flight
 
     def ended(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
         """Return the lag of an application that was settled.
@@ -329,7 +334,8 @@ def _remaining(inference: Inference) -> KvTokenTime:
     if longest is None:
         longest = inference.max_output_tokens
     longest = max(longest, inference.output_tokens)
-    return max(0, inference.cost(kv_token_time, longest) - inference.attained)
+    whole = choices_kv_token_time(inference.prompt_tokens, longest, inference.choices)
+    return max(0, whole - inference.attained)
 
 
 def _copy(share: ServedShare) -> ServedShare:

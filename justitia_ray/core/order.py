@@ -41,11 +41,17 @@ class Order:
 
     # --- what happens to applications and inferences
 
-    def arrive(self, application: Application) -> None:
-        """Open the account of an application (rule 6)."""
+    def arrive(self, application: Application, charge: KvTokenTime | None = None) -> None:
+        """Open the account of an application (rule 6).
+
+        Args:
+            application: It has just come.
+            charge: What to charge in place of its predicted KV token-time; of no effect on accounts
+                in another unit.
+        """
         if self.lag is not None:
             self.lag.arrive(application)
-        cost: KvTokenTime = application.predicted_kv_token_time
+        cost = application.predicted_kv_token_time if charge is None else charge
         if self.options.accounts_cost != "kv_token_time":
             cost = application.predicted_cost or 0
         self.fair_share.arrive(
@@ -70,6 +76,18 @@ class Order:
         if self.lag is not None:
             self.lag.resumed(application_id, was_withdrawn=resumed)
         return resumed
+
+    def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
+        """Raise a charge to what is expected now (rule 7); return whether its tag changed.
+
+        Nothing happens if the accounts are kept in another unit than KV token-time.
+        """
+        if self.options.accounts_cost != "kv_token_time":
+            return False
+        raised = self.fair_share.expect(application_id, remaining)
+        if raised and self.lag is not None:
+            self.lag.raised(application_id)
+        return raised
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
         """Change the weight of an account."""
@@ -127,7 +145,8 @@ class Order:
         changed = self.fair_share.deliver(self._charges(deliveries))
         if self.lag is not None:
             self.lag.served(deliveries, changed)
-        self._state.changed.update((d.application_id, None) for d in deliveries)
+        for delivery in deliveries:
+            self._state.changed[delivery.application_id] = None
         self.retag(changed)
         self.rekey(self.policy.served(deliveries))
 

@@ -131,9 +131,11 @@ class Placement:
 
     def _ranked(self, application: Application) -> list[Replica]:
         """Return the replicas that ask for work: those that served it, then by free KV, by name."""
-        served = application.replicas
+        asking, served = list(self._asking()), application.replicas
+        if len(asking) == 1:
+            return asking
         return sorted(
-            self._asking(),
+            asking,
             key=lambda replica: (
                 replica.replica_id not in served,
                 -_free(replica),

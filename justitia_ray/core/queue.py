@@ -1,5 +1,7 @@
 """Which application comes next: clients in the policy's order, and inside each its applications."""
 
+from collections.abc import Iterator
+
 from justitia_ray.core.entities import Application
 from justitia_ray.core.lazy_heap import LazyHeap
 from justitia_ray.core.policies.base import Policy
@@ -82,6 +84,13 @@ class Queue:
         application_id = self._members[client].first()
         assert application_id is not None
         return self._applications[application_id]
+
+    def heads(self) -> Iterator[Application]:
+        """Yield the first application of each client that may be granted. O(N log N)."""
+        for client in self._order:
+            application_id = self._members[client].first()
+            assert application_id is not None
+            yield self._applications[application_id]
 
     def set_aside(self, application: Application) -> None:
         """Take an application out until it is touched, to see who comes after it."""

@@ -124,8 +124,10 @@ class SchedulerCore:
 
     def next_deadline(self) -> Seconds | None:
         """Return the instant by which to call with `DeadlinePassed`, or None."""
-        instants = (self.state.deadlines.next(), self.order.queue.next_eligible())
-        return min((at for at in instants if at is not None), default=None)
+        lapses_at, eligible_at = self.state.deadlines.next(), self.order.queue.next_eligible()
+        if lapses_at is None or eligible_at is None:
+            return eligible_at if lapses_at is None else lapses_at
+        return min(lapses_at, eligible_at)
 
     def take_changed(self) -> list[ApplicationId]:
         """Return the applications whose durable record changed since the last call."""
@@ -161,19 +163,30 @@ class SchedulerCore:
         """
         return self.order.place(self.state.inferences[request_id])
 
-    def iterations_until_room(self, request_id: RequestId, replica_id: ReplicaId) -> Tokens:
+    def iterations_until_room(
+        self, request_id: RequestId, replica_id: ReplicaId, reserved_kv_tokens: Tokens = 0
+    ) -> Tokens:
         """Return after how many iterations an inference fits a replica that runs something.
 
         By the predictions, from the last report on, and if nothing else is admitted. O(n).
+
+        Args:
+            request_id: The inference.
+            replica_id: The replica.
+            reserved_kv_tokens: KV that it would keep free of leases, as in `ReplicaReported`.
 
         Raises:
             KeyError: If there is no such inference or replica.
         """
         replica, inference = self.state.replicas[replica_id], self.state.inferences[request_id]
-        if self._leases.placement.fits(replica, inference):
-            return 0
-        forecast = replica.leases.forecast(replica.capacity.block_size)
-        return self._leases.placement.admission.start(replica, inference, forecast)
+        told, replica.unaccounted_tokens = replica.unaccounted_tokens, reserved_kv_tokens
+        try:
+            if self._leases.placement.fits(replica, inference):
+                return 0
+            forecast = replica.leases.forecast(replica.capacity.block_size)
+            return self._leases.placement.admission.start(replica, inference, forecast)
+        finally:
+            replica.unaccounted_tokens = told
 
     def recover(self, replicas: Iterable[ReplicaId], now: Seconds) -> None:
         """Take office after another scheduler: hold grants until these replicas have reported."""

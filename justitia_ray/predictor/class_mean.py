@@ -2,13 +2,14 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from justitia_ray.cost import kv_token_time as cost_of
 from justitia_ray.errors import ConfigError, RequestError, StoreError
 from justitia_ray.predictor.class_statistics import ClassStatistics
 from justitia_ray.predictor.estimate import Estimate
+from justitia_ray.predictor.sample import Sample
 from justitia_ray.units import KvTokenTime, Tokens
 
 OTHER = "other"
@@ -108,7 +109,7 @@ class ClassMeanPredictor:
         ):
             if value is not None and value < least:
                 raise RequestError(f"{name} is {value}: {least} or more is allowed", param=name)
-        known = self._classes.get(self._filed_under(application_class))
+        known = self._classes.get(self.filed_under(application_class))
         if known is None or known.samples < self._minimum_samples:
             return self._prior(input_tokens, max_tokens)
         p10, p90 = known.quantiles()
@@ -153,11 +154,35 @@ class ClassMeanPredictor:
                 f"inferences is {inferences}, output_tokens {output_tokens}: at least 1 and 0 are"
                 " allowed"
             )
-        name = self._filed_under(application_class)
+        name = self.filed_under(application_class)
         self._classes.setdefault(name, ClassStatistics()).add(
             float(kv_token_time), inferences, output_tokens
         )
         return name
+
+    def relearn(self, name: str, samples: Iterable[Sample]) -> None:
+        """Know only these of a class: those before them were of another kind.
+
+        Args:
+            name: The class, as `observe` returned it.
+            samples: At least one.
+        """
+        statistics = ClassStatistics()
+        for sample in samples:
+            statistics.add(sample.kv_token_time, sample.inferences, sample.output_tokens)
+        self._classes[name] = statistics
+
+    def log_mean(self, name: str) -> float | None:
+        """Return the mean of ln(kv_token_time) of a class, None if nothing is known of it."""
+        known = self._classes.get(name)
+        return None if known is None else known.log_mean
+
+    def filed_under(self, application_class: str) -> str:
+        """Return whose statistics a class has: its own, or those of `other` beyond the bound."""
+        named = len(self._classes) - (OTHER in self._classes)
+        if application_class in self._classes or named < self._max_classes:
+            return application_class
+        return OTHER
 
     def statistics(self, application_class: str) -> dict[str, Any]:
         """Return what is known of a class, for `restore`; JSON.
@@ -191,12 +216,6 @@ class ClassMeanPredictor:
         order = sorted(restored, key=lambda name: (name != OTHER, -restored[name].samples, name))
         bound = self._max_classes + (OTHER in restored)
         self._classes = {name: restored[name] for name in order[:bound]}
-
-    def _filed_under(self, application_class: str) -> str:
-        named = len(self._classes) - (OTHER in self._classes)
-        if application_class in self._classes or named < self._max_classes:
-            return application_class
-        return OTHER
 
     def _prior(self, input_tokens: Tokens, max_tokens: Tokens | None) -> Estimate:
         output_tokens = self._prior_output_tokens if max_tokens is None else max_tokens

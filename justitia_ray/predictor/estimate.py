@@ -7,8 +7,9 @@ from typing import Any, Literal, Self, TypeAlias, get_args
 
 from justitia_ray.units import KvTokenTime, Tokens
 
-Source: TypeAlias = Literal["class", "prior"]
-"""What an estimate rests on: finished applications of the class, or nothing but the request."""
+Source: TypeAlias = Literal["model", "class", "neighbours", "prior"]
+"""What an estimate rests on: a model of the class that looked at the input, the mean of the class,
+the means of other classes with inputs of like form, or nothing but the request."""
 
 
 @dataclass(frozen=True, slots=True)

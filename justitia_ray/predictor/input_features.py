@@ -13,29 +13,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+import numpy as np
+
 BUCKETS = 2**15
 READ_CHARS = 20_000
 """Only so much of an input is split into words, so that an enormous one costs no more."""
 
 MEASURES = (
     "chars",
-    "words",
     "lines",
+    "words",
+    "numbers",
     "digits",
-    "sentences",
-    "questions",
-    "commas",
     "capitals",
-    "symbols",
-    "distinct_words",
+    "sentences",
+    "last_line_chars",
+    "last_line_words",
+    "last_line_sentences",
 )
-"""Counts that models take the logarithm of; chars and lines of the whole input, the rest of what is
-read."""
+"""Counts that models take the logarithm of; chars and lines of the whole input, those of the last
+line of as much of its end, the rest of what is read.
 
-_WORD = re.compile(r"\w+")
-_DIGIT = re.compile(r"\d")
-_CAPITAL = re.compile(r"\b[A-Z]")
-_SYMBOL = re.compile(r"[^\w\s.,?!]")
+The last line is often what the work is about, and what stands before it the instructions. On the
+recorded runs that measure alone took the mean error of KBQAV, whose last line is the text to be
+verified, from 42 to 29 %; digits took that of EV from 45 to 31 %. Brackets, commas, symbols,
+question marks, distinct words and the same counts of the first part gave nothing (over the seven
+classes 24.5 to 24.7 % with any of them).
+"""
+
+_PUNCTUATION = str.maketrans(dict.fromkeys(r"""!"#$%&'()*+,-./:;<=>?@[\]^`{|}~""", " "))
+"""What parts words beside white space; as a table since a regular expression takes five times as
+long. Other scripts' punctuation stays with its words, which are hashed all the same."""
 _SENTENCE = re.compile(r"[.?!](?:\s|$)")
 
 
@@ -81,22 +89,33 @@ class InputFeatures:
 def features_of(text: str) -> InputFeatures:
     """Return the features of an input; the same for the same text everywhere, in linear time."""
     read = text[:READ_CHARS]
-    words = _WORD.findall(read.lower())
-    terms = Counter(zlib.crc32(word.encode("utf-8", "replace")) % BUCKETS for word in words)
-    ordered = sorted(terms)
+    words = Counter(_words(read))
+    terms: dict[int, int] = {}
+    for word, count in words.items():
+        bucket = zlib.crc32(word.encode("utf-8", "replace")) % BUCKETS
+        terms[bucket] = terms.get(bucket, 0) + count
+    letters = np.bincount(
+        np.frombuffer(read.encode("utf-8", "replace"), dtype=np.uint8), minlength=256
+    ).tolist()
+    last_line = text[-READ_CHARS:].rstrip().rpartition("\n")[2]
     measures = (
         len(text),
-        len(words),
         text.count("\n") + 1,
-        len(_DIGIT.findall(read)),
+        words.total(),
+        sum(count for word, count in words.items() if word[0].isdigit()),
+        sum(letters[ord("0") : ord("9") + 1]),
+        sum(letters[ord("A") : ord("Z") + 1]),
         len(_SENTENCE.findall(read)),
-        read.count("?"),
-        read.count(","),
-        len(_CAPITAL.findall(read)),
-        len(_SYMBOL.findall(read)),
-        len(terms),
+        len(last_line),
+        len(_words(last_line)),
+        len(_SENTENCE.findall(last_line)),
     )
+    ordered = sorted(terms)
     return InputFeatures(tuple(ordered), tuple(terms[t] for t in ordered), measures)
+
+
+def _words(text: str) -> list[str]:
+    return text.lower().translate(_PUNCTUATION).split()
 
 
 def _integers(name: str, value: object) -> tuple[int, ...]:

@@ -44,7 +44,11 @@ def build(args: dict[str, Any]) -> Application:
         logging_config=_QUIET,
     ).bind(values)
     predictor = serve.deployment(
-        Predictor, name="Predictor", max_ongoing_requests=_UNBOUNDED, logging_config=_QUIET
+        Predictor,
+        name="Predictor",
+        num_replicas=config.prediction.replicas,
+        max_ongoing_requests=_UNBOUNDED,
+        logging_config=_QUIET,
     ).bind(values)
     ingress = serve.deployment(
         serve.ingress()(Ingress),

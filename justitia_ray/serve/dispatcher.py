@@ -117,9 +117,13 @@ class Dispatcher:
                 self._speak_for(arrival)
             return opened.virtual_finish_time
 
-    def is_open_here(self, application_id: ApplicationId) -> bool:
-        """Return whether it was opened here and its end was not heard of."""
-        return application_id in self._outstanding.open
+    def opened_here(self, application_id: ApplicationId) -> ApplicationArrived | None:
+        """Return the application if it was opened here and its end was not heard of."""
+        return self._outstanding.open.get(application_id)
+
+    def next_stage(self, application_id: ApplicationId) -> tuple[int, int]:
+        """Return the stage of what an application submits next, and how many are at it then."""
+        return self._outstanding.next_stage(application_id)
 
     def close_application(self, application_id: ApplicationId) -> None:
         """Take no more inferences of it, in order with what was submitted before."""
@@ -155,6 +159,7 @@ class Dispatcher:
             )
         ticket = Ticket(item, time.monotonic(), opening, is_last)
         self._send_ticket(ticket)
+        self._outstanding.submitted(item)
         return ticket
 
     async def next_grant(self, ticket: Ticket) -> Grant:
@@ -188,7 +193,7 @@ class Dispatcher:
 
     def end(self, ticket: Ticket) -> None:
         """The inference has its answer."""
-        self._outstanding.tickets.pop(ticket.item.request_id, None)
+        self._outstanding.answered(ticket)
 
     def cancel(self, ticket: Ticket) -> None:
         """The inference is not wanted any more."""

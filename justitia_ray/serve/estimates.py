@@ -10,15 +10,17 @@ from ray.serve.handle import DeploymentHandle
 from justitia_ray.config import PredictionSection
 from justitia_ray.core.actions import EndApplication
 from justitia_ray.core.entities import Outcome
+from justitia_ray.errors import StoreError
 from justitia_ray.predictor.class_mean import ClassMeanPredictor
 from justitia_ray.predictor.estimate import Estimate
+from justitia_ray.predictor.observation import Observation
+from justitia_ray.predictor.sample import Sample
+from justitia_ray.predictor.stages import Expectation, StageTable
+from justitia_ray.serve.open_inputs import OpenInputs, SeenInput
 from justitia_ray.serve.replica_calls import in_fresh_context
-from justitia_ray.units import Seconds, Tokens
+from justitia_ray.units import ApplicationId, Seconds, Tokens
 
 logger = logging.getLogger("ray.serve")
-
-Observation = tuple[str, float, int, int]
-"""Class, KV token-time, inferences and output tokens of a finished application."""
 
 _KEPT = 10_000
 """Observations kept while the predictor cannot be reached."""
@@ -31,14 +33,19 @@ _TEACH_S: Seconds = 0.5
 class Estimates:
     """Estimates of applications, and what finished applications teach.
 
-    The predictor is asked for applications that name their class. The rest, and all of them while
-    it cannot be reached in time, are estimated from a copy of its table of class statistics.
+    The predictor is asked for applications that name their class, by the features of their input:
+    the text stays here. The rest, and all of them while it cannot be reached in time, are estimated
+    from a copy of its table of class statistics. What is to be expected of an inference at its
+    stage comes from a copy as well.
     """
 
     def __init__(self, predictor: DeploymentHandle, section: PredictionSection) -> None:
         self._predictor = predictor
         self._deadline_s = section.deadline_s
+        self._max_classes = section.max_classes
         self._table = ClassMeanPredictor(section.prior_output_tokens, section.max_classes)
+        self._stages = StageTable(section.max_classes)
+        self._inputs = OpenInputs(store_inputs=section.store_inputs)
         self._tasks: list[asyncio.Task[None]] = []
         self._finished: list[Observation] = []
 
@@ -65,12 +72,31 @@ class Estimates:
         """
         return self._table.estimate(application_class, input_tokens, max_tokens)
 
+    def expect(
+        self,
+        application_class: str,
+        stage: int,
+        prompt_tokens: Tokens,
+        max_tokens: Tokens | None,
+        inferences: int = 1,
+    ) -> Expectation | None:
+        """Return what the copied table says of an inference at a stage; see `StageTable.expect`."""
+        return self._stages.expect(application_class, stage, prompt_tokens, max_tokens, inferences)
+
+    async def look_at(self, text: str) -> SeenInput:
+        """Return what is looked at of an application's input, for `ask` and `remember`."""
+        return await self._inputs.look_at(text)
+
+    def remember(self, application_id: ApplicationId, seen: SeenInput) -> None:
+        """Keep what was seen of an application's input, to be learned from when it ends."""
+        self._inputs.remember(application_id, seen)
+
     async def ask(
         self,
         application_class: str,
         input_tokens: Tokens,
         max_tokens: Tokens | None,
-        input_text: str,
+        seen: SeenInput,
     ) -> Estimate:
         """Return the predictor's estimate, or the table's if that does not come in time.
 
@@ -82,7 +108,7 @@ class Estimates:
         async def call() -> Estimate:
             return Estimate.from_dict(
                 await self._predictor.estimate.remote(
-                    application_class, input_tokens, max_tokens, input_text
+                    application_class, seen.features, input_tokens, max_tokens
                 )
             )
 
@@ -93,15 +119,16 @@ class Estimates:
 
     def application_ended(self, ended: EndApplication) -> None:
         """Teach the predictor, soon, what an application took, if it ran to its end."""
+        seen = self._inputs.take(ended.application_id)
         if ended.outcome is Outcome.FINISHED and not ended.failed and ended.kv_token_time > 0:
-            self._finished.append(
-                (
-                    ended.application_class,
-                    ended.kv_token_time,
-                    ended.inferences,
-                    ended.output_tokens,
-                )
+            sample = Sample(
+                kv_token_time=ended.kv_token_time,
+                inferences=ended.inferences,
+                output_tokens=ended.output_tokens,
+                features=None if seen is None else seen.features,
+                input_text=None if seen is None else seen.text,
             )
+            self._finished.append(Observation(ended.application_class, sample, ended.stages))
 
     async def _keep_teaching(self) -> None:
         while True:
@@ -118,8 +145,9 @@ class Estimates:
     async def _keep_refreshing(self) -> None:
         while True:
             try:
-                table: dict[str, Any] = await self._predictor.table.remote()
-                self._table.restore(table)
-            except RayError as error:
+                table: dict[str, dict[str, Any]] = await self._predictor.table.remote()
+                self._table.restore(table["classes"])
+                self._stages = StageTable.from_dict(table["stages"], self._max_classes)
+            except (RayError, StoreError) as error:
                 logger.warning("predictor.unreachable %s", type(error).__name__)
             await asyncio.sleep(_REFRESH_S)

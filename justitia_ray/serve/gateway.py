@@ -22,14 +22,15 @@ from justitia_ray.errors import (
     RequestError,
 )
 from justitia_ray.predictor.estimate import Estimate
+from justitia_ray.predictor.stages import CHARGE_FACTOR, still_needed
 from justitia_ray.protocol.openai_body import InferenceBody, output_bound, parse_body
 from justitia_ray.protocol.status import error_body
 from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.estimates import Estimates
 from justitia_ray.serve.outstanding import Ticket
 from justitia_ray.serve.replica_calls import Answer, ReplicaCalls, StreamItem
-from justitia_ray.serve.token_counter import TokenCounter, prompt_text
-from justitia_ray.units import VirtualTime
+from justitia_ray.serve.token_counter import PromptSize, TokenCounter, prompt_text
+from justitia_ray.units import KvTokenTime, Tokens, VirtualTime
 
 logger = logging.getLogger("ray.serve")
 
@@ -94,10 +95,10 @@ class Gateway:
             RequestError: If an id, a class or a tenant has another form.
         """
         input_tokens = await self._counter.text_tokens(opening.input)
-        estimate = await self._estimates.ask(
-            opening.application_class, input_tokens, None, opening.input
-        )
+        seen = await self._estimates.look_at(opening.input)
+        estimate = await self._estimates.ask(opening.application_class, input_tokens, None, seen)
         arrival = self._arrival(opening, estimate)
+        self._estimates.remember(arrival.application_id, seen)
         return arrival, await self._dispatcher.open_application(arrival)
 
     async def unary(self, path: str, headers: Mapping[str, str], body: InferenceBody) -> Answer:
@@ -186,39 +187,75 @@ class Gateway:
         most = output_bound(body, size.longest_tokens, self.max_model_len)
         choices = size.prompts * body.n
         application_id = headers.get(APPLICATION_HEADER)
-        named_class = headers.get(CLASS_HEADER)
-        application_class = named_class or DEFAULT_CLASS
-        estimate = self._estimates.from_table(application_class, size.total_tokens, most)
         opening = None
-        if application_id is None or not self._dispatcher.is_open_here(application_id):
-            if named_class is not None:
-                estimate = await self._estimates.ask(
-                    application_class, size.total_tokens, most, prompt_text(body)
-                )
-            opening = self._arrival(
-                Opening(
-                    application_class,
-                    "",
-                    headers.get(TENANT_HEADER) or DEFAULT_TENANT,
-                    None,
-                    application_id,
-                ),
-                estimate,
-            )
-            application_id = opening.application_id
-        each = most if body.forced_length else min(most, estimate.output_tokens)
+        known = None if application_id is None else self._dispatcher.opened_here(application_id)
+        if known is None:
+            opening = known = await self._opening(headers, body, size, most)
+        stage, inferences = self._dispatcher.next_stage(known.application_id)
+        each, remaining = self._foresee(
+            known.application_class, size, body, most, (stage, inferences)
+        )
         item = InferenceSubmitted(
             request_id=uuid.uuid4().hex,
-            application_id=application_id,
+            application_id=known.application_id,
             inference_id=uuid.uuid4().hex,
             ingress_id=self._dispatcher.ingress_id,
             prompt_tokens=size.total_tokens * body.n,
             predicted_output_tokens=each * choices,
             max_output_tokens=most * choices,
             choices=choices,
+            stage=stage,
+            remaining_kv_token_time=remaining,
         )
         is_last = APPLICATION_HEADER not in headers
         return self._dispatcher.submit(item, opening, is_last=is_last)
+
+    def _foresee(
+        self,
+        application_class: str,
+        size: PromptSize,
+        body: InferenceBody,
+        most: Tokens,
+        place: tuple[int, int],
+    ) -> tuple[Tokens, KvTokenTime]:
+        """Return how long an inference will be, and what its application is charged from here on.
+
+        Of a class of which nothing is known, room is kept for all that may come, and the
+        application is expected to need what is usual.
+        """
+        stage, inferences = place
+        prompt_tokens = size.total_tokens // size.prompts
+        sequences = inferences * size.prompts * body.n
+        expected = self._estimates.expect(application_class, stage, prompt_tokens, most, inferences)
+        if body.forced_length:
+            usual = length = most
+        elif expected is not None:
+            usual = length = expected.output_tokens
+        else:
+            table = self._estimates.from_table
+            length = table(application_class, size.total_tokens, most).output_tokens
+            usual = min(most, table(application_class, size.total_tokens, None).output_tokens)
+        needed = still_needed(expected, usual, prompt_tokens, sequences)
+        return length, CHARGE_FACTOR * needed
+
+    async def _opening(
+        self, headers: Mapping[str, str], body: InferenceBody, size: PromptSize, most: Tokens
+    ) -> ApplicationArrived:
+        """Return the application that an inference opens; the predictor is asked for a class."""
+        named_class = headers.get(CLASS_HEADER)
+        application_class = named_class or DEFAULT_CLASS
+        tenant = headers.get(TENANT_HEADER) or DEFAULT_TENANT
+        opening = Opening(application_class, "", tenant, None, headers.get(APPLICATION_HEADER))
+        if named_class is None:
+            return self._arrival(
+                opening, self._estimates.from_table(application_class, size.total_tokens, most)
+            )
+        seen = await self._estimates.look_at(prompt_text(body))
+        estimate = await self._estimates.ask(application_class, size.total_tokens, most, seen)
+        arrival = self._arrival(opening, estimate)
+        if self._dispatcher.opened_here(arrival.application_id) is None:  # by another one meanwhile
+            self._estimates.remember(arrival.application_id, seen)
+        return arrival
 
     def _arrival(self, opening: Opening, estimate: Estimate) -> ApplicationArrived:
         application_id = opening.application_id
@@ -240,6 +277,7 @@ class Gateway:
             weight,
             estimate.kv_token_time,
             self._dispatcher.ingress_id,
+            charge_kv_token_time=CHARGE_FACTOR * estimate.kv_token_time,
         )
 
     async def _give_back(self, ticket: Ticket, grant: Grant, error: Exception) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
@@ -26,6 +27,7 @@ from justitia_ray.serve.gateway import (
     Gateway,
     Opening,
 )
+from justitia_ray.serve.predictor_http import PredictorCalls, add_predictor
 from justitia_ray.serve.replica_calls import StreamItem
 
 KEEPALIVE = b": waiting\n\n"
@@ -59,7 +61,12 @@ class SchedulerCalls:
         self.status = status
 
 
-def build_http_app(config: AppConfig, gateway: Gateway, scheduler: SchedulerCalls) -> FastAPI:
+def build_http_app(
+    config: AppConfig,
+    gateway: Gateway,
+    scheduler: SchedulerCalls,
+    predictor: PredictorCalls | None = None,
+) -> FastAPI:
     """Return the application; its only state are the attempts with an idempotency key."""
     section = config.ingress
     attempts = Attempts(section.retry_linger_s, section.retry_kept_s)
@@ -67,6 +74,8 @@ def build_http_app(config: AppConfig, gateway: Gateway, scheduler: SchedulerCall
     _add_error_handlers(app)
     _add_health(app, config, scheduler)
     _add_applications(app, config, gateway, scheduler)
+    if predictor is not None:
+        add_predictor(app, predictor, partial(_read_body, most=section.max_body_bytes))
 
     async def infer(path: str, request: Request) -> Response:
         raw = await _read_body(request, config.ingress.max_body_bytes)

@@ -16,6 +16,7 @@ from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.estimates import Estimates
 from justitia_ray.serve.gateway import Gateway
 from justitia_ray.serve.http_app import SchedulerCalls, build_http_app
+from justitia_ray.serve.predictor_http import PredictorCalls
 from justitia_ray.serve.replica_calls import ReplicaCalls
 from justitia_ray.serve.scheduler_actor import get_current_scheduler
 from justitia_ray.serve.token_counter import load_token_counter
@@ -51,7 +52,9 @@ class Ingress:
         self._gateway = Gateway(
             self._config, self._dispatcher, ReplicaCalls(replicas), self._estimates, self._counter
         )
-        self._http_app = build_http_app(self._config, self._gateway, self._scheduler_calls())
+        self._http_app = build_http_app(
+            self._config, self._gateway, self._scheduler_calls(), PredictorCalls(predictor)
+        )
         self._estimates.start()
         self._dispatcher.start()
 

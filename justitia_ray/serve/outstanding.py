@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from justitia_ray.core.actions import Grant, Refuse
 from justitia_ray.core.events import ApplicationArrived, ApplicationClosed, InferenceSubmitted
+from justitia_ray.core.stages import StagePosition
 from justitia_ray.protocol.messages import Submission
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, RequestId, Seconds
 
@@ -41,6 +42,26 @@ class Outstanding:
         self.open: dict[ApplicationId, ApplicationArrived] = {}
         self._closed: set[ApplicationId] = set()
         """Of those in `open`."""
+        self._positions: dict[ApplicationId, StagePosition] = {}
+        """Of those in `open` that have submitted something."""
+
+    def next_stage(self, application_id: ApplicationId) -> tuple[int, int]:
+        """Return the stage of what an application submits next, and how many are at it then."""
+        position = self._positions.get(application_id)
+        return (0, 1) if position is None else position.next()
+
+    def submitted(self, item: InferenceSubmitted) -> None:
+        """Take in the submission of an inference."""
+        if item.application_id in self.open:
+            position = self._positions.setdefault(item.application_id, StagePosition())
+            position.submit(item.stage or 0)
+
+    def answered(self, ticket: Ticket) -> None:
+        """An inference has its answer: what its application submits now is of a later stage."""
+        self.tickets.pop(ticket.item.request_id, None)
+        position = self._positions.get(ticket.item.application_id)
+        if position is not None and ticket.item.stage is not None:
+            position.finish(ticket.item.stage)
 
     def note_closed(self, application_id: ApplicationId) -> None:
         """It takes no more inferences."""
@@ -51,6 +72,7 @@ class Outstanding:
         """It has ended."""
         self.open.pop(application_id, None)
         self._closed.discard(application_id)
+        self._positions.pop(application_id, None)
 
     def rename(self, ingress_id: IngressId) -> None:
         """Let all of it belong to another name, without the leases of the old one."""

@@ -3,6 +3,7 @@
 Asking is never wrong, only slow: the core decides by the same rules.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 from justitia_ray.core.entities import Inference
@@ -25,6 +26,8 @@ class Gate:
         options = self._core.order.options
         self._first_only = options.backfill == 0 and options.kv_share_cap >= 1
         self._by_prompt = settings.engine.admission == "prompt"
+        self.tries_stay = self._by_prompt
+        """Whether the instant of a next try holds as long as nothing on its replica changes."""
         is_exact = settings.report_interval_s == 0
         self.order_moves = is_exact and type(self._core.order.policy).served is not Policy.served
         """Whether service alone, as it is reported, may put another first."""
@@ -33,19 +36,32 @@ class Gate:
         )
         """Whether one behind the first may start at a boundary of no event, the order as it is."""
         self._engine = settings.engine
-        self._waste = settings.engine.block_size - 1
+        self._goes_by_room = self._by_prompt and self._first_only
+        """Whether what a replica holds says if what comes first may start there."""
+        self._each = settings.engine.block_size if self._goes_by_room else 0
+        """Counted for each sequence: the token of the next iteration, and what blocks waste."""
+        self._loads: list[Tokens] = [0] * settings.replicas
+        """At most what each replica holds."""
+        self._most_load: Tokens = 0
+        """Above that, a replica that runs something has no room for what comes first."""
         self._refused: dict[int, _Standing] = {}
         self._standing: _Standing = (None, -1)
         self._least_behind: Tokens | None = None
         """At most the shortest prompt of those that may go before what comes first, of itself."""
+        self._smallest: list[Inference] = []
+        """Of those, at the last look; found when they are asked for."""
 
     def look(self) -> None:
         """Take in what comes first now, and who may go before it at a boundary of no event."""
         first = self._link.first()
         self._standing = (first, self._link.changes)
         self._least_behind = None
+        self._smallest.clear()
         if first is None:
             return
+        self._most_load = self._engine.kv_tokens
+        if self._goes_by_room:
+            self._most_load -= first.prompt_tokens + self._engine.block_size
         if self._lets_pass or (self.order_moves and self._falls_back(first)):
             self._least_behind = self._link.waiting_prompts.least()
 
@@ -54,42 +70,44 @@ class Gate:
         """What was seen last: while it stays, only replicas that change have reason to ask."""
         return self._standing
 
+    @property
+    def nothing_waits(self) -> bool:
+        """Whether there was nothing to admit at the last look."""
+        return self._standing[0] is None
+
+    def note(self, server: Server) -> None:
+        """Take in what a replica holds; to be told whenever that has become less."""
+        self._loads[server.index] = self._load(server)
+
     def is_worth_asking(self, server: Server) -> bool:
         """Return whether the core may admit something to a replica, as it stands."""
-        return bool(self.worth_asking((server,)))
-
-    def worth_asking(self, servers: Iterable[Server]) -> list[Server]:
-        """Return those of the replicas to which the core may admit something, as they stand."""
-        first = self._standing[0]
-        if first is None:
-            return []
-        refused, standing, waste = self._refused, self._standing, self._waste
-        most_seats = self._engine.max_num_seqs
-        most_context = self._engine.kv_tokens - first.prompt_tokens - 1 - waste
-        if not (self._by_prompt and self._first_only):
-            most_context, waste = self._engine.kv_tokens, -1
-        return [
-            server
-            for server in servers
-            if not server.running
-            or (
-                server.context_tokens + len(server.running) * (1 + waste) <= most_context
-                and len(server.running) < most_seats
-                and not server.swapped
-                and (
-                    refused.get(server.index) != standing
-                    or (self._lets_pass and self.watches(server))
-                )
+        if self._standing[0] is None:
+            return False
+        if not server.running:
+            return True
+        return (
+            self._load(server) <= self._most_load
+            and len(server.running) < self._engine.max_num_seqs
+            and not server.swapped
+            and (
+                self._refused.get(server.index) != self._standing
+                or (self._lets_pass and self.watches(server))
             )
-        ]
+        )
+
+    def has_reason(self, server: Server) -> bool:
+        """Return whether a replica is worth asking, or may be at any boundary from here on."""
+        return self.is_worth_asking(server) or self.watches(server)
 
     def with_reason(self, servers: Sequence[Server]) -> list[Server]:
-        """Return those that are worth asking, or may be at any boundary from here on."""
-        worth = self.worth_asking(servers)
-        if self._least_behind is None:
-            return worth
-        asking = {server.index for server in worth}
-        return [s for s in servers if s.index in asking or self.watches(s)]
+        """Return those, of all replicas by index, that have reason to ask."""
+        if self._standing[0] is None:
+            return []
+        if self._least_behind is not None:
+            return [server for server in servers if self.has_reason(server)]
+        most = self._most_load
+        roomy = [servers[index] for index, load in enumerate(self._loads) if load <= most]
+        return [server for server in roomy if self.is_worth_asking(server)]
 
     def watches(self, server: Server) -> bool:
         """Return whether a replica may be given something behind the first at any boundary.
@@ -109,7 +127,7 @@ class Gate:
         self._refused[server.index] = self._standing
 
     def time_has_come(self, servers: Iterable[Server]) -> None:
-        """The instant of `next_try`: under `peak`, what was refused then may fit by now."""
+        """The instant of `next_try`, or of a change: under `peak`, what was refused may fit now."""
         if not self._by_prompt:
             for server in servers:
                 self._refused.pop(server.index, None)
@@ -119,12 +137,37 @@ class Gate:
         first = self._standing[0]
         if first is None or server.swapped:
             return None
-        if self.is_worth_asking(server) or self.watches(server):
+        watches = self.watches(server)
+        if self.is_worth_asking(server) or (watches and (self._by_prompt or self._lets_pass)):
             return server.next_admission(later)
-        if self._by_prompt or not server.running:
+        if self._by_prompt:
             return None  # room for a prompt comes with an end only
-        wait = max(1, self._core.iterations_until_room(first.request_id, server.name))
+        candidates = self._may_come_first() if watches else [first]
+        wait = max(1, min(self._link.iterations_until_room(i, server) for i in candidates))
         return server.next_admission(max(later, server.instant_after(wait)))
+
+    def _may_come_first(self) -> list[Inference]:
+        """Return what service alone may put first, without what fits no sooner than another.
+
+        Under `peak` a shorter prompt with a shorter output fits no later; where KV is kept aside
+        for each client, one of the same client.
+        """
+        if not self._smallest:
+            by_size: dict[tuple[Tokens, Tokens, str], Inference] = {}
+            for application in self._core.order.queue.heads():
+                inference = application.waiting.first
+                client = application.tenant if self._engine.reserved_tokens_per_client else ""
+                size = (inference.prompt_tokens, inference.predicted_output_tokens, client)
+                by_size[size] = inference
+            shortest: dict[str, Tokens] = {}
+            for (_, output_tokens, client), inference in sorted(by_size.items()):
+                if output_tokens < shortest.get(client, math.inf):
+                    shortest[client] = output_tokens
+                    self._smallest.append(inference)
+        return self._smallest
+
+    def _load(self, server: Server) -> Tokens:
+        return server.context_tokens + self._each * len(server.running)
 
     def _falls_back(self, first: Inference) -> bool:
         """Return whether service may be on its way that puts what comes first behind others.

@@ -31,6 +31,8 @@ class KvMemory:
 
     def room(self, sequences: Iterable[Sequence]) -> Tokens:
         """Return M less what is kept aside."""
+        if not self._profile.reserved_tokens_per_client:
+            return self._profile.kv_tokens
         return self._profile.kv_tokens - self.reserved(sequence.client for sequence in sequences)
 
     def held(self, sequences: Iterable[Sequence], iteration: int, more: Tokens = 0) -> Tokens:

@@ -1,15 +1,17 @@
 """The simulator's side of the core: applications, inferences and reports in, admissions out."""
 
+from collections.abc import Iterable
+
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, Grant
 from justitia_ray.core.entities import Inference, Outcome, ReplicaCapacity
 from justitia_ray.sim.gps_history import GpsHistory
-from justitia_ray.sim.predictions import Predictions
 from justitia_ray.sim.results import ApplicationResult, InferenceResult, Lateness, RunResult
 from justitia_ray.sim.sequence import Sequence
 from justitia_ray.sim.server import Server
 from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.staged_predictions import predictions_of
 from justitia_ray.sim.waiting_prompts import WaitingPrompts
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import ApplicationId, RequestId, Seconds, Tokens, VirtualTime
@@ -36,7 +38,7 @@ class CoreLink:
         self.changes = 0
         """Rises whenever something may fit that did not, or something else may come first."""
         self._result = result
-        self._predictions = Predictions(settings.prediction, settings.seed)
+        self._predictions = predictions_of(settings)
         self.core = SchedulerCore(
             settings.policy,
             settings.policy_options,
@@ -70,7 +72,8 @@ class CoreLink:
 
     def arrive(self, application: WorkloadApplication, now: Seconds) -> None:
         """Open an application."""
-        predicted = self._predictions.kv_token_time(application)
+        row = self._applications[application.application_id]
+        row.predicted_kv_token_time = predicted = self._predictions.kv_token_time(application)
         self.handle(
             ev.ApplicationArrived(
                 application.application_id,
@@ -80,13 +83,12 @@ class CoreLink:
                 predicted,
                 _INGRESS,
                 self._predictions.cost(application, self.core.order.options),
-                application.cost(),
+                row.kv_token_time,
+                self._predictions.charge(predicted),
             ),
             now,
         )
         self._to_submit[application.application_id] = len(application.inferences)
-        row = self._applications[application.application_id]
-        row.predicted_kv_token_time = predicted
 
     def expect(self, application: WorkloadApplication) -> ApplicationResult:
         """Return the row of an application that is to come."""
@@ -117,6 +119,8 @@ class CoreLink:
         name = application.application_id
         request_id = f"{name}/{inference.inference_id}"
         self._requests[request_id] = (application, inference, due_at)
+        most = self._engine.kv_tokens - inference.prompt_tokens
+        foreseen = self._predictions.submit(application, inference, most)
         self.handle(
             ev.InferenceSubmitted(
                 request_id,
@@ -124,9 +128,11 @@ class CoreLink:
                 inference.inference_id,
                 _INGRESS,
                 self._held_of_prompt(inference),
-                self._predictions.output_tokens(application, inference),
-                self._engine.kv_tokens - inference.prompt_tokens,
+                foreseen.output_tokens,
+                most,
                 true_output_tokens=inference.output_tokens,
+                stage=foreseen.stage,
+                remaining_kv_token_time=foreseen.remaining_kv_token_time,
             ),
             now,
         )
@@ -146,6 +152,9 @@ class CoreLink:
             ev.LeaseFinished(s.lease_id, s.prompt_tokens, s.made, Outcome.FINISHED)
             for s in finished
         )
+        for sequence in finished:
+            row = sequence.result
+            self._predictions.finished(row.application_id, row.inference_id)
         self.changes += bool(finished)
         progress = tuple(server.progress()) if whole else ()
         self.handle(ev.ReplicaReported(server.name, progress, last), now)
@@ -167,8 +176,10 @@ class CoreLink:
         engine, admitted = self._engine, list[tuple[Sequence, bool]]()
         alone = engine.prefill == "separate"
         one_by_one = alone or engine.reserved_tokens_per_client > 0
-        clients = [sequence.client for sequence in server.running.values()]
+        clients = [s.client for s in server.running.values()] if one_by_one else []
         grown = self._grown(server)
+        if not self.core.state.leases:
+            self._gps.note(self._virtual_time, now)  # V has rested since the last report
         left = engine.max_batched_tokens if alone else None
         while (first := self.first()) is not None:
             if left is not None and not admitted:
@@ -177,12 +188,11 @@ class CoreLink:
             if one_by_one:
                 clients.append(self.core.state.applications[first.application_id].tenant)
                 most = first.prompt_tokens if left is None else min(left, first.prompt_tokens)
-            unforeseen = len(admitted) + 1 if alone else 0
             asks = ev.ReplicaReported(
                 server.name,
                 asks=True,
                 most_prompt_tokens=most,
-                reserved_kv_tokens=server.memory.reserved(clients) + grown + unforeseen,
+                reserved_kv_tokens=self._reserved(server, clients, len(admitted)) + grown,
             )
             grants = self.handle(asks, now)
             self.handle(ev.PullAnswered(server.name), now)
@@ -194,6 +204,13 @@ class CoreLink:
             if left is not None:
                 left -= sum(sequence.prompt_tokens for sequence, _ in granted)
         return admitted
+
+    def iterations_until_room(self, inference: Inference, server: Server) -> Tokens:
+        """Return after how many iterations an inference fits a replica, by the last reports."""
+        clients = [sequence.client for sequence in server.running.values()]
+        clients.append(self.core.state.applications[inference.application_id].tenant)
+        reserved = self._reserved(server, clients, 0) + self._grown(server)
+        return self.core.iterations_until_room(inference.request_id, server.name, reserved)
 
     def first(self) -> Inference | None:
         """Return what is to be admitted next, or None if nothing may be."""
@@ -236,6 +253,11 @@ class CoreLink:
         )
         return sequence, bool(inference.after)
 
+    def _reserved(self, server: Server, clients: Iterable[str], admitted: int) -> Tokens:
+        """Return what a replica needs besides its leases when one more has been admitted."""
+        unforeseen = admitted + 1 if self._engine.prefill == "separate" else 0
+        return server.memory.reserved(clients) + unforeseen
+
     def _grown(self, server: Server) -> Tokens:
         """Return how much more KV runs on a replica than it has reported."""
         reported = self.core.state.replicas[server.name].leases.context_tokens
@@ -247,6 +269,7 @@ class CoreLink:
 
     def _end(self, action: EndApplication) -> None:
         self.ended += 1
+        self._predictions.ended(action, action.ended_at)
         row = self._applications[action.application_id]
         row.finished_at_s = action.ended_at
         row.jct_s = action.ended_at - row.arrived_at_s

@@ -65,17 +65,10 @@ class Pace:
             + self._per_context_token_s * context_tokens
         )
 
-    def change(
-        self,
-        at: Seconds,
-        iteration: int,
-        sequences: int,
-        context_tokens: Tokens,
-        prefill_s: Seconds = 0.0,
-    ) -> None:
+    def change(self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens) -> None:
         """Begin a stretch at a boundary of this one, if anything that counts is another now."""
-        if prefill_s or self._first_s or not self._is_constant:
-            self.start(at, iteration, sequences, context_tokens, prefill_s)
+        if self._first_s or not self._is_constant:
+            self.start(at, iteration, sequences, context_tokens)
 
     def at(self, iteration: int) -> Seconds:
         """Return the instant by which so many iterations have ended."""
@@ -109,5 +102,13 @@ class Pace:
         """Return the first iteration, from `start` on, that ends at or after an instant."""
         if self.at(start) >= instant:
             return start
-        by = self.ended_by(instant, start)
-        return by if self.at(by) == instant else by + 1
+        if self._growth_s:
+            by = self.ended_by(instant, start)
+            return by if self.at(by) == instant else by + 1
+        passed = (instant - self._started_at - self._first_s) / self._each_s
+        first = max(start + 1, self._first + math.ceil(passed))
+        while self.at(first) < instant:
+            first += 1
+        while self.at(first - 1) >= instant:
+            first -= 1
+        return first

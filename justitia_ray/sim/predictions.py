@@ -2,52 +2,89 @@
 
 import math
 import random
+from typing import NamedTuple, Protocol
 
+from justitia_ray.core.actions import EndApplication
 from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.cost import find_cost
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
-from justitia_ray.units import KvTokenTime, Tokens
-
-_ALLOWED = "oracle or noisy:λ with a number λ >= 1 (`learned` comes with the predictors)"
+from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds, Tokens
 
 
-class Predictions:
+class Foreseen(NamedTuple):
+    """What is said of an inference when it is submitted."""
+
+    output_tokens: Tokens
+    """Its length, at least 1."""
+    stage: int | None = None
+    """Where it stands in its application; None: nobody has looked."""
+    remaining_kv_token_time: KvTokenTime | None = None
+    """What its application is to be charged for from this stage on; None: nothing new."""
+
+
+class Predictions(Protocol):
+    """Predicts applications when they arrive and inferences when they are submitted."""
+
+    def kv_token_time(self, application: WorkloadApplication) -> KvTokenTime:
+        """Return the predicted cost of an application that arrives, token·iterations."""
+
+    def cost(self, application: WorkloadApplication, options: PolicyOptions) -> float | None:
+        """Return the predicted cost in the accounts' unit, or None if that is KV token-time."""
+
+    def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
+        """Return what an application of this predicted cost is charged; None: just that."""
+
+    def submit(
+        self, application: WorkloadApplication, inference: WorkloadInference, most: Tokens
+    ) -> Foreseen:
+        """Return what is said of an inference; at most so many output tokens fit."""
+
+    def finished(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
+        """Take in that an inference has finished, before what follows on it is submitted."""
+
+    def ended(self, action: EndApplication, now: Seconds) -> None:
+        """Take in what an application took."""
+
+
+class NoisyPredictions:
     """The truth, or the truth times random factors from [1/λ, λ] (Justitia v2, Sec. V, Fig. 10).
 
     The paper names the interval only: factors are uniform in it. An application's cost has one
     factor, each length another.
     """
 
-    def __init__(self, prediction: str, seed: int) -> None:
-        """Take a description.
-
-        Args:
-            prediction: `oracle`, or `noisy:λ`.
-            seed: Of the factors, with the ids of what they are for.
-
-        Raises:
-            ConfigError: If it is neither.
-        """
-        self._noise = _noise(prediction)
+    def __init__(self, noise: float = 1.0, seed: int = 0) -> None:
+        """Take λ, at least 1, and the seed of the factors, with the ids of what they are for."""
+        self._noise = noise
         self._seed = seed
 
     def kv_token_time(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the predicted cost, token·iterations."""
+        """Return the cost, token·iterations."""
         return self._scaled(application.cost(), application)
 
     def cost(self, application: WorkloadApplication, options: PolicyOptions) -> float | None:
-        """Return the predicted cost in the accounts' unit, or None if that is KV token-time."""
+        """Return the cost in the accounts' unit, or None if that is KV token-time."""
         if options.accounts_cost == "kv_token_time":
             return None
         return self._scaled(application.cost(find_cost(options.accounts_cost)), application)
 
-    def output_tokens(
-        self, application: WorkloadApplication, inference: WorkloadInference
-    ) -> Tokens:
-        """Return the predicted length of an inference, at least 1."""
+    def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
+        """Return None: the papers charge what they predict."""
+        return None
+
+    def submit(
+        self, application: WorkloadApplication, inference: WorkloadInference, most: Tokens
+    ) -> Foreseen:
+        """Return the length; what is noisy may be longer than what fits."""
         factor = self._factor(f"{application.application_id}/{inference.inference_id}")
-        return max(1, round(inference.output_tokens * factor))
+        return Foreseen(max(1, round(inference.output_tokens * factor)))
+
+    def finished(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
+        """Nothing: all was known."""
+
+    def ended(self, action: EndApplication, now: Seconds) -> None:
+        """Nothing: all was known."""
 
     def _scaled(self, cost: float, application: WorkloadApplication) -> float:
         return cost * self._factor(application.application_id)
@@ -58,7 +95,12 @@ class Predictions:
         return random.Random(f"{self._seed}/noise/{name}").uniform(1 / self._noise, self._noise)
 
 
-def _noise(prediction: str) -> float:
+def parse_noise(prediction: str) -> float:
+    """Return λ of `oracle` (1) or `noisy:λ`.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
     if prediction == "oracle":
         return 1.0
     kind, _, number = prediction.partition(":")
@@ -67,5 +109,8 @@ def _noise(prediction: str) -> float:
     except ValueError:
         noise = math.nan
     if not 1 <= noise < math.inf:
-        raise ConfigError(f"prediction must be {_ALLOWED}, got {prediction!r}")
+        raise ConfigError(
+            "prediction must be oracle, learned, or noisy:λ with a number λ >= 1, got"
+            f" {prediction!r}"
+        )
     return noise

@@ -4,11 +4,11 @@ It decides nothing about order: who is admitted is the core's word; who is swapp
 comes back first, goes by the place that the core gives an inference (`Rank`).
 """
 
-import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from justitia_ray.core.events import LeaseProgress
+from justitia_ray.core.lazy_heap import LazyHeap
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.kv_memory import KvMemory
 from justitia_ray.sim.pace import Pace
@@ -40,7 +40,8 @@ class Server:
         """What runs and has prompt tokens to be computed, in order."""
         self._starting: list[Sequence] = []
         """What makes its first token in the next iteration, or has made it in a prefill alone."""
-        self._ends: list[tuple[int, int, RequestId]] = []
+        self._ends = LazyHeap()
+        """What gains tokens, by the iteration that makes its last; then in order."""
         self._entered = 0
         self._last_prefill = -profile.admit_every
         """Iterations that had ended when prompts were computed last."""
@@ -62,6 +63,11 @@ class Server:
         first = self._pace.first_from(instant, self.iteration)
         return self._pace.at(max(first, self._last_prefill + self.profile.admit_every))
 
+    def admits_now(self) -> bool:
+        """Return whether new inferences are considered at the boundary at which it stands."""
+        waited = self.iteration - self._last_prefill
+        return not self.running or waited >= self.profile.admit_every
+
     def instant_after(self, iterations: int) -> Seconds:
         """Return the boundary after so many more iterations, if nothing changes."""
         return self._pace.at(self.iteration + iterations)
@@ -77,7 +83,9 @@ class Server:
                 prefill = max(prefill, self._last_prefill + self.profile.admit_every)
             if not decoding or self.profile.prefill != "separate":
                 return self._pace.at(prefill)
-        last = self._next_end()
+        first = self._ends.first()
+        assert first is not None
+        last = int(self._ends.key(first)[0])
         if self._computing:
             last = min(last, prefill)
         overflow = self.memory.overflows_at(
@@ -87,8 +95,10 @@ class Server:
 
     def advance(self, instant: Seconds) -> None:
         """Go to the last boundary that is not after an instant."""
+        if self.at >= instant:
+            return
         if not self.running:
-            self.at = max(self.at, instant)
+            self.at = instant
             return
         iteration = self._pace.ended_by(instant, self.iteration)
         passed = iteration - self.iteration
@@ -105,23 +115,22 @@ class Server:
     def finish(self) -> list[Sequence]:
         """Take out what has made all its tokens."""
         finished = []
-        while self._ends and self._ends[0][0] <= self.iteration:
-            end, _, request_id = heapq.heappop(self._ends)
-            sequence = self.running.get(request_id)
-            if sequence is not None and sequence.computed and sequence.ends_with == end:
-                self._leave(sequence)
-                finished.append(sequence)
+        while (name := self._ends.first()) is not None:
+            if self._ends.key(name)[0] > self.iteration:
+                break
+            sequence = self.running[name]
+            self._leave(sequence)
+            finished.append(sequence)
         return finished
 
-    def swap_out(self, rank: Rank) -> list[Sequence]:
+    def swap_out(self, rank: Rank) -> None:
         """Swap out what no longer fits.
 
         While the next iteration would need more than M, the running inference last in policy order
         is swapped out and keeps its tokens.
         """
         if self._next_fits():
-            return []
-        swapped = []
+            return
         by_order = sorted(self.running.values(), key=lambda s: rank(s.request_id))
         while by_order and not self._next_fits():
             sequence = by_order.pop()
@@ -129,8 +138,6 @@ class Server:
             self._computing.pop(sequence.request_id, None)
             self.swapped[sequence.request_id] = sequence
             sequence.result.preemptions += 1
-            swapped.append(sequence)
-        return swapped
 
     def swap_in(self, rank: Rank) -> None:
         """Let swapped-out inferences run again, in policy order, until one does not fit."""
@@ -180,12 +187,17 @@ class Server:
         self._starting.clear()
         self._ticks = True
 
-    def progress(self) -> Iterator[LeaseProgress]:
-        """Yield what each lease has used by the boundary at which the replica stands."""
-        for held in (self.running, self.swapped):
-            for sequence in held.values():
-                made = sequence.made_by(self.iteration) if held is self.running else sequence.made
-                yield LeaseProgress(sequence.lease_id, sequence.prompt_tokens, made, running=True)
+    def progress(self) -> list[LeaseProgress]:
+        """Return what each lease has used by the boundary at which the replica stands."""
+        reports = [
+            LeaseProgress(s.lease_id, s.prompt_tokens, s.made_by(self.iteration), running=True)
+            for s in self.running.values()
+        ]
+        reports += [
+            LeaseProgress(s.lease_id, s.prompt_tokens, s.made, running=True)
+            for s in self.swapped.values()
+        ]
+        return reports
 
     # --- inside
 
@@ -244,21 +256,13 @@ class Server:
     def _let_go_on(self, sequence: Sequence) -> None:
         sequence.go_on(self.iteration)
         self._entered += 1
-        heapq.heappush(self._ends, (sequence.ends_with, self._entered, sequence.request_id))
+        self._ends.put(sequence.request_id, (sequence.ends_with, self._entered))
 
     def _leave(self, sequence: Sequence) -> None:
         sequence.stop(self.iteration)
         del self.running[sequence.request_id]
+        self._ends.drop(sequence.request_id)
         self.context_tokens -= sequence.prompt_tokens + sequence.made
-
-    def _next_end(self) -> int:
-        while self._ends:
-            end, _, request_id = self._ends[0]
-            sequence = self.running.get(request_id)
-            if sequence is not None and sequence.computed and sequence.ends_with == end:
-                return end
-            heapq.heappop(self._ends)
-        return self.iteration + 1
 
     def _next_fits(self) -> bool:
         if self.profile.block_size == 1:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from justitia_ray.predictor.stages import CHARGE_FACTOR
 from justitia_ray.sim.engine_profile import EngineProfile
-from justitia_ray.units import Seconds
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,11 +17,20 @@ class RunSettings:
     policy_options: Mapping[str, object] = field(default_factory=dict)
     replicas: int = 1
     prediction: str = "oracle"
-    """`oracle`, or `noisy:λ`: each cost and length times a factor drawn from [1/λ, λ]."""
+    """`oracle`; `noisy:λ`: each cost and length times a factor drawn from [1/λ, λ]; `learned`: from
+    what has finished, as the service predicts; `table`: costs from `predicted_costs`."""
     seed: int = 0
-    """Of the predictions' noise."""
+    """Of the predictions' noise, and of trainings."""
     report_interval_s: Seconds = 0.0
     """How old may be what a replica has reported of its running inferences; 0: exact. Ends are told
     at once. The service's replicas report when they pull, at least every second."""
     sample_kv: bool = False
     """Whether to record how much KV each application holds."""
+    models_dir: str | None = None
+    """Where the models are that `learned` predicts with; None: they are trained in the run."""
+    predicted_costs: Mapping[ApplicationId, KvTokenTime] = field(default_factory=dict)
+    """For `table`: of every application, token·iterations."""
+    raises: bool = True
+    """Whether, with `learned` and `table`, what is expected at a later stage raises charges."""
+    charge_factor: float = CHARGE_FACTOR
+    """With `learned` and `table`, how many times what is expected is charged."""

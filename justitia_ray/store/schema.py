@@ -11,9 +11,19 @@ hash tag: all keys of a model live in one slot, so that a script may touch them 
 | `applications` | hash | application_id → JSON object |
 | `settings` | string | JSON object: the scheduling settings in force |
 | `replicas` | hash | replica_id → JSON object, the replicas a scheduler knows |
-| `prediction:classes` | hash | application class → JSON object, what was learned of the class |
+| `prediction:classes` | hash | application class → JSON object, the statistics of its costs |
+| `prediction:learning` | hash | application class → JSON object: progress, stages |
+| `prediction:models` | hash | application class → JSON object: versions of its model, checksums |
+| `prediction:model:CLASS:N` | string | bytes of version N of a class's model, no JSON |
+| `prediction:samples:CLASS` | list | JSON objects: finished applications, the latest last |
+| `prediction:observed` | stream | `o`, a JSON object: a finished application yet to be learned |
+| `prediction:applied` | string | id of the last entry of that stream that was learned |
+| `prediction:learner` | string | the predictor replica that learns; it expires |
+| `prediction:revision` | string | integer, raised by every change of classes, learning or models |
 
-Values are JSON, never pickles: whoever can write to Redis must not be able to run code here.
+Of inputs, samples hold features, and the text only under `store_inputs`. Values are JSON, models
+checked arrays of numbers (`predictor.model_file`), never pickles: whoever can write to Redis must
+not be able to run code here.
 """
 
 import json
@@ -44,6 +54,22 @@ class Keys:
     settings: str
     replicas: str
     prediction_classes: str
+    prediction_learning: str
+    prediction_models: str
+    prediction_observed: str
+    prediction_applied: str
+    prediction_learner: str
+    prediction_revision: str
+    prediction: str
+    """Prefix of the keys of one class, below."""
+
+    def model(self, application_class: str, version: int) -> str:
+        """Return the key of a model's bytes."""
+        return f"{self.prediction}model:{application_class}:{version}"
+
+    def samples(self, application_class: str) -> str:
+        """Return the key of a class's history."""
+        return f"{self.prediction}samples:{application_class}"
 
 
 def keys_of(name: str) -> Keys:
@@ -68,6 +94,13 @@ def keys_of(name: str) -> Keys:
         settings=prefix + "settings",
         replicas=prefix + "replicas",
         prediction_classes=prefix + "prediction:classes",
+        prediction_learning=prefix + "prediction:learning",
+        prediction_models=prefix + "prediction:models",
+        prediction_observed=prefix + "prediction:observed",
+        prediction_applied=prefix + "prediction:applied",
+        prediction_learner=prefix + "prediction:learner",
+        prediction_revision=prefix + "prediction:revision",
+        prediction=prefix + "prediction:",
     )
 
 

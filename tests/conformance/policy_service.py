@@ -183,8 +183,8 @@ class Service:
             return (action.replica_id, self.owners[action.lease_id])
         if isinstance(action, EndApplication):
             told = {name: getattr(action, name) for name in action.__dataclass_fields__}
-            # The lag is a measurement of this scheduler's own time in office.
-            return {name: value for name, value in told.items() if not name.startswith("lag")}
+            # Lag and stages are what this scheduler has seen in its own time in office.
+            return {name: value for name, value in told.items() if name not in ("lag", "stages")}
         return action
 
     def _check_that_the_first_does_not_fit(self) -> None:

@@ -1,7 +1,6 @@
-"""The stores against a real Redis: what is kept, who may write, and what damage says."""
+"""The scheduler's store against a real Redis: what is kept, who may write, and what damage says."""
 
 import itertools
-import json
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -11,9 +10,7 @@ import pytest
 import redis
 
 from justitia_ray.errors import ConfigError, StoreError
-from justitia_ray.predictor.class_mean import ClassMeanPredictor
 from justitia_ray.store.embedded import EmbeddedRedis
-from justitia_ray.store.prediction_store import PredictionStore
 from justitia_ray.store.scheduler_store import SchedulerStore, StaleEpoch, StoredState
 from justitia_ray.store.schema import SCHEMA_VERSION, Keys, keys_of
 
@@ -56,14 +53,6 @@ def keys(name: str) -> Keys:
 async def store(server: EmbeddedRedis, name: str) -> AsyncIterator[SchedulerStore]:
     """The scheduler's store of that name."""
     store = SchedulerStore(server.url, name)
-    yield store
-    await store.aclose()
-
-
-@pytest.fixture
-async def predictions(server: EmbeddedRedis, name: str) -> AsyncIterator[PredictionStore]:
-    """The predictor's store of that name."""
-    store = PredictionStore(server.url, name)
     yield store
     await store.aclose()
 
@@ -299,7 +288,7 @@ async def test_redis_away_is_a_store_error_until_it_is_back(tmp_path: Path) -> N
     """A scheduler in office goes on in memory, asks `ping`, and catches up later."""
     server = EmbeddedRedis(tmp_path / "data")
     server.start()
-    store, predictions = SchedulerStore(server.url, "a/m"), PredictionStore(server.url, "a/m")
+    store = SchedulerStore(server.url, "a/m")
     try:
         epoch = await store.take_office()
         assert await store.ping()
@@ -308,14 +297,11 @@ async def test_redis_away_is_a_store_error_until_it_is_back(tmp_path: Path) -> N
             store.take_office,
             store.load,
             lambda: store.save(epoch, None, {"a": {}}, ()),
-            predictions.load_classes,
-            lambda: predictions.save_class("EV", {}),
         ]
         for call in calls:
             with pytest.raises(StoreError, match=r"Redis at unix://.*redis\.sock"):
                 await call()
         assert not await store.ping()
-        assert not await predictions.ping()
 
         server.start()
 
@@ -324,7 +310,6 @@ async def test_redis_away_is_a_store_error_until_it_is_back(tmp_path: Path) -> N
         assert (await store.load()).applications == {"a": {}}
     finally:
         await store.aclose()
-        await predictions.aclose()
         server.stop()
 
 
@@ -357,61 +342,3 @@ def test_url_that_cannot_be_read_is_a_config_error_without_it(url: str) -> None:
     with pytest.raises(ConfigError, match="redis_url") as error:
         SchedulerStore(url, "a/m")
     assert "s3" not in str(error.value)
-
-
-async def test_predictor_goes_on_from_the_store(predictions: PredictionStore) -> None:
-    """What was learned of the classes survives a restart of the predictor."""
-    learned = ClassMeanPredictor()
-    for name, cost in [("EV", 10.5), ("DM", 1e12), ("EV", 20.25)]:
-        filed = learned.observe(name, cost, inferences=2, output_tokens=9)
-        await predictions.save_class(filed, learned.statistics(filed))
-    restored = ClassMeanPredictor()
-    restored.restore(await predictions.load_classes())
-
-    for name in ("EV", "DM"):
-        assert restored.estimate(name, 5, None) == learned.estimate(name, 5, None)
-
-
-async def test_predictor_may_write_before_any_office(
-    predictions: PredictionStore, store: SchedulerStore, raw: redis.Redis, keys: Keys
-) -> None:
-    """Deployments start in any order; the version is written with the first value."""
-    assert await predictions.load_classes() == {}
-    await predictions.save_class("EV", {"samples": 1})
-
-    assert raw.get(keys.schema) == str(SCHEMA_VERSION)
-    assert json.loads(raw.hget(keys.prediction_classes, "EV") or "") == {"samples": 1}
-    assert await store.take_office() == 1
-
-
-@pytest.mark.parametrize(
-    ("key_name", "damage"),
-    [
-        ("schema", lambda raw, key: raw.set(key, SCHEMA_VERSION + 1)),
-        ("prediction_classes", lambda raw, key: raw.hset(key, "EV", "[]")),
-        ("prediction_classes", lambda raw, key: raw.set(key, "x")),
-    ],
-)
-async def test_damaged_predictions_name_the_key(
-    predictions: PredictionStore,
-    raw: redis.Redis,
-    keys: Keys,
-    key_name: str,
-    damage: Callable[[redis.Redis, str], object],
-) -> None:
-    """The predictor falls back to its prior, and the operator learns why."""
-    damage(raw, getattr(keys, key_name))
-
-    with pytest.raises(StoreError) as error:
-        await predictions.load_classes()
-    assert getattr(keys, key_name) in str(error.value)
-
-
-async def test_statistics_that_json_cannot_say_are_not_saved(
-    predictions: PredictionStore, keys: Keys
-) -> None:
-    """Only JSON is stored."""
-    with pytest.raises(StoreError) as error:
-        await predictions.save_class("EV", {"mean": object()})
-    assert f"{keys.prediction_classes}[EV]" in str(error.value)
-    assert await predictions.load_classes() == {}

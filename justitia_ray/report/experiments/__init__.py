@@ -9,6 +9,7 @@ from justitia_ray.report.experiments.elephant import ELEPHANT
 from justitia_ray.report.experiments.fair_ratio import FAIR_RATIO
 from justitia_ray.report.experiments.offered_load import OFFERED_LOAD
 from justitia_ray.report.experiments.prediction_error import PREDICTION_ERROR
+from justitia_ray.report.experiments.predictors import PREDICTOR_ERRORS, PREDICTORS
 from justitia_ray.report.experiments.replicas import REPLICAS
 from justitia_ray.report.experiments.tenants import TENANTS
 from justitia_ray.report.experiments.two_dm import TWO_DM
@@ -22,6 +23,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     TWO_DM,
     ELEPHANT,
     PREDICTION_ERROR,
+    PREDICTORS,
+    PREDICTOR_ERRORS,
     COST_MODEL,
     DECISION_TIME,
     CLOCK,

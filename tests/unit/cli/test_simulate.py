@@ -155,8 +155,8 @@ _ONE = f"--policy fcfs {_M}"
         (f"{_ONE} --prefill-s-per-token -1", "--prefill-s-per-token must be a number >= 0"),
         (f"{_ONE} --max-num-seqs 0", "--max-num-seqs must be a number >= 1"),
         (f"{_ONE} --report-interval-s -1", "--report-interval-s must be a number >= 0"),
-        (f"{_ONE} --prediction maybe", "prediction must be oracle or noisy:λ"),
-        (f"{_ONE} --prediction noisy:0.5", "prediction must be oracle or noisy:λ"),
+        (f"{_ONE} --prediction maybe", "prediction must be oracle, learned, or noisy:λ"),
+        (f"{_ONE} --prediction noisy:0.5", "prediction must be oracle, learned, or noisy:λ"),
         (f"{_ONE} --engine-profile no-such", "no-such"),
         (f"{_ONE} --engine-profile a10g-llama2-7b --iteration-s 1", "--iteration-s must not"),
         (f"{_ONE} --set fcfs", "--set must be POLICY.OPTION=VALUE, got 'fcfs'"),
@@ -229,3 +229,28 @@ def test_missing_figures_are_told_of(
 
     assert 0 == simulate(_ONE)
     assert f"Results: {tmp_path / 'out'} (no figures: no library)" in capsys.readouterr().out
+
+
+def test_models_need_learned_predictions(
+    simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else they would silently not be used; and a wrong directory is told before the run."""
+    status = simulate(f"--policy fcfs --kv-tokens 9 --models {tmp_path}")
+
+    assert 2 == status
+    assert "--models needs --prediction learned, got 'oracle'" in capsys.readouterr().err
+
+    status = simulate(f"--policy fcfs --kv-tokens 9 --prediction learned --models {tmp_path}")
+
+    assert 2 == status
+    assert "must hold a model of at least one class" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_learned_predictions_are_said_with_the_results(simulate: Simulate, tmp_path: Path) -> None:
+    """Whoever finds the directory later must see what the scheduler was told."""
+    assert 0 == simulate("--policy justitia --kv-tokens 9 --prediction learned")
+
+    rows = (tmp_path / "out" / "justitia" / "applications.jsonl").read_text().splitlines()
+    # One inference of its first prompt and the prior's 256 tokens: 4·256 + 256·257/2.
+    assert 33_920 == json.loads(rows[0])["predicted_kv_token_time"]

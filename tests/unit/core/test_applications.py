@@ -7,6 +7,7 @@ import pytest
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, Lag
 from justitia_ray.core.entities import ApplicationState, Outcome
+from justitia_ray.core.stages import StageServed
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
 
@@ -69,6 +70,7 @@ def test_closed_application_that_is_idle_ends_at_once(core: CoreDriver) -> None:
         output_tokens=10,
         settlements=0,
         lag=Lag(0, 0.0, 155, 2.0),
+        stages=(StageServed(1, 1, 10, 10, 155),),
     )
 
     assert [expected] == actions

@@ -46,6 +46,19 @@ def test_first_is_the_application_with_the_least_key() -> None:
     assert 0 == len(queue)
 
 
+def test_heads_are_the_first_of_each_client_in_order() -> None:
+    """Only those may come first when clients change places."""
+    queue = _queue(
+        StubPolicy(by_tenant=True),
+        application("b", 2, tenant="t1"),
+        application("a", 3, tenant="t0"),
+        application("c", 1, tenant="t0"),
+    )
+
+    assert ["c", "b"] == [head.application_id for head in queue.heads()]
+    assert [] == list(_queue().heads())
+
+
 def test_application_with_nothing_waiting_is_out() -> None:
     """Its heap entry is stale and must not come up."""
     policy = StubPolicy()

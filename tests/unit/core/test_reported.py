@@ -137,6 +137,17 @@ def test_room_comes_after_so_many_iterations(admission: str, expected: int) -> N
         core.core.iterations_until_room("y", "r9")
 
 
+def test_room_that_is_reserved_is_none() -> None:
+    """M = 8 less 1 that a replica keeps free: x (3 + 2) has to end before y (2 + 2) starts."""
+    core = CoreDriver(SchedulerCore("fcfs", admission="peak", timeouts=_PATIENT))
+    core.pull("r0", kv=8)
+    core.open()
+    core.submit("x", prompt=3, output=2)
+    core.submit("y", prompt=2, output=2)
+
+    assert [2, 1] == [core.core.iterations_until_room("y", "r0", reserved) for reserved in (1, 0)]
+
+
 def test_no_iterations_until_what_fits_already(core: CoreDriver) -> None:
     """A replica that was answered has room that nobody took."""
     core.submit("x")

@@ -140,7 +140,7 @@ async def test_opening_is_repeated_until_the_scheduler_is_there(
     scheduler.fail_next("open_application", RayActorError(), RayActorError())
 
     assert 42.0 == await dispatcher.open_application(opened())
-    assert dispatcher.is_open_here("a")
+    assert dispatcher.opened_here("a") is not None
 
 
 # --- grants
@@ -247,7 +247,7 @@ async def test_end_of_an_application_is_told_and_it_is_open_no_more(
     await eventually(lambda: told.ended, "its end is told")
 
     assert [ended()] == told.ended
-    assert not dispatcher.is_open_here("a")
+    assert dispatcher.opened_here("a") is None
 
 
 # --- another scheduler
@@ -404,3 +404,42 @@ async def test_application_whose_opening_was_under_way_follows_the_new_name(
 
     assert isinstance(application, ApplicationArrived)
     assert dispatcher.ingress_id == application.ingress_id
+
+
+# --- stages
+
+
+async def test_answer_opens_the_next_stage(dispatcher: Dispatcher) -> None:
+    """The ingress knows it at once; the scheduler hears of it with the replica's next pull."""
+    first = dispatcher.submit(inference("q1"), opened())
+    dispatcher.submit(inference("q2"))
+
+    assert (0, 3) == dispatcher.next_stage("a")
+
+    first.item = replace(first.item, stage=0)
+    dispatcher.end(first)
+
+    assert (1, 1) == dispatcher.next_stage("a")
+
+
+async def test_refused_submission_takes_no_place(dispatcher: Dispatcher) -> None:
+    """A caller that comes back would else look like one with a larger fan-out each time."""
+    for number in range(_MOST):
+        dispatcher.submit(inference(f"q{number}"), opened())
+    before = dispatcher.next_stage("a")
+    with pytest.raises(QueueFull):
+        dispatcher.submit(inference("one more"))
+
+    assert before == dispatcher.next_stage("a")
+
+
+async def test_end_of_an_application_forgets_its_stage(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """An id that comes again is another application."""
+    dispatcher.submit(inference(), opened())
+    await taken(scheduler, 2)
+    scheduler.post(ended())
+    await eventually(lambda: dispatcher.opened_here("a") is None, "its end was told")
+
+    assert (0, 1) == dispatcher.next_stage("a")

@@ -31,8 +31,20 @@ def test_timetable_moves_forgets_and_takes_by_index() -> None:
     table.set(1, None)
 
     assert 4.0 == table.next()
+    assert [True, False, True] == [table.has(index) for index in range(3)]
     assert [0, 2] == table.take(6.0)
     assert (math.inf, []) == (table.next(), table.take(9.0))
+
+
+def test_timetable_cleared_wakes_nobody_until_it_is_set_again() -> None:
+    """When nothing waits, no replica has anything to ask for."""
+    table = Timetable(2)
+    table.set(0, 4.0)
+    table.clear()
+
+    assert (math.inf, False) == (table.next(), table.has(0))
+    table.set(0, 4.0)
+    assert [0] == table.take(4.0)
 
 
 def test_graph_frees_what_waits_for_several_with_the_last() -> None:

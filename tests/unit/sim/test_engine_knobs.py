@@ -86,6 +86,30 @@ def test_peak_admission_waits_when_the_peak_does_not_fit_and_preempts_nothing() 
     assert {"a/0": (0.0, 1.0, 3.0), "a/1": (1.0, 2.0, 4.0)} == found
 
 
+def test_peak_waits_for_any_that_service_may_put_first() -> None:
+    """VTC, M = 24: a/0 (5 + 15) runs. a/1 comes first at 1 s, b/0 (3 + 8) once a has been served.
+
+    b/0 may start at 14 s: it holds 4 beside a's 20 at 15 s. Nothing happens at that boundary.
+    """
+    applications = [app("a", (5, 15), (5, 15)), app("b", (3, 8), at=0.5)]
+    found = times(applications, engine(24, admission="peak"), "vtc")
+
+    assert [0.0, 15.0, 14.0] == [found[name][0] for name in ("a/0", "a/1", "b/0")]
+
+
+def test_peak_is_not_asked_for_at_each_boundary_at_which_service_moves_the_order() -> None:
+    """M = 60 has room for one of 5 + 40, and for the next when it is nearly done: 12 of them.
+
+    They take 370 s. To ask at each boundary would be a thousand decisions.
+    """
+    applications = [app(name, *[(5, 40)] * 6, tenant=name) for name in "ab"]
+    settings = RunSettings(engine(60, admission="peak"), "vtc", {"unit": "tenant"})
+    result = simulate(applications, settings)
+
+    assert 370.0 == result.makespan_s
+    assert result.decisions < 100
+
+
 @pytest.mark.parametrize(("kv_tokens", "b"), [(10, (1.5, 2.0, 4.0)), (9, (2.5, 3.0, 5.0))])
 def test_peak_counts_the_first_token_of_a_prefill_alone(
     kv_tokens: int, b: tuple[float, ...]

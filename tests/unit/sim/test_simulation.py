@@ -1,5 +1,7 @@
 """The constant-iteration engine of DESIGN.md, section 5: runs written out by hand."""
 
+from dataclasses import replace
+
 import pytest
 
 from justitia_ray.errors import ConfigError
@@ -166,6 +168,18 @@ def test_what_is_told_of_the_whole_run() -> None:
     assert [2.0, 1.0] == [a.jct_s for a in result.applications]
     assert [7, 2] == [a.kv_token_time for a in result.applications]
     assert [(1.0, "a", 2), (3.0, "a", 0), (3.0, "b", 1), (4.0, "b", 0)] == result.kv_samples
+
+
+def test_gps_rests_while_nothing_runs_also_where_reports_are_late() -> None:
+    """From 1 to 100 s. Then b (weight 4) and c come, of cost 14 each; both end at 104 s.
+
+    V rises by 14 in these 4 s, and b's tag is 14 / 4 above. Without the rest it would be 26.75 s.
+    """
+    b, c = app("b", (1, 4), at=100.0), app("c", (1, 4), at=100.0)
+    applications = [app("x", (1, 1)), replace(b, weight=4.0), c]
+    result = simulate(applications, RunSettings(engine(100), report_interval_s=2.0))
+
+    assert [1.0, 101.0, 104.0] == [row.gps_finished_at_s for row in result.applications]
 
 
 def test_nothing_to_do_is_a_result_too() -> None:

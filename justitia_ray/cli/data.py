@@ -1,0 +1,140 @@
+"""`justitia data import`: a user's own history, into a running service or a data directory."""
+
+import argparse
+import asyncio
+import itertools
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.cli.status import DEFAULT_URL
+from justitia_ray.client.answers import json_object
+from justitia_ray.client.transport import HttpTransport, Response
+from justitia_ray.errors import ConfigError, JustitiaError
+from justitia_ray.predictor.own_history import PastApplication, read_history
+from justitia_ray.sim.result_files import writing
+from justitia_ray.units import Seconds
+from justitia_ray.workloads.stages import STAGES
+
+_BATCH = 200
+"""Applications in one request: features of long inputs take some 10 KB each."""
+_PATIENCE_S: Seconds = 120.0
+_PAUSE_S: Seconds = 2.0
+_SERVICE_UNAVAILABLE = 503
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "data",
+        help="bring your own history of applications",
+        description="Bring your own history of finished applications.",
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    importing = actions.add_parser(
+        "import",
+        help="from a file of JSON lines",
+        description=(
+            "Read finished applications, one a line: {class, input, inferences: [{prompt_tokens,"
+            " output_tokens}, …]}. With --url, a running service learns from them: only features of"
+            " the inputs are sent, the texts stay here. With --out, they become a data directory"
+            " for `justitia predictor train`. The whole file is checked before anything is done."
+        ),
+    )
+    importing.add_argument("--file", type=Path, required=True, metavar="FILE", help=".gz is fine")
+    target = importing.add_mutually_exclusive_group(required=True)
+    target.add_argument(
+        "--url", nargs="?", const=DEFAULT_URL, help=f"of a running service; {DEFAULT_URL}"
+    )
+    target.add_argument("--out", type=Path, metavar="DIR", help="a new data directory")
+    importing.add_argument(
+        "--skip", type=int, default=0, metavar="N", help="with --url: lines that it has learned; 0"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Import the file and say what was imported.
+
+    Raises:
+        ConfigError: If an option or a line of the file is wrong; nothing was imported.
+        ResponseError, ConnectionError: If the service did not take all of it; says how much.
+    """
+    counts = Counter(application.application_class for application in read_history(options.file))
+    total = counts.total()
+    if not total:
+        raise ConfigError(f"{options.file}: holds no application")
+    if not 0 <= options.skip < total:
+        raise ConfigError(f"--skip must be 0 to {total - 1}, got {options.skip}")
+    if options.out is not None:
+        if options.skip:
+            raise ConfigError("--skip goes with --url, not with --out")
+        _write(options.out, options.file, counts)
+        print(f"{total:,} applications of {len(counts)} classes: {options.out}")
+        return 0
+    left = itertools.islice(read_history(options.file), options.skip, None)
+    asyncio.run(_send(options.url, left, options.skip))
+    print(
+        f"{total - options.skip:,} applications of {len(counts)} classes are being learned;"
+        " `justitia predictor list --url` shows what came of it"
+    )
+    return 0
+
+
+async def _send(url: str, applications: Iterator[PastApplication], taken: int) -> None:
+    transport = HttpTransport(url, read_timeout_s=60.0)
+    try:
+        while batch := list(itertools.islice(applications, _BATCH)):
+            samples = [application.observation().to_dict() for application in batch]
+            body = json.dumps({"samples": samples}).encode()
+            json_object(await _patiently(transport, body))
+            taken += len(batch)
+    except (JustitiaError, ConnectionError) as error:
+        if taken:
+            raise ConnectionError(
+                f"{error}; {taken} applications were taken: go on with --skip {taken}"
+            ) from error
+        raise
+    finally:
+        await transport.aclose()
+
+
+async def _patiently(transport: HttpTransport, body: bytes) -> Response:
+    """Send a batch, again while the predictor is still learning what it was sent."""
+    headers = {"content-type": "application/json"}
+    for _ in range(round(_PATIENCE_S / _PAUSE_S)):
+        answer = await transport.request("POST", "/v1/predictor/samples", headers, body)
+        if answer.status != _SERVICE_UNAVAILABLE:
+            return answer
+        await asyncio.sleep(_PAUSE_S)
+    return answer
+
+
+def _write(out: Path, file: Path, classes: Counter[str]) -> None:
+    """Write `apps/` and `recorded/` as a data directory has them; each run is one stage."""
+    for name in ("apps", "recorded"):
+        if (out / name).exists():
+            raise ConfigError(f"--out {out}: must be a new directory, has {name}/ already")
+    if named := sorted(classes.keys() & STAGES.keys()):
+        raise ConfigError(
+            f"{file}: class {named[0]} is one whose stages are known, which this form does not"
+            " tell: import it with --url, or give it another name"
+        )
+    with writing(out) as directory:
+        for kind in ("apps", "recorded"):
+            (directory / kind).mkdir()
+        for name in sorted(classes):
+            with (
+                (directory / "apps" / f"{name}.jsonl").open("w", encoding="utf-8") as inputs,
+                (directory / "recorded" / f"{name}.jsonl").open("w", encoding="utf-8") as runs,
+            ):
+                of_class = (a for a in read_history(file) if a.application_class == name)
+                for number, application in enumerate(of_class):
+                    item_id = f"{name}-{number:06}"
+                    item = {"id": item_id, "class": name, "input": application.input, "meta": {}}
+                    stage = {"name": "all", "calls": [list(call) for call in application.calls]}
+                    run = {"item_id": item_id, "class": name, "stages": [stage]}
+                    inputs.write(json.dumps(item) + "\n")
+                    runs.write(json.dumps(run) + "\n")

@@ -1,0 +1,140 @@
+"""How far off a model is on applications that it has not seen, and how long it takes."""
+
+import random
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from justitia_ray.predictor.cost_model import CostModel, CostPrediction
+from justitia_ray.predictor.input_features import features_of
+from justitia_ray.predictor.sample import Sample
+from justitia_ray.predictor.training import FEWEST, load_packages, train
+from justitia_ray.units import KvTokenTime, Seconds
+
+TEST_SHARE = 0.2
+"""Of the recorded runs, where nothing else is said to test on."""
+
+FIELDS = (
+    "n_train",
+    "n_test",
+    "mean_relative_error",
+    "median_relative_error",
+    "baseline_median_error",
+    "predict_ms_p50",
+    "train_s",
+)
+"""What `metrics.json` says of each class (DESIGN.md, Sec. 5)."""
+
+_LATENCY_CALLS = 200
+"""Single predictions that are timed, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One model, trained on some samples and tested on others."""
+
+    model: CostModel
+    n_train: int
+    n_test: int
+    mean_relative_error: float
+    """Mean of |predicted − true| / true."""
+    median_relative_error: float
+    """Median of the same."""
+    baseline_median_error: float
+    """Mean relative error of the median cost of the training samples, whatever the input."""
+    covered: float
+    """Share of the tests between p10 and p90; 0.8 is meant."""
+    predict_ms_p50: float
+    """Milliseconds of a single prediction from a text, features included; median."""
+    train_s: Seconds
+    """Cross-validation included; the imports of a process's first training are not."""
+
+    def metrics(self) -> dict[str, float | int]:
+        """Return FIELDS."""
+        return {name: getattr(self, name) for name in FIELDS}
+
+
+def evaluate(
+    training: Sequence[Sample], test: Sequence[Sample], *, kind: str = "auto", seed: int = 0
+) -> Evaluation:
+    """Train on some samples, predict the others, and return what came of it.
+
+    Args:
+        training: With features, at least `training.FEWEST`.
+        test: With features and texts, at least one.
+        kind: As `train` takes it.
+        seed: Of the training.
+
+    Raises:
+        ConfigError: If there is no such kind, or what training needs is not installed.
+        ValueError: If samples are too few.
+    """
+    load_packages()
+    started = time.perf_counter()
+    model = train(training, kind=kind, seed=seed)
+    train_s = time.perf_counter() - started
+    texts = [sample.input_text for sample in test if sample.input_text is not None]
+    predictions = model.predict([features_of(text) for text in texts])
+    true = [sample.kv_token_time for sample in test]
+    errors = relative_errors([answer.kv_token_time for answer in predictions], true)
+    median = statistics.median(sample.kv_token_time for sample in training)
+    return Evaluation(
+        model=model,
+        n_train=model.samples,
+        n_test=len(test),
+        mean_relative_error=statistics.fmean(errors),
+        median_relative_error=statistics.median(errors),
+        baseline_median_error=statistics.fmean(relative_errors([median] * len(true), true)),
+        covered=coverage(predictions, true),
+        predict_ms_p50=1000 * statistics.median(prediction_times(model, texts)),
+        train_s=train_s,
+    )
+
+
+def relative_errors(predicted: Sequence[KvTokenTime], true: Sequence[KvTokenTime]) -> list[float]:
+    """Return |predicted − true| / true of each."""
+    return [abs(p - t) / t for p, t in zip(predicted, true, strict=True)]
+
+
+def coverage(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTime]) -> float:
+    """Return the share of true costs from p10 to p90."""
+    inside = [p.p10 <= t <= p.p90 for p, t in zip(predictions, true, strict=True)]
+    return statistics.fmean(inside)
+
+
+def prediction_times(model: CostModel, texts: Sequence[str]) -> list[Seconds]:
+    """Return how long single predictions took, features included; each text at least once."""
+    times = []
+    for _ in range(max(1, -(-_LATENCY_CALLS // len(texts)))):
+        for text in texts:
+            started = time.perf_counter()
+            model.predict([features_of(text)])
+            times.append(time.perf_counter() - started)
+    return times
+
+
+def split(
+    samples: Sequence[Sample], seed: int, test_share: float = TEST_SHARE
+) -> tuple[list[Sample], list[Sample]]:
+    """Return samples to train on and samples to test on, drawn by the seed.
+
+    Raises:
+        ValueError: If too few are left to train on, or none to test on.
+    """
+    tests = round(test_share * len(samples))
+    if len(samples) - tests < FEWEST or tests < 1:
+        raise ValueError(f"{len(samples)} samples are too few to train on some and test on others")
+    order = list(samples)
+    random.Random(f"{seed}/split").shuffle(order)
+    return order[tests:], order[:tests]
+
+
+def metrics_of(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Any]]:
+    """Return `metrics.json`: FIELDS of each class, and under `mean` the mean of each over them."""
+    by_class: dict[str, dict[str, Any]] = {
+        name: evaluation.metrics() for name, evaluation in evaluations.items()
+    }
+    means = {name: statistics.fmean(of[name] for of in by_class.values()) for name in FIELDS}
+    return {**by_class, "mean": means}

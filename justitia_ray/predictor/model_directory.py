@@ -1,0 +1,164 @@
+"""Trained models in a directory: what `justitia predictor train` writes, and what serves from it.
+
+    PATH/CLASS/000001.model     bytes of a model; `model_file` knows their form
+    PATH/CLASS/active.json      the versions that there are, their checksums, which one serves
+
+A class whose name begins with a dot has it written `%2E`. One process may write at a time; readers
+never see a half-written file.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.errors import ConfigError, RequestError, StoreError
+from justitia_ray.predictor.class_mean import check_class_name
+from justitia_ray.predictor.versions import Version, VersionIndex, decode_index, encode_index
+from justitia_ray.sim.replacing import replacing
+
+_INDEX = "active.json"
+_DOT = "%2E"
+
+
+class ModelDirectory:
+    """The models of many classes, several versions of each.
+
+    Every method raises `ConfigError` if the directory, or a file in it, cannot be read or written,
+    or a class's name has another form, and `StoreError`, naming the file, if an index is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Name the directory; `publish` makes it."""
+        self.path = Path(path)
+
+    def classes(self) -> list[str]:
+        """Return the classes that have models, by name.
+
+        Raises:
+            ConfigError: If there is no such directory.
+        """
+        try:
+            found = sorted(entry.parent.name for entry in self.path.glob(f"*/{_INDEX}"))
+            if not found and not self.path.is_dir():
+                raise ConfigError(f"{self.path}: no such directory of models")
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be read: {error.strerror}") from error
+        return [name.replace(_DOT, ".", 1) for name in found]
+
+    def publish(self, application_class: str, data: bytes, record: Mapping[str, Any]) -> int:
+        """Write a model, let it serve, drop the oldest versions, and return its number.
+
+        Args:
+            application_class: The class that it is a model of.
+            data: Its bytes.
+            record: What is to be known of its training; JSON.
+        """
+        before = self.index(application_class)
+        index = before.published(data, record)
+        self._write(self._model(application_class, index.active), data)
+        self._save(application_class, index)
+        for version in before.versions:
+            if index.find(version.number) is None:
+                self._model(application_class, version.number).unlink(missing_ok=True)
+        return index.active
+
+    def versions(self, application_class: str) -> tuple[Version, ...]:
+        """Return the versions of a class, ascending; none if it has none."""
+        return self.index(application_class).versions
+
+    def active(self, application_class: str) -> tuple[int, bytes] | None:
+        """Return the version that serves, and its bytes; None if none does.
+
+        Raises:
+            StoreError: If its file is missing or damaged; `candidates` has those before it.
+        """
+        candidates = self.index(application_class).candidates()
+        if not candidates:
+            return None
+        return candidates[0].number, self.read(application_class, candidates[0])
+
+    def candidates(self, application_class: str) -> Iterator[tuple[Version, bytes | StoreError]]:
+        """Yield the versions that may serve, best first, each with its bytes or what is wrong."""
+        for version in self.index(application_class).candidates():
+            try:
+                yield version, self.read(application_class, version)
+            except StoreError as error:
+                yield version, error
+
+    def read(self, application_class: str, version: Version) -> bytes:
+        """Return the bytes of a version.
+
+        Raises:
+            StoreError: If the file is missing, or other bytes are in it; names file and version.
+        """
+        path = self._model(application_class, version.number)
+        where = f"{path}: version {version.number} of class {application_class}"
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise StoreError(f"{where} is missing") from None
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        if not version.holds(data):
+            raise StoreError(f"{where} is damaged: its checksum is another")
+        return data
+
+    def activate(self, application_class: str, version: int) -> None:
+        """Let a version serve that is there, or none (0).
+
+        Raises:
+            RequestError: If that version is not kept.
+        """
+        index = self.index(application_class)
+        self._save(application_class, index.activated(version, pinned=True))
+
+    def roll_back(self, application_class: str) -> int:
+        """Let the version before the active one serve, and return it.
+
+        Raises:
+            RequestError: If there is none.
+        """
+        index = self.index(application_class).rolled_back()
+        self._save(application_class, index)
+        return index.active
+
+    def release(self, application_class: str) -> None:
+        """Take off the pin that a rollback set."""
+        self._save(application_class, self.index(application_class).released())
+
+    def index(self, application_class: str) -> VersionIndex:
+        """Return the index of a class; an empty one if it has no models."""
+        path = self._folder(application_class) / _INDEX
+        try:
+            data = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return VersionIndex()
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+        try:
+            return decode_index(data)
+        except ValueError as error:
+            raise StoreError(f"{path}: {error}") from error
+
+    def _save(self, application_class: str, index: VersionIndex) -> None:
+        self._write(self._folder(application_class) / _INDEX, encode_index(index))
+
+    def _model(self, application_class: str, number: int) -> Path:
+        return self._folder(application_class) / f"{number:06}.model"
+
+    def _folder(self, application_class: str) -> Path:
+        try:
+            check_class_name(application_class)
+        except RequestError as error:
+            raise ConfigError(str(error)) from error
+        if application_class.startswith("."):  # `..` is a class's name, and another directory's
+            application_class = _DOT + application_class[1:]
+        return self.path / application_class
+
+    def _write(self, path: Path, data: bytes) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{path.parent}: cannot be made: {error.strerror}") from error
+        with replacing(path) as file:
+            file.write(data)

@@ -1,0 +1,138 @@
+"""Measure the models of application cost: errors, spread, time, learning curve, drift."""
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from justitia_ray import __version__
+from justitia_ray.bench.machine import machine
+from justitia_ray.bench.predictor_measures import (
+    APART,
+    KINDS,
+    SEVEN,
+    Data,
+    measure_curve,
+    measure_drift,
+    measure_errors,
+    measure_latency,
+    measure_s3,
+)
+from justitia_ray.bench.predictor_report import (
+    PAPER,
+    coverage_table,
+    curve_table,
+    drift_line,
+    error_table,
+    latency_table,
+    verdicts,
+)
+from justitia_ray.errors import ConfigError
+from justitia_ray.predictor.recordings import load_samples
+from justitia_ray.predictor.training import load_packages
+from justitia_ray.workloads.data_directory import data_directory
+
+DRIFTS = (("KBQAV", "CC"), ("EV", "PE"))
+"""From whose applications to whose, as if they were one class: longer inputs, and dearer ones."""
+CURVE_SETS = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 0 whatever the figures are, 2 if it cannot run."""
+    options = parse_arguments(arguments)
+    try:
+        data_dir = data_directory(options.data, required=True)
+        data = {name: load_samples(data_dir, name) for name in (*SEVEN, APART)}
+        load_packages()
+    except ConfigError as error:
+        print(f"bench_predictor: {error}", file=sys.stderr)
+        return 2
+    about = machine(("numpy", "scikit-learn", "torch"))
+    print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
+    print(
+        f"{options.sets} random training sets from seed {options.seed}: 100 samples, or 80 % of a"
+        f" class that has fewer than 125; tested on the rest. {PAPER}.",
+        flush=True,
+    )
+    load_before = os.getloadavg()
+    found = measure(data, options)
+    print(f"\nMachine load (1 min) {load_before[0]:.1f} before, {os.getloadavg()[0]:.1f} after.")
+    if options.json is not None:
+        results = {
+            "justitia_ray": __version__,
+            "machine": about,
+            "seed": options.seed,
+            "sets": options.sets,
+            **found,
+        }
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        print(f"JSON: {options.json}")
+    return 0
+
+
+def measure(data: Data, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure, print and return everything."""
+    started = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"  {time.monotonic() - started:4.0f} s  {line}", flush=True)
+
+    trials, models = measure_errors(data, KINDS, options.sets, options.seed, say)
+    latencies = [measure_latency(data, models, kind) for kind in KINDS]
+    if not options.quick:
+        trials += measure_s3(data, options.sets, options.seed, say)
+    print(f"\nMean relative error\n\n{error_table(trials, 'mean_error')}")
+    print(f"\nMedian relative error\n\n{error_table(trials, 'median_error')}")
+    if not options.quick:
+        print("\ns3: DistilBERT's form, tiny and with random weights; pretrained ones not at hand.")
+    print(f"\nauto: spread, training, choice\n\n{coverage_table(trials)}")
+    print(f"\nMilliseconds a prediction, features included\n\n{latency_table(latencies)}\n")
+    curve = measure_curve(data, min(options.sets, CURVE_SETS), options.seed, say)
+    print(f"\nMean relative error of auto by training samples\n\n{curve_table(curve)}\n")
+    drift_kind = "ridge" if options.quick else "auto"
+    drifts = {
+        f"{first} to {then}": measure_drift(data[first], data[then], drift_kind, options.seed)
+        for first, then in DRIFTS
+    }
+    print("Drift: the applications of one class become another's, while it learns")
+    for name, drift in drifts.items():
+        print(f"  {drift_line(name, drift)}")
+    judged = verdicts(trials, latencies)
+    print()
+    for verdict in judged:
+        print(verdict)
+    return {
+        "trials": [asdict(trial) for trial in trials],
+        "latency": [asdict(latency) for latency in latencies],
+        "curve": {size: [asdict(trial) for trial in of] for size, of in curve.items()},
+        "drift": {name: asdict(drift) for name, drift in drifts.items()},
+        "verdicts": [asdict(verdict) for verdict in judged],
+    }
+
+
+def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(prog="scripts/bench_predictor", description=__doc__)
+    parser.add_argument(
+        "--data", type=Path, metavar="DIR", help="recorded runs and inputs (or JUSTITIA_DATA)"
+    )
+    parser.add_argument("--sets", type=int, metavar="N", help="training sets (5; quick: 1)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first (0)")
+    parser.add_argument("--quick", action="store_true", help="one set, no S3, drift with ridge")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    options = parser.parse_args(arguments)
+    if options.sets is None:
+        options.sets = 1 if options.quick else 5
+    if options.sets < 1:
+        parser.error(f"--sets {options.sets}: at least 1 is needed")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

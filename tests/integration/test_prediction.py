@@ -1,0 +1,222 @@
+"""The predictor in service: it learns from what finishes, trains beside, goes back, and comes back.
+
+One application with two replicas of the predictor; its tests follow each other in its life.
+"""
+
+import argparse
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+import ray
+
+from justitia_ray.cli import data, predictor_versions
+from justitia_ray.predictor.input_features import features_of
+from tests.eventually import eventually
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.service import Service, Serving
+
+pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
+
+TRAINED_WITHIN_S = 120.0
+"""The process that trains is the least urgent of all."""
+LEARNED_WITHIN_S = 30.0
+
+Json = dict[str, Any]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def predicting(serving: Serving) -> AsyncIterator[Service]:
+    """An application whose predictor has two replicas."""
+    service = serving.service("predicting", replicas=1)
+    service.args["prediction"] = {"replicas": 2, "deadline_s": 5.0}
+    await service.deploy()
+    yield service
+    await service.delete()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def http(predicting: Service) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of it."""
+    async with predicting.http() as client:
+        yield client
+
+
+def text_of(words: int) -> str:
+    """Return an input of so many words."""
+    return "report " * words
+
+
+async def run_application(http: httpx.AsyncClient, application_class: str, words: int) -> float:
+    """Run an application that costs more the longer its input is; return what was predicted."""
+    opening = {"application_class": application_class, "input": text_of(words)}
+    opened = (await http.post("/v1/applications", json=opening)).json()
+    name = opened["application_id"]
+    answer = await http.post(
+        COMPLETIONS,
+        json=completion(text_of(words), max_tokens=words),
+        headers={"x-justitia-application": name},
+    )
+    assert 200 == answer.status_code
+    await http.post(f"/v1/applications/{name}/close")
+    predicted: float = opened["predicted_kv_token_time"]
+    return predicted
+
+
+async def of_class(http: httpx.AsyncClient, name: str) -> Json:
+    """Return what the service says of a class."""
+    classes = (await http.get("/v1/predictor")).json()["classes"]
+    found: Json = classes.get(name, {"samples": 0, "active": 0})
+    return found
+
+
+async def estimates(predicting: Service, name: str, words: int, count: int = 16) -> list[Json]:
+    """Return estimates of one input, by whichever replicas answer."""
+    predictor = predicting.handle("Predictor")
+    features = features_of(text_of(words))
+    found: list[Json] = await asyncio.gather(
+        *(predictor.estimate.remote(name, features) for _ in range(count))
+    )
+    return found
+
+
+async def by_model(predicting: Service, name: str, words: int) -> Json | None:
+    """Return the estimate that all replicas give by a model, None if they do not agree."""
+    found = await estimates(predicting, name, words, 64)
+    agree = all(estimate == found[0] for estimate in found)
+    return found[0] if agree and found[0]["source"] == "model" else None
+
+
+async def sources(predicting: Service, name: str) -> set[str]:
+    """Return what the replicas' estimates rest on."""
+    return {estimate["source"] for estimate in await estimates(predicting, name, 30)}
+
+
+async def command(module: Any, *words: str) -> int:
+    """Run a subcommand as `justitia` does, in a thread of its own."""
+    parser = argparse.ArgumentParser()
+    module.add_to(parser.add_subparsers())
+    options = parser.parse_args(words)
+    return int(await asyncio.to_thread(options.run, options))
+
+
+async def test_class_is_trained_in_service_and_all_replicas_serve_its_model(
+    predicting: Service, http: httpx.AsyncClient
+) -> None:
+    """Ten applications are enough; two replicas and the ingress say the same from then on."""
+    assert "prior" in await sources(predicting, "report")
+    for words in (10, 14, 20, 28, 40, 56, 12, 17, 24, 34, 48, 60):
+        await run_application(http, "report", words)
+
+    async def has_model() -> bool:
+        known = await of_class(http, "report")
+        return bool(known["samples"] == 12 and known["active"] > 0)
+
+    await eventually(has_model, "a model has taken over", TRAINED_WITHIN_S)
+    estimate: Json = await eventually(
+        lambda: by_model(predicting, "report", 50), "the replicas agree", LEARNED_WITHIN_S
+    )
+    assert estimate["p10"] <= estimate["kv_token_time"] <= estimate["p90"]
+    opening = {"application_class": "report", "input": text_of(50)}
+    opened = (await http.post("/v1/applications", json=opening)).json()
+    assert estimate["kv_token_time"] == opened["predicted_kv_token_time"]
+    await http.post(f"/v1/applications/{opened['application_id']}/close")
+
+
+async def test_model_looks_at_the_input(predicting: Service) -> None:
+    """A long report is more expensive than a short one."""
+    short, long = [(await estimates(predicting, "report", n, 1))[0] for n in (10, 60)]
+
+    assert 2 * short["kv_token_time"] < long["kv_token_time"]
+
+
+async def test_rollback_and_release_by_command(
+    predicting: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It reaches every replica within seconds."""
+    url = ("--url", predicting.url)
+    active = (await of_class(http, "report"))["active"]
+    assert 0 == await command(predictor_versions, "rollback", "report", "--to", "0", *url)
+
+    async def by_class() -> bool:
+        return await sources(predicting, "report") == {"class"}
+
+    await eventually(by_class, "all replicas went back", LEARNED_WITHIN_S)
+    assert 0 == await command(predictor_versions, "list", *url)
+    assert 0 == await command(predictor_versions, "rollback", "report", "--to", str(active), *url)
+    assert 0 == await command(predictor_versions, "rollback", "report", "--release", *url)
+    said = capsys.readouterr().out.splitlines()
+    assert "class report: no model, its mean, serves until it is released" == said[0]
+    assert f"class report: version {active} serves until a training beats it" == said[-1]
+
+
+async def test_impossible_rollback_is_the_callers_mistake(http: httpx.AsyncClient) -> None:
+    """With a sentence that says what there is."""
+    unknown = await http.post("/v1/predictor/none/rollback")
+    wrong = await http.post("/v1/predictor/report/rollback", json={"version": 99})
+    mixed = await http.post("/v1/predictor/report/rollback", json={"versions": 1})
+
+    assert [400, 400, 400] == [answer.status_code for answer in (unknown, wrong, mixed)]
+    messages = [answer.json()["error"]["message"] for answer in (unknown, wrong, mixed)]
+    assert messages[0] == "class 'none' has no model"
+    assert messages[1].startswith("version is 99: one of 0, 1")
+    assert messages[2].startswith("versions: Extra inputs are not permitted")
+
+
+async def test_own_history_is_learned(
+    predicting: Service, http: httpx.AsyncClient, tmp_path: Path
+) -> None:
+    """A user who comes with recordings does not begin with a prior."""
+    file = tmp_path / "history.jsonl"
+    lines = [
+        {
+            "class": "import",
+            "input": text_of(words),
+            "inferences": [{"prompt_tokens": words, "output_tokens": words}],
+        }
+        for words in range(5, 35)
+    ]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert 0 == await command(data, "data", "import", "--file", str(file), "--url", predicting.url)
+
+    async def has_model() -> bool:
+        known = await of_class(http, "import")
+        return bool(known["samples"] == 30 and known["active"] > 0)
+
+    await eventually(has_model, "the history has been learned", TRAINED_WITHIN_S)
+
+
+async def test_killed_predictor_comes_back_with_what_it_knew(
+    predicting: Service, http: httpx.AsyncClient
+) -> None:
+    """Both replicas at once; what finishes meanwhile is learned later, and once."""
+    before = await of_class(http, "report")
+    actors = [
+        actor
+        for actor in ray.util.list_named_actors(all_namespaces=True)
+        if actor["name"].startswith(f"SERVE_REPLICA::{predicting.name}#Predictor#")
+    ]
+    assert 2 == len(actors)
+    for actor in actors:
+        ray.kill(ray.get_actor(**actor))
+    for words in (15, 25):
+        await run_application(http, "report", words)
+
+    async def knows() -> bool:
+        answer = await http.get("/v1/predictor")
+        if answer.status_code != 200:
+            return False
+        known = answer.json()["classes"].get("report", {})
+        return bool(known.get("samples") == before["samples"] + 2)
+
+    await eventually(knows, "the predictor is back", TRAINED_WITHIN_S)
+    after = await of_class(http, "report")
+    assert before["versions"] == after["versions"][: len(before["versions"])]
+    await eventually(
+        lambda: by_model(predicting, "report", 50), "the replicas agree", LEARNED_WITHIN_S
+    )

@@ -1,0 +1,290 @@
+"""The predictor's store against a real Redis: what is kept, who may write, what damage says."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from justitia_ray.errors import StoreError
+from justitia_ray.predictor.versions import VersionIndex
+from justitia_ray.store.embedded import EmbeddedRedis
+from justitia_ray.store.prediction_store import Learned, PredictionStore
+from justitia_ray.store.scheduler_store import SchedulerStore
+from justitia_ray.store.schema import SCHEMA_VERSION, Keys, keys_of
+
+pytestmark = pytest.mark.redis
+
+_HOLD_S = 30.0
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
+    """One server for the module; each test has its own name in it."""
+    server = EmbeddedRedis(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def raw(server: EmbeddedRedis) -> Iterator[redis.Redis]:
+    """A plain client, to look at and damage what is stored."""
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses."""
+    return f"app/predicted-{next(_numbers)}"
+
+
+@pytest.fixture
+def keys(name: str) -> Keys:
+    """The keys of that name."""
+    return keys_of(name)
+
+
+@pytest.fixture
+async def store(server: EmbeddedRedis, name: str) -> AsyncIterator[PredictionStore]:
+    """The predictor's store of that name."""
+    store = PredictionStore(server.url, name)
+    yield store
+    await store.aclose()
+
+
+def learned(applied: str, **fields: Any) -> Learned:
+    """Return what was learned up to an entry."""
+    return Learned(applied=applied, **fields)
+
+
+async def ids_of(store: PredictionStore) -> list[str]:
+    """Return the ids of what waits to be learned."""
+    return [name for name, _ in await store.read_observed("0-0", 1_000)]
+
+
+async def test_new_model_is_empty(store: PredictionStore) -> None:
+    """The first predictor starts with nothing, without an error."""
+    stored = await store.load()
+
+    assert (0, "0-0", {}, {}, {}, []) == (
+        stored.revision,
+        stored.applied,
+        stored.classes,
+        stored.learning,
+        stored.models,
+        stored.damage,
+    )
+    assert ([], 0) == await store.load_samples("EV")
+
+
+async def test_what_is_observed_is_read_in_order_and_goes_when_it_is_learned(
+    store: PredictionStore,
+) -> None:
+    """Every replica adds, one takes in; nothing is taken in twice."""
+    await store.add_observed([{"n": 1}, {"n": 2}])
+    await store.add_observed([{"n": 3}])
+    assert 3 == await store.observed_count()
+    first, second = await store.read_observed("0-0", 2)
+    assert [{"n": 1}, {"n": 2}] == [first[1], second[1]]
+    assert await store.hold("a", _HOLD_S)
+    await store.save("a", learned(second[0]), bound=10)
+
+    assert second[0] == (await store.load()).applied
+    assert [{"n": 3}] == [value for _, value in await store.read_observed(second[0], 10)]
+    assert 2 == await store.observed_count()  # the last one learned stays as a mark
+
+
+async def test_what_was_learned_is_loaded(store: PredictionStore) -> None:
+    """With the latest samples of each class, as many as are to be kept."""
+    await store.add_observed([{}])
+    (entry,) = await ids_of(store)
+    await store.hold("a", _HOLD_S)
+    for number in range(3):
+        samples = {"EV": [{"n": number}]}
+        saved = learned(
+            entry, classes={"EV": {"n": number}}, learning={"DM": {"x": 1}}, samples=samples
+        )
+        assert number + 1 == await store.save("a", saved, bound=2)
+
+    stored = await store.load()
+    assert ({"EV": {"n": 2}}, {"DM": {"x": 1}}) == (stored.classes, stored.learning)
+    assert ([{"n": 1}, {"n": 2}], 0) == await store.load_samples("EV")
+    assert stored.revision == await store.revision() == 3
+
+
+async def test_one_learns_until_its_time_is_over(store: PredictionStore) -> None:
+    """Two who learn would undo each other; one that is gone is replaced."""
+    assert await store.hold("a", _HOLD_S)
+    assert await store.hold("a", 0.05)
+    assert not await store.hold("b", _HOLD_S)
+    async with asyncio.timeout(10.0):
+        while not await store.hold("b", _HOLD_S):  # noqa: ASYNC110  # Redis says when
+            await asyncio.sleep(0.01)
+    await store.release("a")  # not its lock any more
+
+    assert not await store.hold("a", _HOLD_S)
+    await store.release("b")
+    assert await store.hold("a", _HOLD_S)
+
+
+async def test_who_does_not_learn_writes_nothing(store: PredictionStore) -> None:
+    """A learner that stood still is told so by its own save."""
+    await store.hold("a", _HOLD_S)
+    saved = await store.save("b", learned("1-0", classes={"EV": {"n": 1}}), bound=10)
+
+    assert saved is None
+    assert {} == (await store.load()).classes
+
+
+async def test_model_is_kept_with_its_index_and_old_ones_go(
+    store: PredictionStore, raw: redis.Redis, keys: Keys
+) -> None:
+    """Bytes and index change together."""
+    index = VersionIndex()
+    for number in range(1, 8):
+        data = b"model %d \xff" % number
+        after = index.published(data, {"samples": number})
+        assert await store.save_index("EV", index, after, data) is not None
+        index = after
+
+    assert {"EV": index} == (await store.load()).models
+    assert b"model 7 \xff" == await store.load_model("EV", 7)
+    assert 5 == len(list(raw.scan_iter(match=keys.model("EV", 0)[:-1] + "*")))
+    with pytest.raises(StoreError, match="model:EV:2: is missing"):
+        await store.load_model("EV", 2)
+
+
+async def test_index_that_somebody_changed_is_not_overwritten(store: PredictionStore) -> None:
+    """A rollback must not be lost to a training that ended at the same time."""
+    first = VersionIndex().published(b"1", {})
+    await store.save_index("EV", VersionIndex(), first, b"1")
+    pinned = first.activated(0, pinned=True)
+    assert await store.save_index("EV", first, pinned) is not None
+
+    assert await store.save_index("EV", first, first.published(b"2", {}), b"2") is None
+    assert {"EV": pinned} == (await store.load()).models
+
+
+async def test_predictor_may_write_before_any_office(
+    server: EmbeddedRedis, store: PredictionStore, raw: redis.Redis, keys: Keys, name: str
+) -> None:
+    """Deployments start in any order; the version is written with the first value."""
+    await store.add_observed([{"n": 1}])
+    scheduler = SchedulerStore(server.url, name)
+    epoch = await scheduler.take_office()
+    await scheduler.aclose()
+
+    assert (str(SCHEMA_VERSION), 1) == (raw.get(keys.schema), epoch)
+
+
+@pytest.mark.parametrize(
+    ("key_name", "damage"),
+    [
+        ("schema", lambda raw, key: raw.set(key, SCHEMA_VERSION + 1)),
+        ("prediction_classes", lambda raw, key: raw.set(key, "x")),
+        ("prediction_models", lambda raw, key: raw.rpush(key, "x")),
+        ("prediction_revision", lambda raw, key: raw.set(key, "-1")),
+    ],
+)
+async def test_key_of_another_kind_is_named(
+    store: PredictionStore,
+    raw: redis.Redis,
+    keys: Keys,
+    key_name: str,
+    damage: Callable[[redis.Redis, str], object],
+) -> None:
+    """The predictor goes on with its prior, and the operator learns why."""
+    damage(raw, getattr(keys, key_name))
+
+    with pytest.raises(StoreError) as error:
+        await store.load()
+    assert getattr(keys, key_name) in str(error.value)
+
+
+async def test_damaged_values_are_left_out_by_name(
+    store: PredictionStore, raw: redis.Redis, keys: Keys
+) -> None:
+    """One class's damage is not the others'."""
+    raw.hset(keys.prediction_classes, mapping={"EV": "[]", "DM": "{}"})
+    raw.hset(keys.prediction_learning, "EV", "not JSON")
+    raw.hset(keys.prediction_models, "EV", '{"index": {}, "sha256": ""}')
+    raw.rpush(keys.samples("EV"), '{"n": 1}', "NaN", *['{"n": 2}'] * 10)
+
+    stored = await store.load()
+    assert ({"DM": {}}, {}, {}) == (stored.classes, stored.learning, stored.models)
+    for key, line in zip(
+        (keys.prediction_classes, keys.prediction_learning, keys.prediction_models),
+        stored.damage,
+        strict=True,
+    ):
+        assert f"{key}[EV]" in line
+    samples, unreadable = await store.load_samples("EV")
+    assert ([{"n": 1}, *[{"n": 2}] * 10], 1) == (samples, unreadable)
+
+
+async def test_damaged_observation_is_passed_over(
+    store: PredictionStore, raw: redis.Redis, keys: Keys
+) -> None:
+    """It must not stop what comes after it."""
+    raw.xadd(keys.prediction_observed, {"o": "NaN"})
+    raw.xadd(keys.prediction_observed, {"p": "{}"})
+    await store.add_observed([{"n": 1}])
+
+    values = [value for _, value in await store.read_observed("0-0", 10)]
+    assert [None, None, {"n": 1}] == values
+
+
+async def test_damaged_index_can_be_replaced(
+    store: PredictionStore, raw: redis.Redis, keys: Keys
+) -> None:
+    """The next training makes a new one; nobody has to repair it by hand."""
+    raw.hset(keys.prediction_models, "EV", "x")
+    after = VersionIndex().published(b"1", {})
+
+    assert await store.save_index("EV", VersionIndex(), after, b"1") is not None
+    assert {"EV": after} == (await store.load()).models
+
+
+async def test_what_json_cannot_say_is_not_saved(store: PredictionStore, keys: Keys) -> None:
+    """Only JSON is stored."""
+    await store.hold("a", _HOLD_S)
+    with pytest.raises(StoreError) as error:
+        await store.save("a", learned("1-0", classes={"EV": {"mean": object()}}), bound=10)
+
+    assert f"{keys.prediction_classes}[EV]" in str(error.value)
+    assert 0 == await store.revision()
+
+
+async def test_redis_away_is_a_store_error(tmp_path: Path) -> None:
+    """The predictor goes on in memory, and tries again."""
+    server = EmbeddedRedis(tmp_path / "data")
+    server.start()
+    store = PredictionStore(server.url, "a/m")
+    server.stop()
+    calls: list[Any] = [
+        store.load,
+        store.revision,
+        lambda: store.load_samples("EV"),
+        lambda: store.load_model("EV", 1),
+        lambda: store.add_observed([{}]),
+        store.observed_count,
+        lambda: store.read_observed("0-0", 1),
+        lambda: store.hold("a", 1.0),
+        lambda: store.release("a"),
+        lambda: store.save("a", learned("1-0"), 1),
+        lambda: store.save_index("EV", VersionIndex(), VersionIndex()),
+    ]
+    try:
+        for call in calls:
+            with pytest.raises(StoreError, match=r"Redis at unix://.*redis\.sock"):
+                await call()
+        assert not await store.ping()
+    finally:
+        await store.aclose()

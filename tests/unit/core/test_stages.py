@@ -1,0 +1,114 @@
+"""Where an inference stands in its application, and what each stage took."""
+
+import json
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, EndApplication
+from justitia_ray.core.snapshot import restore, snapshot
+from justitia_ray.core.stages import MAXIMUM_STAGES, StagePosition, StageServed
+from tests.core_driver import CoreDriver
+
+
+def _stages(actions: list[Action]) -> tuple[StageServed, ...]:
+    (end,) = [action for action in actions if isinstance(action, EndApplication)]
+    return end.stages
+
+
+def test_stage_opens_with_the_first_submission_after_an_end() -> None:
+    """Siblings belong together, whenever they end; only what follows on one of them is later."""
+    position = StagePosition()
+    stages = [position.submit(), position.submit()]
+    position.finish(0)
+    stages += [position.submit(), position.submit()]
+    position.finish(0)
+    stages.append(position.submit())
+    position.finish(1)
+    stages.append(position.submit())
+
+    assert [0, 0, 1, 1, 1, 2] == stages
+
+
+def test_next_tells_a_place_and_takes_none() -> None:
+    """A submission that is refused for want of room must not count for the fan-out."""
+    position = StagePosition()
+    position.submit()
+
+    assert [(0, 2), (0, 2)] == [position.next(), position.next()]
+
+    position.finish(0)
+
+    assert (1, 1) == position.next()
+
+
+def test_who_has_seen_more_moves_the_stage_on() -> None:
+    """An ingress hears of an end before the scheduler does; it never knows of an earlier stage."""
+    position = StagePosition()
+    position.submit()
+
+    assert [3, 3] == [position.submit(3), position.submit(1)]
+
+    position.finish(0)
+
+    assert 3 == position.submit()
+
+
+def test_stages_end_somewhere() -> None:
+    """An agent may loop for ever; what is kept of it may not grow for ever."""
+    position = StagePosition()
+    for _ in range(MAXIMUM_STAGES + 5):
+        position.finish(position.submit())
+
+    assert (MAXIMUM_STAGES - 1, 7) == position.next()
+    assert MAXIMUM_STAGES - 1 == position.submit(10**9)
+
+
+def test_end_tells_what_each_stage_took(core: CoreDriver) -> None:
+    """10·2 + 3 and 20·4 + 10 at first; then three choices of 4 + 2 tokens: 3·(4·2 + 3)."""
+    core.open("a", 500)
+    core.submit("x", prompt=10, output=2)
+    core.submit("y", prompt=20, output=4)
+    core.pull()
+    core.pull(finished={"1": 2, "2": 4})
+    core.submit("z", prompt=12, output=6, choices=3)
+    core.handle(ev.ApplicationClosed("a"))
+    core.pull()
+    actions = core.pull(finished={"3": 6})
+
+    assert (StageServed(2, 2, 30, 6, 113), StageServed(1, 3, 12, 6, 33)) == _stages(actions)
+
+
+def test_what_produced_nothing_is_no_part_of_a_stage(core: CoreDriver) -> None:
+    """Nobody learns from a call that its caller gave up while it waited; the stage stays."""
+    core.open("a", 500)
+    core.submit("x")
+    core.handle(ev.InferenceCancelled("x"))
+    core.submit("y", prompt=20, output=4)
+    core.handle(ev.ApplicationClosed("a"))
+    core.pull()
+
+    assert (StageServed(1, 1, 20, 4, 90),) == _stages(core.pull(finished={"1": 4}))
+
+
+def test_stages_are_not_told_if_a_scheduler_has_not_seen_all(core: CoreDriver) -> None:
+    """Half an application would teach that the class is half as large."""
+    core.open("a", 500)
+    core.submit("x")
+    core.pull()
+    core.pull(finished={"1": 10})
+    record = json.loads(json.dumps(snapshot(core.core)))
+    successor = CoreDriver(SchedulerCore(lease_prefix="2-"), core.now)
+    successor.core.recover([], successor.now)
+    restore(successor.core, record["clock"], record["applications"])
+
+    assert () == _stages(successor.handle(ev.ApplicationClosed("a")))
+
+
+def test_stages_are_not_told_of_what_was_submitted_before(core: CoreDriver) -> None:
+    """Nor if the state was lost, and an ingress opens the application again."""
+    core.open("a", 500)
+    core.submit("x", again=True)
+    core.handle(ev.ApplicationClosed("a"))
+    core.pull()
+
+    assert () == _stages(core.pull(finished={"1": 10}))

@@ -1,0 +1,1 @@
+"""Predictors: what is estimated, learned, trained, kept."""

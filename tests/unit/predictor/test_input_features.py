@@ -1,0 +1,120 @@
+"""What is looked at of an input: small, bounded, the same everywhere, and not the text."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+
+from justitia_ray.predictor.input_features import (
+    BUCKETS,
+    MEASURES,
+    READ_CHARS,
+    InputFeatures,
+    features_of,
+)
+
+ODD = {
+    "empty": "",
+    "blank": " \n\t ",
+    "a megabyte": "lorem ipsum dolor. " * 60_000,
+    "newlines": "\n" * 1_000_000,
+    "one word": "a" * 1_000_000,
+    "every word another": " ".join(map(str, range(200_000))),
+    "Chinese": "你好，世界。" * 200_000,
+    "emoji": "😀" * 500_000,
+    "half a surrogate": "\ud800" * 1_000_000,
+    "binary": "".join(map(chr, range(256))) * 4_000,
+}
+
+
+def measures(text: str) -> dict[str, int]:
+    return dict(zip(MEASURES, features_of(text).measures, strict=True))
+
+
+def test_measures_count_what_they_are_named_for() -> None:
+    """Models learn from these numbers; a count of something else would still train, only worse."""
+    text = "Find 2 towns.\nHow big? 1200 or 35 km²\nThe last line. It has two sentences!\n"
+
+    assert {
+        "chars": 14 + 24 + 37,
+        "lines": 4,
+        "words": 3 + 6 + 7,
+        "numbers": 3,
+        "digits": 7,
+        "capitals": 4,
+        "sentences": 4,
+        "last_line_chars": 36,
+        "last_line_words": 7,
+        "last_line_sentences": 2,
+    } == measures(text)
+
+
+def test_terms_are_counted_whatever_the_case_and_punctuation() -> None:
+    """`Merge,` and `merge` are one word: a class has few samples to learn a word from."""
+    once, thrice = features_of("merge"), features_of("Merge, (MERGE) merge.")
+
+    assert once.terms == thrice.terms
+    assert (1,) == once.counts
+    assert (3,) == thrice.counts
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_inputs_have_features_within_bounds(name: str) -> None:
+    """Anybody may send anything: what is kept must stay small, and survive JSON."""
+    features = features_of(ODD[name])
+
+    assert len(MEASURES) == len(features.measures)
+    assert len(features.terms) <= READ_CHARS
+    assert all(0 <= term < BUCKETS for term in features.terms)
+    assert features == InputFeatures.from_dict(json.loads(json.dumps(features.to_dict())))
+
+
+def test_enormous_input_costs_no_more_than_what_is_read() -> None:
+    """The ingress computes features: an input of 1 MB must not hold up the others."""
+
+    def least_s(text: str) -> float:
+        times = []
+        for _ in range(5):
+            started = time.process_time()
+            features_of(text)
+            times.append(time.process_time() - started)
+        return min(times)
+
+    read = "lorem ipsum dolor. " * (READ_CHARS // 19)
+
+    assert least_s(read * 50) < 5 * least_s(read) + 0.005
+
+
+def test_features_are_the_same_in_another_process() -> None:
+    """Ingresses and predictors are many processes: Python's own hash differs between them."""
+    text = "Merge the four NDAs into one, and keep 100 % of the clauses."
+    code = (
+        "from justitia_ray.predictor.input_features import features_of;"
+        f"print(features_of({text!r}).to_dict())"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+
+    assert f"{features_of(text).to_dict()}\n" == other
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "complaint"),
+    [
+        ("terms", [3, 3], "ascend"),
+        ("terms", [0, BUCKETS], "ascend"),
+        ("terms", [1.5, 2], "integers"),
+        ("counts", [1], "as many"),
+        ("measures", [1], "10 are allowed"),
+        ("measures", [-1] * 10, "integers >= 0"),
+    ],
+)
+def test_features_of_another_form_are_refused(field: str, value: object, complaint: str) -> None:
+    """They come from Redis and from clients, and index arrays."""
+    values = features_of("a b").to_dict() | {field: value}
+
+    with pytest.raises(ValueError, match=complaint):
+        InputFeatures.from_dict(values)

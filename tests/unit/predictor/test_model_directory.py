@@ -1,0 +1,118 @@
+"""Models in a directory: the layout that others rely on, and what damage says."""
+
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.errors import ConfigError, StoreError
+from justitia_ray.predictor.model_directory import ModelDirectory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> ModelDirectory:
+    """A directory that is not there yet."""
+    return ModelDirectory(tmp_path / "models")
+
+
+def test_published_model_serves(directory: ModelDirectory) -> None:
+    """`train` publishes, `simulate` and the service read."""
+    assert 1 == directory.publish("EV", b"one", {"kind": "mlp"})
+    assert 2 == directory.publish("EV", b"two", {"kind": "ridge"})
+
+    assert (2, b"two") == directory.active("EV")
+    assert ["mlp", "ridge"] == [v.record["kind"] for v in directory.versions("EV")]
+
+
+def test_layout_is_as_promised(directory: ModelDirectory) -> None:
+    """Users copy these files; nothing else lies among them."""
+    directory.publish("EV", b"one", {})
+
+    files = sorted(str(p.relative_to(directory.path)) for p in directory.path.rglob("*.*"))
+    assert ["EV/000001.model", "EV/active.json"] == files
+
+
+def test_old_models_are_deleted(directory: ModelDirectory) -> None:
+    """A directory that is trained into every night does not grow."""
+    for number in range(7):
+        directory.publish("EV", b"%d" % number, {})
+
+    files = sorted(p.name for p in (directory.path / "EV").glob("*.model"))
+    assert [f"00000{n}.model" for n in (3, 4, 5, 6, 7)] == files
+
+
+@pytest.mark.parametrize("name", ["..", ".", ".hidden", "a.b", "-x"])
+def test_class_names_stay_inside_the_directory(directory: ModelDirectory, name: str) -> None:
+    """`..` is a class's name that a caller may choose."""
+    directory.publish(name, b"one", {})
+
+    assert [name] == directory.classes()
+    assert (1, b"one") == directory.active(name)
+    assert [directory.path] == list(directory.path.parent.iterdir())
+
+
+def test_rollback_and_release(directory: ModelDirectory) -> None:
+    """By one command, and back."""
+    directory.publish("EV", b"one", {})
+    directory.publish("EV", b"two", {})
+
+    assert 1 == directory.roll_back("EV")
+    assert (1, b"one") == directory.active("EV")
+    assert directory.index("EV").pinned
+    directory.activate("EV", 2)
+    directory.release("EV")
+    assert ((2, b"two"), False) == (directory.active("EV"), directory.index("EV").pinned)
+    directory.activate("EV", 0)
+    assert directory.active("EV") is None
+
+
+def test_class_without_models_has_none(directory: ModelDirectory) -> None:
+    """Its mean serves."""
+    assert (None, ()) == (directory.active("EV"), directory.versions("EV"))
+
+
+def test_missing_directory_is_named(directory: ModelDirectory) -> None:
+    """A mistyped --models must not mean no models."""
+    with pytest.raises(ConfigError, match="models: no such directory of models"):
+        directory.classes()
+
+
+def test_damaged_model_is_refused_by_name_and_the_one_before_is_good(
+    directory: ModelDirectory,
+) -> None:
+    """What serves instead is up to the reader; it learns which are whole."""
+    directory.publish("EV", b"one", {})
+    directory.publish("EV", b"two", {})
+    path = directory.path / "EV" / "000002.model"
+    path.write_bytes(b"twx")
+
+    with pytest.raises(StoreError, match=rf"{path}: version 2 of class EV is damaged"):
+        directory.active("EV")
+    found = [(v.number, isinstance(data, bytes)) for v, data in directory.candidates("EV")]
+    assert [(2, False), (1, True)] == found
+    path.unlink()
+    with pytest.raises(StoreError, match="version 2 of class EV is missing"):
+        directory.active("EV")
+
+
+def test_damaged_index_names_the_file(directory: ModelDirectory) -> None:
+    """Which version serves is not guessed."""
+    directory.publish("EV", b"one", {})
+    path = directory.path / "EV" / "active.json"
+    path.write_bytes(path.read_bytes().replace(b"false", b"true", 1))
+
+    with pytest.raises(StoreError, match=rf"{path}: sha256 is another"):
+        directory.active("EV")
+
+
+def test_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
+    """One sentence, no traceback."""
+    (tmp_path / "models").write_text("")
+
+    with pytest.raises(ConfigError, match="models"):
+        ModelDirectory(tmp_path / "models").publish("EV", b"one", {})
+
+
+def test_wrong_class_name_is_refused(directory: ModelDirectory) -> None:
+    """A slash would lead elsewhere."""
+    with pytest.raises(ConfigError, match=r"application_class is '\.\./x'"):
+        directory.publish("../x", b"one", {})

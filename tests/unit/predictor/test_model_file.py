@@ -1,0 +1,156 @@
+"""Models as bytes: what was written is read, and nothing else is."""
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+from functools import cache
+
+import numpy as np
+import pytest
+from safetensors import numpy as safetensors
+
+from justitia_ray.errors import StoreError
+from justitia_ray.predictor.cost_model import CostModel
+from justitia_ray.predictor.input_features import BUCKETS, features_of
+from justitia_ray.predictor.model_file import model_from_bytes, model_to_bytes
+from justitia_ray.predictor.training import KINDS, train
+from tests.unit.predictor.made_up_runs import made_up_samples, quick_networks
+
+__all__ = ["quick_networks"]
+
+pytestmark = pytest.mark.usefixtures("quick_networks")
+
+
+@cache
+def trained(kind: str) -> CostModel:
+    return train(made_up_samples(12), kind=kind)
+
+
+@cache
+def file_of(kind: str) -> bytes:
+    return model_to_bytes(trained(kind))
+
+
+def with_body(body: bytes) -> bytes:
+    """Return a file whose checksum is right, whatever is in it."""
+    return b"justitia-model 1 %s\n%s" % (hashlib.sha256(body).hexdigest().encode(), body)
+
+
+def changed(
+    kind: str, name: str, array: object = None, *, fill: object = None, about: object = None
+) -> bytes:
+    """Return a model's file with one array changed, filled or left out, or a field changed."""
+    body = file_of(kind).partition(b"\n")[2]
+    size = int.from_bytes(body[:8], "little")
+    metadata = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["justitia"])
+    arrays = dict(safetensors.load(body))
+    if name in metadata:
+        metadata[name] = about
+    elif fill is not None:
+        arrays[name] = np.full_like(arrays[name], fill)
+    elif array is None:
+        del arrays[name]
+    else:
+        arrays[name] = np.asarray(array)
+    return with_body(safetensors.save(arrays, {"justitia": json.dumps(metadata)}))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_survives_its_file(kind: str) -> None:
+    """A model is trained in one process and serves in others, after restarts too."""
+    inputs = [s.features for s in made_up_samples(40, seed=9) if s.features is not None]
+    written, read = trained(kind), model_from_bytes(file_of(kind), "here")
+
+    assert (written.kind, 12) == (read.kind, read.samples)
+    assert written.predict(inputs) == read.predict(inputs)
+    assert file_of(kind) == model_to_bytes(read)
+
+
+def test_reading_needs_neither_torch_nor_scikit_learn() -> None:
+    """A predictor must start in a moment and take little memory; so must the simulator."""
+    code = (
+        "import sys; from justitia_ray.predictor.model_file import model_from_bytes;"
+        "from justitia_ray.predictor.input_features import features_of;"
+        "model = model_from_bytes(sys.stdin.buffer.read(), 'stdin');"
+        "print(model.predict([features_of('alpha beta slow.')])[0].kv_token_time.hex(),"
+        " [name for name in ('torch', 'sklearn', 'pickle5') if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=file_of("auto"), capture_output=True, check=True
+    )
+    here = model_from_bytes(file_of("auto"), "here").predict([features_of("alpha beta slow.")])
+
+    assert f"{here[0].kv_token_time.hex()} []" == done.stdout.decode().strip()
+
+
+def test_no_flipped_bit_goes_unnoticed() -> None:
+    """Memory and discs lose bits: a model that is a little wrong would mislead for weeks."""
+    good = file_of("ridge")
+    rng = random.Random(0)
+    for place in [0, 15, 20, 90, *(rng.randrange(len(good)) for _ in range(100))]:
+        bad = bytearray(good)
+        bad[place] ^= 1 << rng.randrange(8)
+        with pytest.raises(StoreError, match=r"^models/KBQAV: "):
+            model_from_bytes(bytes(bad), "models/KBQAV")
+
+
+@pytest.mark.parametrize("length", [0, 1, 40, 81, 200, -1])
+def test_file_cut_short_is_refused(length: int) -> None:
+    """A full disc leaves that."""
+    with pytest.raises(StoreError, match="not a model that can be used"):
+        model_from_bytes(file_of("ridge")[:length], "here")
+
+
+def test_later_format_is_named() -> None:
+    """After a downgrade the operator must learn why the model is not served."""
+    with pytest.raises(StoreError, match=r"format b'2': 1 is allowed"):
+        model_from_bytes(file_of("ridge").replace(b"model 1", b"model 2", 1), "here")
+
+
+HOSTILE = {
+    "array missing": lambda: changed("ridge", "design.idf"),
+    "buckets out of range": lambda: changed("ridge", "design.buckets", np.array([5, BUCKETS])),
+    "buckets that do not ascend": lambda: changed("ridge", "design.buckets", np.array([5, 5])),
+    "terms that weigh nothing": lambda: changed("ridge", "design.idf", fill=0.0),
+    "no scale": lambda: changed("ridge", "design.scale", fill=0.0),
+    "weights too few": lambda: changed("ridge", "0.weights", np.ones(3)),
+    "weights not finite": lambda: changed("ridge", "0.intercept", fill=np.nan),
+    "weights of another type": lambda: changed(
+        "ridge", "0.intercept", np.array([1], dtype=np.float32)
+    ),
+    "weights that overflow": lambda: changed("ridge", "0.intercept", fill=1e300),
+    "child out of range": lambda: changed("forest", "0.left", fill=10**9),
+    "tree without end": lambda: changed("forest", "0.depth", fill=10**12),
+    "feature out of range": lambda: changed("forest", "0.feature", fill=-1),
+    "layers that do not fit": lambda: changed("mlp", "0.weights1", np.ones((8, 3, 16))),
+    "last layer missing": lambda: changed("mlp", "0.weights3"),
+    "more networks than memory": lambda: changed("mlp", "0.weights0", np.ones((10**4, 1, 1))),
+    "kind with a newline": lambda: changed("ridge", "kind", about="ridge\nINFO"),
+    "no samples": lambda: changed("ridge", "samples", about=0),
+    "weight not finite": lambda: changed("ridge", "weights", about=[float("inf")]),
+    "unknown function": lambda: changed("ridge", "regressors", about=["eval"]),
+    "function not a text": lambda: changed("ridge", "regressors", about=[[]]),
+    "another version's measures": lambda: changed("ridge", "measures", about=["chars"]),
+    "calibration of another form": lambda: changed("ridge", "calibration", about={}),
+    "no safetensors": lambda: with_body(b"\x80\x04cposix\nsystem\n"),
+    "header of any length": lambda: with_body(b"\xff" * 8 + b"{}"),
+    "no metadata": lambda: with_body(safetensors.save({"a": np.ones(1)})),
+    "metadata not ours": lambda: with_body(
+        safetensors.save({"a": np.ones(1)}, {"justitia": "[[]]"})
+    ),
+}
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_hostile_file_is_refused(what: str) -> None:
+    """Whoever can write to Redis can write a right checksum too: nothing may index out of range."""
+    with pytest.raises(StoreError, match=r"^here: not a model that can be used: "):
+        model_from_bytes(HOSTILE[what](), "here")
+
+
+def test_model_of_another_kind_has_no_file() -> None:
+    """Better an error at once than bytes that nobody can read."""
+    with pytest.raises(TypeError, match="a str has no file format"):
+        model_to_bytes("model")  # type: ignore[arg-type]

@@ -1,0 +1,192 @@
+"""What is known of stages: lengths, what is to come, the bound on classes, the way to a store."""
+
+import json
+from typing import Any
+
+import pytest
+
+from justitia_ray.core.stages import MAXIMUM_STAGES, StageServed
+from justitia_ray.errors import StoreError
+from justitia_ray.predictor.stages import Expectation, StageTable, still_needed
+
+
+def stage(inferences: int, prompt: int, output: int, cost: float = 100) -> StageServed:
+    """Return a stage of inferences that each had so many tokens."""
+    return StageServed(inferences, inferences, inferences * prompt, inferences * output, cost)
+
+
+def known(*applications: list[StageServed], name: str = "EV") -> StageTable:
+    """Return a table that has seen these applications of one class."""
+    table = StageTable()
+    for stages in applications:
+        table.observe(name, stages)
+    return table
+
+
+def expected(table: StageTable, at: int, prompt: int = 10, **more: Any) -> Expectation:
+    """Return what a table expects of class EV."""
+    found = table.expect("EV", at, prompt, more.pop("most", None), **more)
+    assert found is not None
+    return found
+
+
+def test_nothing_is_expected_of_an_unknown_class() -> None:
+    """The caller has a prior; this has none. Nor is anything learned from unknown stages."""
+    table = known([stage(1, 10, 4)])
+    table.observe("DM", ())
+
+    assert (None, None) == (table.expect("FV", 0, 10, None), table.expect("DM", 0, 10, None))
+
+
+def test_length_is_that_of_the_stage_and_not_of_the_class() -> None:
+    """A query takes 20 tokens and a verdict 140: a class mean is wrong about both."""
+    table = known(*[[stage(1, 300, 20), stage(1, 500, 140)]] * 50)
+
+    # 50 applications against a weight of 1 for the class's mean of 80.
+    assert 22 == expected(table, 0, 300).output_tokens
+    assert 139 == expected(table, 1, 500).output_tokens
+
+
+def test_length_follows_the_prompt() -> None:
+    """Prompts of 100 to 300 tokens had outputs a tenth as long; far beyond, no line is trusted."""
+    table = known(*[[stage(1, prompt, prompt // 10)] for prompt in (100, 200, 300) * 20])
+
+    assert 20 == expected(table, 0, 200).output_tokens
+    assert 28 <= expected(table, 0, 300).output_tokens <= 30
+    assert expected(table, 0, 10_000).output_tokens < 50
+
+
+def test_length_is_within_what_the_caller_allows() -> None:
+    """And a token at least: 0 would end before it began."""
+    table = known(*[[stage(1, prompt, 100 - prompt)] for prompt in (10, 50, 90) * 20])
+
+    assert 15 == expected(table, 0, 10, most=15).output_tokens
+    assert 1 == expected(table, 0, 500).output_tokens
+
+
+def test_what_is_to_come_is_that_of_the_applications_that_got_there() -> None:
+    """Two of four go on to a second stage, with 3 and 5 inferences for 60 and 100."""
+    table = known(
+        [stage(1, 10, 4, 20)],
+        [stage(1, 10, 4, 20)],
+        [stage(1, 10, 4, 20), stage(3, 10, 4, 60)],
+        [stage(1, 10, 4, 20), stage(5, 10, 4, 100)],
+    )
+    second = expected(table, 1, inferences=4)
+
+    assert (4, 80) == (second.inferences_to_come, second.remaining_kv_token_time)
+    assert (1 + 1 + 4 + 6) / 4 == expected(table, 0).inferences_to_come
+
+
+def test_larger_fan_out_says_that_more_is_to_come() -> None:
+    """Ten claims cost ten queries and, after them, ten verdicts: 30 a claim, 20 of them later."""
+    table = known(*[[stage(n, 10, 4, 10 * n), stage(n, 10, 4, 20 * n)] for n in (1, 3, 5) * 20])
+    few, usual, many = (
+        expected(table, 1, inferences=n).remaining_kv_token_time for n in (1, 3, 10)
+    )
+
+    assert 60 == pytest.approx(usual)
+    assert 20 == pytest.approx(few, abs=5)
+    assert 200 == pytest.approx(many, abs=15)
+
+
+def test_first_stage_says_no_more_than_the_estimate_unless_it_is_larger_than_usual() -> None:
+    """The model has seen the input; the mean of the class must not stand in for it."""
+    table = known(*[[stage(n, 10, 4, 30 * n)] for n in (1, 3, 5) * 20])
+
+    assert None is expected(table, 0, inferences=2).remaining_kv_token_time
+    assert 120 == pytest.approx(expected(table, 0, inferences=4).remaining_kv_token_time, abs=3)
+
+
+def test_stage_beyond_all_known_takes_the_length_of_the_class() -> None:
+    """Agents loop longer than ever before; what they still need is not known."""
+    table = known([stage(1, 10, 4), stage(1, 10, 8)])
+
+    assert Expectation(6, 1.0, None) == expected(table, 2)
+
+
+def test_what_is_submitted_is_needed_at_least() -> None:
+    """Forty inferences of 10 + 4 tokens: 40·(10·4 + 10); more if the stages say so."""
+    one = Expectation(4, 1.0, None)
+
+    assert 2000 == still_needed(None, 4, 10, 40) == still_needed(one, 4, 10, 40)
+    assert 5000 == still_needed(Expectation(4, 1.0, 5000), 4, 10, 40)
+    assert 2000 == still_needed(Expectation(4, 1.0, 300), 4, 10, 40)
+
+
+def test_number_of_classes_is_bounded() -> None:
+    """Names come from callers: beyond the bound they share `other`, which is not counted."""
+    table = StageTable(max_classes=2)
+    names = [table.observe(name, [stage(1, 10, 4)]) for name in ("a", "b", "c", "d", "a")]
+
+    assert ["a", "b", "other", "other", "a"] == names
+    assert ["a", "b", "other"] == sorted(table.to_dict())
+    assert None is not table.expect("never seen", 0, 10, None)
+
+
+def test_number_of_stages_is_bounded() -> None:
+    """Whoever reports has its own bound; one that had another must not make this one grow."""
+    table = known([stage(1, 10, 4)] * (MAXIMUM_STAGES + 3))
+
+    assert MAXIMUM_STAGES == len(table.statistics("EV"))
+
+
+def test_stage_without_inferences_teaches_no_length() -> None:
+    """All of its calls were cancelled while they waited; the application got there all the same."""
+    table = known([stage(1, 10, 4, 50), stage(0, 0, 0, 0)])
+    second = expected(table, 1)
+
+    assert (4, 1.0, 0) == (
+        second.output_tokens,
+        second.inferences_to_come,
+        second.remaining_kv_token_time,
+    )
+
+
+def test_table_goes_through_json() -> None:
+    """The predictor keeps it in Redis and hands it to the ingresses."""
+    table = known(*[[stage(n, 7 * n, 4 + n, 10 * n), stage(2, 9, n)] for n in (1, 3, 5)])
+    restored = StageTable.from_dict(json.loads(json.dumps(table.to_dict())))
+
+    assert table.to_dict() == restored.to_dict()
+    assert expected(table, 0, 15, inferences=4) == expected(restored, 0, 15, inferences=4)
+    for each in (table, restored):
+        each.observe("EV", [stage(2, 30, 3)])
+    assert table.to_dict() == restored.to_dict()
+
+
+def test_restoring_keeps_the_best_known_classes() -> None:
+    """A bound that was lowered drops those with the fewest applications, never `other`."""
+    table = StageTable()
+    for name, times in (("few", 1), ("many", 3), ("some", 2), ("other", 1)):
+        for _ in range(times):
+            table.observe(name, [stage(1, 10, 4)])
+
+    assert {"other", "many"} == set(StageTable.from_dict(table.to_dict(), max_classes=1).to_dict())
+
+
+_GOOD = known([stage(1, 10, 4)]).statistics("EV")[0]
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ([], "stages of class 'EV': a list of 1 to 64 stages"),
+        ({}, "a list of 1 to 64"),
+        ([_GOOD] * 65, "a list of 1 to 64"),
+        ([_GOOD, 7], "stage 1: an object is allowed"),
+        ([{**_GOOD, "more": 1}], "stage 0: fields missing or unknown: more"),
+        ([{k: v for k, v in _GOOD.items() if k != "products"}], "unknown: products"),
+        ([{**_GOOD, "applications": 0}], "applications is 0: int from 1 to 1e[+]30"),
+        ([{**_GOOD, "applications": True}], "applications is True"),
+        ([{**_GOOD, "output_mean": "4"}], "output_mean is '4'"),
+        ([{**_GOOD, "output_mean": -1.0}], "output_mean is -1.0"),
+        ([{**_GOOD, "kv_token_time_to_come": float("inf")}], "kv_token_time_to_come is inf"),
+        ([{**_GOOD, "output_mean": 1e300}], "output_mean is 1e[+]300"),
+        ([{**_GOOD, "sequences": 0, "prompt_squares": 1.0}], "sequences is 0"),
+    ],
+)
+def test_damaged_table_is_refused(stages: Any, message: str) -> None:
+    """By class, stage and field; an ingress that computed with it would fail far from the cause."""
+    with pytest.raises(StoreError, match=message):
+        StageTable.from_dict({"EV": stages})

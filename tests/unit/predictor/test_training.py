@@ -1,0 +1,168 @@
+"""Trained models: what they learn, that they are bounded, and the same every time."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from functools import cache
+
+import pytest
+import torch
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.predictor import training
+from justitia_ray.predictor.cost_model import CostModel
+from justitia_ray.predictor.evaluation import coverage, relative_errors
+from justitia_ray.predictor.input_features import features_of
+from justitia_ray.predictor.networks import Training, _AdamW, squared_error
+from justitia_ray.predictor.sample import Sample
+from justitia_ray.predictor.training import FEWEST, KINDS, train
+from tests.unit.predictor.made_up_runs import made_up_samples, quick_networks
+from tests.unit.predictor.test_input_features import ODD
+
+__all__ = ["quick_networks"]
+
+pytestmark = pytest.mark.usefixtures("quick_networks")
+
+
+@cache
+def trained(kind: str, count: int = 60) -> CostModel:
+    return train(made_up_samples(count), kind=kind)
+
+
+def mean_error(model: CostModel, samples: Sequence[Sample]) -> float:
+    predictions = model.predict([s.features for s in samples if s.features is not None])
+    return statistics.fmean(
+        relative_errors(
+            [prediction.kv_token_time for prediction in predictions],
+            [sample.kv_token_time for sample in samples],
+        )
+    )
+
+
+@pytest.mark.parametrize("kind", ["mlp", "ridge", "forest", "auto"])
+def test_model_learns_what_there_is_to_learn(kind: str) -> None:
+    """Cost is the square of the length, three times with one word: a median is off by far more."""
+    test = made_up_samples(100, seed=1)
+
+    assert mean_error(trained("median"), test) > 1.0
+    assert mean_error(trained(kind), test) < 0.4
+
+
+def test_paper_recipe_sees_words_and_no_measures() -> None:
+    """It is the rival to compare with: with what the paper does not have, it would not be."""
+    short, long = "alpha beta slow.", "alpha beta slow.\n\n" + "?" * 500
+    model = trained("paper")
+
+    assert features_of(short).measures != features_of(long).measures
+    assert features_of(short).terms == features_of(long).terms
+    assert model.predict([features_of(short)]) == model.predict([features_of(long)])
+
+
+def test_auto_is_no_worse_than_the_median_where_nothing_can_be_learned() -> None:
+    """Costs drawn without a look at the input: every other class of a user may be like that."""
+    noise = made_up_samples(60, noise=0.0)
+    costs = [math.exp(3 + 0.3 * math.sin(7919 * i)) for i in range(200)]
+    samples = [
+        Sample(cost, 1, 1, sample.features)
+        for cost, sample in zip(costs, made_up_samples(200, seed=5), strict=True)
+    ]
+    known, test = samples[: len(noise)], samples[len(noise) :]
+
+    assert mean_error(train(known), test) <= 1.1 * mean_error(train(known, kind="median"), test)
+
+
+def test_four_of_five_unseen_applications_lie_between_p10_and_p90() -> None:
+    """The spread is of errors on samples held out: those of the training would be too small."""
+    model = trained("ridge", 100)
+    test = made_up_samples(400, seed=2)
+    predictions = model.predict([s.features for s in test if s.features is not None])
+
+    # Two standard errors of a share of 0.8 among 400, and of the ranks among 100.
+    assert pytest.approx(0.8, abs=0.09) == coverage(predictions, [s.kv_token_time for s in test])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_odd_inputs_get_a_bounded_estimate(kind: str) -> None:
+    """Empty, enormous, other languages, binary: within ten times what the class has cost."""
+    costs = [sample.kv_token_time for sample in made_up_samples(60)]
+    predictions = trained(kind).predict([features_of(text) for text in ODD.values()])
+
+    for prediction in predictions:
+        assert min(costs) / 10.001 <= prediction.p10 <= prediction.kv_token_time
+        assert prediction.kv_token_time <= prediction.p90 <= max(costs) * 10.001
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_estimate_is_the_same_alone_and_among_others(kind: str) -> None:
+    """Calls are batched as they come, and two predictors must agree: bit for bit."""
+    inputs = [s.features for s in made_up_samples(150, seed=3) if s.features is not None]
+    together = trained(kind).predict(inputs)
+
+    assert together == [trained(kind).predict([one])[0] for one in inputs]
+    assert together[::-1] == trained(kind).predict(inputs[::-1])
+
+
+@pytest.mark.parametrize("kind", ["mlp", "forest"])
+def test_training_is_the_same_every_time(kind: str) -> None:
+    """A result that cannot be repeated cannot be looked into; these two draw lots."""
+    samples = made_up_samples(12)
+    inputs = [s.features for s in samples if s.features is not None]
+    first, second, other = (train(samples, kind=kind, seed=seed) for seed in (7, 7, 8))
+
+    assert first.predict(inputs) == second.predict(inputs)
+    assert first.predict(inputs) != other.predict(inputs)
+
+
+def test_few_samples_are_enough() -> None:
+    """A class has a model from its tenth application on; one word and one form may be all."""
+    same = [Sample(100.0 + i, 1, 1, features_of("again")) for i in range(FEWEST)]
+    (prediction,) = train(same).predict([features_of("again")])
+
+    assert 100 <= prediction.kv_token_time <= 104
+    assert mean_error(train(made_up_samples(10), kind="ridge"), made_up_samples(50, seed=4)) < 1.0
+
+
+def test_samples_without_features_are_left_out() -> None:
+    """An application whose input is not known says nothing of inputs."""
+    blind = Sample(1e9, 1, 1, None)
+    known = made_up_samples(12)
+
+    assert train([blind, *known], kind="ridge").samples == 12
+    with pytest.raises(ValueError, match="4 samples have features"):
+        train([*known[:4], blind, blind], kind="ridge")
+
+
+def test_unknown_kind_names_those_that_there_are() -> None:
+    """The kind comes from a configuration."""
+    with pytest.raises(ConfigError, match=r"kind must be one of auto, .*, got 'mpl'"):
+        train(made_up_samples(10), kind="mpl")
+
+
+def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The base installation has neither scikit-learn nor torch."""
+
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(f"No module named {'sklearn'!r}", name="sklearn")
+
+    monkeypatch.setattr(training, "import_module", missing)
+
+    with pytest.raises(ConfigError, match=r"module sklearn: pip install 'justitia-ray\[learning\]"):
+        train(made_up_samples(10))
+
+
+def test_adamw_takes_the_steps_of_its_paper() -> None:
+    """Written out here to save an import of seconds, it must still be AdamW (Alg. 2 there)."""
+    how = Training(
+        widths=(), members=1, steps=3, rate=0.01, decay=0.1, loss=squared_error, held_out=0.0
+    )
+    weight = torch.tensor([0.5], requires_grad=True)
+    optimizer = _AdamW([weight], how)
+    expected, mean, square = 0.5, 0.0, 0.0
+    for step, gradient in enumerate((0.3, -0.2, 0.7), start=1):
+        mean = 0.9 * mean + 0.1 * gradient
+        square = 0.999 * square + 0.001 * gradient**2
+        unbiased = (mean / (1 - 0.9**step)) / (math.sqrt(square / (1 - 0.999**step)) + 1e-8)
+        expected -= 0.01 * (unbiased + 0.1 * expected)
+        optimizer.step([torch.tensor([gradient])])
+
+    assert pytest.approx(expected, abs=1e-6) == weight.item()

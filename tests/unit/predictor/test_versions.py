@@ -1,0 +1,135 @@
+"""The versions of a model: which serves, which go, and what a damaged index says."""
+
+import json
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import RequestError
+from justitia_ray.predictor.versions import (
+    KEPT_VERSIONS,
+    VersionIndex,
+    decode_index,
+    encode_index,
+)
+
+
+def index_of(count: int) -> VersionIndex:
+    """Return an index after so many takeovers."""
+    index = VersionIndex()
+    for number in range(1, count + 1):
+        index = index.published(b"model %d" % number, {"samples": number})
+    return index
+
+
+def numbers(index: VersionIndex) -> list[int]:
+    """Return the numbers of the versions that are kept."""
+    return [version.number for version in index.versions]
+
+
+def test_new_version_serves_and_the_oldest_goes() -> None:
+    """Versions are kept to go back to, not for ever."""
+    index = index_of(KEPT_VERSIONS + 2)
+
+    assert (7, [3, 4, 5, 6, 7]) == (index.active, numbers(index))
+
+
+def test_numbers_are_never_given_twice() -> None:
+    """`version 3` in a log must be one model, also after a rollback."""
+    index = index_of(3).rolled_back().published(b"new", {})
+
+    assert (4, [1, 2, 3, 4]) == (index.active, numbers(index))
+
+
+def test_rollback_takes_the_version_before_and_pins_it() -> None:
+    """An operator who goes back does not want the next training to undo it."""
+    once = index_of(3).rolled_back()
+    twice = once.rolled_back()
+
+    assert [(2, True), (1, True)] == [(i.active, i.pinned) for i in (once, twice)]
+
+
+def test_rollback_from_the_first_version_names_the_class_mean() -> None:
+    """There is nothing before it; the message says what can be done."""
+    with pytest.raises(RequestError, match="version 0 is the class mean"):
+        index_of(1).rolled_back()
+
+
+def test_version_zero_is_the_class_mean() -> None:
+    """A first model that is bad must be removable as well."""
+    index = index_of(2).activated(0, pinned=True)
+
+    assert () == index.candidates()
+
+
+def test_unknown_version_is_refused_with_those_there_are() -> None:
+    """The operator sees what to choose from."""
+    with pytest.raises(RequestError, match="version is 9: one of 0, 1, 2 is allowed"):
+        index_of(2).activated(9, pinned=True)
+
+
+def test_release_keeps_the_version_and_takes_the_pin() -> None:
+    """Training may replace it again, if it is better."""
+    index = index_of(2).rolled_back().released()
+
+    assert (1, False) == (index.active, index.pinned)
+
+
+def test_candidates_are_the_active_version_and_earlier_ones() -> None:
+    """What was rolled back from must not come back because its predecessor is damaged."""
+    index = index_of(4).activated(3, pinned=True)
+
+    assert [3, 2, 1] == [version.number for version in index.candidates()]
+
+
+def test_version_knows_its_bytes() -> None:
+    """A model that was cut or changed is not served."""
+    version = index_of(1).versions[0]
+
+    assert [True, False, False] == [version.holds(d) for d in (b"model 1", b"model", b"model 2")]
+
+
+def test_brought_model_is_known_again() -> None:
+    """A restart must not publish the same directory's model once more."""
+    index = VersionIndex().brought(b"m", {})
+
+    assert index.imported == index.versions[0].sha256
+    assert index.imported == index.published(b"n", {}).imported
+
+
+def test_index_survives_json() -> None:
+    """It is stored so, in a file and in Redis."""
+    index = index_of(3).rolled_back().trained({"took_over": False})
+
+    assert index == decode_index(encode_index(index))
+
+
+def damaged(**changes: Any) -> bytes:
+    """Return an index with other content, its checksum right."""
+    fields = index_of(2).to_dict() | changes
+    whole = json.loads(encode_index(index_of(2)))
+    from justitia_ray.predictor.versions import _canonical, _digest
+
+    return json.dumps(whole | {"index": fields, "sha256": _digest(_canonical(fields))}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"", "not JSON"),
+        (b"[]", "must be a JSON object"),
+        (b'{"index": {}}', "fields missing or unknown: sha256"),
+        (encode_index(index_of(2)).replace(b'"active": 2', b'"active": 1'), "damaged"),
+        (damaged(active=7), "active is 7"),
+        (damaged(active=True), "active is True"),
+        (damaged(last_number=1), "versions are numbered"),
+        (damaged(versions={}), "versions must be a list"),
+        (damaged(versions=[{}]), r"versions\[0\]: fields missing"),
+        (damaged(pinned=1), "pinned is 1"),
+        (damaged(extra=1), "fields missing or unknown: extra"),
+    ],
+)
+def test_damaged_index_is_refused_by_field(data: bytes, complaint: str) -> None:
+    """A flipped bit must not pass for a rollback."""
+    with pytest.raises(ValueError, match=complaint):
+        decode_index(data)
