@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from justitia_ray.predictor.number_record import checked_numbers
 from justitia_ray.units import KvTokenTime, Tokens
 
 _Z90 = 1.2815515655446004
@@ -80,15 +81,7 @@ class ClassStatistics:
         Raises:
             ValueError: If a field is missing, unknown or wrong; the message names it.
         """
-        expected = {field.name: type(field.default) for field in fields(cls)}
-        if wrong := sorted(expected.keys() ^ set(values)):
-            raise ValueError(f"fields missing or unknown: {', '.join(wrong)}")
-        for name, kind in expected.items():
-            value = values[name]
-            allowed = (int,) if kind is int else (int, float)
-            if type(value) not in allowed or not math.isfinite(value):
-                raise ValueError(f"{name} is {value!r}: a finite {kind.__name__} is allowed")
-        statistics = cls(**values)
+        statistics = cls(**checked_numbers(cls, values))  # type: ignore[arg-type]
         statistics._check()
         return statistics
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
+from justitia_ray.predictor.number_record import checked_numbers
+
 _WARM_UP = 10
 """Errors from which mean and spread are learned before any is judged."""
 _CLIP = 3.0
@@ -82,14 +84,8 @@ class ChangeTest:
         Raises:
             ValueError: If a field is missing, unknown or wrong; the message names it.
         """
-        expected = {field.name: type(field.default) for field in fields(cls)}
-        if wrong := sorted(expected.keys() ^ set(values)):
-            raise ValueError(f"fields missing or unknown: {', '.join(wrong)}")
-        for name, kind in expected.items():
-            value = values[name]
-            allowed = (int,) if kind is int else (int, float)
-            if type(value) not in allowed or not math.isfinite(value):
-                raise ValueError(f"{name} is {value!r}: a finite {kind.__name__} is allowed")
+        numbers = checked_numbers(cls, values)
+        for name, value in numbers.items():
             if value < 0 and name != "mean":
                 raise ValueError(f"{name} is {value!r}: >= 0 is allowed")
-        return cls(**values)
+        return cls(**numbers)  # type: ignore[arg-type]

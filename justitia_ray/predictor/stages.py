@@ -8,12 +8,13 @@ is what the models of its cost are for.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from justitia_ray.core.stages import MAXIMUM_STAGES, StageServed
 from justitia_ray.cost import kv_token_time
 from justitia_ray.errors import StoreError
+from justitia_ray.predictor.number_record import checked_numbers
 from justitia_ray.units import KvTokenTime, Tokens
 
 OTHER = "other"
@@ -161,19 +162,14 @@ class StageStatistics:
         Raises:
             ValueError: If a field is missing, unknown or wrong; the message names it.
         """
-        expected = {field.name: type(field.default) for field in fields(cls)}
-        if wrong := sorted(expected.keys() ^ set(values)):
-            raise ValueError(f"fields missing or unknown: {', '.join(wrong)}")
-        for name, kind in expected.items():
-            value = values[name]
-            allowed = (int,) if kind is int else (int, float)
+        numbers = checked_numbers(cls, values)
+        for name, value in numbers.items():
             least = _LEAST.get(name, 0)
-            if type(value) not in allowed or not least <= value <= _LARGEST:
-                allows = f"{kind.__name__} from {least:g} to {_LARGEST:g} is allowed"
-                raise ValueError(f"{name} is {value!r}: {allows}")
-        if values["prompt_squares"] and not values["sequences"]:
+            if not least <= value <= _LARGEST:
+                raise ValueError(f"{name} is {value!r}: {least:g} to {_LARGEST:g} is allowed")
+        if numbers["prompt_squares"] and not numbers["sequences"]:
             raise ValueError("sequences is 0: more is allowed where prompt_squares is above 0")
-        return cls(**values)
+        return cls(**numbers)  # type: ignore[arg-type]
 
     def _add_lengths(self, sequences: int, prompt: float, output: float) -> None:
         self.sequences += sequences

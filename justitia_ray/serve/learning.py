@@ -21,6 +21,7 @@ from justitia_ray.errors import AdmissionError, JustitiaError, StoreError
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.online import LearningPredictor, LearningSettings
+from justitia_ray.predictor.overview import overview
 from justitia_ray.predictor.retraining import TrainingJob
 from justitia_ray.predictor.sample_record import sample_to_dict
 from justitia_ray.serve.model_versions import ModelVersions
@@ -153,25 +154,7 @@ class Learner:
 
     def overview(self) -> dict[str, dict[str, Any]]:
         """Return what is known of each class: statistics, versions, what serves."""
-        table = self.predictor.table()
-        overview: dict[str, dict[str, Any]] = {}
-        for name in sorted({*table, *self.predictor.modelled()}):
-            index = self.predictor.index(name)
-            known = table.get(name)
-            overview[name] = {
-                "samples": 0 if known is None else known["samples"],
-                "kv_token_time_mean": None if known is None else known["kv_token_time_mean"],
-                "changes": self.predictor.changes(name),
-                "serving": self.predictor.serving(name),
-                "active": index.active,
-                "pinned": index.pinned,
-                "last_training": index.last_training,
-                "versions": [
-                    {"version": v.number, "size_bytes": v.size_bytes} | v.record
-                    for v in index.versions
-                ],
-            }
-        return overview
+        return overview(self.predictor)
 
     # --- in the background
 

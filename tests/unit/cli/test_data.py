@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from justitia_ray.cli import data
-from justitia_ray.cli.data import add_to
+from justitia_ray.cli.main import main
 from justitia_ray.predictor.input_features import features_of
 from justitia_ray.predictor.recordings import load_samples, recorded_classes
-from tests.unit.cli.one_command import Answer, noting_service, run_command
+from tests.unit.cli.noting_service import Answer, noting_service
 
 
 def history(path: Path, count: int, **changes: Any) -> str:
@@ -30,7 +30,7 @@ def history(path: Path, count: int, **changes: Any) -> str:
 
 def imported(*words: str) -> int:
     """Run the command."""
-    return run_command(add_to, "data", "import", *words)
+    return main(["data", "import", *words])
 
 
 def test_features_are_sent_and_texts_are_not(

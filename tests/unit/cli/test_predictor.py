@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from justitia_ray.cli.predictor import add_to
+from justitia_ray.cli.main import main
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.predictor.model_file import model_from_bytes
-from tests.unit.cli.one_command import run_command
 from tests.unit.sim.suites.data_directory import write_lines
 
 FIELDS = {
@@ -42,7 +41,7 @@ def write_runs(where: Path, name: str, numbers: range, *, inputs: Path | None = 
 
 
 def predictor(*words: str | Path) -> int:
-    return run_command(add_to, "predictor", *map(str, words))
+    return main(["predictor", *map(str, words)])
 
 
 def test_evaluate_writes_metrics_of_held_out_runs(

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from justitia_ray.cli.predictor_versions import add_to
+from justitia_ray.cli.main import main
 from justitia_ray.predictor.model_directory import ModelDirectory
-from tests.unit.cli.one_command import Answer, noting_service, run_command
+from tests.unit.cli.noting_service import Answer, noting_service
 
 RECORD = {
     "kind": "mlp",
@@ -33,7 +33,7 @@ def test_list_shows_what_serves_and_how_it_came(
     models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The operator sees at a glance whether the latest training was worth it."""
-    assert 0 == run_command(add_to, "list", "--models", str(models))
+    assert 0 == main(["predictor", "list", "--models", str(models)])
 
     head, latest, first = capsys.readouterr().out.splitlines()
     assert head.split()[:3] == ["class", "samples", "version"]
@@ -44,7 +44,7 @@ def test_list_shows_what_serves_and_how_it_came(
 
 def test_list_as_json(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """For scripts."""
-    assert 0 == run_command(add_to, "list", "--models", str(models), "--json")
+    assert 0 == main(["predictor", "list", "--models", str(models), "--json"])
 
     known = json.loads(capsys.readouterr().out)["classes"]["report"]
     assert (2, False) == (known["active"], known["pinned"])
@@ -56,7 +56,7 @@ def test_rollback_and_release_in_a_directory(
 ) -> None:
     """By one command each, and it says what serves now."""
     for words in ((), ("--to", "0"), ("--to", "2"), ("--release",)):
-        assert 0 == run_command(add_to, "rollback", "report", *words, "--models", str(models))
+        assert 0 == main(["predictor", "rollback", "report", *words, "--models", str(models)])
 
     assert [
         "class report: version 1 serves until it is released",
@@ -79,13 +79,13 @@ def test_mistakes_are_one_sentence(
     models: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str
 ) -> None:
     """It says what there is to choose from."""
-    assert 2 == run_command(add_to, "rollback", *words, "--models", str(models))
+    assert 2 == main(["predictor", "rollback", *words, "--models", str(models)])
     assert complaint in capsys.readouterr().err
 
 
 def test_missing_directory_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An empty list would pass for no models."""
-    assert 2 == run_command(add_to, "list", "--models", str(tmp_path / "none"))
+    assert 2 == main(["predictor", "list", "--models", str(tmp_path / "none")])
     assert "none: no such directory of models" in capsys.readouterr().err
 
 
@@ -108,8 +108,8 @@ def test_service_is_asked_over_http(capsys: pytest.CaptureFixture[str]) -> None:
         return 200, ({"classes": classes} if method == "GET" else gone_back)
 
     with noting_service(answer) as url:
-        assert 0 == run_command(add_to, "list", "--url", url)
-        assert 0 == run_command(add_to, "rollback", "report", "--to", "0", "--url", url)
+        assert 0 == main(["predictor", "list", "--url", url])
+        assert 0 == main(["predictor", "rollback", "report", "--to", "0", "--url", url])
 
     assert [
         ("GET", "/v1/predictor", None),
@@ -125,6 +125,6 @@ def test_service_that_refuses_is_quoted(capsys: pytest.CaptureFixture[str]) -> N
     """Exit status 1: the service did not do it."""
     refusal = {"error": {"message": "class 'x' has no model", "code": None}}
     with noting_service(lambda *_: (400, refusal)) as url:
-        assert 1 == run_command(add_to, "rollback", "x", "--url", url)
+        assert 1 == main(["predictor", "rollback", "x", "--url", url])
 
     assert "class 'x' has no model" in capsys.readouterr().err

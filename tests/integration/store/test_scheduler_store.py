@@ -1,8 +1,7 @@
 """The scheduler's store against a real Redis: what is kept, who may write, and what damage says."""
 
-import itertools
 import pickle
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,36 +16,6 @@ from justitia_ray.store.schema import SCHEMA_VERSION, Keys, keys_of
 pytestmark = pytest.mark.redis
 
 EMPTY = StoredState(clock=None, applications={}, settings=None, replicas={})
-
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
-    """One server for the module; each test has its own name in it."""
-    server = EmbeddedRedis(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def raw(server: EmbeddedRedis) -> Iterator[redis.Redis]:
-    """A plain client, to look at and damage what is stored."""
-    with redis.Redis.from_url(server.url, decode_responses=True) as client:
-        yield client
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return f"app/model-{next(_numbers)}"
-
-
-@pytest.fixture
-def keys(name: str) -> Keys:
-    """The keys of that name."""
-    return keys_of(name)
 
 
 @pytest.fixture

@@ -1,32 +1,13 @@
-"""One subcommand as `justitia` runs it, and a service that notes what it is sent."""
+"""A service that notes what it is sent."""
 
-import argparse
 import json
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Any
 
-from justitia_ray.errors import ConfigError, JustitiaError
-
 Answer = tuple[int, dict[str, Any]]
-
-
-def run_command(add_to: Callable[[Any], None], *words: str) -> int:
-    """Run it; errors as `justitia` shows them."""
-    parser = argparse.ArgumentParser()
-    add_to(parser.add_subparsers())
-    options = parser.parse_args(words)
-    try:
-        return int(options.run(options))
-    except ConfigError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    except (JustitiaError, ConnectionError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
 
 
 @contextmanager

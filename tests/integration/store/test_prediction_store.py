@@ -1,8 +1,7 @@
 """The predictor's store against a real Redis: what is kept, who may write, what damage says."""
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +13,11 @@ from justitia_ray.predictor.versions import VersionIndex
 from justitia_ray.store.embedded import EmbeddedRedis
 from justitia_ray.store.prediction_store import Learned, PredictionStore
 from justitia_ray.store.scheduler_store import SchedulerStore
-from justitia_ray.store.schema import SCHEMA_VERSION, Keys, keys_of
+from justitia_ray.store.schema import SCHEMA_VERSION, Keys
 
 pytestmark = pytest.mark.redis
 
 _HOLD_S = 30.0
-
-_numbers = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
-    """One server for the module; each test has its own name in it."""
-    server = EmbeddedRedis(tmp_path_factory.mktemp("redis"))
-    server.start()
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def raw(server: EmbeddedRedis) -> Iterator[redis.Redis]:
-    """A plain client, to look at and damage what is stored."""
-    with redis.Redis.from_url(server.url, decode_responses=True) as client:
-        yield client
-
-
-@pytest.fixture
-def name() -> str:
-    """A name that no other test uses."""
-    return f"app/predicted-{next(_numbers)}"
-
-
-@pytest.fixture
-def keys(name: str) -> Keys:
-    """The keys of that name."""
-    return keys_of(name)
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""What is kept in Redis, against a real server."""

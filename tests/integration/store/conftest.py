@@ -1,0 +1,40 @@
+"""A real Redis server for the tests of the stores, and a name in it for each test."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+import redis
+
+from justitia_ray.store.embedded import EmbeddedRedis
+from justitia_ray.store.schema import Keys, keys_of
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="package")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
+    """One server for all of them."""
+    server = EmbeddedRedis(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def raw(server: EmbeddedRedis) -> Iterator[redis.Redis]:
+    """A plain client, to look at and damage what is stored."""
+    with redis.Redis.from_url(server.url, decode_responses=True) as client:
+        yield client
+
+
+@pytest.fixture
+def name() -> str:
+    """A name that no other test uses."""
+    return f"app/model-{next(_numbers)}"
+
+
+@pytest.fixture
+def keys(name: str) -> Keys:
+    """The keys of that name."""
+    return keys_of(name)
