@@ -6,6 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from justitia_ray.predictor.stages import CHARGE_FACTOR
 from justitia_ray.report.loads import Load
 from justitia_ray.sim.calibration.measured import TimedRequest, read_run
 from justitia_ray.sim.client_service import served_requests
@@ -35,6 +36,8 @@ class Simulation:
     seed: int = 0
     report_interval_s: Seconds = 0.0
     sample_kv: bool = False
+    is_served: bool = True
+    """Whether noisy costs are charged as the service charges: more, and raised by later stages."""
     needs_inferences: bool = False
     """Whether the rows of the inferences are wanted; thousands a run, so not by default."""
 
@@ -57,6 +60,8 @@ class Simulation:
             seed=self.seed,
             report_interval_s=self.report_interval_s,
             sample_kv=self.sample_kv,
+            raises=self.is_served,
+            charge_factor=CHARGE_FACTOR if self.is_served else 1.0,
         )
         result = simulate(_build(self.load), settings)
         return result if self.needs_inferences else replace(result, inferences=[])
@@ -71,6 +76,7 @@ class Simulation:
             "replicas": self.replicas,
             "prediction": self.prediction,
             "report_interval_s": self.report_interval_s,
+            "is_served": self.is_served,
         }
 
 

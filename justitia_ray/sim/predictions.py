@@ -1,7 +1,6 @@
 """What the scheduler is told of costs and lengths before they are known."""
 
 import math
-import random
 from typing import NamedTuple, Protocol
 
 from justitia_ray.core.actions import EndApplication
@@ -47,52 +46,34 @@ class Predictions(Protocol):
         """Take in what an application took."""
 
 
-class NoisyPredictions:
-    """The truth, or the truth times random factors from [1/λ, λ] (Justitia v2, Sec. V, Fig. 10).
-
-    The paper names the interval only: factors are uniform in it. An application's cost has one
-    factor, each length another.
-    """
-
-    def __init__(self, noise: float = 1.0, seed: int = 0) -> None:
-        """Take λ, at least 1, and the seed of the factors, with the ids of what they are for."""
-        self._noise = noise
-        self._seed = seed
+class ExactPredictions:
+    """The truth."""
 
     def kv_token_time(self, application: WorkloadApplication) -> KvTokenTime:
         """Return the cost, token·iterations."""
-        return self._scaled(application.cost(), application)
+        return application.cost()
 
     def cost(self, application: WorkloadApplication, options: PolicyOptions) -> float | None:
         """Return the cost in the accounts' unit, or None if that is KV token-time."""
         if options.accounts_cost == "kv_token_time":
             return None
-        return self._scaled(application.cost(find_cost(options.accounts_cost)), application)
+        return application.cost(find_cost(options.accounts_cost))
 
     def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
-        """Return None: the papers charge what they predict."""
+        """Return None: the truth is charged."""
         return None
 
     def submit(
         self, application: WorkloadApplication, inference: WorkloadInference, most: Tokens
     ) -> Foreseen:
-        """Return the length; what is noisy may be longer than what fits."""
-        factor = self._factor(f"{application.application_id}/{inference.inference_id}")
-        return Foreseen(max(1, round(inference.output_tokens * factor)))
+        """Return the length."""
+        return Foreseen(inference.output_tokens)
 
     def finished(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
         """Nothing: all was known."""
 
     def ended(self, action: EndApplication, now: Seconds) -> None:
         """Nothing: all was known."""
-
-    def _scaled(self, cost: float, application: WorkloadApplication) -> float:
-        return cost * self._factor(application.application_id)
-
-    def _factor(self, name: str) -> float:
-        if self._noise == 1:
-            return 1
-        return random.Random(f"{self._seed}/noise/{name}").uniform(1 / self._noise, self._noise)
 
 
 def parse_noise(prediction: str) -> float:

@@ -31,6 +31,6 @@ class RunSettings:
     predicted_costs: Mapping[ApplicationId, KvTokenTime] = field(default_factory=dict)
     """For `table`: of every application, token·iterations."""
     raises: bool = True
-    """Whether, with `learned` and `table`, what is expected at a later stage raises charges."""
+    """Whether what is expected at a later stage raises charges (not with `oracle`)."""
     charge_factor: float = CHARGE_FACTOR
-    """With `learned` and `table`, how many times what is expected is charged."""
+    """How many times what is expected is charged; with `noisy:λ` λ times at most."""

@@ -8,13 +8,14 @@ import pytest
 from justitia_ray.core.stages import StageServed
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.predictor.model_directory import ModelDirectory
-from justitia_ray.sim import staged_predictions
+from justitia_ray.sim import cost_sources
+from justitia_ray.sim.cost_sources import TabledCosts
 from justitia_ray.sim.engine_profile import EngineProfile
-from justitia_ray.sim.predictions import NoisyPredictions
+from justitia_ray.sim.predictions import ExactPredictions
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
-from justitia_ray.sim.staged_predictions import StagedPredictions, TabledCosts, predictions_of
+from justitia_ray.sim.staged_predictions import StagedPredictions, predictions_of
 from justitia_ray.sim.workload import WorkloadApplication
 from tests.unit.sim.small_run import Inference, app, engine
 
@@ -103,7 +104,7 @@ def test_lengths_are_those_of_the_stage() -> None:
 def test_training_is_asked_for_after_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """In line, when the service's rules say so; frozen models are never trained."""
     asked: list[float] = []
-    monkeypatch.setattr(staged_predictions, "train_due", lambda predictor, now: asked.append(now))
+    monkeypatch.setattr(cost_sources, "train_due", lambda predictor, now: asked.append(now))
     _run([app("a", (4, 3)), app("b", (4, 5), at=50)], prediction="learned")
 
     assert [3.0, 55.0] == asked
@@ -118,11 +119,11 @@ def test_costs_of_a_table_are_told_as_they_are() -> None:
 
 
 def test_charge_is_a_multiple_of_the_prediction() -> None:
-    """As in the service; what the papers' experiments predict is charged as it is."""
+    """As in the service; noise is made up for λ times at most."""
     learned = predictions_of(RunSettings(_ENGINE, prediction="learned", charge_factor=4.0))
     noisy = predictions_of(RunSettings(_ENGINE, prediction="noisy:3", charge_factor=4.0))
 
-    assert (40.0, None) == (learned.charge(10.0), noisy.charge(10.0))
+    assert (40.0, 30.0) == (learned.charge(10.0), noisy.charge(10.0))
 
 
 @pytest.mark.parametrize("costs", [{}, {"a": 0.0}, {"a": float("inf")}])
@@ -158,7 +159,7 @@ def test_damaged_model_is_named(tmp_path: Path) -> None:
 
 def test_missing_package_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """And not after the tenth application of a class; a base install has none of them."""
-    monkeypatch.setattr(staged_predictions, "find_spec", lambda name: None)
+    monkeypatch.setattr(cost_sources, "find_spec", lambda name: None)
 
     with pytest.raises(ConfigError, match=r"sklearn is not installed.*justitia-ray\[learning\]"):
         predictions_of(RunSettings(_ENGINE, prediction="learned"))
@@ -172,6 +173,6 @@ def test_class_name_that_the_service_refuses_is_refused() -> None:
         _run([strange], prediction="learned")
 
 
-def test_without_learning_predictions_are_the_truth_or_noise() -> None:
-    """Nothing of the predictor is made for them."""
-    assert isinstance(predictions_of(RunSettings(EngineProfile(9))), NoisyPredictions)
+def test_oracle_tells_the_truth_and_learns_nothing() -> None:
+    """Nothing of the predictor is made for it."""
+    assert isinstance(predictions_of(RunSettings(EngineProfile(9))), ExactPredictions)
