@@ -29,8 +29,16 @@ class ClusterInUnitTest(BaseException):
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Let Serve be imported: its own use of pydantic warns."""
-    config.addinivalue_line("filterwarnings", "ignore:Using extra keyword arguments on `Field`")
+    """Let others warn where they will: at Serve's import, and after vLLM's engines.
+
+    Serve's own use of pydantic warns. An engine that dies leaves its zmq contexts to the garbage
+    collector, which finds them in whichever test is running then.
+    """
+    for message in (
+        "ignore:Using extra keyword arguments on `Field`",
+        "ignore:Unclosed (context|socket) <zmq:ResourceWarning",
+    ):
+        config.addinivalue_line("filterwarnings", message)
 
 
 @pytest.fixture(autouse=True)
