@@ -135,9 +135,9 @@ class PredictionSection(_Section):
     """Models of `justitia predictor train` to begin with; on every node of the predictor."""
     store_inputs: bool = False
     """Whether the texts of inputs are kept in Redis; their features always are."""
-    training_timeout_s: Positive = 300.0
-    """A training that takes longer is given up. It has the least priority: on two cores that were
-    busy with six other processes one of 20 s took 90."""
+    training_timeout_s: Positive = 900.0
+    """A training that takes longer is given up. It has the least priority: one of 20 s takes
+    minutes on cores that are never idle."""
 
     @model_validator(mode="after")
     def _history_holds_what_a_model_takes(self) -> "PredictionSection":
