@@ -298,14 +298,11 @@ class UnsettledShare(ServedShare):
         """Nothing: what was predicted too low keeps its place."""
         return False
 
-    def settle(self, application_id: ApplicationId) -> VirtualTime:
-        """Close the account, and leave to GPS what it still owes of the charge."""
-        del self.accounts[application_id]
-        return self._release(application_id)
 
-
-class NominalShare(ServedShare):
+class NominalShare(UnsettledShare):
     """Accounts under the paper's clock: V moves with time, at M per iteration (v1, Eq. 2).
+
+    Its tags never change, through tool gaps neither.
 
     The rate is in token·iterations per second: M tokens of KV memory over an iteration of
     `iteration_s`. A clock that forgets the iterations turns the order into shortest-job-first.
@@ -335,13 +332,6 @@ class NominalShare(ServedShare):
         for application_id, amount in deliveries:
             self.accounts[application_id].attained += amount
         return []
-
-    def withdraw(self, application_id: ApplicationId) -> None:
-        """Nothing: the paper keeps an application in GPS through its tool gaps."""
-
-    def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
-        """Nothing: the paper's tags never change."""
-        return False
 
 
 def reweigh_session(clock: VirtualClock, session_id: str, weight: float) -> None:
