@@ -12,6 +12,7 @@ from typing import Any
 
 from justitia_ray import __version__
 from justitia_ray.errors import ConfigError
+from justitia_ray.replacing import replacing_text
 from justitia_ray.sim.calibration.fit import Calibration, calibrate
 from justitia_ray.sim.calibration.live import measure_live
 from justitia_ray.sim.calibration.measured import MeasuredRun, read_run, write_run
@@ -24,7 +25,6 @@ from justitia_ray.sim.profile_file import (
     load_profile_file,
     write_profile,
 )
-from justitia_ray.sim.replacing import replacing_text
 from justitia_ray.sim.validation import Comparison, RunValidation, validate
 from justitia_ray.units import Tokens
 

@@ -15,7 +15,7 @@ from justitia_ray.predictor.model_file import model_to_bytes
 from justitia_ray.predictor.recordings import load_samples, recorded_classes
 from justitia_ray.predictor.sample import Sample
 from justitia_ray.predictor.training import FEWEST, KINDS, train
-from justitia_ray.sim.replacing import replacing_text
+from justitia_ray.replacing import replacing_text
 from justitia_ray.text_table import text_table
 from justitia_ray.workloads.data_directory import data_directory
 

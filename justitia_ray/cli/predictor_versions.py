@@ -14,6 +14,7 @@ from justitia_ray.client.answers import json_object
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.errors import ConfigError, RequestError
 from justitia_ray.predictor.model_directory import ModelDirectory
+from justitia_ray.predictor.overview import described
 from justitia_ray.predictor.versions import VersionIndex
 from justitia_ray.text_table import text_table
 
@@ -64,7 +65,7 @@ def run_list(options: argparse.Namespace) -> int:
         classes = _call(options.url, "GET", "/v1/predictor")["classes"]
     else:
         directory = ModelDirectory(options.models)
-        classes = {name: _described(directory.index(name)) for name in directory.classes()}
+        classes = {name: described(directory.index(name)) for name in directory.classes()}
     print(json.dumps({"classes": classes}, indent=2) if options.json else readable(classes))
     return 0
 
@@ -86,7 +87,7 @@ def run_rollback(options: argparse.Namespace) -> int:
         path = f"/v1/predictor/{quote(name, safe='')}/rollback"
         of_class = _call(options.url, "POST", path, body)
     else:
-        of_class = _described(_roll_back(ModelDirectory(options.models), options))
+        of_class = described(_roll_back(ModelDirectory(options.models), options))
     held = "until it is released" if of_class["pinned"] else "until a training beats it"
     version = of_class["active"]
     serves = f"version {version}" if version else "no model, its mean,"
@@ -138,17 +139,6 @@ def _roll_back(directory: ModelDirectory, options: argparse.Namespace) -> Versio
     except RequestError as error:
         raise ConfigError(f"class {name}: {error}") from error
     return directory.index(name)
-
-
-def _described(index: VersionIndex) -> dict[str, Any]:
-    return {
-        "active": index.active,
-        "pinned": index.pinned,
-        "last_training": index.last_training,
-        "versions": [
-            {"version": v.number, "size_bytes": v.size_bytes} | v.record for v in index.versions
-        ],
-    }
 
 
 def _call(url: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:

@@ -7,13 +7,11 @@ from typing import Any
 
 from justitia_ray.cost import kv_token_time as cost_of
 from justitia_ray.errors import ConfigError, RequestError, StoreError
+from justitia_ray.predictor.bounded_classes import best_known, filed_under
 from justitia_ray.predictor.class_statistics import ClassStatistics
 from justitia_ray.predictor.estimate import Estimate
 from justitia_ray.predictor.sample import Sample
 from justitia_ray.units import KvTokenTime, Tokens
-
-OTHER = "other"
-"""The class that all classes beyond the bound share."""
 
 _CLASS_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
@@ -179,10 +177,7 @@ class ClassMeanPredictor:
 
     def filed_under(self, application_class: str) -> str:
         """Return whose statistics a class has: its own, or those of `other` beyond the bound."""
-        named = len(self._classes) - (OTHER in self._classes)
-        if application_class in self._classes or named < self._max_classes:
-            return application_class
-        return OTHER
+        return filed_under(application_class, self._classes, self._max_classes)
 
     def statistics(self, application_class: str) -> dict[str, Any]:
         """Return what is known of a class, for `restore`; JSON.
@@ -212,10 +207,7 @@ class ClassMeanPredictor:
                 restored[name] = ClassStatistics.from_dict(values)
             except (RequestError, ValueError) as error:
                 raise StoreError(f"statistics of class {name[:80]!r}: {error}") from error
-        # By samples, then by name; `other` before all, since it takes nobody's place.
-        order = sorted(restored, key=lambda name: (name != OTHER, -restored[name].samples, name))
-        bound = self._max_classes + (OTHER in restored)
-        self._classes = {name: restored[name] for name in order[:bound]}
+        self._classes = best_known(restored, lambda known: known.samples, self._max_classes)
 
     def _prior(self, input_tokens: Tokens, max_tokens: Tokens | None) -> Estimate:
         output_tokens = self._prior_output_tokens if max_tokens is None else max_tokens

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.predictor.cost_model import CostPrediction
+from justitia_ray.predictor.input_features import READ_CHARS
 from justitia_ray.predictor.s3_config import S3Config
 from justitia_ray.predictor.sample import Sample
 from justitia_ray.units import KvTokenTime
@@ -36,8 +37,6 @@ except ModuleNotFoundError as error:
 
 KIND = "s3"
 LEAST_SAMPLES = 10
-READ_CHARS = 20_000
-"""Only so much of an input is split into word pieces, so that an enormous one costs no more."""
 _BOUND = 10.0
 """A prediction stays within this factor of the costs that were trained on."""
 _PIECES_AT_ONCE = 2048

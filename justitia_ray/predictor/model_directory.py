@@ -14,7 +14,7 @@ from typing import Any
 from justitia_ray.errors import ConfigError, RequestError, StoreError
 from justitia_ray.predictor.class_mean import check_class_name
 from justitia_ray.predictor.versions import Version, VersionIndex, decode_index, encode_index
-from justitia_ray.sim.replacing import replacing
+from justitia_ray.replacing import replacing
 
 _INDEX = "active.json"
 _DOT = "%2E"

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from justitia_ray.core.actions import EndApplication
+from justitia_ray.core.entities import Outcome
 from justitia_ray.core.stages import MAXIMUM_STAGES, StageServed
 from justitia_ray.errors import RequestError
 from justitia_ray.predictor.class_mean import check_class_name
@@ -48,6 +50,11 @@ class Observation:
         if not isinstance(stages, list) or len(stages) > MAXIMUM_STAGES:
             raise ValueError(f"stages must be a list of at most {MAXIMUM_STAGES}")
         return cls(name, sample_from_dict(sample), tuple(_stage(stage) for stage in stages))
+
+
+def is_lesson(ended: EndApplication) -> bool:
+    """Return whether an application ran to its end: of others the true cost is not known."""
+    return ended.outcome is Outcome.FINISHED and not ended.failed and ended.kv_token_time > 0
 
 
 def _stage(values: object) -> StageServed:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from justitia_ray.predictor.online import LearningPredictor
+from justitia_ray.predictor.versions import VersionIndex
 
 
 def overview(predictor: LearningPredictor) -> dict[str, dict[str, Any]]:
@@ -17,11 +18,18 @@ def overview(predictor: LearningPredictor) -> dict[str, dict[str, Any]]:
             "kv_token_time_mean": None if known is None else known["kv_token_time_mean"],
             "changes": predictor.changes(name),
             "serving": predictor.serving(name),
-            "active": index.active,
-            "pinned": index.pinned,
-            "last_training": index.last_training,
-            "versions": [
-                {"version": v.number, "size_bytes": v.size_bytes} | v.record for v in index.versions
-            ],
+            **described(index),
         }
     return found
+
+
+def described(index: VersionIndex) -> dict[str, Any]:
+    """Return what is said of the versions of a class, wherever they are; JSON."""
+    return {
+        "active": index.active,
+        "pinned": index.pinned,
+        "last_training": index.last_training,
+        "versions": [
+            {"version": v.number, "size_bytes": v.size_bytes} | v.record for v in index.versions
+        ],
+    }

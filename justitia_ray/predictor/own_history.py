@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from justitia_ray.cost import kv_token_time
 from justitia_ray.errors import RequestError
 from justitia_ray.predictor.class_mean import check_class_name
-from justitia_ray.predictor.input_features import features_of
 from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.sample import Sample
 from justitia_ray.units import Tokens
@@ -35,12 +33,7 @@ class PastApplication:
 
     def observation(self) -> Observation:
         """Return what is learned from it; the text stays behind."""
-        sample = Sample(
-            kv_token_time=float(sum(kv_token_time(p, d) for p, d in self.calls)),
-            inferences=len(self.calls),
-            output_tokens=sum(d for _, d in self.calls),
-            features=features_of(self.input),
-        )
+        sample = Sample.of_calls(self.calls, self.input).without_text()
         return Observation(self.application_class, sample)
 
 

@@ -2,13 +2,11 @@
 
 from pathlib import Path
 
-from justitia_ray.cost import kv_token_time
 from justitia_ray.errors import ConfigError
-from justitia_ray.predictor.input_features import features_of
 from justitia_ray.predictor.sample import Sample
 from justitia_ray.sim.suites.recorded_dag import inferences_of
 from justitia_ray.workloads.inputs import load_inputs
-from justitia_ray.workloads.recorded import RecordedRun, load_runs
+from justitia_ray.workloads.recorded import load_runs
 
 
 def recorded_classes(data_dir: Path) -> list[str]:
@@ -57,16 +55,6 @@ def load_samples(
                 f" {run.item_id!r} must be among those of"
                 f" {data_dir / 'apps' / application_class}.jsonl, is not"
             )
-        samples.append(_sample(run, texts[run.item_id]))
+        calls = ((i.prompt_tokens, i.output_tokens) for i in inferences_of(run))
+        samples.append(Sample.of_calls(calls, texts[run.item_id]))
     return samples
-
-
-def _sample(run: RecordedRun, text: str) -> Sample:
-    inferences = inferences_of(run)
-    return Sample(
-        kv_token_time=sum(kv_token_time(i.prompt_tokens, i.output_tokens) for i in inferences),
-        inferences=len(inferences),
-        output_tokens=sum(i.output_tokens for i in inferences),
-        features=features_of(text),
-        input_text=text,
-    )

@@ -14,11 +14,9 @@ from typing import Any, Self
 from justitia_ray.core.stages import MAXIMUM_STAGES, StageServed
 from justitia_ray.cost import kv_token_time
 from justitia_ray.errors import StoreError
+from justitia_ray.predictor.bounded_classes import best_known, filed_under
 from justitia_ray.predictor.number_record import checked_numbers
 from justitia_ray.units import KvTokenTime, Tokens
-
-OTHER = "other"
-"""The class that all classes beyond the bound share, as among the class statistics."""
 
 _MEAN_WEIGHT = 1.0
 _SLOPE_WEIGHT = 8.0
@@ -262,19 +260,11 @@ class StageTable:
         """
         table = cls(max_classes)
         restored = {name: _restored(name, stages) for name, stages in classes.items()}
-        # By applications, then by name; `other` before all, since it takes nobody's place.
-        order = sorted(
-            restored, key=lambda name: (name != OTHER, -restored[name][0].applications, name)
-        )
-        bound = max_classes + (OTHER in restored)
-        table._classes = {name: restored[name] for name in order[:bound]}
+        table._classes = best_known(restored, lambda stages: stages[0].applications, max_classes)
         return table
 
     def _filed_under(self, application_class: str) -> str:
-        named = len(self._classes) - (OTHER in self._classes)
-        if application_class in self._classes or named < self._max_classes:
-            return application_class
-        return OTHER
+        return filed_under(application_class, self._classes, self._max_classes)
 
 
 def _restored(name: str, stages: object) -> list[StageStatistics]:

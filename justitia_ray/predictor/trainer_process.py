@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from justitia_ray.errors import JustitiaError
@@ -24,7 +23,7 @@ third of a core. Hence `SCHED_IDLE`, a twelfth of theirs."""
 
 def job_to_bytes(job: TrainingJob) -> bytes:
     """Return what the process needs of a job, as JSON; texts stay here."""
-    samples = [sample_to_dict(replace(sample, input_text=None)) for sample in job.samples]
+    samples = [sample_to_dict(sample.without_text()) for sample in job.samples]
     fields = {
         "application_class": job.application_class,
         "samples": samples,

@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import median
 from typing import Protocol, TypeAlias
 
-from justitia_ray.cost import kv_token_time
 from justitia_ray.predictor.cost_model import CostModel, CostPrediction
 from justitia_ray.predictor.input_features import features_of
 from justitia_ray.predictor.s3_config import TINY, S3Config
@@ -117,13 +116,8 @@ def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
 
 
 def _past_run(application_class: str, run: ApplicationRun) -> _PastRun:
-    sample = Sample(
-        kv_token_time=sum(kv_token_time(i.prompt_tokens, i.output_tokens) for i in run.inferences),
-        inferences=len(run.inferences),
-        output_tokens=sum(i.output_tokens for i in run.inferences),
-        features=features_of(run.text),
-        input_text=run.text,
-    )
+    calls = ((i.prompt_tokens, i.output_tokens) for i in run.inferences)
+    sample = Sample.of_calls(calls, run.text)
     return _PastRun(_key(application_class, run.text, run.inferences), sample)
 
 

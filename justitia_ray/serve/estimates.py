@@ -9,11 +9,10 @@ from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import PredictionSection
 from justitia_ray.core.actions import EndApplication
-from justitia_ray.core.entities import Outcome
 from justitia_ray.errors import StoreError
 from justitia_ray.predictor.class_mean import ClassMeanPredictor
 from justitia_ray.predictor.estimate import Estimate
-from justitia_ray.predictor.observation import Observation
+from justitia_ray.predictor.observation import Observation, is_lesson
 from justitia_ray.predictor.sample import Sample
 from justitia_ray.predictor.stages import Expectation, StageTable
 from justitia_ray.serve.open_inputs import OpenInputs, SeenInput
@@ -120,7 +119,7 @@ class Estimates:
     def application_ended(self, ended: EndApplication) -> None:
         """Teach the predictor, soon, what an application took, if it ran to its end."""
         seen = self._inputs.take(ended.application_id)
-        if ended.outcome is Outcome.FINISHED and not ended.failed and ended.kv_token_time > 0:
+        if is_lesson(ended):
             sample = Sample(
                 kv_token_time=ended.kv_token_time,
                 inferences=ended.inferences,

@@ -210,8 +210,7 @@ class Learner:
 
     def _as_stored(self, observation: Observation) -> dict[str, Any]:
         if not self._store_inputs:
-            sample = replace(observation.sample, input_text=None)
-            observation = replace(observation, sample=sample)
+            observation = replace(observation, sample=observation.sample.without_text())
         return observation.to_dict()
 
     def _forget_place(self) -> None:

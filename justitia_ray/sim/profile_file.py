@@ -23,8 +23,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from justitia_ray.errors import ConfigError
+from justitia_ray.replacing import replacing_text
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
-from justitia_ray.sim.replacing import replacing_text
 from justitia_ray.units import Tokens
 
 _MAX_FILE_BYTES = 1024**2

@@ -6,11 +6,11 @@ still to come, from the stages of applications that finished earlier in the same
 """
 
 from justitia_ray.core.actions import EndApplication
-from justitia_ray.core.entities import Outcome
 from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.core.stages import StagePosition
 from justitia_ray.cost import find_cost
 from justitia_ray.errors import ConfigError
+from justitia_ray.predictor.observation import is_lesson
 from justitia_ray.predictor.stages import still_needed
 from justitia_ray.sim.cost_sources import CostSource, LearnedCosts, NoisyCosts, TabledCosts
 from justitia_ray.sim.predictions import ExactPredictions, Foreseen, Predictions, parse_noise
@@ -107,5 +107,5 @@ class StagedPredictions:
     def ended(self, action: EndApplication, now: Seconds) -> None:
         """Learn from an application, as the ingress passes on what ran to its end."""
         application, _ = self._open.pop(action.application_id)
-        if action.outcome is Outcome.FINISHED and not action.failed and action.kv_token_time > 0:
+        if is_lesson(action):
             self._costs.learn(application, action, now)

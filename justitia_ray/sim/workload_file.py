@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.replacing import replacing_text
+from justitia_ray.replacing import replacing_text
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.workloads.json_lines import Record, read_records
 

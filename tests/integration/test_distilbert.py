@@ -16,7 +16,8 @@ import torch
 
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.predictor import distilbert, s3_weights
-from justitia_ray.predictor.distilbert import READ_CHARS, S3Model, S3Target, train_s3
+from justitia_ray.predictor.distilbert import S3Model, S3Target, train_s3
+from justitia_ray.predictor.input_features import READ_CHARS
 from justitia_ray.predictor.s3_config import S3Config
 from justitia_ray.predictor.s3_file import load_s3, save_s3
 from justitia_ray.predictor.sample import Sample

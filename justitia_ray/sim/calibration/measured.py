@@ -13,7 +13,7 @@ from pathlib import Path
 
 from justitia_ray.core.policies import POLICIES
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.replacing import replacing_text
+from justitia_ray.replacing import replacing_text
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import Seconds, Tokens
 from justitia_ray.workloads.json_lines import numbered_lines

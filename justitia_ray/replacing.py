@@ -1,7 +1,7 @@
 """A file that is written whole or not at all.
 
 What is written goes to a scratch file in the same directory, which takes the file's place at the
-end. `result_files.writing` does the same for a directory.
+end. `sim.result_files.writing` does the same for a directory.
 """
 
 import gzip

@@ -8,7 +8,7 @@ from typing import IO, AnyStr
 import pytest
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.replacing import replacing, replacing_text
+from justitia_ray.replacing import replacing, replacing_text
 
 
 def fail_halfway(file: IO[AnyStr], half: AnyStr, error: Exception) -> None:
