@@ -85,7 +85,6 @@ class DirectReplica(Replica):
         self._config = parse_app_config(config)
         self._engine = await build_engine(self._config)
         self._capacity = await self._engine.start()
-        self._backlog_kv_tokens = 0
 
     def check_health(self) -> None:
         """Ask the engine.
@@ -94,6 +93,10 @@ class DirectReplica(Replica):
             EngineError: If it is dead.
         """
         self._engine.check()
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return nothing: there is no queue to scale by."""
+        return {}
 
     async def __del__(self) -> None:
         """Stop the engine."""

@@ -13,21 +13,20 @@ from typing import Any
 from justitia_ray.config import AppConfig, SchedulingConfig, parse_scheduling_config
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import Abort, EndApplication, Grant
+from justitia_ray.core.actions import EndApplication
 from justitia_ray.core.snapshot import restore
 from justitia_ray.observability.log_events import application_ended, log_event
 from justitia_ray.protocol.messages import (
     NOT_TAKEN,
     IngressMail,
-    IngressMessage,
     Opened,
     Pull,
     ReplicaMail,
-    ReplicaMessage,
     Submission,
 )
 from justitia_ray.serve.kv_meter import KvMeter
 from justitia_ray.serve.line import Line
+from justitia_ray.serve.mail_room import MailRoom
 from justitia_ray.serve.scheduler_views import application_view, core_view
 from justitia_ray.serve.state_keeper import StateKeeper
 from justitia_ray.serve.steady_clock import SteadyClock
@@ -44,7 +43,6 @@ from justitia_ray.units import (
 logger = logging.getLogger(__name__)
 
 LONG_POLL_S = 20.0
-_NO_HURRY_S = 0.25
 
 
 class SchedulerService:
@@ -72,13 +70,7 @@ class SchedulerService:
         self._core = SchedulerCore()
         self._epoch: Epoch = 0
         self._in_office = asyncio.Event()
-        self._ingresses: dict[IngressId, Line] = {}
-        self._forgotten: set[IngressId] = set()
-        """Given up for their silence; should one call after all, it has to be told."""
-        self._replicas: dict[ReplicaId, Line] = {}
-        self._rung: dict[int, Line] = {}
-        self._last_dropped = 0
-        """Highest number of a message in a line that was dropped."""
+        self._mail = MailRoom()
         self._kv_meter = KvMeter()
         self._tasks: list[asyncio.Task[None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -179,9 +171,9 @@ class SchedulerService:
         await self._office()
         if epoch != self._epoch:
             return IngressMail(self._epoch)
-        if ingress_id in self._forgotten:
+        if self._mail.is_forgotten(ingress_id):
             return IngressMail(self._epoch, forgotten=True)
-        line = self._ingress_line(ingress_id)
+        line = self._mail.of_ingress(ingress_id)
         for item in items:
             self._apply(item, quiet=line)
         return IngressMail(self._epoch, tuple(line.unread(ack)))
@@ -191,13 +183,13 @@ class SchedulerService:
         await self._office()
         if epoch != self._epoch:
             return IngressMail(self._epoch)
-        if ingress_id not in self._forgotten:
+        if not self._mail.is_forgotten(ingress_id):
             self._apply(ev.IngressHeard(ingress_id))
-            line = self._ingress_line(ingress_id)
+            line = self._mail.of_ingress(ingress_id)
             line.unread(ack)
             if not await line.wait(LONG_POLL_S):
                 return IngressMail(self._epoch)
-            if ingress_id not in self._forgotten:
+            if not self._mail.is_forgotten(ingress_id):
                 return IngressMail(self._epoch, tuple(line.unread(ack)))
         return IngressMail(self._epoch, forgotten=True)
 
@@ -235,7 +227,7 @@ class SchedulerService:
         await self._office()
         if pull.epoch != self._epoch:
             return ReplicaMail(self._epoch)
-        line = self._replicas.setdefault(pull.replica_id, Line(self._last_dropped))
+        line = self._mail.of_replica(pull.replica_id)
         if pull.number <= line.number:
             return ReplicaMail(NOT_TAKEN)
         line.number = pull.number
@@ -300,57 +292,12 @@ class SchedulerService:
 
     def _apply(self, event: ev.Event, quiet: Line | None = None) -> None:
         """Handle an event and carry out what follows; `quiet` is read by the caller itself."""
-        for action in self._core.handle(event, self._now()):
-            if isinstance(action, Grant):
-                self._post_to_ingress(action.ingress_id, action)
-                self._post_to_replica(action.replica_id, action)
-            elif isinstance(action, Abort):
-                self._post_to_replica(action.replica_id, action)
-            elif isinstance(action, EndApplication):
+        actions = self._core.handle(event, self._now())
+        for action in actions:
+            if isinstance(action, EndApplication):
                 application_ended(logger, action)
-                self._post_to_ingress(action.ingress_id, action)
-            else:
-                self._post_to_ingress(action.ingress_id, action)
-        for line in self._rung.values():
-            if line is not quiet:
-                line.ring()
-        self._rung.clear()
-        self._drop_lost_lines()
+        self._mail.deliver(actions, self._core.state, quiet)
         self._arm_timer()
-
-    def _post_to_ingress(self, ingress_id: IngressId, message: IngressMessage) -> None:
-        if ingress_id in self._core.state.ingresses:
-            line = self._ingress_line(ingress_id)
-            line.put(message)
-            if isinstance(message, EndApplication):
-                # Nobody waits for it: many of them may share one answer.
-                asyncio.get_running_loop().call_later(_NO_HURRY_S, line.ring)
-            else:
-                self._rung[id(line)] = line
-
-    def _post_to_replica(self, replica_id: ReplicaId, message: ReplicaMessage) -> None:
-        line = self._replicas.get(replica_id)
-        if line is not None:
-            line.put(message)
-            self._rung[id(line)] = line
-
-    def _ingress_line(self, ingress_id: IngressId) -> Line:
-        return self._ingresses.setdefault(ingress_id, Line(self._last_dropped))
-
-    def _drop_lost_lines(self) -> None:
-        """Forget the mail of those that the core has given up."""
-        state = self._core.state
-        if len(self._ingresses) > len(state.ingresses):
-            self._forgotten |= self._ingresses.keys() - state.ingresses.keys()
-        for lines, known in (
-            (self._ingresses, state.ingresses.keys()),
-            (self._replicas, state.replicas.keys()),
-        ):
-            if len(lines) > len(known):
-                for name in [name for name in lines if name not in known]:
-                    line = lines.pop(name)
-                    self._last_dropped = max(self._last_dropped, line.last)
-                    line.ring()
 
     def _arm_timer(self) -> None:
         if self._timer is not None:
