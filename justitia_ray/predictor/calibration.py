@@ -5,7 +5,7 @@ quantiles of the errors on applications that the model was not trained on.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from justitia_ray.predictor.cost_model import CostPrediction
+from justitia_ray.predictor.log_spread import reach_of_p90
 
 Floats = NDArray[np.float64]
 
@@ -23,10 +24,6 @@ FARTHEST = 300.0
 """Logarithms of costs in a model file lie within this: far beyond any cost, and e to it is finite.
 """
 
-_Z90 = 1.2815515655446004
-"""Standard normal quantile of 0.9."""
-_PRIOR_VARIANCE, _PRIOR_WEIGHT = 0.25, 2
-"""As in `class_statistics`: a class spreads by 0.5 in ln(cost), as two more samples would say."""
 _SHIFT_WEIGHT = 20
 """Errors of no shift that the shift is averaged with: it is itself an estimate. On the recorded
 runs this took the mean error after 10 samples from 36.7 to 34.5 %, after 20 from 28.9 to 27.8 %,
@@ -120,14 +117,6 @@ def _spread(errors: Floats) -> tuple[float, float]:
         rank = min(math.ceil(0.9 * (count + 1)), count)
         below, above = float(errors[count - rank]), float(errors[rank - 1])
     else:
-        squares = float(np.sum((errors - errors.mean()) ** 2))
-        variance = (squares + _PRIOR_WEIGHT * _PRIOR_VARIANCE) / (count - 1 + _PRIOR_WEIGHT)
-        reach = _Z90 * math.sqrt(variance * (1 + 1 / count))
+        reach = reach_of_p90(float(np.sum((errors - errors.mean()) ** 2)), count)
         below, above = float(errors.mean()) - reach, float(errors.mean()) + reach
     return min(below, 0.0), max(above, 0.0)
-
-
-def mean_relative_error(costs: Sequence[float] | Floats, true: Sequence[float] | Floats) -> float:
-    """Return the mean of |p − t|/t."""
-    predicted, truth = np.asarray(costs, dtype=float), np.asarray(true, dtype=float)
-    return float(np.mean(np.abs(predicted - truth) / truth))
