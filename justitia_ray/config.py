@@ -12,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import parse_options
-from justitia_ray.errors import ConfigError
+from justitia_ray.errors import ConfigError, shown_short
 from justitia_ray.predictor.retraining import LEAST_MINIMUM_SAMPLES
+from justitia_ray.store.redis_url import Setup, read_redis_url
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
@@ -89,29 +90,66 @@ class SchedulerSection(_Section):
     recovery_s: Positive = 3.0
     abandoned_s: Positive = 600.0
     """The actor ends itself when nobody has called for so long."""
+    max_waiting_inferences: Annotated[int, Field(gt=0)] = 200_000
+    """Waiting or running; more are refused with 429. They take 0.2 GB."""
+    max_open_applications: Annotated[int, Field(gt=0)] = 50_000
+    """More are refused with 429. They take 0.2 GB, and a save of all of them about a second."""
 
 
 class StoreSection(_Section):
     """Redis: an embedded server, or one that is there."""
 
+    durability: Literal["batched", "strict", "none"] = "batched"
+    """`batched`: what changed is saved every `save_interval_s`. `strict`: a tag is in Redis before
+    it is given out, which costs an application about a millisecond. `none`: no Redis at all; what
+    the scheduler knows of order ends with it, what the predictor learned with that."""
     redis_url: str | None = None
-    """`redis://host:6379/0`, `rediss://…` or `unix://…`, without a password; None: embedded."""
+    """One server, Sentinel or a cluster (`store.redis_url.FORMS`), no password; None: embedded."""
+    redis_username: str | None = None
+    """Of Redis's access control list; None: its default user."""
     redis_password_env: str | None = None
     """Name of the environment variable that holds the password."""
+    redis_sentinel_password_env: str | None = None
+    """Name of the variable with the Sentinels' own password."""
+    redis_tls_ca_file: str | None = None
+    """Certificates that are trusted, on every node; None: those of the system."""
+    redis_tls_cert_file: str | None = None
+    """Our own certificate, where Redis asks for one."""
+    redis_tls_key_file: str | None = None
+    """Its key; None: in the same file."""
     data_dir: str = "~/.local/share/justitia_ray"
     """Where the embedded server keeps its data."""
     save_interval_s: Positive = 0.5
     """State at risk if scheduler and machine die together; the design allows 1 s."""
+    strict_timeout_s: Positive = 5.0
+    """With `strict`: new applications are refused with 503 when Redis takes longer."""
 
     @model_validator(mode="after")
-    def _no_password_in_url(self) -> "StoreSection":
-        if self.redis_url is not None:
-            if not self.redis_url.startswith(("redis://", "rediss://", "unix://")):
-                raise ValueError("redis_url must start with redis://, rediss:// or unix://")
-            if "@" in self.redis_url:
+    def _fits_together(self) -> "StoreSection":
+        try:
+            url = None if self.redis_url is None else read_redis_url(self.redis_url)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        if self.durability == "none" and url is not None:
+            raise ValueError("durability is none: no redis_url is allowed, nothing is stored")
+        for name in ("username", "password_env"):
+            if getattr(self, f"redis_{name}") is not None and url is None:
+                raise ValueError(f"redis_{name} is for a redis_url; none is given")
+        if self.redis_sentinel_password_env is not None and (
+            url is None or url.setup is not Setup.SENTINEL
+        ):
+            raise ValueError(
+                "redis_sentinel_password_env is for a redis_url that begins with redis+sentinel://"
+                " or rediss+sentinel://"
+            )
+        for name in ("ca_file", "cert_file", "key_file"):
+            if getattr(self, f"redis_tls_{name}") is not None and (url is None or not url.tls):
                 raise ValueError(
-                    "redis_url must not carry a password; name its variable in redis_password_env"
+                    f"redis_tls_{name} is for a redis_url with TLS: rediss://,"
+                    " rediss+sentinel:// or rediss+cluster://"
                 )
+        if self.redis_tls_key_file is not None and self.redis_tls_cert_file is None:
+            raise ValueError("redis_tls_key_file is the key of redis_tls_cert_file: name that too")
         return self
 
 
@@ -163,6 +201,8 @@ class IngressSection(_Section):
     """A request with an `Idempotency-Key` goes on for so long after its connection is gone."""
     retry_kept_s: Annotated[float, Field(ge=0)] = 60.0
     """Its answer can be read again for so long."""
+    retry_kept_bytes: Annotated[int, Field(gt=0)] = 64 * 2**20
+    """Memory of all these answers; beyond it the oldest go before their time."""
     attempts: Annotated[int, Field(gt=0)] = 20
     """Leases that one call may use up before its caller gets an error."""
 
@@ -247,6 +287,6 @@ def describe(error: ValidationError) -> str:
     lines = []
     for item in error.errors(include_url=False):
         key = ".".join(str(part) for part in item["loc"]) or "configuration"
-        value = "" if isinstance(item["input"], dict) else f" (got {item['input']!r})"
+        value = "" if isinstance(item["input"], dict) else f" (got {shown_short(item['input'])})"
         lines.append(f"{key}: {item['msg']}{value}")
     return "; ".join(lines)

@@ -4,18 +4,29 @@
     ├── ConfigError                 the operator: a setting, a file, an option
     ├── RequestError                the caller: the request can never succeed as it stands
     │   ├── UnknownModel, UnknownApplication, ApplicationClosed, ContextLengthExceeded
-    │   └── UnsupportedOperation
+    │   └── UnsupportedOperation, BodyTooLarge
     ├── AdmissionError              the caller, later: the system cannot take it now
-    │   └── QueueFull
+    │   └── QueueFull, TooManyApplications, SchedulerSuperseded
     ├── LeaseError                  ingress and replica, between themselves
     │   └── UnknownLease, ReplicaGone
     ├── EngineError                 the replica: its engine is dead or gave no answer
+    │   └── CannotContinue          the caller: a stream was cut and has to be asked for again
     ├── StoreError                  the operator: Redis cannot be reached, or holds something else
     └── ResponseError               the client: the service answered with an error
 
 Errors cross process boundaries, so every one of them hands its arguments to `Exception` and can be
 pickled. The HTTP status of each stands in one table, `justitia_ray.protocol.status`.
 """
+
+import reprlib
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = 100
+
+
+def shown_short(value: object) -> str:
+    """Return a value as a message shows it: what callers send may have megabytes."""
+    return _REPR.repr(value)
 
 
 class JustitiaError(Exception):
@@ -63,6 +74,10 @@ class UnsupportedOperation(RequestError):
     """Something that vLLM could do but this service refuses, with the reason."""
 
 
+class BodyTooLarge(RequestError):
+    """The request's body is longer than is read."""
+
+
 class AdmissionError(JustitiaError):
     """The system cannot take the request now.
 
@@ -82,6 +97,14 @@ class AdmissionError(JustitiaError):
 
 class QueueFull(AdmissionError):
     """As many inferences wait as the configuration allows."""
+
+
+class TooManyApplications(AdmissionError):
+    """As many applications are open as the configuration allows."""
+
+
+class SchedulerSuperseded(AdmissionError):
+    """The scheduler that was asked has lost its office to a later one, and serves nobody."""
 
 
 class LeaseError(JustitiaError):
@@ -114,6 +137,10 @@ class ReplicaGone(LeaseError):
 
 class EngineError(JustitiaError):
     """The engine is dead, or ended a call without an answer."""
+
+
+class CannotContinue(EngineError):
+    """A stream was cut, and no other engine can go on where it ended; the message says why."""
 
 
 class StoreError(JustitiaError):

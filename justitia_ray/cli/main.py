@@ -14,6 +14,7 @@ from justitia_ray.errors import ConfigError, JustitiaError
 
 COMMANDS = {
     "status": "status",
+    "doctor": "doctor",
     "check-config": "check_config",
     "shutdown": "shutdown",
     "workload": "workload",

@@ -26,6 +26,14 @@ class Refusal(StrEnum):
     APPLICATION_CLOSED = "application_closed"
     APPLICATION_CANCELLED = "application_cancelled"
     APPLICATION_EXPIRED = "application_expired"
+    QUEUE_FULL = "queue_full"
+    """As many inferences wait as are allowed, in all or of its tenant: later it may run."""
+    TOO_MANY_APPLICATIONS = "too_many_applications"
+    """Its application was not opened, for as many are open; later it may be."""
+    NOT_STORED = "not_stored"
+    """Its application was not opened, for it could not be stored in time; later it may be."""
+    SUPERSEDED = "superseded"
+    """Another scheduler is in office, which this ingress cannot reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +66,14 @@ class Refuse:
     request_id: RequestId
     ingress_id: IngressId
     reason: Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class RefuseApplication:
+    """Tell the ingress that the application was not opened: as many are open as are allowed."""
+
+    application_id: ApplicationId
+    ingress_id: IngressId
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +118,12 @@ class EndApplication:
     """What each stage took; none if this scheduler has not seen all of them."""
 
 
-Action: TypeAlias = Grant | Abort | Refuse | EndApplication
+@dataclass(frozen=True, slots=True)
+class ForgetApplication:
+    """Tell another ingress that has the application open, too, that it is over."""
+
+    application_id: ApplicationId
+    ingress_id: IngressId
+
+
+Action: TypeAlias = Grant | Abort | Refuse | RefuseApplication | EndApplication | ForgetApplication

@@ -1,12 +1,15 @@
 """The life of applications: arrival, idleness, weight, end."""
 
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import EndApplication
+from justitia_ray.core.actions import EndApplication, ForgetApplication, RefuseApplication
 from justitia_ray.core.deadlines import Lapse
 from justitia_ray.core.entities import Application, ApplicationState, Outcome
 from justitia_ray.core.order import Order
 from justitia_ray.core.state import State
 from justitia_ray.units import ApplicationId, KvTokenTime
+
+_REMEMBERED = 10_000
+"""Applications that were not opened; what is submitted of them later is refused for that reason."""
 
 
 class Applications:
@@ -19,14 +22,24 @@ class Applications:
         """Since the last report of a replica."""
         self._returning: dict[ApplicationId, None] = {}
         """Put back from a snapshot; their inferences may yet be submitted again."""
+        self._turned_away: dict[ApplicationId, None] = {}
+        """The last that were not opened, in order."""
 
     def arrive(self, event: ev.ApplicationArrived) -> None:
-        """Tag a new application (rule 6); one that is known only learns who speaks for it."""
+        """Tag a new application (rule 6); one that is known only learns who speaks for it.
+
+        It is not opened if there is no room for it and nobody has said that it was open before.
+        """
         known = self._state.applications.get(event.application_id)
         if known is not None:
             known.ingress_id = event.ingress_id
+            known.openers[event.ingress_id] = None
             self._state.changed[event.application_id] = None
             return
+        if not (event.again or self._state.open_applications.has_room(event.tenant)):
+            self._turn_away(event)
+            return
+        self._turned_away.pop(event.application_id, None)
         application = Application(
             event.application_id,
             event.application_class,
@@ -39,7 +52,9 @@ class Applications:
             predicted_cost=event.predicted_cost,
             true_kv_token_time=event.true_kv_token_time,
         )
+        application.openers[event.ingress_id] = None
         self._state.applications[event.application_id] = application
+        self._state.open_applications.add(event.tenant)
         self._order.arrive(application, event.charge_kv_token_time)
         self.fell_idle(application)
 
@@ -47,6 +62,7 @@ class Applications:
         """Put back an application from a snapshot, idle; its account is put back by the caller."""
         application.stages.miss()
         self._state.applications[application.application_id] = application
+        self._state.open_applications.add(application.tenant)
         self._state.sequence = max(self._state.sequence, application.sequence)
         self._returning[application.application_id] = None
         self._state.deadlines.set(
@@ -61,6 +77,10 @@ class Applications:
         if application_id in self._returning:
             del self._returning[application_id]
             self._fell_idle[application_id] = None
+
+    def was_turned_away(self, application_id: ApplicationId) -> bool:
+        """Return whether it was to be opened lately and there was no room for it."""
+        return application_id in self._turned_away
 
     def awaits_withdrawal(self, application_id: ApplicationId) -> bool:
         """Return whether an idle application may still be in GPS: see the rules of `invariants`."""
@@ -159,10 +179,21 @@ class Applications:
                 stages=application.stages.served(),
             )
         )
+        for ingress_id in application.openers:
+            if ingress_id != application.ingress_id:
+                self._state.actions.append(ForgetApplication(application_id, ingress_id))
         del self._state.applications[application_id]
+        self._state.open_applications.remove(application.tenant)
         self._fell_idle.pop(application_id, None)
         self._returning.pop(application_id, None)
         self._state.changed[application_id] = None
+
+    def _turn_away(self, event: ev.ApplicationArrived) -> None:
+        self._turned_away.pop(event.application_id, None)
+        self._turned_away[event.application_id] = None
+        if len(self._turned_away) > _REMEMBERED:
+            del self._turned_away[next(iter(self._turned_away))]
+        self._state.actions.append(RefuseApplication(event.application_id, event.ingress_id))
 
     def _watch(self, application: Application) -> None:
         application.idle_since = self._state.now

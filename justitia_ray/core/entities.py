@@ -109,7 +109,7 @@ class Application:
     weight: float
     predicted_kv_token_time: KvTokenTime
     ingress_id: IngressId
-    """Who opened it, and is told when it ends."""
+    """Who opened it last, and is told how it ended."""
     arrived_at: Seconds
     sequence: int
     state: ApplicationState = ApplicationState.OPEN
@@ -138,6 +138,8 @@ class Application:
     replicas: dict[ReplicaId, None] = field(default_factory=dict)
     """That have finished an inference of it: they may hold prefixes of its prompts."""
     stages: StageSums = field(default_factory=StageSums)
+    openers: dict[IngressId, None] = field(default_factory=dict)
+    """Every ingress that has it open: an application's inferences may come by several."""
 
     @property
     def is_idle(self) -> bool:
@@ -175,6 +177,7 @@ class Replica:
     capacity: ReplicaCapacity
     heard_at: Seconds
     draining: bool = False
+    drains_since: Seconds | None = None
     prompt_budget: Tokens | None = None
     """Prompt tokens that it still takes at once; None is no limit."""
     leases: Footprints = field(default_factory=Footprints)

@@ -34,6 +34,8 @@ class ApplicationArrived:
     """Where it is known (simulators, replays): what its lag is measured with."""
     charge_kv_token_time: KvTokenTime | None = None
     """What its account is charged, if that is not the prediction (rule 6 of `fair_share`)."""
+    again: bool = False
+    """It was open already, by what its ingress knows: no limit keeps it out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,8 @@ class LeaseFinished(NamedTuple):
     output_tokens: Tokens
     outcome: Outcome | None
     """None: the engine died under it, and the inference waits again."""
+    booked: bool = False
+    """An earlier scheduler has confirmed it: its service is in the accounts that it has left."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ class Inferences:
         if event.request_id in state.inferences:
             return None
         application = state.applications.get(event.application_id)
-        refusal = _refusal(application, event)
+        refusal = self._refusal(application, event)
         if application is None or refusal is not None:
             reason = refusal if refusal is not None else Refusal.UNKNOWN_APPLICATION
             state.actions.append(Refuse(event.request_id, event.ingress_id, reason))
@@ -63,6 +63,7 @@ class Inferences:
             true_output_tokens=event.true_output_tokens,
         )
         state.inferences[event.request_id] = inference
+        state.known_inferences.add(application.tenant)
         if event.again:
             application.stages.miss()
         inference.stage = application.stages.position.submit(event.stage or 0)
@@ -94,8 +95,14 @@ class Inferences:
         if inference is not None:
             self.end(inference, Outcome.CANCELLED)
 
-    def end(self, inference: Inference, outcome: Outcome) -> None:
-        """Take an inference to its end from whatever state it is in."""
+    def end(self, inference: Inference, outcome: Outcome, *, is_counted: bool = False) -> None:
+        """Take an inference to its end from whatever state it is in.
+
+        Args:
+            inference: The inference.
+            outcome: How it ended.
+            is_counted: Whether an earlier scheduler has counted it among the ended ones.
+        """
         application = self._state.applications[inference.application_id]
         if inference.lease_id is not None:
             lease = self._leases.release(inference)
@@ -110,9 +117,11 @@ class Inferences:
             self._order.leave(application, inference)
         move(inference, InferenceState.ENDED)
         del self._state.inferences[inference.request_id]
-        application.inferences += 1
-        application.output_tokens += inference.output_tokens
-        application.failed += outcome is Outcome.FAILED
+        self._state.known_inferences.remove(application.tenant)
+        if not is_counted:
+            application.inferences += 1
+            application.output_tokens += inference.output_tokens
+            application.failed += outcome is Outcome.FAILED
         application.unfinished_kv_token_time -= inference.attained
         application.stages.add(
             inference.stage,
@@ -137,10 +146,17 @@ class Inferences:
             self.end(inference, outcome)
         self._applications.end(application, outcome)
 
-
-def _refusal(application: Application | None, event: ev.InferenceSubmitted) -> Refusal | None:
-    if application is None:
-        return Refusal.UNKNOWN_APPLICATION
-    if application.state is not ApplicationState.OPEN and not event.again:
-        return Refusal.APPLICATION_CLOSED
-    return None
+    def _refusal(
+        self, application: Application | None, event: ev.InferenceSubmitted
+    ) -> Refusal | None:
+        if application is None:
+            if self._applications.was_turned_away(event.application_id):
+                return Refusal.TOO_MANY_APPLICATIONS
+            return Refusal.UNKNOWN_APPLICATION
+        if event.again:  # an earlier scheduler had taken it
+            return None
+        if application.state is not ApplicationState.OPEN:
+            return Refusal.APPLICATION_CLOSED
+        if not self._state.known_inferences.has_room(application.tenant):
+            return Refusal.QUEUE_FULL
+        return None

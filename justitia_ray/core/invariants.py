@@ -4,6 +4,7 @@
 and never an answer to a caller.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -278,6 +279,23 @@ def service_is_what_was_metered(core: SchedulerCore) -> None:
             _require(total >= booked, rule, ids, f"attained {total}, of which unfinished {booked}")
 
 
+def census_counts_what_is_there(core: SchedulerCore) -> None:
+    """Limits are held against counts that are kept as things come and go."""
+    rule = "census_counts_what_is_there"
+    state = core.state
+    applications = [application.tenant for application in state.applications.values()]
+    owners = [state.applications[i.application_id].tenant for i in state.inferences.values()]
+    for census, tenants in (
+        (state.open_applications, applications),
+        (state.known_inferences, owners),
+    ):
+        for tenant, count in Counter(tenants).items():
+            counted = census.of(tenant)
+            _require(counted == count, rule, (tenant,), f"counted {counted}, has {count}")
+        detail = f"counted {census.total} in all, there are {len(tenants)}"
+        _require(census.total == len(tenants), rule, (), detail)
+
+
 RULES: tuple[Callable[[SchedulerCore], None], ...] = (
     inferences_are_in_one_place,
     waiting_inferences_are_in_order,
@@ -290,6 +308,7 @@ RULES: tuple[Callable[[SchedulerCore], None], ...] = (
     tenants_are_owed_the_same_at_both_levels,
     replicas_have_seats_for_their_leases,
     service_is_what_was_metered,
+    census_counts_what_is_there,
 )
 
 

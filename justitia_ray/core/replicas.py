@@ -106,13 +106,13 @@ class Replicas:
         if finished.outcome is None:
             self._inferences.requeue(inference)
         else:
-            self._inferences.end(inference, finished.outcome)
+            self._inferences.end(inference, finished.outcome, is_counted=finished.booked)
 
     def refused(self, event: ev.LeaseRefused) -> None:
         """The ingress could not use a lease: its inference waits again."""
         replica = self._state.replicas.get(event.replica_id)
         if replica is not None and event.replica_gone:
-            replica.draining = True
+            self._drain(replica)
         lease = self._state.leases.get(event.lease_id)
         if lease is None:
             self._state.late_reports += 1
@@ -166,8 +166,15 @@ class Replicas:
         state.room_changes += 1
         replica.heard_at = state.now
         state.asking[event.replica_id] = replica
-        replica.draining = replica.draining or event.draining
+        if event.draining:
+            self._drain(replica)
         return replica
+
+    def _drain(self, replica: Replica) -> None:
+        """Lease it nothing more."""
+        if not replica.draining:
+            replica.draining = True
+            replica.drains_since = self._state.now
 
     def _unknown(self, replica: Replica, report: Report) -> None:
         """Sort out a lease that this scheduler did not grant, or no longer holds."""
@@ -202,6 +209,8 @@ class Replicas:
             inference.prompt_tokens, inference.output_tokens, inference.choices
         )
         amount = max(0, received - inference.attained)
+        if isinstance(report, ev.LeaseFinished) and report.booked:
+            amount = 0
         inference.attained += amount
         application = self._state.applications[inference.application_id]
         unbooked = 1.0

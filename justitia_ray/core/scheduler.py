@@ -18,6 +18,7 @@ from justitia_ray.core.deadlines import Lapse
 from justitia_ray.core.entities import ApplicationState, Outcome
 from justitia_ray.core.inferences import Inferences
 from justitia_ray.core.leases import Leases
+from justitia_ray.core.limits import Census, Limits
 from justitia_ray.core.order import Order, Place
 from justitia_ray.core.recovery import Recovery
 from justitia_ray.core.replicas import Replicas
@@ -46,6 +47,7 @@ class SchedulerCore:
         lease_prefix: str = "",
         *,
         measure_lag: bool = True,
+        limits: Limits | None = None,
     ) -> None:
         """Start with an empty queue.
 
@@ -56,13 +58,20 @@ class SchedulerCore:
             timeouts: When silence is taken for absence.
             lease_prefix: Put before lease ids, so that no two schedulers give out the same.
             measure_lag: Tell of each application how far behind GPS it was, and may have been.
+            limits: How much is taken at most; as much as comes by default.
 
         Raises:
             ConfigError: If a name or an option is not one of those allowed.
         """
         fits = _admission(admission)
         self.admission_name = admission
-        self.state = State(timeouts if timeouts is not None else Timeouts(), lease_prefix)
+        limits = limits if limits is not None else Limits()
+        self.state = State(
+            timeouts if timeouts is not None else Timeouts(),
+            lease_prefix,
+            open_applications=Census(limits.open_applications),
+            known_inferences=Census(limits.waiting_inferences),
+        )
         self.order = Order(self.state, policy, policy_options or {}, measure_lag=measure_lag)
         self.recovery = Recovery()
         self.applications = Applications(self.state, self.order)

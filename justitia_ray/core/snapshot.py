@@ -1,10 +1,12 @@
 """The durable part of the core's state: V, tags, charges. All JSON.
 
 Inferences and leases are not in it: after a restart the ingresses submit what they have outstanding
-and the replicas report what they run (`recovery`).
+and the replicas report what they run (`recovery`). Records are of this version's form: those of
+earlier ones are brought to it by the store (`store.migrations`).
 """
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 
 from justitia_ray.core.entities import Application, ApplicationState
 from justitia_ray.core.fair_share import Account
@@ -12,9 +14,16 @@ from justitia_ray.core.records import NUMBER, Record, checked, positive
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.virtual_clock import VirtualClock
 from justitia_ray.errors import StoreError
-from justitia_ray.units import ApplicationId
+from justitia_ray.units import ApplicationId, Seconds
 
-__all__ = ["Record", "application_record", "clock_record", "restore", "snapshot"]
+__all__ = [
+    "Record",
+    "application_record",
+    "clock_record",
+    "latest_instant",
+    "restore",
+    "snapshot",
+]
 
 _APPLICATION_FIELDS: dict[str, tuple[type, ...]] = {
     "application_class": (str,),
@@ -75,6 +84,16 @@ def snapshot(core: SchedulerCore) -> Record:
     return {"clock": clock_record(core), "applications": records}
 
 
+def latest_instant(applications: Iterable[Record]) -> Seconds:
+    """Return the latest instant that the records name; minus infinity if they name none.
+
+    What comes after them must not be told an earlier one, though the wall clock was set back.
+    """
+    named = ("arrived_at", "first_dispatched_at")
+    instants = (record.get(name) for record in applications for name in named)
+    return max((at for at in instants if isinstance(at, int | float)), default=-math.inf)
+
+
 def restore(
     core: SchedulerCore, clock: Record | None, applications: Mapping[ApplicationId, Record]
 ) -> None:
@@ -93,8 +112,9 @@ def restore(
         core.order.fair_share.clock = VirtualClock(checked(clock, "virtual_time", NUMBER))
         core.state.sequence = checked(clock, "sequence", (int,))
         # It orders grants in the engine, where leases of before still run.
-        core.state.grants = checked({"grants": 0, **clock}, "grants", (int,))
+        core.state.grants = checked(clock, "grants", (int,))
         kind = checked(clock, "kind", (str,))
+        policy = checked(clock, "policy", (str,))
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
     same_kind = kind == core.order.options.accounts_kind
@@ -105,7 +125,7 @@ def restore(
     if not same_kind:
         core.state.changed.update(dict.fromkeys(applications))
         core.order.restart_clock()
-    elif clock.get("policy") == core.order.policy_name:
+    elif policy == core.order.policy_name:
         try:
             core.order.policy.restore(checked(clock, "counted", (dict,)))
         except (KeyError, TypeError, ValueError) as error:
@@ -140,8 +160,6 @@ def _restore_application(
     if "state" not in record:
         return
     positive(record, "weight")
-    # What a record of an earlier version lacks; all accounts were kept in KV token-time then.
-    record = {"replicas": [], "kv_token_time": record["attained"], **record}
     application = Application(
         application_id=application_id,
         state=ApplicationState(record["state"]),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from justitia_ray.core.actions import Action
 from justitia_ray.core.deadlines import Deadlines
 from justitia_ray.core.entities import Application, Inference, Lease, Replica
+from justitia_ray.core.limits import Census
 from justitia_ray.units import (
     ApplicationId,
     IngressId,
@@ -53,6 +54,8 @@ class State:
     ingresses: dict[IngressId, Seconds] = field(default_factory=dict)
     """When each was last heard of."""
     deadlines: Deadlines = field(default_factory=Deadlines)
+    open_applications: Census = field(default_factory=Census)
+    known_inferences: Census = field(default_factory=Census)
     actions: list[Action] = field(default_factory=list)
     changed: dict[ApplicationId, None] = field(default_factory=dict)
     """Applications whose durable record changed, in order."""

@@ -8,7 +8,15 @@ once, with the epoch in force, so that its sender can start over.
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from justitia_ray.core.actions import Abort, EndApplication, Grant, Refuse
+from justitia_ray.core.actions import (
+    Abort,
+    EndApplication,
+    ForgetApplication,
+    Grant,
+    Refusal,
+    Refuse,
+    RefuseApplication,
+)
 from justitia_ray.core.entities import ReplicaCapacity
 from justitia_ray.core.events import (
     ApplicationArrived,
@@ -24,7 +32,7 @@ Submission: TypeAlias = (
     ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed
 )
 """What an ingress sends in batches, in order."""
-IngressMessage: TypeAlias = Grant | Refuse | EndApplication
+IngressMessage: TypeAlias = Grant | Refuse | RefuseApplication | EndApplication | ForgetApplication
 ReplicaMessage: TypeAlias = Grant | Abort
 NOT_TAKEN: Epoch = 0
 """In place of an epoch: the call came too late to count, and changed nothing."""
@@ -36,6 +44,8 @@ class Opened:
 
     epoch: Epoch
     virtual_finish_time: VirtualTime
+    refusal: Refusal | None = None
+    """If set, the application was not opened, and the tag means nothing."""
 
 
 @dataclass(frozen=True, slots=True)

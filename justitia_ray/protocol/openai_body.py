@@ -4,14 +4,17 @@ A request that can never succeed is refused here, at once: it would otherwise wa
 """
 
 import json
+import math
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from justitia_ray.errors import (
     ContextLengthExceeded,
     RequestError,
     UnknownModel,
     UnsupportedOperation,
+    shown_short,
 )
 from justitia_ray.units import Tokens
 
@@ -23,6 +26,15 @@ _COMPLETIONS_DEFAULT_MAX_TOKENS: Tokens = 16
 """OpenAI's, and vLLM's, for `/v1/completions`; a chat may fill the context."""
 _MAX_CHOICES = 128
 """OpenAI's bound on n."""
+_MAX_SEQUENCES = 1_024
+"""Of one request, prompts times n: four times what an engine runs at once by default. They are one
+inference, which holds its replica until all of them are done."""
+_MAX_DEPTH = 128
+"""Schemas of tools nest some ten deep. What parses JSON or writes it gives up at about a thousand,
+each at another depth."""
+_MARKS = re.compile(r'\\.|["\[{\]}]', re.DOTALL)
+"""What depth is counted by; an escaped character is none of it."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +66,7 @@ def parse_body(path: str, body: bytes, model: str, max_model_len: Tokens | None)
         UnknownModel: If it asks for another model.
         UnsupportedOperation: If it asks for what this service refuses.
     """
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"the body is not valid JSON: {error}") from None
-    if not isinstance(fields, dict):
-        raise RequestError(f"the body must be a JSON object, not {type(fields).__name__}")
+    fields = _read_object(body)
     _check_model(fields, model)
     _check_supported(fields)
     _check_prompt(path, fields)
@@ -68,11 +75,13 @@ def parse_body(path: str, body: bytes, model: str, max_model_len: Tokens | None)
         (fields.get("ignore_eos") is True and not fields.get("stop"))
         or fields.get("min_tokens") == max_tokens
     )
+    n = _integer(fields, "n", 1, _MAX_CHOICES) or 1
+    _check_sequences(path, fields, n)
     return InferenceBody(
         path=path,
         fields=fields,
         stream=_boolean(fields, "stream"),
-        n=_integer(fields, "n", 1, _MAX_CHOICES) or 1,
+        n=n,
         max_tokens=max_tokens,
         forced_length=forced,
     )
@@ -104,6 +113,75 @@ def output_bound(
     return left if body.max_tokens is None else body.max_tokens
 
 
+def _read_object(body: bytes) -> dict[str, Any]:
+    """Return a JSON object that everybody reads alike: numbers finite, names once, text in UTF-8.
+
+    Raises:
+        RequestError: If it is something else.
+    """
+    try:
+        text = body.decode("utf-8")
+        _check_depth(text)
+        fields = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_float=_finite,
+            parse_constant=_refuse_constant,
+        )
+        if _SURROGATE.search(text):  # half a character can be written so, but not be encoded
+            json.dumps(fields, ensure_ascii=False).encode()
+    except ValueError as error:  # UnicodeError is one
+        raise RequestError(f"the body is not valid JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise RequestError(f"the body must be a JSON object, not {type(fields).__name__}")
+    return fields
+
+
+def _check_depth(text: str) -> None:
+    """Refuse what nests too deep.
+
+    Raises:
+        ValueError: If it does.
+    """
+    if text.count("[") + text.count("{") <= _MAX_DEPTH:
+        return
+    depth, in_string = 0, False
+    for mark in _MARKS.finditer(text):
+        character = mark.group()
+        if character == '"':
+            in_string = not in_string
+        elif in_string or len(character) > 1:
+            continue
+        elif character in "[{":
+            depth += 1
+            if depth > _MAX_DEPTH:
+                raise ValueError(f"it nests deeper than {_MAX_DEPTH}")
+        else:
+            depth -= 1
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"it names {shown_short(name)} twice in one object")
+            seen.add(name)
+    return found
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:40]} is too large a number")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
 def _check_model(fields: dict[str, Any], model: str) -> None:
     asked = fields.get("model")
     if asked is None:
@@ -111,7 +189,8 @@ def _check_model(fields: dict[str, Any], model: str) -> None:
     elif not isinstance(asked, str):
         raise RequestError(f"model must be a string, not {type(asked).__name__}", "model")
     elif asked != model:
-        raise UnknownModel(f"the model {asked!r} does not exist; {model!r} is served here", "model")
+        shown = shown_short(asked)
+        raise UnknownModel(f"the model {shown} does not exist; {model!r} is served here", "model")
 
 
 def _check_supported(fields: dict[str, Any]) -> None:
@@ -139,6 +218,18 @@ def _check_prompt(path: str, fields: dict[str, Any]) -> None:
         )
 
 
+def _check_sequences(path: str, fields: dict[str, Any], n: int) -> None:
+    prompt = fields.get("prompt") if path == COMPLETIONS else None
+    is_one = not isinstance(prompt, list) or isinstance(prompt[0], int)  # text, or token ids
+    prompts = 1 if is_one or prompt is None else len(prompt)
+    if prompts * n > _MAX_SEQUENCES:
+        raise RequestError(
+            f"prompt holds {prompts} prompts, times n makes {prompts * n} sequences: at most"
+            f" {_MAX_SEQUENCES} are allowed in one request",
+            "prompt",
+        )
+
+
 def _max_tokens(path: str, fields: dict[str, Any], max_model_len: Tokens | None) -> Tokens | None:
     most = max_model_len if max_model_len is not None else 2**31 - 1
     newer = _integer(fields, "max_completion_tokens", 1, most) if path == CHAT else None
@@ -154,7 +245,8 @@ def _integer(fields: dict[str, Any], name: str, least: int, most: int) -> int | 
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise RequestError(f"{name} is {value!r}: an integer of {least} to {most} is allowed", name)
+        shown = shown_short(value)
+        raise RequestError(f"{name} is {shown}: an integer of {least} to {most} is allowed", name)
     return value
 
 
@@ -163,5 +255,6 @@ def _boolean(fields: dict[str, Any], name: str) -> bool:
     if value is None:
         return False
     if not isinstance(value, bool):
-        raise RequestError(f"{name} is {value!r}: true or false is allowed", name)
+        shown = shown_short(value)
+        raise RequestError(f"{name} is {shown}: true or false is allowed", name)
     return value

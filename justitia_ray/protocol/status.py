@@ -6,12 +6,15 @@ from justitia_ray.core.actions import Refusal
 from justitia_ray.errors import (
     AdmissionError,
     ApplicationClosed,
+    BodyTooLarge,
     ConfigError,
     ContextLengthExceeded,
     EngineError,
     JustitiaError,
     QueueFull,
     RequestError,
+    SchedulerSuperseded,
+    TooManyApplications,
     UnknownApplication,
     UnknownModel,
     UnsupportedOperation,
@@ -24,9 +27,12 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
     ApplicationClosed: (409, "ConflictError", "application_closed"),
     ContextLengthExceeded: (400, "BadRequestError", "context_length_exceeded"),
     UnsupportedOperation: (400, "BadRequestError", "unsupported_operation"),
+    BodyTooLarge: (413, "BadRequestError", "body_too_large"),
     RequestError: (400, "BadRequestError", None),
     ConfigError: (400, "BadRequestError", None),
     QueueFull: (429, "RateLimitError", "queue_full"),
+    TooManyApplications: (429, "RateLimitError", "too_many_applications"),
+    SchedulerSuperseded: (503, "ServiceUnavailableError", "scheduler_superseded"),
     AdmissionError: (503, "ServiceUnavailableError", None),
     EngineError: (502, "EngineError", "engine_error"),
 }
@@ -38,9 +44,35 @@ _REFUSALS: dict[Refusal, tuple[type[RequestError], str]] = {
     Refusal.APPLICATION_EXPIRED: (ApplicationClosed, "expired: nothing was heard of it too long"),
 }
 
+_RETRY_AFTER_S = 5.0
+_FULL: dict[Refusal, tuple[type[AdmissionError], str]] = {
+    Refusal.QUEUE_FULL: (
+        QueueFull,
+        "as many inferences wait as scheduler.max_waiting_inferences allows, in all or of one"
+        " tenant; try again later",
+    ),
+    Refusal.TOO_MANY_APPLICATIONS: (
+        TooManyApplications,
+        "as many applications are open as scheduler.max_open_applications allows, in all or of one"
+        " tenant; close those that are done, or try again later",
+    ),
+    Refusal.NOT_STORED: (
+        AdmissionError,
+        "it was not opened, for Redis does not store it in time, which store.durability: strict"
+        " asks for; try again later",
+    ),
+    Refusal.SUPERSEDED: (
+        AdmissionError,
+        "the scheduler of this deployment has lost its office to another one; /readyz says to whom",
+    ),
+}
 
-def refusal_error(reason: Refusal, application_id: str) -> RequestError:
-    """Return the error that a caller gets for an inference that the scheduler refused."""
+
+def refusal_error(reason: Refusal, application_id: str) -> RequestError | AdmissionError:
+    """Return the error that a caller gets for what the scheduler refused."""
+    if reason in _FULL:
+        pressure, short = _FULL[reason]
+        return pressure(f"application {application_id!r}: {short}", _RETRY_AFTER_S)
     error, text = _REFUSALS[reason]
     return error(f"application {application_id!r} {text}")
 

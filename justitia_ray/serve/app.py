@@ -13,6 +13,7 @@ from justitia_ray.serve.ingress import Ingress
 from justitia_ray.serve.lease_router import LeaseRouter
 from justitia_ray.serve.predictor import Predictor
 from justitia_ray.serve.replica import Replica
+from justitia_ray.serve.stores import embedded_server
 
 _UNBOUNDED = 100_000
 """Ongoing calls of a deployment: the queue is ours, Serve must never hold a call back."""
@@ -61,7 +62,7 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def _refuse_embedded_store_on_many_nodes(config: AppConfig) -> None:
-    if config.store.redis_url is not None or not ray.is_initialized():
+    if embedded_server(config) is None or not ray.is_initialized():
         return
     nodes = sum(bool(node["Alive"]) for node in ray.nodes())
     if nodes > 1:

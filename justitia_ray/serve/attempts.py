@@ -15,20 +15,29 @@ from justitia_ray.serve.replica_calls import StreamItem, in_fresh_context
 from justitia_ray.units import Seconds
 
 _MOST = 4_096
-"""Attempts kept at once; answers are kept whole."""
+"""Attempts kept at once."""
+_ITEM_BYTES = 100
+"""What a chunk takes besides its own bytes."""
 
 
 class Attempt:
     """One run of one request, for any number of readers."""
 
     def __init__(
-        self, fingerprint: bytes, items: AsyncGenerator[StreamItem], linger_s: Seconds
+        self,
+        fingerprint: bytes,
+        items: AsyncGenerator[StreamItem],
+        linger_s: Seconds,
+        on_growth: Callable[[int], None],
     ) -> None:
         self.fingerprint = fingerprint
+        self.kept_bytes = 0
+        """Memory of the answer so far."""
+        self.readers = 0
         self._items: list[StreamItem] = []
         self._more = asyncio.Event()
-        self._readers = 0
         self._linger_s = linger_s
+        self._on_growth = on_growth
         self._farewell: asyncio.TimerHandle | None = None
         self.task = in_fresh_context(self._run(items))
 
@@ -44,7 +53,7 @@ class Attempt:
         Raises:
             JustitiaError: As the attempt did.
         """
-        self._readers += 1
+        self.readers += 1
         if self._farewell is not None:
             self._farewell.cancel()
             self._farewell = None
@@ -62,8 +71,8 @@ class Attempt:
                     return
                 await more.wait()
         finally:
-            self._readers -= 1
-            if self._readers == 0 and not self.task.done():
+            self.readers -= 1
+            if self.readers == 0 and not self.task.done():
                 loop = asyncio.get_running_loop()
                 self._farewell = loop.call_later(self._linger_s, self.task.cancel)
 
@@ -71,6 +80,9 @@ class Attempt:
         try:
             async for item in items:
                 self._items.append(item)
+                grown = _ITEM_BYTES + (len(item) if isinstance(item, bytes) else 0)
+                self.kept_bytes += grown
+                self._on_growth(grown)
                 self._wake()
         finally:
             await items.aclose()
@@ -84,16 +96,24 @@ class Attempt:
 class Attempts:
     """The attempts of one ingress, by key."""
 
-    def __init__(self, linger_s: Seconds, kept_s: Seconds) -> None:
+    def __init__(self, linger_s: Seconds, kept_s: Seconds, most_bytes: int) -> None:
         """Start with none.
 
         Args:
             linger_s: How long an attempt goes on without a reader.
             kept_s: How long the answer of an attempt that succeeded can be read again.
+            most_bytes: Memory of all answers. Beyond it those that nobody reads go first, the
+                oldest before the others; if that is not enough, no attempt is begun.
         """
         self._linger_s = linger_s
         self._kept_s = kept_s
+        self._most_bytes = most_bytes
         self._attempts: dict[str, Attempt] = {}
+        self._bytes = 0
+        """Kept of all of them."""
+
+    def __len__(self) -> int:
+        return len(self._attempts)
 
     def join(
         self, key: str, request: bytes, start: Callable[[], AsyncGenerator[StreamItem]]
@@ -107,7 +127,7 @@ class Attempts:
 
         Raises:
             RequestError: If the key was used for another request.
-            QueueFull: If too many attempts are kept.
+            QueueFull: If too many attempts, or too much of their answers, are kept.
         """
         fingerprint = hashlib.sha256(request).digest()
         known = self._attempts.get(key)
@@ -117,7 +137,13 @@ class Attempts:
             return known.read()
         if len(self._attempts) >= _MOST:
             raise QueueFull(f"{_MOST} requests with an Idempotency-Key are kept", self._kept_s)
-        attempt = Attempt(fingerprint, start(), self._linger_s)
+        if self._bytes > self._most_bytes:
+            raise QueueFull(
+                f"the answers to requests with an Idempotency-Key take more than"
+                f" {self._most_bytes} bytes (ingress.retry_kept_bytes)",
+                self._linger_s,
+            )
+        attempt = Attempt(fingerprint, start(), self._linger_s, self._grown)
         self._attempts[key] = attempt
         attempt.task.add_done_callback(lambda _: self._ended(key, attempt))
         return attempt.read()
@@ -130,6 +156,17 @@ class Attempts:
         with suppress(asyncio.CancelledError):
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _grown(self, more_bytes: int) -> None:
+        """Forget answers before their time, as far as they are too much together."""
+        self._bytes += more_bytes
+        if self._bytes <= self._most_bytes:
+            return
+        for key, attempt in list(self._attempts.items()):
+            if self._bytes <= self._most_bytes:
+                return
+            if attempt.task.done() and not attempt.readers:
+                self._forget(key, attempt)
+
     def _ended(self, key: str, attempt: Attempt) -> None:
         if attempt.failed:
             self._forget(key, attempt)  # a retry is to run again
@@ -137,5 +174,7 @@ class Attempts:
             asyncio.get_running_loop().call_later(self._kept_s, self._forget, key, attempt)
 
     def _forget(self, key: str, attempt: Attempt) -> None:
+        self._bytes -= attempt.kept_bytes
+        attempt.kept_bytes = 0
         if self._attempts.get(key) is attempt:
             del self._attempts[key]

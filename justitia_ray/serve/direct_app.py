@@ -20,8 +20,9 @@ from ray.serve.handle import DeploymentHandle
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.core.actions import Grant
 from justitia_ray.protocol.openai_body import InferenceBody, output_bound
+from justitia_ray.serve.continuation import Part
 from justitia_ray.serve.dispatcher import Dispatcher
-from justitia_ray.serve.engine import EngineCall, ResponseHead
+from justitia_ray.serve.engine import EngineCall, Output, ResponseHead
 from justitia_ray.serve.engines import build_engine
 from justitia_ray.serve.estimates import Estimates
 from justitia_ray.serve.gateway import Gateway
@@ -66,7 +67,7 @@ class DirectGateway(Gateway):
         items = self._calls.stream(_grant(), 0, path, json.dumps(body.fields).encode())
         async with aclosing(items):
             async for item in items:
-                yield item
+                yield item.body if isinstance(item, Part) else item
 
     async def _check_size(self, body: InferenceBody) -> None:
         size = await self._counter.size(body)
@@ -103,9 +104,14 @@ class DirectReplica(Replica):
         await self._engine.stop()
 
     async def _answer(
-        self, lease_id: str, path: str, headers: Mapping[str, str], body: bytes
+        self,
+        lease_id: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        earlier: tuple[Output, ...] = (),
     ) -> AsyncGenerator[ResponseHead | bytes]:
-        call = EngineCall(lease_id, 0, path, headers, body)
+        call = EngineCall(lease_id, 0, path, headers, body, earlier)
         try:
             async with aclosing(self._engine.call(call)) as items:
                 async for item in items:

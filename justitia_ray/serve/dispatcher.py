@@ -6,22 +6,28 @@ scheduler, so nothing is lost with the old one.
 
 import asyncio
 import logging
-import time
 import uuid
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
-from justitia_ray.core.actions import EndApplication, Grant, Refuse
+from justitia_ray.core.actions import (
+    EndApplication,
+    ForgetApplication,
+    Grant,
+    Refusal,
+    Refuse,
+    RefuseApplication,
+)
 from justitia_ray.core.events import (
     ApplicationArrived,
     ApplicationClosed,
     InferenceCancelled,
     InferenceSubmitted,
 )
-from justitia_ray.errors import QueueFull
+from justitia_ray.errors import JustitiaError, QueueFull, SchedulerSuperseded
 from justitia_ray.protocol.mailbox import Cursor
 from justitia_ray.protocol.messages import IngressMail, Opened, Submission
 from justitia_ray.protocol.status import refusal_error
@@ -30,6 +36,7 @@ from justitia_ray.units import (
     ApplicationId,
     Epoch,
     IngressId,
+    RequestId,
     Seconds,
     VirtualTime,
 )
@@ -37,6 +44,8 @@ from justitia_ray.units import (
 logger = logging.getLogger("ray.serve")
 
 _RETRY_S = 0.2
+_GIVE_UP_S: Seconds = 10.0
+"""A scheduler that lost its office to its own successor is not reached any more after so long."""
 
 
 class _Terms(NamedTuple):
@@ -78,6 +87,8 @@ class Dispatcher:
         self._outstanding = Outstanding()
         self._unsent: list[Submission] = []
         self._has_unsent = asyncio.Event()
+        self._superseded_at: Seconds | None = None
+        """Since when the scheduler says that another one is in office."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -89,6 +100,14 @@ class Dispatcher:
     def epoch(self) -> int:
         """The scheduler's epoch, as last heard; 0 before."""
         return self._epoch
+
+    def tickets(self) -> Mapping[RequestId, Ticket]:
+        """Return what is submitted and not ended, for reading."""
+        return self._outstanding.tickets
+
+    def open_applications(self) -> int:
+        """Return how many applications were opened here whose end was not heard of."""
+        return len(self._outstanding.open)
 
     def start(self) -> None:
         """Begin to submit and to listen."""
@@ -105,15 +124,26 @@ class Dispatcher:
     # --- applications
 
     async def open_application(self, arrival: ApplicationArrived) -> VirtualTime:
-        """Open an application and return its tag."""
+        """Open an application and return its tag.
+
+        Raises:
+            AdmissionError: If there is no room for it, it cannot be stored, or the scheduler has
+                lost its office.
+        """
         while True:
             try:
                 opened: Opened = await self._scheduler.open_application.remote(arrival)
             except RayActorError:
                 await asyncio.sleep(_RETRY_S)
                 continue
+            except RayTaskError as error:
+                if isinstance(error.cause, JustitiaError):
+                    raise error.cause from None
+                raise
+            if opened.refusal is not None:
+                raise refusal_error(opened.refusal, arrival.application_id)
             self._outstanding.open[arrival.application_id] = arrival
-            if arrival.ingress_id != self.ingress_id:
+            if arrival.ingress_id != self.ingress_id or opened.epoch < self._epoch:
                 self._speak_for(arrival)
             return opened.virtual_finish_time
 
@@ -157,7 +187,7 @@ class Dispatcher:
             raise QueueFull(
                 f"{self._max_outstanding} inferences are outstanding at this ingress", 5.0
             )
-        ticket = Ticket(item, time.monotonic(), opening, is_last)
+        ticket = Ticket(item, asyncio.get_running_loop().time(), opening, is_last)
         self._send_ticket(ticket)
         self._outstanding.submitted(item)
         return ticket
@@ -167,6 +197,7 @@ class Dispatcher:
 
         Raises:
             RequestError: If the scheduler refuses the inference.
+            AdmissionError: If it has no room for it now.
         """
         while not ticket.answers:
             ticket.news.clear()
@@ -181,15 +212,31 @@ class Dispatcher:
         """Give back a lease that could not be used; the inference waits again."""
         ticket.lease_id = None
         while True:
+            asked = self._terms
             try:
                 still_waits = await self._scheduler.refuse_lease.remote(
                     ticket.item.request_id, grant.lease_id, grant.replica_id, replica_gone
                 )
+                if not still_waits:
+                    await self._hear_why(asked)
                 break
-            except RayActorError:
+            except RayError as error:
+                self._note_failed("refuse_lease", error)
+                if self._is_given_up():
+                    return  # the ticket was refused
                 await asyncio.sleep(_RETRY_S)
-        if not still_waits and not ticket.answers:
+        # On other terms than it was given back on, it was submitted again with all the rest.
+        if not still_waits and not ticket.answers and self._terms == asked:
             self._submit_anew(ticket)
+
+    async def _hear_why(self, asked: _Terms) -> None:
+        """Read the mail now: an inference that ended because it was refused is not to run again.
+
+        Its application was cancelled, say. The replica stops it then, and what it says may be here
+        before the refusal.
+        """
+        mail: IngressMail = await self._scheduler.submit_many.remote(*asked, self._cursor.ack, ())
+        self._read(mail, asked)
 
     def end(self, ticket: Ticket) -> None:
         """The inference has its answer."""
@@ -208,11 +255,13 @@ class Dispatcher:
             ticket.item,
             request_id=f"{ticket.item.request_id}+",
             again=True,
-            age_s=time.monotonic() - ticket.submitted_at,
+            age_s=asyncio.get_running_loop().time() - ticket.submitted_at,
             lease_id=None,
         )
         if ticket.opening is None:
             ticket.opening = self._outstanding.open.get(ticket.item.application_id)
+        if ticket.opening is not None:
+            ticket.opening = replace(ticket.opening, again=True)
         self._send_ticket(ticket)
 
     def _send_ticket(self, ticket: Ticket) -> None:
@@ -233,11 +282,12 @@ class Dispatcher:
 
     async def _keep_submitting(self) -> None:
         """Send at once what comes after a pause; while a batch is out, the next one gathers."""
+        loop = asyncio.get_running_loop()
         sent_at = 0.0
         while True:
             await self._has_unsent.wait()
-            await asyncio.sleep(sent_at + self._submit_interval_s - time.monotonic())
-            sent_at = time.monotonic()
+            await asyncio.sleep(sent_at + self._submit_interval_s - loop.time())
+            sent_at = loop.time()
             self._has_unsent.clear()
             batch, self._unsent = self._unsent, []
             asked = self._terms
@@ -246,7 +296,7 @@ class Dispatcher:
                     *asked, self._cursor.ack, tuple(batch)
                 )
             except RayError as error:
-                _note_failed("submit_many", error)
+                self._note_failed("submit_many", error)
                 taken = False
             else:
                 taken = self._read(mail, asked)
@@ -256,6 +306,8 @@ class Dispatcher:
     async def _submit_later(self, batch: list[Submission], asked: _Terms) -> None:
         """Nothing was taken: send it again, unless all there is was put into line meanwhile."""
         if self._terms == asked:
+            if self._is_given_up():  # all of it is submitted again if there ever is another one
+                batch = self._outstanding.closings_elsewhere(batch)
             self._unsent = batch + self._unsent
             await asyncio.sleep(_RETRY_S)
         else:
@@ -270,7 +322,7 @@ class Dispatcher:
                     *asked, self._cursor.ack
                 )
             except RayError as error:
-                _note_failed("poll_grants", error)
+                self._note_failed("poll_grants", error)
                 await asyncio.sleep(_RETRY_S)
                 continue
             if not self._read(mail, asked) and self._terms == asked:
@@ -283,6 +335,7 @@ class Dispatcher:
 
     def _read(self, mail: IngressMail, asked: _Terms) -> bool:
         """Take in an answer; return whether the scheduler took the call."""
+        self._superseded_at = None
         if mail.epoch != asked.epoch:
             self._take_epoch(mail.epoch)
             return False
@@ -295,6 +348,8 @@ class Dispatcher:
                 if isinstance(message, EndApplication):
                     self._outstanding.forget(message.application_id)
                     self._on_application_ended(message)
+                elif isinstance(message, RefuseApplication | ForgetApplication):
+                    self._outstanding.forget(message.application_id)
                 else:
                     self._deliver(message)
         return True
@@ -315,7 +370,17 @@ class Dispatcher:
         self._epoch = epoch
         self._submit_everything(again=again)
         if again:
-            self._run(self._on_new_epoch())
+            self._run(self._greet(epoch))
+
+    async def _greet(self, epoch: Epoch) -> None:
+        """Tell the owner of a new scheduler, again while what it does there fails."""
+        while epoch == self._epoch:
+            try:
+                await self._on_new_epoch()
+                return
+            except RayError as error:
+                self._note_failed("on_new_epoch", error)
+                await asyncio.sleep(_RETRY_S)
 
     def _begin_again(self) -> None:
         """The scheduler has ended all that was outstanding here: submit it under another name."""
@@ -330,10 +395,34 @@ class Dispatcher:
         self._has_unsent.set()
 
     def _speak_for(self, arrival: ApplicationArrived) -> None:
-        """Tell under which name the end of an application is to be told."""
-        known = replace(arrival, ingress_id=self.ingress_id)
+        """Tell the scheduler of now what was opened before, or by another name, meanwhile."""
+        known = replace(arrival, ingress_id=self.ingress_id, again=True)
         self._outstanding.open[arrival.application_id] = known
         self._send(known)
+
+    def _note_failed(self, call: str, error: RayError) -> None:
+        """Log that the scheduler failed a call; one that is only being started again is no news.
+
+        Of one that has lost its office for good, nothing is waited for any more.
+        """
+        if isinstance(error, SchedulerSuperseded):
+            if self._superseded_at is None:
+                self._superseded_at = asyncio.get_running_loop().time()
+                logger.error("scheduler.superseded %s", error.message)
+            elif self._is_given_up():
+                self._refuse_all()
+        elif not isinstance(error, RayActorError):
+            logger.error("scheduler.call_failed call=%s error=%s", call, error)
+
+    def _is_given_up(self) -> bool:
+        since, now = self._superseded_at, asyncio.get_running_loop().time()
+        return since is not None and now - since >= _GIVE_UP_S
+
+    def _refuse_all(self) -> None:
+        """Let all that waits for a lease wait no more."""
+        for request_id, ticket in list(self._outstanding.tickets.items()):
+            if ticket.lease_id is None and not ticket.answers:
+                self._deliver(Refuse(request_id, self.ingress_id, Refusal.SUPERSEDED))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -343,9 +432,3 @@ class Dispatcher:
 
 def _new_ingress_id() -> IngressId:
     return f"ingress-{uuid.uuid4().hex[:12]}"
-
-
-def _note_failed(call: str, error: RayError) -> None:
-    """Log that the scheduler failed a call; one that is only being started again is no news."""
-    if not isinstance(error, RayActorError):
-        logger.error("scheduler.call_failed call=%s error=%s", call, error)

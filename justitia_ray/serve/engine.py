@@ -7,7 +7,7 @@ conformance suite, `tests/conformance/test_engines.py`, holds both to every line
 
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from justitia_ray.units import LeaseId, Tokens
 
@@ -26,6 +26,21 @@ class EngineCapacity:
     """Longest prompt plus output of one sequence."""
 
 
+class Output(NamedTuple):
+    """What an engine handed to its serving layer at once: most often one token, and its end.
+
+    The layer makes its chunks of outputs, one after the other. Of the same outputs it makes the
+    same chunks, so these are what a stream is continued from.
+    """
+
+    tokens: tuple[int, ...]
+    """Token ids."""
+    finish_reason: str | None = None
+    """Why the sequence ends with it, e.g. `stop`, `length`; None if it goes on."""
+    stop_reason: int | str | None = None
+    """The stop string or the stop token that ended it, if one did."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineCall:
     """One leased HTTP call to the engine."""
@@ -39,6 +54,9 @@ class EngineCall:
     """Request headers that the caller sent, lower-case names."""
     body: bytes
     """JSON request body."""
+    earlier: tuple[Output, ...] = ()
+    """Outputs of an earlier attempt at this call, on another engine: they stand, and the engine
+    goes on after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +94,10 @@ class Engine(Protocol):
         Closing the generator early (`aclose`) disconnects the call: its KV is free within a second,
         for unary calls and for those that wait inside the engine too.
 
+        A stream with `earlier` outputs yields what the whole stream would have been, chunk for
+        chunk, the id and the time in its events apart. The earlier tokens are prefilled with the
+        prompt; `usage` and `progress` count them as output.
+
         Raises:
             EngineError: If the engine died. A stream is never ended as if it were complete then:
                 no `[DONE]`, no 5xx head made from the engine's death.
@@ -90,6 +112,21 @@ class Engine(Protocol):
 
     def release(self, lease_id: LeaseId) -> Progress:
         """Forget a lease whose call has ended and return its final progress."""
+
+    def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
+        """Return the outputs behind the chunks of a stream that were not taken yet.
+
+        Whoever takes them with every chunk knows at any time all that is behind the chunks so far,
+        and perhaps some more. `earlier` outputs are not among them; empty for a stream that cannot
+        be continued, and for an unknown lease.
+        """
+
+    def obstacle(self, lease_id: LeaseId) -> str:
+        """Return why a stream could not go on elsewhere; empty if it could.
+
+        Known with its first chunk. Its continuation would not be what the same engine would have
+        gone on with: e.g. more than one choice, a grammar, penalties by what was generated.
+        """
 
     def free_kv_tokens(self) -> Tokens:
         """Return the KV memory that no sequence holds now, by the engine's own gauge."""

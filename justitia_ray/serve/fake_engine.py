@@ -7,10 +7,17 @@ one.
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from justitia_ray.errors import ConfigError, EngineError, RequestError
-from justitia_ray.serve.engine import EngineCall, EngineCapacity, Progress, ResponseHead
+from justitia_ray.serve.engine import (
+    EngineCall,
+    EngineCapacity,
+    Output,
+    Progress,
+    ResponseHead,
+)
 from justitia_ray.serve.fake_batch import FakeBatch, FakeSequence
 from justitia_ray.serve.fake_openai import FakeAnswer, FakeRequest, error_answer, parse_request
 from justitia_ray.units import LeaseId, Seconds, Tokens
@@ -24,6 +31,13 @@ class _Lease:
     sequences: list[FakeSequence]
     stream: bool
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    outputs: list[Output] = field(default_factory=list)
+    """Those not taken yet."""
+
+    @property
+    def obstacle(self) -> str:
+        """Why a stream of it could not go on elsewhere."""
+        return "it has more than one sequence" if len(self.sequences) > 1 else ""
 
     @property
     def finished(self) -> bool:
@@ -122,14 +136,9 @@ class FakeEngine:
                 yield ResponseHead(200, _EVENT_STREAM)
                 if opening := answer.opening():
                     yield opening
-                sent = [0] * len(lease.sequences)
-                while not lease.finished or sent != [s.generated for s in lease.sequences]:
-                    await self._change(lease)
-                    events = []
-                    for k, sequence in enumerate(lease.sequences):
-                        events += [answer.token(k, i) for i in range(sent[k], sequence.generated)]
-                        sent[k] = sequence.generated
-                    yield b"".join(events)
+                async with aclosing(self._chunks(lease, answer, call.earlier)) as chunks:
+                    async for chunk in chunks:
+                        yield chunk
                 self.check()
                 yield answer.closing()
             else:
@@ -140,6 +149,19 @@ class FakeEngine:
             for sequence in lease.sequences:
                 self._batch.remove(sequence)
                 del self._called[sequence]
+
+    def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
+        """Return the outputs behind the chunks of a stream that were not taken yet."""
+        lease = self._leases.get(lease_id)
+        if lease is None:
+            return ()
+        taken, lease.outputs = tuple(lease.outputs), []
+        return taken
+
+    def obstacle(self, lease_id: LeaseId) -> str:
+        """Return why a stream could not go on elsewhere; empty if it could."""
+        lease = self._leases.get(lease_id)
+        return "" if lease is None else lease.obstacle
 
     def progress(self, lease_id: LeaseId) -> Progress:
         """Return what the call has used so far; zeros if the lease is not known."""
@@ -196,15 +218,37 @@ class FakeEngine:
                     arrival=self._arrivals,
                     prompt_tokens=prompt.tokens,
                     max_tokens=request.max_tokens,
+                    generated=sum(len(output.tokens) for output in call.earlier),
                 )
                 self._arrivals += 1
-                self._batch.add(sequence)
+                if not sequence.finished:
+                    self._batch.add(sequence)
                 sequences.append(sequence)
         lease = _Lease(sequences, request.stream)
         self._leases[call.lease_id] = lease
         self._called |= dict.fromkeys(sequences, lease)
         self._work.set()
         return lease
+
+    async def _chunks(
+        self, lease: _Lease, answer: FakeAnswer, earlier: tuple[Output, ...]
+    ) -> AsyncGenerator[bytes]:
+        """Yield the tokens of a stream as they come, those of an earlier attempt first."""
+        sent = [0] * len(lease.sequences)
+        for output in earlier:
+            yield answer.events(0, sent[0], output.tokens)
+            sent[0] += len(output.tokens)
+        while not lease.finished or sent != [s.generated for s in lease.sequences]:
+            await self._change(lease)
+            events = []
+            for k, sequence in enumerate(lease.sequences):
+                tokens = answer.tokens(k, sent[k], sequence.generated)
+                events.append(answer.events(k, sent[k], tokens))
+                sent[k] = sequence.generated
+                if not lease.obstacle:
+                    end = "length" if sequence.finished else None
+                    lease.outputs.append(Output(tokens, end))
+            yield b"".join(events)
 
     async def _change(self, lease: _Lease) -> None:
         """Wait for the next token of a stream, or for the last token of a unary call."""

@@ -6,7 +6,7 @@ implementation of the OpenAI surface: that one is vLLM's, see `vllm_engine`.
 
 import json
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,8 +112,8 @@ class FakeAnswer:
     def __init__(self, request: FakeRequest, model: str, response_id: str) -> None:
         self._request = request
         self._sequences = range(len(request.prompts) * request.n)
+        self._response_id = f"{'chatcmpl' if request.chat else 'cmpl'}-{response_id}"
         self._common = {
-            "id": f"{'chatcmpl' if request.chat else 'cmpl'}-{response_id}",
             "created": 0,  # the fake engine knows no wall clock
             "model": model,
         }
@@ -125,9 +125,19 @@ class FakeAnswer:
         delta = {"role": "assistant", "content": ""}
         return b"".join(self._chunk([self._choice(k, None, delta=delta)]) for k in self._sequences)
 
-    def token(self, sequence: int, i: int) -> bytes:
-        """Return the event of a stream that brings token i of a sequence."""
-        text = self._text(sequence, i, i + 1)
+    def tokens(self, sequence: int, start: int, stop: int) -> tuple[int, ...]:
+        """Return the ids of the tokens of a sequence from one position to before another."""
+        prompt, choice = divmod(sequence, self._request.n)
+        # crc32, not hash(): the text must be the same in every process.
+        seed = zlib.crc32(f"{self._request.prompts[prompt].text}\0{choice}".encode())
+        return tuple(zlib.crc32(f"\0{i}".encode(), seed) % _VOCABULARY for i in range(start, stop))
+
+    def events(self, sequence: int, start: int, tokens: Iterable[int]) -> bytes:
+        """Return the events of a stream that bring these tokens, an event a token."""
+        return b"".join(self._event(sequence, i, token) for i, token in enumerate(tokens, start))
+
+    def _event(self, sequence: int, i: int, token: int) -> bytes:
+        text = _text([token])
         content: dict[str, Any] = (
             {"delta": {"content": text}} if self._request.chat else {"text": text}
         )
@@ -143,7 +153,7 @@ class FakeAnswer:
         """Return the body of an answer that is not streamed."""
         choices = []
         for k in self._sequences:
-            text = self._text(k, 0, self._request.max_tokens)
+            text = _text(self.tokens(k, 0, self._request.max_tokens))
             content: dict[str, Any] = (
                 {"message": {"role": "assistant", "content": text}}
                 if self._request.chat
@@ -151,22 +161,16 @@ class FakeAnswer:
             )
             choices.append(self._choice(k, "length", **content))
         kind = "chat.completion" if self._request.chat else "text_completion"
-        answer = {"object": kind, **self._common, "choices": choices, "usage": self._usage()}
-        return json.dumps(answer).encode()
-
-    def _text(self, sequence: int, start: int, stop: int) -> str:
-        prompt, choice = divmod(sequence, self._request.n)
-        # crc32, not hash(): the text must be the same in every process.
-        seed = zlib.crc32(f"{self._request.prompts[prompt].text}\0{choice}".encode())
-        tokens = (zlib.crc32(f"\0{i}".encode(), seed) % _VOCABULARY for i in range(start, stop))
-        return "".join(f"w{token} " for token in tokens)
+        answer = {"id": self._response_id, "object": kind} | self._common
+        return json.dumps(answer | {"choices": choices, "usage": self._usage()}).encode()
 
     def _choice(self, index: int, finish_reason: str | None, **content: Any) -> dict[str, Any]:
         return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
 
     def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         kind = "chat.completion.chunk" if self._request.chat else "text_completion"
-        chunk = {"object": kind, **self._common, "choices": choices, **more}
+        head = {"id": self._response_id, "object": kind} | self._common
+        chunk = head | {"choices": choices, **more}
         return b"data: " + json.dumps(chunk).encode() + b"\n\n"
 
     def _usage(self) -> dict[str, Tokens]:
@@ -177,6 +181,10 @@ class FakeAnswer:
             "completion_tokens": completion_tokens,
             "total_tokens": prompt_tokens + completion_tokens,
         }
+
+
+def _text(tokens: Iterable[int]) -> str:
+    return "".join(f"w{token} " for token in tokens)
 
 
 def _prompts(path: str, body: Mapping[str, Any]) -> tuple[FakePrompt, ...]:

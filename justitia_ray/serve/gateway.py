@@ -1,38 +1,25 @@
 """What the ingress does with a request: application, size, place in the queue, lease, answer."""
 
 import json
-import logging
 import re
 import uuid
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from ray.exceptions import RayActorError, RayTaskError, TaskCancelledError
-from ray.serve.exceptions import RequestCancelledError
-
 from justitia_ray.config import AppConfig, SchedulingConfig
-from justitia_ray.core.actions import Grant
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
-from justitia_ray.errors import (
-    EngineError,
-    JustitiaError,
-    LeaseError,
-    ReplicaGone,
-    RequestError,
-)
+from justitia_ray.errors import EngineError, RequestError, shown_short
 from justitia_ray.predictor.estimate import Estimate
 from justitia_ray.predictor.stages import CHARGE_FACTOR, still_needed
 from justitia_ray.protocol.openai_body import InferenceBody, output_bound, parse_body
-from justitia_ray.protocol.status import error_body
 from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.estimates import Estimates
 from justitia_ray.serve.outstanding import Ticket
-from justitia_ray.serve.replica_calls import Answer, ReplicaCalls, StreamItem
+from justitia_ray.serve.replica_calls import LEASE_UNUSABLE, Answer, ReplicaCalls, StreamItem
+from justitia_ray.serve.stream_attempts import StreamAttempts, give_back
 from justitia_ray.serve.token_counter import PromptSize, TokenCounter, prompt_text
 from justitia_ray.units import KvTokenTime, Tokens, VirtualTime
-
-logger = logging.getLogger("ray.serve")
 
 APPLICATION_HEADER = "x-justitia-application"
 CLASS_HEADER = "x-justitia-class"
@@ -41,25 +28,38 @@ DEFAULT_CLASS = "default"
 DEFAULT_TENANT = "default"
 
 _ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
-
-_LEASE_UNUSABLE = (
-    LeaseError,
-    EngineError,
-    RayActorError,
-    TaskCancelledError,
-    RequestCancelledError,  # the replica was shut down under the call
-)
+_MOST_CLASS_CHARACTERS = 128
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """An application to open."""
+    """An application to open.
+
+    Raises:
+        RequestError: If an id, a class or a tenant has another form than is allowed.
+    """
 
     application_class: str
     input: str
     tenant: str = DEFAULT_TENANT
     weight: float | None = None
     application_id: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("application_id", self.application_id), ("tenant", self.tenant)):
+            if value is not None and not _ID.fullmatch(value):
+                raise RequestError(
+                    f"{name} is {shown_short(value)}: 1 to 128 of A-Z a-z 0-9 . _ : / - are"
+                    " allowed",
+                    name,
+                )
+        name = self.application_class
+        if not 0 < len(name) <= _MOST_CLASS_CHARACTERS or not name.isprintable():
+            raise RequestError(
+                f"application_class is {shown_short(name)}: 1 to {_MOST_CLASS_CHARACTERS}"
+                " printable characters are allowed",
+                "application_class",
+            )
 
 
 class Gateway:
@@ -78,6 +78,7 @@ class Gateway:
         self._calls = calls
         self._estimates = estimates
         self._counter = counter
+        self._streams = StreamAttempts(dispatcher, calls, config.ingress)
         declared = config.engine.vllm_args.get("max_model_len")
         self.max_model_len = (
             config.engine.fake.max_model_len
@@ -92,14 +93,15 @@ class Gateway:
         """Open an application; opening one that is open returns its tag.
 
         Raises:
-            RequestError: If an id, a class or a tenant has another form.
+            TooManyApplications: If there is no room for it.
         """
         input_tokens = await self._counter.text_tokens(opening.input)
         seen = await self._estimates.look_at(opening.input)
         estimate = await self._estimates.ask(opening.application_class, input_tokens, None, seen)
         arrival = self._arrival(opening, estimate)
+        tag = await self._dispatcher.open_application(arrival)
         self._estimates.remember(arrival.application_id, seen)
-        return arrival, await self._dispatcher.open_application(arrival)
+        return arrival, tag
 
     async def unary(self, path: str, headers: Mapping[str, str], body: InferenceBody) -> Answer:
         """Run one inference and return its whole answer.
@@ -114,8 +116,8 @@ class Gateway:
                 grant = await self._dispatcher.next_grant(ticket)
                 try:
                     answer = await self._calls.unary(grant, self._dispatcher.epoch, path, payload)
-                except _LEASE_UNUSABLE as error:
-                    await self._give_back(ticket, grant, error)
+                except LEASE_UNUSABLE as error:
+                    await give_back(self._dispatcher, ticket, grant, error)
                 else:
                     self._dispatcher.end(ticket)
                     return answer
@@ -128,35 +130,17 @@ class Gateway:
     ) -> AsyncGenerator[StreamItem]:
         """Run one inference: yield (status, headers), then chunks.
 
-        A stream that is cut after its first chunk ends with an error event; before it, the
-        inference runs again elsewhere and nobody notices.
+        A stream that is cut goes on elsewhere, where it was cut. One that cannot be continued, or
+        was cut too often, ends with an error event that says so.
 
         Raises:
             JustitiaError: If it cannot run, before anything was yielded.
         """
         ticket = await self._submit(headers, body)
         payload = json.dumps(body.fields).encode()
-        try:
-            for _ in range(self._config.ingress.attempts):
-                grant = await self._dispatcher.next_grant(ticket)
-                begun = False
-                try:
-                    items = self._calls.stream(grant, self._dispatcher.epoch, path, payload)
-                    async with aclosing(items):
-                        async for item in items:
-                            begun = True
-                            yield item
-                except _LEASE_UNUSABLE as error:
-                    if begun:
-                        yield _cut_event(error)
-                        return
-                    await self._give_back(ticket, grant, error)
-                else:
-                    self._dispatcher.end(ticket)
-                    return
-            raise EngineError(f"gave up after {self._config.ingress.attempts} attempts")
-        finally:
-            self._dispatcher.cancel(ticket)  # nothing, if it has ended
+        async with aclosing(self._streams.run(ticket, path, payload)) as items:
+            async for item in items:
+                yield item
 
     async def answer(
         self, path: str, headers: Mapping[str, str], body: InferenceBody
@@ -261,12 +245,6 @@ class Gateway:
         application_id = opening.application_id
         if application_id is None:
             application_id = f"app-{uuid.uuid4().hex}"
-        for name, value in (("application_id", application_id), ("tenant", opening.tenant)):
-            if not _ID.fullmatch(value):
-                raise RequestError(
-                    f"{name} is {value[:80]!r}: 1 to 128 of A-Z a-z 0-9 . _ : / - are allowed",
-                    name,
-                )
         weight = opening.weight
         if weight is None:
             weight = self.scheduling.tenant_weights.get(opening.tenant, 1.0)
@@ -279,23 +257,3 @@ class Gateway:
             self._dispatcher.ingress_id,
             charge_kv_token_time=CHARGE_FACTOR * estimate.kv_token_time,
         )
-
-    async def _give_back(self, ticket: Ticket, grant: Grant, error: Exception) -> None:
-        gone = isinstance(error, ReplicaGone | RayActorError)
-        logger.warning(
-            "lease.unusable lease_id=%s replica_id=%s reason=%s",
-            grant.lease_id,
-            grant.replica_id,
-            type(error).__name__,
-        )
-        await self._dispatcher.refuse(ticket, grant, replica_gone=gone)
-
-
-def _cut_event(error: Exception) -> bytes:
-    """Return the last event of a stream that was cut."""
-    cause: JustitiaError = EngineError(
-        "the replica was lost in the middle of this stream; what came before is incomplete"
-    )
-    if isinstance(error, RayTaskError) and isinstance(error.cause, JustitiaError):
-        cause = EngineError(f"{cause}: {error.cause}")
-    return f"data: {json.dumps(error_body(cause))}\n\n".encode()

@@ -4,7 +4,9 @@ A Serve handle reaches the same surface through the same application, called in 
 """
 
 import asyncio
+import hashlib
 import json
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from functools import partial
@@ -14,9 +16,17 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from justitia_ray.config import AppConfig, describe
-from justitia_ray.errors import AdmissionError, JustitiaError, RequestError, UnknownApplication
+from justitia_ray.errors import (
+    AdmissionError,
+    BodyTooLarge,
+    JustitiaError,
+    RequestError,
+    UnknownApplication,
+    shown_short,
+)
 from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS
 from justitia_ray.protocol.status import error_body, error_headers, status_of
 from justitia_ray.serve.attempts import Attempts
@@ -27,10 +37,11 @@ from justitia_ray.serve.gateway import (
     Gateway,
     Opening,
 )
+from justitia_ray.serve.keepalive import KEEPALIVE
 from justitia_ray.serve.predictor_http import PredictorCalls, add_predictor
 from justitia_ray.serve.replica_calls import StreamItem
 
-KEEPALIVE = b": waiting\n\n"
+logger = logging.getLogger("ray.serve")
 
 
 class ApplicationBody(BaseModel):
@@ -69,7 +80,7 @@ def build_http_app(
 ) -> FastAPI:
     """Return the application; its only state are the attempts with an idempotency key."""
     section = config.ingress
-    attempts = Attempts(section.retry_linger_s, section.retry_kept_s)
+    attempts = Attempts(section.retry_linger_s, section.retry_kept_s, section.retry_kept_bytes)
     app = FastAPI(title="justitia_ray", docs_url=None, redoc_url=None, openapi_url=None)
     _add_error_handlers(app)
     _add_health(app, config, scheduler)
@@ -87,7 +98,7 @@ def build_http_app(
         else:
             caller = (headers.get(TENANT_HEADER, ""), headers.get(APPLICATION_HEADER, ""), key)
             items = attempts.join(
-                json.dumps(caller),
+                hashlib.sha256(json.dumps(caller).encode()).hexdigest(),
                 path.encode() + raw,
                 lambda: gateway.answer(path, headers, body),
             )
@@ -193,14 +204,34 @@ def _add_error_handlers(app: FastAPI) -> None:
         body = {"error": {"message": message, "type": "NotFoundError", "param": None, "code": None}}
         return JSONResponse(body, error.status_code)
 
+    @app.exception_handler(Exception)
+    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+        # Starlette raises it again, so that Serve logs where it comes from.
+        logger.error("request.failed path=%s error=%s", request.url.path, type(error).__name__)
+        body = {"message": "the service failed to answer; its log says why"}
+        error_type = {"type": "InternalServerError", "param": None, "code": None}
+        return JSONResponse({"error": body | error_type}, 500)
+
 
 async def _read_body(request: Request, most: int) -> bytes:
-    """Return the body, refusing one that is too long before it is all read."""
+    """Return the body.
+
+    Raises:
+        BodyTooLarge: If it is too long; before any of it is read, if its length is declared.
+        RequestError: If the connection ends before the body does.
+    """
+    too_large = BodyTooLarge(f"the body is longer than {most} bytes (ingress.max_body_bytes)")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > most:
+        raise too_large
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > most:
-            raise RequestError(f"the body is longer than {most} bytes (ingress.max_body_bytes)")
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > most:
+                raise too_large
+    except ClientDisconnect:
+        raise RequestError("the connection ended before the body did") from None
     return bytes(body)
 
 
@@ -269,4 +300,4 @@ def _as_head(item: StreamItem) -> tuple[int, dict[str, str]]:
 
 
 def _unknown(application_id: str) -> UnknownApplication:
-    return UnknownApplication(f"application {application_id!r} is not open")
+    return UnknownApplication(f"application {shown_short(application_id)} is not open")

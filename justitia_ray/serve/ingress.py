@@ -5,15 +5,17 @@ from contextlib import aclosing
 from typing import Any
 
 from fastapi import FastAPI
+from ray import serve
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import parse_app_config, parse_scheduling_config
-from justitia_ray.errors import AdmissionError
+from justitia_ray.errors import AdmissionError, RequestError, shown_short
 from justitia_ray.serve.asgi import call_asgi
 from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.estimates import Estimates
+from justitia_ray.serve.examination_http import ExaminationCalls, add_examination
 from justitia_ray.serve.gateway import Gateway
 from justitia_ray.serve.http_app import SchedulerCalls, build_http_app
 from justitia_ray.serve.predictor_http import PredictorCalls
@@ -49,11 +51,17 @@ class Ingress:
             section.max_outstanding,
             section.submit_interval_s,
         )
+        calls = ReplicaCalls(replicas)
         self._gateway = Gateway(
-            self._config, self._dispatcher, ReplicaCalls(replicas), self._estimates, self._counter
+            self._config, self._dispatcher, calls, self._estimates, self._counter
         )
         self._http_app = build_http_app(
             self._config, self._gateway, self._scheduler_calls(), PredictorCalls(predictor)
+        )
+        app_name = serve.get_replica_context().app_name
+        add_examination(
+            self._http_app,
+            ExaminationCalls(self._config, app_name, self._scheduler, calls, self._dispatcher),
         )
         self._estimates.start()
         self._dispatcher.start()
@@ -104,7 +112,13 @@ class Ingress:
     ) -> AsyncGenerator[Head | bytes]:
         names = {name.lower(): value for name, value in headers.items()}
         names |= {"content-length": str(len(body))}
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in names.items()]
+        try:
+            raw = [(n.encode("latin-1"), value.encode("latin-1")) for n, value in names.items()]
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"headers: {shown_short(error.object)} holds what HTTP headers cannot: only"
+                " characters of Latin-1 are allowed"
+            ) from None
         async with aclosing(call_asgi(self._http_app, path, raw, body, method=method)) as messages:
             async for message in messages:
                 if message["type"] == "http.response.start":
@@ -124,6 +138,8 @@ class Ingress:
                 return await getattr(scheduler, method).remote(*arguments)
             except RayActorError:
                 raise AdmissionError("the scheduler is being started again") from None
+            except RayTaskError as error:
+                raise AdmissionError(f"the scheduler cannot answer now: {error.cause}") from None
 
         async def application(application_id: str) -> dict[str, Any] | None:
             found: dict[str, Any] | None = await ask("application", application_id)

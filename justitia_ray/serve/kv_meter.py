@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from justitia_ray.protocol.messages import Pull
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 
@@ -23,30 +24,17 @@ class KvMeter:
         self._capacity_token_s = 0.0
         self._preemptions = 0
 
-    def report(
-        self,
-        replica_id: ReplicaId,
-        now: Seconds,
-        capacity: Tokens,
-        used: Tokens,
-        preemptions: int,
-    ) -> None:
-        """Take a reading; the last one of the replica held until now.
-
-        Args:
-            replica_id: The replica.
-            now: The instant of the reading, in seconds.
-            capacity: Its KV memory, in tokens.
-            used: What of it is held, in tokens.
-            preemptions: Since the start of its engine.
-        """
-        last = self._gauges.get(replica_id)
+    def report(self, pull: Pull, now: Seconds) -> None:
+        """Take the reading in a replica's pull; its last one held until `now`, in seconds."""
+        capacity = pull.capacity.kv_tokens
+        last = self._gauges.get(pull.replica_id)
         if last is not None:
             elapsed = now - last.reported_at
             self._used_token_s += last.used * elapsed
             self._capacity_token_s += last.capacity * elapsed
-        self._preemptions += preemptions - (last.preemptions if last is not None else 0)
-        self._gauges[replica_id] = _Gauge(now, capacity, used, preemptions)
+        self._preemptions += pull.preemptions - (last.preemptions if last is not None else 0)
+        used = capacity - pull.free_kv_tokens
+        self._gauges[pull.replica_id] = _Gauge(now, capacity, used, pull.preemptions)
 
     def totals(self) -> dict[str, Any]:
         """Return KV held and KV there, in token·seconds, and preemptions, since the start."""

@@ -27,10 +27,10 @@ from justitia_ray.predictor.sample_record import sample_to_dict
 from justitia_ray.serve.model_versions import ModelVersions
 from justitia_ray.serve.restoring import restore_predictor
 from justitia_ray.serve.training import Trainer
-from justitia_ray.store.prediction_store import (
+from justitia_ray.store.predictions import (
     MOST_WAITING,
     Learned,
-    PredictionStore,
+    Predictions,
     StoredPredictions,
 )
 from justitia_ray.units import Seconds
@@ -51,7 +51,7 @@ class Learner:
     def __init__(
         self,
         settings: LearningSettings,
-        store: PredictionStore,
+        store: Predictions,
         trainer: Trainer,
         *,
         store_inputs: bool = False,

@@ -5,9 +5,8 @@ Plain asyncio, without Ray. Messages from the scheduler come in through `read`, 
 """
 
 import asyncio
-import time
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -37,6 +36,8 @@ class HeldLease:
 
     lease_id: LeaseId
     priority: int
+    armed_at: Seconds
+    """By the loop's clock."""
     state: HeldState = HeldState.ARMED
     task: asyncio.Task[object] | None = None
     """What runs it."""
@@ -71,6 +72,19 @@ class LeaseDesk:
     def held(self) -> int:
         """Leases armed or running."""
         return len(self._held)
+
+    def leases(self) -> Mapping[LeaseId, HeldLease]:
+        """Return the leases armed or running, for reading."""
+        return self._held
+
+    def unconfirmed(self) -> list[LeaseId]:
+        """Return the leases whose end the scheduler has not confirmed."""
+        return list(self._finished)
+
+    @property
+    def parked(self) -> int:
+        """Leases whose payload is here and that are not armed yet."""
+        return len(self._arrivals)
 
     def read(self, messages: Iterable[ReplicaMessage]) -> None:
         """Take in what the scheduler says."""
@@ -121,7 +135,7 @@ class LeaseDesk:
 
     def confirm(self, finished: Iterable[LeaseFinished]) -> None:
         """The scheduler has these ends; remember them in case it is replaced."""
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         for end in finished:
             if self._finished.pop(end.lease_id, None) is not None:
                 self._remembered.append((now, end))
@@ -130,13 +144,15 @@ class LeaseDesk:
 
     def report_all_again(self) -> None:
         """Another scheduler took office: tell it what finished lately too."""
-        self._finished = {end.lease_id: end for _, end in self._remembered} | self._finished
+        booked = {end.lease_id: end._replace(booked=True) for _, end in self._remembered}
+        self._finished = booked | self._finished
         self._remembered.clear()
 
     def _arm(self, grant: Grant) -> None:
         if grant.lease_id in self._held:
             return
-        self._held[grant.lease_id] = HeldLease(grant.lease_id, grant.priority)
+        now = asyncio.get_running_loop().time()
+        self._held[grant.lease_id] = HeldLease(grant.lease_id, grant.priority, now)
         waiting = self._arrivals.pop(grant.lease_id, None)
         if waiting is not None:
             waiting.set()
@@ -158,8 +174,9 @@ class LeaseDesk:
             try:
                 await asyncio.wait_for(arrival.wait(), self._grace_s)
             except TimeoutError:
-                self._arrivals.pop(lease_id, None)
                 raise UnknownLease(lease_id, self._replica_id) from None
+            finally:
+                self._arrivals.pop(lease_id, None)
         lease = self._held.get(lease_id)
         if lease is None or lease.state is HeldState.RUNNING:
             raise UnknownLease(lease_id, self._replica_id)

@@ -1,10 +1,10 @@
 """A mailbox with somebody waiting at it."""
 
 import asyncio
-import contextlib
 from typing import Any
 
 from justitia_ray.protocol.mailbox import Mailbox
+from justitia_ray.protocol.messages import Pull
 from justitia_ray.units import LeaseId, Seconds
 
 
@@ -24,6 +24,8 @@ class Line(Mailbox[Any]):
         """Of the last pull taken."""
         self.ended: frozenset[LeaseId] = frozenset()
         """Leases whose end that pull has reported; the next one may say so again."""
+        self.last_pull: Pull | None = None
+        """That pull, for whoever examines the scheduler."""
         self._bell: asyncio.Event | None = None
 
     @property
@@ -41,8 +43,12 @@ class Line(Mailbox[Any]):
         self.ring()
         bell = self._bell = asyncio.Event()
         if not self:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(bell.wait(), timeout_s)
+            # Not `wait_for`: Python 3.11's swallows a cancellation that comes as the bell rings.
+            timer = asyncio.get_running_loop().call_later(timeout_s, bell.set)
+            try:
+                await bell.wait()
+            finally:
+                timer.cancel()
         if self._bell is not bell:
             return False
         self._bell = None

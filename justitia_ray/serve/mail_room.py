@@ -1,9 +1,9 @@
 """Carries a scheduler's actions to the ingresses and replicas that they are for."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from justitia_ray.core.actions import Abort, Action, EndApplication, Grant
+from justitia_ray.core.actions import Abort, Action, EndApplication, ForgetApplication, Grant
 from justitia_ray.core.state import State
 from justitia_ray.protocol.messages import IngressMessage, ReplicaMessage
 from justitia_ray.serve.line import Line
@@ -36,6 +36,19 @@ class MailRoom:
         """Return whether an ingress was given up, with all it had outstanding."""
         return ingress_id in self._forgotten
 
+    def lines_to_ingresses(self) -> Mapping[IngressId, Line]:
+        """Return the lines to ingresses, for reading."""
+        return self._ingresses
+
+    def lines_to_replicas(self) -> Mapping[ReplicaId, Line]:
+        """Return the lines to replicas, for reading."""
+        return self._replicas
+
+    def ring_all(self) -> None:
+        """Let every waiting call return."""
+        for line in (*self._ingresses.values(), *self._replicas.values()):
+            line.ring()
+
     def deliver(self, actions: Iterable[Action], state: State, quiet: Line | None) -> None:
         """Put what was decided into the lines, and wake who waits at them.
 
@@ -64,7 +77,7 @@ class MailRoom:
         if ingress_id in state.ingresses:
             line = self.of_ingress(ingress_id)
             line.put(message)
-            if isinstance(message, EndApplication):
+            if isinstance(message, EndApplication | ForgetApplication):
                 # Nobody waits for it: many of them may share one answer.
                 asyncio.get_running_loop().call_later(_NO_HURRY_S, line.ring)
             else:

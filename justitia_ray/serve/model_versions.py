@@ -11,7 +11,7 @@ from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.predictor.online import EndedTraining, LearningPredictor
 from justitia_ray.predictor.versions import Version, VersionIndex
 from justitia_ray.serve.stored_models import StoredModels
-from justitia_ray.store.prediction_store import PredictionStore
+from justitia_ray.store.predictions import Predictions
 
 logger = logging.getLogger("ray.serve")
 
@@ -21,7 +21,7 @@ _ATTEMPTS = 5
 class ModelVersions:
     """What the store says of models; a change is made only to what was read."""
 
-    def __init__(self, store: PredictionStore) -> None:
+    def __init__(self, store: Predictions) -> None:
         self._store = store
         self._models = StoredModels(store)
         self._indexes: dict[str, VersionIndex] = {}

@@ -1,7 +1,6 @@
 """What an ingress has outstanding: enough to tell it again to a scheduler that knows nothing."""
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -93,10 +92,10 @@ class Outstanding:
             unsent: What was to be sent next; all but closings is known here anyway.
             again: Another scheduler has been told before.
         """
-        now = time.monotonic()
+        now = asyncio.get_running_loop().time()
         closings = self.closings_elsewhere(unsent)
         closings += [ApplicationClosed(name) for name in self.open if name in self._closed]
-        everything: list[Submission] = list(self.open.values())
+        everything: list[Submission] = [replace(one, again=again) for one in self.open.values()]
         for ticket in self.tickets.values():
             age_s = now - ticket.submitted_at
             ticket.item = replace(

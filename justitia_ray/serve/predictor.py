@@ -15,9 +15,9 @@ from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.online import EstimateRequest, LearningSettings
 from justitia_ray.serve.estimate_batch import EstimateBatch
 from justitia_ray.serve.learning import Learner
-from justitia_ray.serve.scheduler_actor import get_current_scheduler, store_password
+from justitia_ray.serve.scheduler_actor import get_current_scheduler
+from justitia_ray.serve.stores import prediction_store
 from justitia_ray.serve.training import Trainer
-from justitia_ray.store.prediction_store import PredictionStore
 from justitia_ray.units import Seconds, Tokens
 
 _CHARS_PER_TOKEN = 4
@@ -46,11 +46,7 @@ class Predictor:
                 minimum_samples=section.minimum_samples,
                 history_per_class=section.history_per_class,
             ),
-            PredictionStore(
-                await _store_url(self._config),
-                self._config.store_name,
-                store_password(self._config),
-            ),
+            prediction_store(self._config, await _store_url(self._config)),
             Trainer(section.training_timeout_s),
             store_inputs=section.store_inputs,
             models_dir=models_dir,
@@ -130,12 +126,13 @@ class Predictor:
         await self._learner.stop()
 
 
-async def _store_url(config: AppConfig) -> str:
-    """Return where the state is kept, once the scheduler says so."""
+async def _store_url(config: AppConfig) -> str | None:
+    """Return where the state is kept, once the scheduler says so; None if nowhere."""
     while True:
         scheduler = await get_current_scheduler(config)
         try:
-            return str(await scheduler.store_url.remote())
+            url: str | None = await scheduler.store_url.remote()
+            return url
         except RayActorError:
             await asyncio.sleep(_RETRY_S)  # it is being started again
 

@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError, RayError
 
 from justitia_ray.config import ReplicaSection
 from justitia_ray.core.entities import ReplicaCapacity
-from justitia_ray.errors import EngineError
+from justitia_ray.errors import EngineError, SchedulerSuperseded
 from justitia_ray.protocol.mailbox import Cursor
 from justitia_ray.protocol.messages import Pull, ReplicaMail
 from justitia_ray.serve.engine import Engine, EngineCapacity
@@ -103,7 +103,7 @@ class Puller:
 
     async def leave(self) -> None:
         """Tell the scheduler that this replica is gone; one that cannot be reached finds out."""
-        with suppress(RayActorError, TimeoutError):
+        with suppress(RayError, TimeoutError):
             await asyncio.wait_for(self._scheduler.leave.remote(self._replica_id), _GOODBYE_S)
 
     async def _pull(self) -> bool:
@@ -125,7 +125,8 @@ class Puller:
         try:
             mail: ReplicaMail = await self._scheduler.pull.remote(pull)
         except RayError as error:
-            if not isinstance(error, RayActorError):  # that one is only being started again
+            # The one is only being started again, the other says itself what is wrong.
+            if not isinstance(error, RayActorError | SchedulerSuperseded):
                 logger.error("scheduler.call_failed call=pull error=%s", error)
             return False
         if mail.epoch != pull.epoch:

@@ -14,8 +14,10 @@ from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.core.entities import Outcome
 from justitia_ray.errors import EngineError
 from justitia_ray.serve.coalesce import coalesce
-from justitia_ray.serve.engine import Engine, EngineCall, EngineCapacity, ResponseHead
+from justitia_ray.serve.continuation import PackedPart, Resume, in_parts, left_out, packed
+from justitia_ray.serve.engine import Engine, EngineCall, EngineCapacity, Output, ResponseHead
 from justitia_ray.serve.engines import build_engine
+from justitia_ray.serve.examination import examine_replica
 from justitia_ray.serve.lease_desk import LeaseDesk
 from justitia_ray.serve.puller import Puller
 from justitia_ray.serve.scheduler_actor import get_current_scheduler
@@ -73,21 +75,40 @@ class Replica:
         return status, head, b"".join(chunks)
 
     async def stream(
-        self, lease_id: str, epoch: int, path: str, headers: Mapping[str, str], body: bytes
-    ) -> AsyncGenerator[tuple[int, dict[str, str]] | bytes]:
-        """Run a leased call: yield (status, headers), then the body in joined chunks.
+        self,
+        lease_id: str,
+        epoch: int,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        resume: Resume | None = None,
+    ) -> AsyncGenerator[tuple[int, dict[str, str]] | PackedPart]:
+        """Run a leased call: yield (status, headers), then the body in joined parts.
+
+        Args:
+            lease_id: The lease.
+            epoch: The scheduler's.
+            path: Path of the OpenAI surface.
+            headers: Request headers.
+            body: JSON request body.
+            resume: Where an earlier attempt was cut, if there was one: the body goes on there.
 
         Raises:
+            CannotContinue: If this engine's answer does not begin with what the caller has.
             UnknownLease: If the lease does not hold (any more).
             EngineError: If the engine died; nothing that looks like an end has been yielded then.
         """
-        answer = self._answer(lease_id, path, headers, body)
-        async with aclosing(coalesce(answer, self._config.replica.chunk_interval_s)) as items:
+        earlier = () if resume is None else resume.outputs
+        answer = self._answer(lease_id, path, headers, body, earlier)
+        parts = in_parts(answer, self._engine, lease_id)
+        if resume is not None:
+            parts = left_out(parts, resume)
+        async with aclosing(coalesce(parts, self._config.replica.chunk_interval_s)) as items:
             async for item in items:
                 if isinstance(item, ResponseHead):
                     yield item.status, dict(item.headers)
                 else:
-                    yield item
+                    yield packed(item)
 
     def check_health(self) -> None:
         """Ask the engine and the pull loop; an unreachable scheduler is no reason to restart.
@@ -108,6 +129,10 @@ class Replica:
             "kv_capacity": float(self._capacity.kv_tokens),
         }
 
+    async def examine(self) -> dict[str, Any]:
+        """Return what this replica says of itself when it is examined."""
+        return examine_replica(self._puller, self._desk, self._engine, self._capacity)
+
     async def __del__(self) -> None:
         """Serve calls this when nothing runs any more: leave the scheduler and stop the engine."""
         if self._pulling is None:  # shut down while its engine was loading: the process is to go
@@ -120,12 +145,17 @@ class Replica:
         await self._engine.stop()
 
     async def _answer(
-        self, lease_id: str, path: str, headers: Mapping[str, str], body: bytes
+        self,
+        lease_id: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        earlier: tuple[Output, ...] = (),
     ) -> AsyncGenerator[ResponseHead | bytes]:
         status = 0
         try:
             async with self._desk.hold(lease_id) as lease:
-                call = EngineCall(lease_id, lease.priority, path, headers, body)
+                call = EngineCall(lease_id, lease.priority, path, headers, body, earlier)
                 async with aclosing(self._engine.call(call)) as items:
                     async for item in items:
                         if isinstance(item, ResponseHead):

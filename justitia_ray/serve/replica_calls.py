@@ -11,15 +11,30 @@ from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from ray.exceptions import RayActorError, TaskCancelledError
+from ray.serve.exceptions import RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.core.actions import Grant
+from justitia_ray.errors import EngineError, LeaseError
+from justitia_ray.serve.continuation import Part, Resume, unpacked
 from justitia_ray.units import ReplicaId
 
 T = TypeVar("T")
 
 Answer = tuple[int, dict[str, str], bytes]
-StreamItem = tuple[int, dict[str, str]] | bytes
+Head = tuple[int, dict[str, str]]
+"""Status and headers of an answer."""
+StreamItem = Head | bytes
+
+LEASE_UNUSABLE = (
+    LeaseError,
+    EngineError,
+    RayActorError,
+    TaskCancelledError,
+    RequestCancelledError,  # the replica was shut down under the call
+)
+"""What a call raises that can run again under another lease."""
 
 _QUEUED_CHUNKS = 64
 """A slow reader holds back its stream after so many chunks, not the ingress's memory."""
@@ -58,22 +73,30 @@ class ReplicaCalls:
                 await _end(task)
 
     async def stream(
-        self, grant: Grant, epoch: int, path: str, body: bytes
-    ) -> AsyncGenerator[StreamItem]:
-        """Yield (status, headers), then the chunks of a leased call.
+        self, grant: Grant, epoch: int, path: str, body: bytes, resume: Resume | None = None
+    ) -> AsyncGenerator[Head | Part]:
+        """Yield (status, headers), then the parts of a leased call.
+
+        Args:
+            grant: The lease.
+            epoch: The scheduler's.
+            path: Path of the OpenAI surface.
+            body: JSON request body.
+            resume: Where an earlier attempt was cut; the parts go on there.
 
         Raises:
+            CannotContinue: If they cannot.
             ReplicaGone, UnknownLease, EngineError, RayActorError: If the lease cannot be used, or
                 the call is cut.
         """
-        items: asyncio.Queue[StreamItem | Exception | None] = asyncio.Queue(_QUEUED_CHUNKS)
+        items: asyncio.Queue[Head | Part | Exception | None] = asyncio.Queue(_QUEUED_CHUNKS)
 
         async def pump() -> None:
             handle = self._handle(grant.replica_id, stream=True)
-            response = handle.stream.remote(grant.lease_id, epoch, path, _HEADERS, body)
+            response = handle.stream.remote(grant.lease_id, epoch, path, _HEADERS, body, resume)
             try:
                 async for item in response:
-                    await items.put(item)
+                    await items.put(item if len(item) == 2 else unpacked(item))
             except asyncio.CancelledError:
                 raise
             except Exception as error:  # whatever it is, the reader gets it in its place
@@ -93,6 +116,20 @@ class ReplicaCalls:
         finally:
             if not task.done():
                 await _end(task)
+
+    async def examine(self, replica_id: ReplicaId) -> dict[str, Any]:
+        """Return what a replica says of itself, as a `ReplicaOwn` in a dict.
+
+        Raises:
+            ReplicaGone, RayActorError: If it takes no calls.
+        """
+
+        async def call() -> dict[str, Any]:
+            handle = self._handle(replica_id, stream=False)
+            answer: dict[str, Any] = await handle.examine.remote()
+            return answer
+
+        return await in_fresh_context(call())
 
     def _handle(self, replica_id: ReplicaId, *, stream: bool) -> DeploymentHandle:
         key = (replica_id, stream)

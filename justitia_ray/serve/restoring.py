@@ -8,13 +8,13 @@ from justitia_ray.predictor.online import LearningPredictor, LearningSettings
 from justitia_ray.predictor.sample import Sample
 from justitia_ray.predictor.sample_record import sample_from_dict
 from justitia_ray.predictor.stages import StageTable
-from justitia_ray.store.prediction_store import PredictionStore, StoredPredictions
+from justitia_ray.store.predictions import Predictions, StoredPredictions
 
 
 async def restore_predictor(
     settings: LearningSettings,
     stored: StoredPredictions,
-    histories: PredictionStore | None,
+    histories: Predictions | None,
 ) -> tuple[LearningPredictor, list[str]]:
     """Return a predictor, and a sentence for each thing that was left out of it.
 
@@ -56,7 +56,7 @@ async def restore_predictor(
     return predictor, left_out
 
 
-async def _samples(histories: PredictionStore, application_class: str) -> tuple[list[Sample], int]:
+async def _samples(histories: Predictions, application_class: str) -> tuple[list[Sample], int]:
     """Return the samples that can be read, and how many cannot."""
     stored, unreadable = await histories.load_samples(application_class)
 

@@ -13,11 +13,13 @@ from ray.exceptions import RayActorError, RayError
 from justitia_ray import __version__
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.core import events as ev
-from justitia_ray.errors import ConfigError, JustitiaError, StoreError
+from justitia_ray.errors import JustitiaError
 from justitia_ray.protocol.messages import IngressMail, Opened, Pull, ReplicaMail, Submission
 from justitia_ray.serve.scheduler_service import SchedulerService
-from justitia_ray.store.embedded import EmbeddedRedis
-from justitia_ray.store.scheduler_store import SchedulerStore
+from justitia_ray.serve.steady_clock import SteadyClock, elapsed
+from justitia_ray.serve.stores import embedded_server, scheduler_store, store_url
+from justitia_ray.store.office import Holder
+from justitia_ray.units import Epoch
 
 logger = logging.getLogger(__name__)
 
@@ -36,9 +38,7 @@ class SchedulerActor:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
         logging.getLogger("justitia_ray").setLevel(logging.INFO)
         self._config = parse_app_config(config)
-        self._redis = (
-            EmbeddedRedis(self._config.data_dir) if self._config.store.redis_url is None else None
-        )
+        self._redis = embedded_server(self._config)
         self._service: SchedulerService | None = None
         """In office, or about to be."""
         self._in_office: SchedulerService | None = None
@@ -51,10 +51,10 @@ class SchedulerActor:
             await self._started()
         return __version__
 
-    async def store_url(self) -> str:
-        """Return where the state is kept, without a password; only for processes of this node."""
+    async def store_url(self) -> str | None:
+        """Return where the state is kept, None if nowhere; only for processes of this node."""
         await self._started()
-        return _store_url(self._config, self._redis)
+        return None if self._config.store.durability == "none" else store_url(self._config)
 
     async def open_application(self, arrival: ev.ApplicationArrived) -> Opened:
         """See `SchedulerService`; so for the rest."""
@@ -107,6 +107,13 @@ class SchedulerActor:
             return {"ready": False, "degraded": self._failure, "epoch": 0}
         return await self._service.status() | {"version": __version__, "pid": os.getpid()}
 
+    async def examine(self) -> dict[str, Any]:
+        """Return what it says of itself when it is examined."""
+        if self._service is None:
+            return {"ready": False, "degraded": self._failure, "version": __version__}
+        office = {"version": __version__, "pid": os.getpid()}
+        return await self._service.examine() | office
+
     async def retire(self) -> None:
         """Save a last time and end the embedded Redis, before this actor is killed."""
         if self._service is not None:
@@ -121,10 +128,10 @@ class SchedulerActor:
             self._starting = asyncio.create_task(self._start())
         return await asyncio.shield(self._starting)
 
-    async def _start(self) -> SchedulerService:
+    async def _start(self, above: Epoch = 0) -> SchedulerService:
         try:
             service = self._service = await self._make_service()
-            await service.start()
+            await service.start(above)
         except JustitiaError as error:
             self._service = None
             self._failure = str(error)
@@ -135,17 +142,35 @@ class SchedulerActor:
     async def _make_service(self) -> SchedulerService:
         if self._redis is not None:
             await asyncio.to_thread(self._redis.start)
-        store = SchedulerStore(
-            _store_url(self._config, self._redis),
-            self._config.store_name,
-            store_password(self._config),
+        return SchedulerService(
+            self._config,
+            scheduler_store(self._config, self._holder()),
+            self._stand_down,
+            None if self._redis is None else self._redis.start,
+            SteadyClock(elapsed),
+            self._begin_again,
         )
-        revive = self._redis.start if self._redis is not None else lambda: None
-        return SchedulerService(self._config, store, self._stand_down, revive)
+
+    def _holder(self) -> Holder:
+        actor = ray.get_runtime_context().get_actor_id() if ray.is_initialized() else None
+        return Holder(self._config.scheduler.namespace, actor or "", __version__)
+
+    def _begin_again(self, above: Epoch) -> None:
+        """Take office anew, above an epoch that callers know and the store had lost."""
+        before, self._in_office = self._in_office, None
+        self._starting = asyncio.get_running_loop().create_task(self._replace(before, above))
+
+    async def _replace(self, before: SchedulerService | None, above: Epoch) -> SchedulerService:
+        if before is not None:
+            await before.stop()
+        return await self._start(above)
 
     def _stand_down(self, reason: str) -> None:
         """End this actor for good; Ray must not start it again."""
         logger.warning("scheduler.stands_down %s", reason)
+        if self._service is not None and self._service.is_succeeded:
+            # Ray took this process for dead and has another one. To end the actor would end that.
+            os._exit(0)
         asyncio.get_running_loop().create_task(self._leave_office())
 
     async def _leave_office(self) -> None:
@@ -203,28 +228,6 @@ def end_scheduler(config: AppConfig, timeout_s: float = 30.0) -> bool:
         logger.warning("scheduler.killed_unsaved %s", error)
     ray.kill(scheduler, no_restart=True)
     return True
-
-
-def store_password(config: AppConfig) -> str | None:
-    """Return Redis's password from the environment.
-
-    Raises:
-        ConfigError: If the configuration names a variable that is not set.
-    """
-    name = config.store.redis_password_env
-    if name is None:
-        return None
-    if name not in os.environ:
-        raise ConfigError(f"store.redis_password_env: variable {name} is not set on this node")
-    return os.environ[name]
-
-
-def _store_url(config: AppConfig, redis: EmbeddedRedis | None) -> str:
-    if redis is not None:
-        return redis.url
-    if config.store.redis_url is None:
-        raise StoreError("store.redis_url: no server is configured")
-    return config.store.redis_url
 
 
 def _parts(version: str) -> tuple[int, ...]:

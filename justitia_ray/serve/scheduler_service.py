@@ -6,15 +6,13 @@ awaits nothing, so every event is handled whole, and there are no locks.
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
 from justitia_ray.config import AppConfig, SchedulingConfig, parse_scheduling_config
-from justitia_ray.core import SchedulerCore, Timeouts
+from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import EndApplication
-from justitia_ray.core.snapshot import restore
+from justitia_ray.core.actions import EndApplication, Refusal
 from justitia_ray.observability.log_events import application_ended, log_event
 from justitia_ray.protocol.messages import (
     NOT_TAKEN,
@@ -24,13 +22,18 @@ from justitia_ray.protocol.messages import (
     ReplicaMail,
     Submission,
 )
+from justitia_ray.serve.alarm import Alarm, Attendance
+from justitia_ray.serve.examination import Examiner
+from justitia_ray.serve.intake import DirectIntake, Intake, StrictIntake
 from justitia_ray.serve.kv_meter import KvMeter
 from justitia_ray.serve.line import Line
 from justitia_ray.serve.mail_room import MailRoom
-from justitia_ray.serve.scheduler_views import application_view, core_view
+from justitia_ray.serve.new_core import core_with
+from justitia_ray.serve.scheduler_views import Backlog, application_view, core_view
 from justitia_ray.serve.state_keeper import StateKeeper
 from justitia_ray.serve.steady_clock import SteadyClock
-from justitia_ray.store.scheduler_store import SchedulerStore, StaleEpoch
+from justitia_ray.serve.tenure import Tenure
+from justitia_ray.store.scheduler_store import DurableState
 from justitia_ray.units import (
     ApplicationId,
     Epoch,
@@ -51,86 +54,99 @@ class SchedulerService:
     def __init__(
         self,
         config: AppConfig,
-        store: SchedulerStore,
+        store: DurableState,
         stand_down: Callable[[str], None],
-        revive_store: Callable[[], None] = lambda: None,
+        revive_store: Callable[[], None] | None = None,
+        clock: SteadyClock | None = None,
+        begin_again: Callable[[Epoch], None] = lambda above: None,
     ) -> None:
         """Prepare; nothing runs before `start`.
 
         Args:
             config: The application's arguments.
             store: Redis, or a fake of it in tests.
-            stand_down: Called with the reason when this scheduler must not go on.
+            stand_down: Called with the reason when this scheduler may end: nobody needs it.
             revive_store: Called in a thread when the store fails, to start it again if it is ours.
+            clock: Where the time comes from; this machine's if None.
+            begin_again: Called with an epoch above which a scheduler has to take office in place
+                of this one; see `Tenure`.
         """
         self._config = config
         self._stand_down = stand_down
         self._keeper = StateKeeper(store, revive_store)
         self._settings = SchedulingConfig()
         self._core = SchedulerCore()
-        self._epoch: Epoch = 0
         self._in_office = asyncio.Event()
         self._mail = MailRoom()
         self._kv_meter = KvMeter()
+        self._examiner = Examiner(config, LONG_POLL_S)
         self._tasks: list[asyncio.Task[None]] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._clock = SteadyClock()
-        self._called_at = time.monotonic()
-        self._backlog: tuple[Seconds, int] = (0.0, 0)
+        self._alarm = Alarm(lambda: self._apply(ev.DeadlinePassed()))
+        self._clock = SteadyClock() if clock is None else clock
+        self._intake: Intake = DirectIntake()
+        if config.store.durability == "strict":
+            self._intake = StrictIntake(
+                config.store.strict_timeout_s,
+                lambda name: name in self._core.state.applications,
+                lambda event: self._apply(event),
+                lambda refusals: self._mail.deliver(refusals, self._core.state, None),
+                lambda: self._tenure.save_soon(),
+            )
+        self._tenure = Tenure(
+            self._keeper,
+            self._intake,
+            lambda: (self._core, self._settings.model_dump()),
+            self._lose_office,
+            begin_again,
+            config.store.save_interval_s,
+            self._clock,
+        )
+        self._attendance = Attendance(config.scheduler.abandoned_s, self._now)
+        self._backlog = Backlog()
 
     # --- office
 
-    async def start(self) -> None:
+    @property
+    def _epoch(self) -> Epoch:
+        return self._tenure.epoch
+
+    @property
+    def is_succeeded(self) -> bool:
+        """Whether another process of the same actor has taken office."""
+        return self._tenure.succeeded
+
+    async def start(self, above: Epoch = 0) -> None:
         """Take office: load what the last scheduler left, then serve calls and save.
 
         Waits for Redis as long as it takes: without it the epoch is not known.
+
+        Args:
+            above: The epoch is to be above this one, too.
         """
-        self._epoch, stored = await self._keeper.take_office()
+        stored = await self._tenure.begin(above)
         if stored.settings is not None:
             self._settings = parse_scheduling_config(stored.settings)
-        section = self._config.scheduler
-        self._core = SchedulerCore(
-            self._settings.policy,
-            self._settings.policy_options,
-            self._settings.admission,
-            Timeouts(
-                lease_s=section.lease_timeout_s,
-                replica_s=section.replica_timeout_s,
-                ingress_s=section.ingress_timeout_s,
-                application_s=section.application_idle_s,
-                recovery_s=section.recovery_s,
-            ),
-            lease_prefix=f"{self._epoch}-",
+        self._core = core_with(
+            stored, self._settings, self._config.scheduler, self._epoch, self._clock
         )
-        if stored.clock is not None:
-            self._core.recover(stored.replicas, self._now())
-            restore(self._core, stored.clock, stored.applications)
         self._in_office.set()
-        self._arm_timer()
+        self._set_alarm()
         self._tasks = [
             asyncio.create_task(self._clock.keep_beating()),
-            asyncio.create_task(self._keep_saving()),
-            asyncio.create_task(self._notice_abandonment()),
+            asyncio.create_task(self._tenure.keep_saving()),
+            asyncio.create_task(self._attendance.end(self._stand_down)),
         ]
-        log_event(
-            logger,
-            logging.INFO,
-            "scheduler.in_office",
-            epoch=self._epoch,
-            applications=len(stored.applications),
-            awaited_replicas=len(stored.replicas),
-            settings=self._settings.model_dump(),
-        )
 
     async def stop(self) -> None:
         """Save a last time and serve no more."""
+        self._tenure.end_saving()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._alarm.set(None)
         if self._in_office.is_set():
-            await self._save()
+            await self._tenure.save_a_last_time()
+        self._mail.ring_all()
         await self._keeper.aclose()
 
     # --- calls of ingresses
@@ -138,14 +154,21 @@ class SchedulerService:
     async def open_application(self, arrival: ev.ApplicationArrived) -> Opened:
         """Tag an application; opening one that is open returns its tag."""
         await self._office()
-        self._apply(arrival)
-        return Opened(self._epoch, self._core.tag(arrival.application_id))
+        self._take(arrival)
+        name = arrival.application_id
+        if name not in self._core.state.applications:
+            return Opened(self._epoch, 0.0, Refusal.TOO_MANY_APPLICATIONS)
+        tag = self._core.tag(name)
+        is_stored = await self._intake.is_stored(name)
+        await self._tenure.confirmed()
+        self._tenure.check()
+        return Opened(self._epoch, tag, None if is_stored else Refusal.NOT_STORED)
 
     async def close_application(self, application_id: ApplicationId) -> bool:
         """Take no more inferences of it; return whether it was open."""
         await self._office()
         known = application_id in self._core.state.applications
-        self._apply(ev.ApplicationClosed(application_id))
+        self._take(ev.ApplicationClosed(application_id))
         return known
 
     async def cancel_application(self, application_id: ApplicationId) -> bool:
@@ -153,36 +176,34 @@ class SchedulerService:
         await self._office()
         known = application_id in self._core.state.applications
         self._apply(ev.ApplicationCancelled(application_id))
+        self._intake.cancel(application_id)
         return known
 
     async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return what is known of a live application, or None."""
         await self._office()
+        await self._intake.is_stored(application_id)
         return application_view(self._core, application_id, self._now())
 
     async def submit_many(
-        self,
-        ingress_id: IngressId,
-        epoch: Epoch,
-        ack: int,
-        items: tuple[Submission, ...],
+        self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]
     ) -> IngressMail:
         """Take a batch in its order, and return the grants that can be made at once."""
         await self._office()
         if epoch != self._epoch:
-            return IngressMail(self._epoch)
+            return self._other_epoch(epoch)
         if self._mail.is_forgotten(ingress_id):
             return IngressMail(self._epoch, forgotten=True)
         line = self._mail.of_ingress(ingress_id)
         for item in items:
-            self._apply(item, quiet=line)
-        return IngressMail(self._epoch, tuple(line.unread(ack)))
+            self._take(item, quiet=line)
+        return IngressMail(self._epoch, await self._handed_out(line, ack))
 
     async def poll_grants(self, ingress_id: IngressId, epoch: Epoch, ack: int) -> IngressMail:
         """Return what the ingress has not read; wait for it if there is nothing."""
         await self._office()
         if epoch != self._epoch:
-            return IngressMail(self._epoch)
+            return self._other_epoch(epoch)
         if not self._mail.is_forgotten(ingress_id):
             self._apply(ev.IngressHeard(ingress_id))
             line = self._mail.of_ingress(ingress_id)
@@ -190,7 +211,8 @@ class SchedulerService:
             if not await line.wait(LONG_POLL_S):
                 return IngressMail(self._epoch)
             if not self._mail.is_forgotten(ingress_id):
-                return IngressMail(self._epoch, tuple(line.unread(ack)))
+                return IngressMail(self._epoch, await self._handed_out(line, ack))
+        self._tenure.check()
         return IngressMail(self._epoch, forgotten=True)
 
     async def refuse_lease(
@@ -226,21 +248,16 @@ class SchedulerService:
         """Book what a replica reports, and lease it what comes first and fits."""
         await self._office()
         if pull.epoch != self._epoch:
+            self._tenure.heard_of(pull.epoch)
             return ReplicaMail(self._epoch)
         line = self._mail.of_replica(pull.replica_id)
         if pull.number <= line.number:
             return ReplicaMail(NOT_TAKEN)
-        line.number = pull.number
+        line.number, line.last_pull = pull.number, pull
         news = tuple(end for end in pull.finished if end.lease_id not in line.ended)
         line.ended = frozenset(end.lease_id for end in pull.finished)
         line.unread(pull.ack)
-        self._kv_meter.report(
-            pull.replica_id,
-            self._now(),
-            pull.capacity.kv_tokens,
-            pull.capacity.kv_tokens - pull.free_kv_tokens,
-            pull.preemptions,
-        )
+        self._kv_meter.report(pull, self._now())
         self._apply(
             ev.ReplicaPulled(
                 pull.replica_id,
@@ -257,9 +274,9 @@ class SchedulerService:
         replica = self._core.state.replicas.get(pull.replica_id)
         return ReplicaMail(
             self._epoch,
-            tuple(line.unread(pull.ack)),
+            await self._handed_out(line, pull.ack),
             replica is not None and replica.draining,
-            self._backlog_kv_tokens(),
+            self._backlog.kv_tokens(self._core, self._now()),
         )
 
     async def leave(self, replica_id: ReplicaId) -> None:
@@ -272,23 +289,49 @@ class SchedulerService:
     async def status(self) -> dict[str, Any]:
         """Return the state of affairs: never blocks, also before this scheduler is in office."""
         return {
-            "ready": self._in_office.is_set(),
-            "degraded": self._keeper.trouble,
-            "epoch": self._epoch,
+            **self._standing(),
             "saves": self._keeper.saves,
             "settings": self._settings.model_dump(),
-            **core_view(self._core, self._now(), self._backlog_kv_tokens()),
+            **core_view(self._core, self._now(), self._backlog.kv_tokens(self._core, self._now())),
             "kv": self._kv_meter.totals(),
         }
+
+    async def examine(self) -> dict[str, Any]:
+        """Return a `SchedulerSeen` as a dict: never blocks, and walks over all there is."""
+        standing = self._standing() | {"held_back": len(self._intake.unstored())}
+        return self._examiner.look(self._core, self._mail, self._keeper, self._now(), **standing)
 
     # --- inside
 
     async def _office(self) -> None:
-        self._called_at = time.monotonic()
+        self._attendance.called()
         await self._in_office.wait()
+        self._tenure.check()
+
+    def _standing(self) -> dict[str, Any]:
+        return {
+            "ready": self._in_office.is_set() and self._tenure.lost is None,
+            "degraded": self._tenure.lost or self._keeper.trouble,
+            "epoch": self._epoch,
+        }
+
+    def _other_epoch(self, epoch: Epoch) -> IngressMail:
+        self._tenure.heard_of(epoch)
+        return IngressMail(self._epoch)
+
+    async def _handed_out(self, line: Line, ack: int) -> tuple[Any, ...]:
+        """Return what its reader has not read, once the epoch is known to be in office."""
+        messages = tuple(line.unread(ack))
+        if messages:
+            await self._tenure.confirmed()
+        self._tenure.check()
+        return messages
 
     def _now(self) -> Seconds:
         return self._clock.now()
+
+    def _take(self, item: Submission, quiet: Line | None = None) -> None:
+        self._intake.take(item, lambda taken: self._apply(taken, quiet))
 
     def _apply(self, event: ev.Event, quiet: Line | None = None) -> None:
         """Handle an event and carry out what follows; `quiet` is read by the caller itself."""
@@ -297,43 +340,15 @@ class SchedulerService:
             if isinstance(action, EndApplication):
                 application_ended(logger, action)
         self._mail.deliver(actions, self._core.state, quiet)
-        self._arm_timer()
+        self._set_alarm()
 
-    def _arm_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _set_alarm(self) -> None:
         deadline = self._core.next_deadline()
-        if deadline is not None:
-            delay = max(0.0, deadline - self._now())
-            self._timer = asyncio.get_running_loop().call_later(
-                delay, self._apply, ev.DeadlinePassed()
-            )
+        self._alarm.set(None if deadline is None else deadline - self._now())
 
-    def _backlog_kv_tokens(self) -> int:
-        """Return the backlog, counted at most once a second: it walks over all that waits."""
-        counted_at, backlog = self._backlog
-        now = self._now()
-        if now - counted_at >= 1.0:
-            backlog = self._core.backlog_kv_tokens()
-            self._backlog = (now, backlog)
-        return backlog
-
-    async def _keep_saving(self) -> None:
-        while True:
-            await asyncio.sleep(self._config.store.save_interval_s)
-            await self._save()
-
-    async def _save(self) -> None:
-        try:
-            await self._keeper.save(self._core, self._epoch, self._settings.model_dump())
-        except StaleEpoch as error:
-            self._stand_down(str(error))
-
-    async def _notice_abandonment(self) -> None:
-        limit_s = self._config.scheduler.abandoned_s
-        idle_s = 0.0
-        while idle_s < limit_s:
-            await asyncio.sleep(limit_s - idle_s)
-            idle_s = time.monotonic() - self._called_at
-        self._stand_down(f"nobody has called for {limit_s:g} s")
+    def _lose_office(self) -> None:
+        """Serve nobody any more; those who ask are told why, until nobody asks."""
+        self._alarm.set(None)
+        self._mail.ring_all()
+        if self._tenure.succeeded:
+            self._stand_down("another process of this actor is in office")

@@ -7,6 +7,21 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.units import ApplicationId, Seconds, Tokens
 
 
+class Backlog:
+    """KV that all that waits would need, counted at most once a second: it walks over it."""
+
+    def __init__(self) -> None:
+        self._counted_at: Seconds = 0.0
+        self._kv_tokens: Tokens = 0
+
+    def kv_tokens(self, core: SchedulerCore, now: Seconds) -> Tokens:
+        """Return it as it was at `now`, or up to a second before."""
+        if now - self._counted_at >= 1.0:
+            self._kv_tokens = core.backlog_kv_tokens()
+            self._counted_at = now
+        return self._kv_tokens
+
+
 def application_view(
     core: SchedulerCore, application_id: ApplicationId, now: Seconds
 ) -> dict[str, Any] | None:

@@ -276,6 +276,8 @@ def _end(scheduler: SchedulerName, config: AppConfig | None, outcome: Outcome) -
         return
     if config is None:
         outcome.ended.append(f"ended {text}, and its embedded Redis if it had one")
+    elif config.store.durability == "none":
+        outcome.ended.append(f"ended {text}; it kept no data")
     elif config.store.redis_url is None:
         outcome.ended.append(f"ended {text} and its embedded Redis; data stay in {config.data_dir}")
     else:

@@ -16,18 +16,35 @@ _STALL_S: Seconds = 1.0
 """A longer gap between two beats is a stall: loops are late by tens of milliseconds, not more."""
 
 
+def elapsed() -> Seconds:
+    """Return a time that only grows, with that of a suspended machine where the system tells it."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
+
+
 class SteadyClock:
     """Wall-clock time at its start, plus the time that this process has run since.
 
-    Comparable across restarts to within clock adjustments and stalls; never falls.
+    What is done to the wall clock later changes nothing. Comparable across restarts to within
+    clock adjustments and stalls; never falls, also across restarts if each is told what the one
+    before it has noted (`not_before`).
     """
 
-    def __init__(self, monotonic: Callable[[], Seconds] = time.monotonic) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], Seconds] = time.monotonic,
+        wall: Callable[[], Seconds] = time.time,
+    ) -> None:
         self._monotonic = monotonic
         self._beat_at = monotonic()
-        self._offset = time.time() - self._beat_at
+        self._offset = wall() - self._beat_at
         self.stalled_s: Seconds = 0.0
         """Time left out so far."""
+
+    def not_before(self, instant: Seconds) -> None:
+        """Begin at an instant that was noted before, if the wall clock was set back since."""
+        self._offset += max(0.0, instant - self.now())
 
     def now(self) -> Seconds:
         """Return the instant, in seconds."""

@@ -12,6 +12,10 @@ _FORCED: dict[str, tuple[VllmValue, str]] = {
     "scheduling_policy": ("priority", "the engine must keep the order of the leases"),
     "data_parallel_size": (1, "a replica is one engine; raise the number of replicas instead"),
     "enable_log_requests": (False, "prompts are never logged"),
+    "sse_keep_alive_interval": (
+        0,
+        "its comments would be counted as chunks; ingress.keepalive_s keeps streams alive",
+    ),
 }
 _OWNED = ("config", "model", "served_model_name")
 """Options that this service sets itself, or that would bring others past this check."""

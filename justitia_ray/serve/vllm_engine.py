@@ -14,7 +14,13 @@ from typing import Any
 
 from justitia_ray.errors import EngineError
 from justitia_ray.serve.asgi import AsgiApp, Message, call_asgi
-from justitia_ray.serve.engine import EngineCall, EngineCapacity, Progress, ResponseHead
+from justitia_ray.serve.engine import (
+    EngineCall,
+    EngineCapacity,
+    Output,
+    Progress,
+    ResponseHead,
+)
 from justitia_ray.serve.processes import ProcessTree
 from justitia_ray.serve.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
 from justitia_ray.serve.vllm_metering import (
@@ -110,7 +116,7 @@ class VllmEngine:
         for process in self._core_processes:
             if process.pid is not None:
                 self._process_tree.add(process.pid)
-        meter_requests(self._llm.output_processor)
+        meter_requests(self._llm.output_processor, self._llm.engine_core)
 
     async def _build_app(self, arguments: Any) -> AsgiApp:
         from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -134,7 +140,7 @@ class VllmEngine:
         """
         self.check()
         assert self._app is not None
-        meter = self._meters[call.lease_id] = LeaseMeter(call.priority)
+        meter = self._meters[call.lease_id] = LeaseMeter(call.priority, call.earlier)
         context = copy_context()
         context.run(CURRENT_METER.set, meter)
         messages = call_asgi(self._app, call.path, _request_headers(call), call.body, context)
@@ -158,6 +164,18 @@ class VllmEngine:
         final = self.progress(lease_id)
         self._meters.pop(lease_id, None)
         return final
+
+    def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
+        """Return the outputs behind the chunks of a stream that were not taken yet."""
+        meter = self._meters.get(lease_id)
+        return () if meter is None else meter.tape.take()
+
+    def obstacle(self, lease_id: LeaseId) -> str:
+        """Return why a stream could not go on elsewhere; empty if it could."""
+        if self._llm is not None and self._llm.model_config.logits_processors:
+            return "the logits processors of the engine may follow what was generated before"
+        meter = self._meters.get(lease_id)
+        return "" if meter is None else meter.tape.obstacle
 
     def free_kv_tokens(self) -> Tokens:
         """Return the KV memory free after the engine's last iteration, in tokens."""

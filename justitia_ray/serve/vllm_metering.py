@@ -9,15 +9,17 @@ from collections.abc import AsyncGenerator, Callable
 from contextvars import ContextVar
 from typing import Any
 
-from justitia_ray.serve.engine import Progress
+from justitia_ray.serve.engine import Output, Progress
+from justitia_ray.serve.vllm_continuation import StreamTape
 from justitia_ray.units import Tokens
 
 
 class LeaseMeter:
     """Counts the tokens of every vLLM request that runs under one lease."""
 
-    def __init__(self, priority: int) -> None:
+    def __init__(self, priority: int, earlier: tuple[Output, ...] = ()) -> None:
         self.priority = priority
+        self.tape = StreamTape(earlier)
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
 
     def add(self, state: Any) -> None:
@@ -49,10 +51,15 @@ class LeasedEngineClient:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
 
-    def generate(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
+    def generate(
+        self, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[Any]:
         """Generate as the engine does, at the lease's priority; the caller's is dropped."""
-        stream: AsyncGenerator[Any] = self._engine.generate(*args, **_at_lease_priority(kwargs))
-        return stream
+        stream: AsyncGenerator[Any] = self._engine.generate(
+            prompt, sampling_params, *args, **_at_lease_priority(kwargs)
+        )
+        meter = CURRENT_METER.get()
+        return stream if meter is None else meter.tape.follow(stream, sampling_params)
 
     def encode(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
         """Embed or score as the engine does, at the lease's priority."""
@@ -65,14 +72,18 @@ def _at_lease_priority(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs if meter is None else {**kwargs, "priority": meter.priority}
 
 
-def meter_requests(output_processor: Any) -> None:
+def meter_requests(output_processor: Any, engine_core: Any) -> None:
     """Make vLLM's output processor hand every sequence it takes on to the current lease's meter.
 
     This is the one place that sees every sequence (each of n choices, each prompt of a batch, each
     beam, embeddings) before its first token. Outputs would not do: unary calls yield none before
     the end, and aborted calls none at all.
+
+    A stream that was cut elsewhere is brought up to date there, before the engine hears of it; of
+    one that lacks its last chunks only, the engine does not hear.
     """
     add_request = output_processor.add_request
+    send_request = engine_core.add_request_async
 
     def add_and_meter(request: Any, *args: Any, **kwargs: Any) -> None:
         add_request(request, *args, **kwargs)
@@ -80,8 +91,15 @@ def meter_requests(output_processor: Any) -> None:
         state = output_processor.request_states.get(request.request_id)
         if meter is not None and state is not None:
             meter.add(state)
+            meter.tape.play(request, state, output_processor)
+
+    async def send_unless_ended(request: Any) -> None:
+        meter = CURRENT_METER.get()
+        if meter is None or not meter.tape.has_ended:
+            await send_request(request)
 
     output_processor.add_request = add_and_meter
+    engine_core.add_request_async = send_unless_ended
 
 
 class EngineGauges:

@@ -1,54 +1,98 @@
 """How the stores reach Redis: one client, and Redis's failures as `StoreError`."""
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 from redis.asyncio import Redis
+from redis.asyncio.cluster import ClusterNode, RedisCluster
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import Sentinel
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import RedisClusterException, RedisError
 
 from justitia_ray.errors import ConfigError, StoreError
+from justitia_ray.store.redis_url import RedisUrl, Setup, read_redis_url
 
 # A save holds a few megabytes at most. An unreachable Redis has to be noticed well within the 3 s
 # that replicas are given to report to a new scheduler; a busy one may take longer to answer.
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 5.0
 
-_SCHEMES = "redis://host:port/db, rediss://host:port/db or unix:///path"
+_FAILURES = (RedisError, RedisClusterException, OSError, UnicodeError)
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What it takes to be let in; never part of a URL, never shown."""
+
+    username: str | None = None
+    password: str | None = field(default=None, repr=False)
+    sentinel_password: str | None = field(default=None, repr=False)
+    tls_ca_file: str | None = None
+    """Certificates that are trusted; None: those of the system."""
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+
+
+NO_CREDENTIALS = Credentials()
 
 
 class Connection:
-    """A lazily connected Redis client for one event loop, with an address fit for messages."""
+    """A lazily connected Redis client for one event loop, with an address fit for messages.
 
-    def __init__(self, url: str, password: str | None = None) -> None:
+    Scripts are all that writes: a script touches the keys of one model, which share a slot, so it
+    runs on a Redis Cluster as it does on one server.
+    """
+
+    def __init__(self, url: str, credentials: Credentials | None = None) -> None:
         """Parse the URL; nothing is connected before the first command.
 
         Args:
-            url: `redis://`, `rediss://` or `unix://`. It may hold a password, so it is never shown.
-            password: Used if the URL holds none.
+            url: One of `redis_url.FORMS`.
+            credentials: What it takes to be let in; nothing if None.
 
         Raises:
-            ConfigError: If the URL cannot be read.
+            ConfigError: If the URL cannot be read, or a file of TLS.
         """
+        read = read_redis_url(url)
+        self.address = read.address
+        self._close: list[Callable[[], Awaitable[None]]] = []
         try:
-            self.address = _address(url)
-            self.client = Redis.from_url(
-                url,
-                password=password,
-                socket_connect_timeout=_CONNECT_TIMEOUT_S,
-                socket_timeout=_ANSWER_TIMEOUT_S,
-                # Once, at once: a pooled connection may be left from before Redis restarted.
-                # Waiting and trying again is the caller's, who knows what else there is to do.
-                retry=Retry(NoBackoff(), 1),
-            )
-        except ValueError:
-            # Without the cause: the parser's message quotes parts of the URL.
-            raise ConfigError(
-                f"redis_url cannot be read (not shown, it may hold a password): {_SCHEMES} is"
-                " allowed; percent-encode special characters"
-            ) from None
+            # The types of the three clients have no base in common.
+            self.client: Any = self._client(read, credentials or NO_CREDENTIALS)
+        except (ValueError, TypeError):
+            raise ConfigError(f"redis_url: {self.address} has an option of another form") from None
+        self._close.append(self.client.aclose)
+
+    def _client(self, url: RedisUrl, credentials: Credentials) -> Any:
+        tls = _tls_options(credentials) if url.tls else {}
+        timeouts: dict[str, Any] = {
+            "socket_connect_timeout": _CONNECT_TIMEOUT_S,
+            "socket_timeout": _ANSWER_TIMEOUT_S,
+            # Once, at once: a pooled connection may be left from before Redis restarted.
+            # Waiting and trying again is the caller's, who knows what else there is to do.
+            "retry": Retry(NoBackoff(), 1),
+        }
+        options = timeouts | {"username": credentials.username, "password": credentials.password}
+        if url.setup is Setup.SERVER:
+            return Redis.from_url(url.text, **options, **tls)
+        if url.tls:
+            tls["ssl"] = True
+        if url.setup is Setup.CLUSTER:
+            nodes = [ClusterNode(host, port) for host, port in url.hosts]
+            return RedisCluster(startup_nodes=nodes, **options, **tls)
+        sentinel = Sentinel(  # type: ignore[no-untyped-call]
+            list(url.hosts),
+            sentinel_kwargs=timeouts | {"password": credentials.sentinel_password} | tls,
+            **options,
+            **tls,
+            db=url.db,
+        )
+        self._close += [one.aclose for one in sentinel.sentinels]
+        return sentinel.master_for(url.service)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -59,24 +103,31 @@ class Connection:
         """
         try:
             yield
-        except (RedisError, OSError, UnicodeError) as error:
+        except _FAILURES as error:
             raise StoreError(f"Redis at {self.address}: {error}") from error
 
     async def ping(self) -> bool:
         """Return whether Redis answers; an answer of no is no error."""
         try:
             return bool(await self.client.ping())
-        except (RedisError, OSError):
+        except _FAILURES:
             return False
 
     async def aclose(self) -> None:
         """Close the connections; the object is of no use afterwards."""
-        await self.client.aclose()
+        for close in self._close:
+            await close()
 
 
-def _address(url: str) -> str:
-    """Return the URL without user, password and options."""
-    parts = urlsplit(url)
-    if parts.scheme == "unix":
-        return f"unix://{parts.path}"
-    return f"{parts.scheme}://{parts.hostname}:{parts.port or 6379}"
+def _tls_options(credentials: Credentials) -> dict[str, Any]:
+    for name in ("tls_ca_file", "tls_cert_file", "tls_key_file"):
+        path = getattr(credentials, name)
+        if path is not None and not Path(path).is_file():
+            raise ConfigError(f"store.redis_{name}: {path!r} is no file on this node")
+    return {
+        "ssl_ca_certs": credentials.tls_ca_file,
+        "ssl_certfile": credentials.tls_cert_file,
+        "ssl_keyfile": credentials.tls_key_file,
+        "ssl_cert_reqs": "required",
+        "ssl_check_hostname": True,
+    }

@@ -4,15 +4,26 @@ One replica of the predictor learns at a time: it holds `prediction:learner`, an
 it does. All of them add to what is to be learned, and read what was.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from typing import Any
-
-from redis.exceptions import WatchError
 
 from justitia_ray.errors import StoreError
 from justitia_ray.predictor.versions import VersionIndex, decode_index, encode_index
-from justitia_ray.store.connection import Connection
+from justitia_ray.store.connection import Connection, Credentials
+from justitia_ray.store.prediction_scripts import (
+    ADD_OBSERVED,
+    HOLD,
+    RELEASE,
+    SAVE,
+    SAVE_INDEX,
+)
+from justitia_ray.store.predictions import (
+    MOST_WAITING,
+    Learned,
+    Predictions,
+    StoredPredictions,
+)
+from justitia_ray.store.scheduler_scripts import READ
 from justitia_ray.store.schema import (
     SCHEMA_VERSION,
     JsonObject,
@@ -20,48 +31,14 @@ from justitia_ray.store.schema import (
     decode_object,
     encode,
     keys_of,
+    pairs,
 )
 from justitia_ray.units import Seconds
 
-MOST_WAITING = 20_000
-"""Finished applications that wait to be learned; the oldest go first. Some tens of megabytes."""
+__all__ = ["MOST_WAITING", "Learned", "PredictionStore", "Predictions", "StoredPredictions"]
 
 _START = "0-0"
 _FIELD = b"o"
-
-# The holder's time begins anew; nobody else gets in meanwhile.
-_HOLD = """
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return 1
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPredictions:
-    """What was learned, all of one instant; each by class."""
-
-    revision: int
-    applied: str
-    """Id of the last finished application in it."""
-    classes: dict[str, JsonObject]
-    learning: dict[str, JsonObject]
-    models: dict[str, VersionIndex]
-    damage: list[str]
-    """A sentence for each value that has another form and was left out."""
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """What changed by learning from some finished applications; each by class."""
-
-    applied: str
-    """Id of the last of them."""
-    classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    learning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    samples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """New ones only."""
 
 
 class PredictionStore:
@@ -71,22 +48,27 @@ class PredictionStore:
     be reached or refuses, and, naming the key, if it holds something of another kind or version.
     """
 
-    def __init__(self, url: str, name: str, password: str | None = None) -> None:
+    def __init__(self, url: str, name: str, credentials: Credentials | None = None) -> None:
         """Name the store; nothing is connected yet.
 
         Args:
-            url: Redis's URL: `redis://`, `rediss://` or `unix://`.
+            url: One of `redis_url.FORMS`.
             name: `app/model`, the same as the scheduler's.
-            password: Used if the URL holds none.
+            credentials: What it takes to be let in; nothing if None.
 
         Raises:
             ConfigError: If the URL or the name has another form.
         """
         self._keys = keys_of(name)
-        self._connection = Connection(url, password)
-        # Its types leave open whether answers are text; here they are bytes.
-        self._client: Any = self._connection.client
-        self._hold = self._client.register_script(_HOLD)
+        self._connection = Connection(url, credentials)
+        self._client = self._connection.client
+        register = self._client.register_script
+        self._read = register(READ)
+        self._add_observed = register(ADD_OBSERVED)
+        self._hold = register(HOLD)
+        self._release = register(RELEASE)
+        self._save = register(SAVE)
+        self._save_index = register(SAVE_INDEX)
 
     async def load(self) -> StoredPredictions:
         """Return what was learned; a value of another form is left out, and named."""
@@ -100,24 +82,16 @@ class PredictionStore:
             keys.prediction_models,
         )
         with self._connection.errors():
-            async with self._client.pipeline(transaction=True) as pipeline:
-                for key in read[:3]:
-                    pipeline.get(key)
-                for key in read[3:]:
-                    pipeline.hgetall(key)
-                replies = await pipeline.execute(raise_on_error=False)
-        for key, reply in zip(read, replies, strict=True):
-            if isinstance(reply, Exception):
-                raise StoreError(f"{key}: {reply}") from reply
-        schema, revision, applied, classes, learning, models = replies
+            found = await self._read(keys=read, args=["string"] * 3 + ["hash"] * 3)
+        schema, revision, applied, classes, learning, models = found
         check_version(keys.schema, schema)
         damage: list[str] = []
         return StoredPredictions(
             revision=_integer(keys.prediction_revision, revision),
             applied=_START if applied is None else applied.decode(errors="replace"),
-            classes=_objects(keys.prediction_classes, classes, damage),
-            learning=_objects(keys.prediction_learning, learning, damage),
-            models=_indexes(keys.prediction_models, models, damage),
+            classes=_objects(keys.prediction_classes, pairs(classes), damage),
+            learning=_objects(keys.prediction_learning, pairs(learning), damage),
+            models=_indexes(keys.prediction_models, pairs(models), damage),
             damage=damage,
         )
 
@@ -158,12 +132,10 @@ class PredictionStore:
         key = self._keys.prediction_observed
         values = [encode(key, observation) for observation in observations]
         with self._connection.errors():
-            async with self._client.pipeline(transaction=True) as pipeline:
-                # The predictor may be the first to write, before any scheduler took office.
-                pipeline.set(self._keys.schema, SCHEMA_VERSION, nx=True)
-                for value in values:
-                    pipeline.xadd(key, {_FIELD: value}, maxlen=MOST_WAITING, approximate=True)
-                await pipeline.execute()
+            await self._add_observed(
+                keys=[self._keys.schema, key],
+                args=[SCHEMA_VERSION, MOST_WAITING, *values],
+            )
 
     async def observed_count(self) -> int:
         """Return how many finished applications wait to be learned, or a few more."""
@@ -196,14 +168,8 @@ class PredictionStore:
 
     async def release(self, learner: str) -> None:
         """Let another one learn, if this one does."""
-        key = self._keys.prediction_learner
         with self._connection.errors():
-            async with self._client.pipeline(transaction=True) as pipeline:
-                await pipeline.watch(key)
-                if await pipeline.get(key) == learner.encode():
-                    pipeline.multi()
-                    pipeline.delete(key)
-                    await pipeline.execute()
+            await self._release(keys=[self._keys.prediction_learner], args=[learner])
 
     async def save(self, learner: str, learned: Learned, bound: int) -> int | None:
         """Write what was learned, all or nothing, if `learner` still is the one that learns.
@@ -221,33 +187,32 @@ class PredictionStore:
                 whether it was written.
         """
         keys = self._keys
-        hashes = [
-            (key, name, encode(f"{key}[{name}]", value))
-            for key, values in (
-                (keys.prediction_classes, learned.classes),
-                (keys.prediction_learning, learned.learning),
-            )
-            for name, value in values.items()
-        ]
-        samples = {
-            key: [encode(key, sample) for sample in new]
-            for name, new in learned.samples.items()
-            if new and (key := keys.samples(name))
-        }
+        arguments: list[str | int] = [learner, SCHEMA_VERSION, bound, learned.applied]
+        for key, values in (
+            (keys.prediction_classes, learned.classes),
+            (keys.prediction_learning, learned.learning),
+        ):
+            arguments.append(len(values))
+            for name, value in values.items():
+                arguments += (name, encode(f"{key}[{name}]", value))
+        samples = {keys.samples(name): new for name, new in learned.samples.items() if new}
+        for key, new in samples.items():
+            arguments += (len(new), *(encode(key, sample) for sample in new))
         with self._connection.errors():
-            async with self._client.pipeline(transaction=True) as pipeline:
-                if not await self._is_held(pipeline, learner):
-                    return None
-                pipeline.set(keys.schema, SCHEMA_VERSION, nx=True)
-                for key, name, value in hashes:
-                    pipeline.hset(key, name, value)
-                for key, new in samples.items():
-                    pipeline.rpush(key, *new)
-                    pipeline.ltrim(key, -bound, -1)
-                pipeline.set(keys.prediction_applied, learned.applied)
-                pipeline.xtrim(keys.prediction_observed, minid=learned.applied, approximate=False)
-                pipeline.incr(keys.prediction_revision)
-                return await _executed(pipeline)
+            revision = await self._save(
+                keys=[
+                    keys.prediction_learner,
+                    keys.schema,
+                    keys.prediction_classes,
+                    keys.prediction_learning,
+                    keys.prediction_applied,
+                    keys.prediction_observed,
+                    keys.prediction_revision,
+                    *samples,
+                ],
+                args=arguments,
+            )
+        return int(revision) or None
 
     async def save_index(
         self,
@@ -269,22 +234,24 @@ class PredictionStore:
         """
         keys = self._keys
         key = keys.prediction_models
+        unnamed = [v.number for v in before.versions if after.find(v.number) is None]
+        # The model's key is named, and left alone, also if there are no new bytes.
+        changed = [keys.model(application_class, n) for n in (after.active, *unnamed)]
         with self._connection.errors():
-            async with self._client.pipeline(transaction=True) as pipeline:
-                await pipeline.watch(key)
-                raw = await pipeline.hget(key, application_class)
-                if _index(raw) != before:
-                    return None
-                pipeline.multi()
-                pipeline.set(keys.schema, SCHEMA_VERSION, nx=True)
-                pipeline.hset(key, application_class, encode_index(after))
-                if data is not None:
-                    pipeline.set(keys.model(application_class, after.active), data)
-                for version in before.versions:
-                    if after.find(version.number) is None:
-                        pipeline.delete(keys.model(application_class, version.number))
-                pipeline.incr(keys.prediction_revision)
-                return await _executed(pipeline)
+            raw: bytes | None = await self._client.hget(key, application_class)
+            if _index(raw) != before:
+                return None
+            revision = await self._save_index(
+                keys=[key, keys.schema, keys.prediction_revision, *changed],
+                args=[
+                    application_class,
+                    raw if raw is not None else b"",
+                    encode_index(after),
+                    SCHEMA_VERSION,
+                    data if data is not None else b"",
+                ],
+            )
+        return int(revision) or None
 
     async def ping(self) -> bool:
         """Return whether Redis answers."""
@@ -293,23 +260,6 @@ class PredictionStore:
     async def aclose(self) -> None:
         """Close the connections."""
         await self._connection.aclose()
-
-    async def _is_held(self, pipeline: Any, learner: str) -> bool:
-        """Begin a transaction that fails if another one begins to learn."""
-        key = self._keys.prediction_learner
-        await pipeline.watch(key)
-        if await pipeline.get(key) != learner.encode():
-            return False
-        pipeline.multi()
-        return True
-
-
-async def _executed(pipeline: Any) -> int | None:
-    """Execute a transaction that ends with the new revision; None if what it watched changed."""
-    try:
-        return int((await pipeline.execute())[-1])
-    except WatchError:
-        return None
 
 
 def _objects(key: str, raw: Mapping[bytes, bytes], damage: list[str]) -> dict[str, JsonObject]:

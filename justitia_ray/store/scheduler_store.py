@@ -3,14 +3,18 @@
 For one scheduler in office. Deciding when to save, and batching what changed, is the caller's.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
+from typing import Any, Protocol
 
 from redis.exceptions import ResponseError
 
-from justitia_ray.errors import StoreError
-from justitia_ray.store.connection import Connection
+from justitia_ray.store.connection import Connection, Credentials
+from justitia_ray.store.migrations import Records, migrated
+from justitia_ray.store.office import Holder, StaleEpoch
+from justitia_ray.store.scheduler_scripts import MIGRATE, READ, SAVE, TAKE_OFFICE
 from justitia_ray.store.schema import (
     SCHEMA_VERSION,
     JsonObject,
@@ -20,79 +24,14 @@ from justitia_ray.store.schema import (
     decode_object,
     encode,
     keys_of,
+    pairs,
 )
 from justitia_ray.units import ApplicationId, Epoch, ReplicaId
 
-# One script, so that no office is taken on data that this version cannot read.
-_TAKE_OFFICE = """
-local schema, epoch = KEYS[1], KEYS[2]
-local version = redis.call('GET', schema)
-if not version then
-  redis.call('SET', schema, ARGV[1])
-elseif version ~= ARGV[1] then
-  return redis.error_reply('ERR other schema version')
-end
-return redis.call('INCR', epoch)
-"""
+__all__ = ["DurableState", "SchedulerStore", "StaleEpoch", "StoredState"]
 
-# One script, so that nothing comes between the look at the epoch and the writes. A script that
-# fails is not undone, so everything that can fail comes before the first write.
-# Returns the epoch that was stored. HSET is called pair by pair: unpack() is bounded in Lua.
-_SAVE = """
-for i, expected in ipairs({'string', 'string', 'string', 'string', 'hash', 'hash'}) do
-  local found = redis.call('TYPE', KEYS[i]).ok
-  if found ~= 'none' and found ~= expected then return redis.error_reply('WRONGTYPE') end
-end
-local schema, epoch, clock, settings, applications, replicas = unpack(KEYS)
-local stored, ours = tonumber(redis.call('GET', epoch) or 0), tonumber(ARGV[1])
-if not stored then return redis.error_reply('ERR epoch is no number') end
-if stored > ours then return stored end
-if stored < ours then
-  redis.call('SET', schema, ARGV[2])
-  redis.call('SET', epoch, ARGV[1])
-end
-
-local at = 2
-local function argument()
-  at = at + 1
-  return ARGV[at]
-end
-local function set_string(key)
-  local value = argument()
-  if value ~= '' then redis.call('SET', key, value) end
-end
-local function set_fields(key)
-  for _ = 1, tonumber(argument()) do
-    local field = argument()
-    redis.call('HSET', key, field, argument())
-  end
-end
-
-set_string(clock)
-set_string(settings)
-set_fields(applications)
-for _ = 1, tonumber(argument()) do redis.call('HDEL', applications, argument()) end
-if argument() == 'replace' then redis.call('DEL', replicas) end
-set_fields(replicas)
-return stored
-"""
-
-
-class StaleEpoch(StoreError):
-    """Another scheduler took office since; the one that sees this has to end itself.
-
-    Attributes:
-        ours: Epoch of the scheduler that tried to save.
-        theirs: Epoch in the store, greater than ours.
-    """
-
-    def __init__(self, ours: Epoch, theirs: Epoch) -> None:
-        super().__init__(ours, theirs)
-        self.ours = ours
-        self.theirs = theirs
-
-    def __str__(self) -> str:
-        return f"epoch {self.theirs} is in office, epoch {self.ours} may no longer write"
+_AT_ONCE = 1_000
+"""Records that are encoded before the loop turns, which takes 6 ms, and read with one call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +43,38 @@ class StoredState:
     """In the order of their ids."""
     settings: JsonObject | None
     replicas: dict[ReplicaId, JsonObject]
+    epoch: Epoch | None = None
+    """Of who took office last."""
+    office: JsonObject | None = None
+    """Who that is: `office.Holder.record`."""
+
+
+class DurableState(Protocol):
+    """What a scheduler asks of its store: `SchedulerStore`, or `NoStore`."""
+
+    async def take_office(self, above: Epoch = 0) -> Epoch:
+        """See `SchedulerStore.take_office`."""
+        ...
+
+    async def load(self) -> StoredState:
+        """See `SchedulerStore.load`."""
+        ...
+
+    async def save(
+        self,
+        epoch: Epoch,
+        clock: Mapping[str, Any] | None,
+        changed: Mapping[ApplicationId, Mapping[str, Any]],
+        removed: Iterable[ApplicationId],
+        settings: Mapping[str, Any] | None = None,
+        replicas: Mapping[ReplicaId, Mapping[str, Any]] | None = None,
+    ) -> bool:
+        """See `SchedulerStore.save`."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        ...
 
 
 class SchedulerStore:
@@ -113,67 +84,114 @@ class SchedulerStore:
     the key, if it holds something of another form or version.
     """
 
-    def __init__(self, url: str, name: str, password: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        name: str,
+        credentials: Credentials | None = None,
+        holder: Holder | None = None,
+    ) -> None:
         """Name the store; nothing is connected yet.
 
         Args:
-            url: Redis's URL: `redis://`, `rediss://` or `unix://`.
+            url: One of `redis_url.FORMS`.
             name: `app/model`; stores of different names share nothing.
-            password: Used if the URL holds none.
+            credentials: What it takes to be let in; nothing if None.
+            holder: Who takes office here, for others to read; this process if None.
 
         Raises:
             ConfigError: If the URL or the name has another form.
         """
         self._keys = keys_of(name)
-        self._connection = Connection(url, password)
-        self._take_office = self._connection.client.register_script(_TAKE_OFFICE)
-        self._save = self._connection.client.register_script(_SAVE)
+        self._holder = holder or Holder()
+        self._connection = Connection(url, credentials)
+        register = self._connection.client.register_script
+        self._take_office = register(TAKE_OFFICE)
+        self._migrate = register(MIGRATE)
+        self._save = register(SAVE)
+        self._read = register(READ)
 
-    async def take_office(self) -> Epoch:
-        """Raise the epoch and return it; writers of lower epochs are refused from now on."""
+    async def take_office(self, above: Epoch = 0) -> Epoch:
+        """Raise the epoch and return it; writers of lower epochs are refused from now on.
+
+        Data of an older version are brought to this one's form.
+
+        Args:
+            above: The new epoch is above this one, too: one that others were heard to know.
+
+        Raises:
+            StaleEpoch: If yet another scheduler took office while data were migrated.
+        """
         keys = self._keys
+        # Without its brace: the script puts the epoch in front.
+        holder = encode(keys.office, self._holder.record(0)).partition(",")[2]
         with self._connection.errors():
             try:
-                epoch = await self._take_office(
-                    keys=[keys.schema, keys.epoch], args=[SCHEMA_VERSION]
+                taken, version = await self._take_office(
+                    keys=[keys.schema, keys.epoch, keys.office],
+                    args=[SCHEMA_VERSION, above, holder],
                 )
             except ResponseError:
                 # A script's error names no key. Reading everything does, if a key is to blame.
                 await self.load()
                 raise
-        return int(epoch)
+        epoch = int(taken)
+        if int(version) < SCHEMA_VERSION:
+            await self._bring_up_to_date(epoch, int(version))
+        return epoch
+
+    async def _bring_up_to_date(self, epoch: Epoch, version: int) -> None:
+        keys = self._keys
+        stored = await self.load()
+        records = migrated(version, Records(stored.clock, stored.applications))
+        arguments: list[str | int] = [
+            epoch,
+            version,
+            SCHEMA_VERSION,
+            "" if records.clock is None else encode(keys.clock, records.clock),
+        ]
+        for name, record in records.applications.items():
+            arguments += (name, encode(f"{keys.applications}[{name}]", record))
+        with self._connection.errors():
+            outcome = await self._migrate(
+                keys=[keys.schema, keys.epoch, keys.clock, keys.applications], args=arguments
+            )
+        if outcome != b"done":
+            found = await self.load()
+            raise self._stale(epoch, found.epoch or 0, found.office)
 
     async def load(self) -> StoredState:
-        """Return what is stored, all of one instant."""
+        """Return what is stored.
+
+        All of one instant but the applications: they are read in parts, since 200,000 in one answer
+        would take longer than an answer is waited for. Nobody writes them but who is in office, so
+        for whoever has just taken office they too are of one instant.
+        """
         keys = self._keys
+        strings = [keys.schema, keys.epoch, keys.office, keys.clock, keys.settings]
+        hashes = [keys.replicas, keys.applications]
+        applications: list[bytes] = []
         with self._connection.errors():
-            async with self._connection.client.pipeline(transaction=True) as pipeline:
-                pipeline.get(keys.schema)
-                pipeline.get(keys.epoch)
-                pipeline.get(keys.clock)
-                pipeline.get(keys.settings)
-                pipeline.hgetall(keys.applications)
-                pipeline.hgetall(keys.replicas)
-                replies = await pipeline.execute(raise_on_error=False)
-        read = (
-            keys.schema,
-            keys.epoch,
-            keys.clock,
-            keys.settings,
-            keys.applications,
-            keys.replicas,
-        )
-        for key, reply in zip(read, replies, strict=True):
-            if isinstance(reply, Exception):
-                raise StoreError(f"{key}: {reply}") from reply
-        schema, epoch, clock, settings, applications, replicas = replies
+            *found, count = await self._read(
+                keys=[*strings, *hashes], args=["string"] * len(strings) + ["hash", "counted"]
+            )
+            cursor = 0
+            while count:
+                cursor, part = await self._connection.client.hscan(
+                    keys.applications, cursor, count=_AT_ONCE
+                )
+                applications += chain.from_iterable(part.items())
+                if cursor == 0:
+                    break
+        schema, epoch, office, clock, settings, replicas = found
         check_version(keys.schema, schema)
-        decode_count(keys.epoch, epoch)
         return StoredState(
             clock=decode_object(keys.clock, clock),
-            applications=decode_hash(keys.applications, applications),
+            applications=decode_hash(keys.applications, pairs(applications)),
             settings=decode_object(keys.settings, settings),
-            replicas=decode_hash(keys.replicas, replicas),
+            replicas=decode_hash(keys.replicas, pairs(replicas)),
+            epoch=decode_count(keys.epoch, epoch),
+            office=decode_object(keys.office, office),
         )
 
     async def save(
@@ -198,7 +216,7 @@ class SchedulerStore:
         Returns:
             Whether the store still held this epoch. False says that it was emptied or set back
             meanwhile (a Redis without persistence restarted, a backup was restored): this epoch is
-            in office again, but only what was passed is certain to be stored, so save everything.
+            in office again and nothing else is stored, so save everything.
 
         Raises:
             StaleEpoch: If a later scheduler has taken office; nothing was written.
@@ -209,20 +227,22 @@ class SchedulerStore:
         arguments: list[str | int] = [
             epoch,
             SCHEMA_VERSION,
+            encode(keys.office, self._holder.record(epoch)),
             "" if clock is None else encode(keys.clock, clock),
             "" if settings is None else encode(keys.settings, settings),
-            *_fields(keys.applications, changed),
+            *await _fields(keys.applications, changed),
             len(gone),
             *gone,
             "keep" if replicas is None else "replace",
-            *_fields(keys.replicas, replicas or {}),
+            *await _fields(keys.replicas, replicas or {}),
         ]
         with self._connection.errors():
             try:
-                reply = await self._save(
+                told, holder = await self._save(
                     keys=[
                         keys.schema,
                         keys.epoch,
+                        keys.office,
                         keys.clock,
                         keys.settings,
                         keys.applications,
@@ -233,10 +253,14 @@ class SchedulerStore:
             except ResponseError:
                 await self.load()
                 raise
-        stored = int(reply)
+        stored = int(told)
         if stored > epoch:
-            raise StaleEpoch(epoch, stored)
+            raise self._stale(epoch, stored, decode_object(keys.office, holder or None))
         return stored == epoch
+
+    def _stale(self, ours: Epoch, theirs: Epoch, office: JsonObject | None) -> StaleEpoch:
+        holder = office or {}
+        return StaleEpoch(ours, theirs, holder, self._holder.is_succeeded_by(holder))
 
     async def ping(self) -> bool:
         """Return whether Redis answers."""
@@ -247,9 +271,14 @@ class SchedulerStore:
         await self._connection.aclose()
 
 
-def _fields(key: str, objects: Mapping[str, Mapping[str, Any]]) -> list[str | int]:
-    """Return the count and the pairs that the script's `set_fields` takes."""
+async def _fields(key: str, objects: Mapping[str, Mapping[str, Any]]) -> list[str | int]:
+    """Return the count and the pairs that the script's `set_fields` takes.
+
+    Lets the loop turn meanwhile: 50,000 applications take 0.3 s.
+    """
     arguments: list[str | int] = [len(objects)]
-    for name, value in objects.items():
+    for number, (name, value) in enumerate(objects.items(), start=1):
         arguments += (name, encode(f"{key}[{name}]", value))
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
     return arguments

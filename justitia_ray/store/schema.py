@@ -6,7 +6,8 @@ hash tag: all keys of a model live in one slot, so that a script may touch them 
 | key after the prefix | type | value |
 |---|---|---|
 | `schema` | string | version of this table, an integer; a newer one is refused |
-| `epoch` | string | integer >= 1, raised by one each time a scheduler takes office |
+| `epoch` | string | integer >= 1, raised by each office; it begins at Redis's clock, in ms |
+| `office` | string | JSON object: who took it: `epoch`, and the fields of `office.Holder` |
 | `clock` | string | JSON object: the virtual clock |
 | `applications` | hash | application_id → JSON object |
 | `settings` | string | JSON object: the scheduling settings in force |
@@ -24,17 +25,21 @@ hash tag: all keys of a model live in one slot, so that a script may touch them 
 Of inputs, samples hold features, and the text only under `store_inputs`. Values are JSON, models
 checked arrays of numbers (`predictor.model_file`), never pickles: whoever can write to Redis must
 not be able to run code here.
+
+Version 2 (this one) added `office`: a scheduler of version 1 would leave the name of another one
+there. Since then every live application has `replicas` and `kv_token_time`, and the clock `grants`,
+`policy` and `counted`, which version 1 did not always write. `migrations` has the steps.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 from justitia_ray.errors import ConfigError, StoreError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised by every change of the table above that an older version would misread."""
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -49,6 +54,7 @@ class Keys:
 
     schema: str
     epoch: str
+    office: str
     clock: str
     applications: str
     settings: str
@@ -89,6 +95,7 @@ def keys_of(name: str) -> Keys:
     return Keys(
         schema=prefix + "schema",
         epoch=prefix + "epoch",
+        office=prefix + "office",
         clock=prefix + "clock",
         applications=prefix + "applications",
         settings=prefix + "settings",
@@ -151,6 +158,11 @@ def decode_hash(key: str, raw: Mapping[bytes, bytes]) -> dict[str, JsonObject]:
     return decoded
 
 
+def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return a hash that a script returned: fields and values by turns."""
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
 def decode_count(key: str, raw: bytes | None) -> int | None:
     """Return the integer >= 1 read from `key`, or None if there is none.
 
@@ -166,10 +178,10 @@ def decode_count(key: str, raw: bytes | None) -> int | None:
 
 
 def check_version(key: str, raw: bytes | None) -> None:
-    """Accept data of this schema version, or none yet.
+    """Accept data of this schema version or an older one, or none yet.
 
     Raises:
-        StoreError: If the data have another version, or no version that can be read.
+        StoreError: If the data have a newer version, or no version that can be read.
     """
     version = decode_count(key, raw)
     if version is not None and version > SCHEMA_VERSION:

@@ -1,8 +1,9 @@
-"""The application as it is, with a Replica that lets a test look at its engine and break it.
+"""The application as it is, with a Replica and an Ingress that let a test look inside.
 
 Named by `import_path` in place of `justitia_ray.serve.app:build`.
 """
 
+import asyncio
 import os
 from typing import Any
 
@@ -10,6 +11,7 @@ from ray.serve import Application
 
 from justitia_ray.serve import app
 from justitia_ray.serve.fake_engine import FakeEngine
+from justitia_ray.serve.ingress import Ingress
 from justitia_ray.serve.replica import Replica
 from justitia_ray.units import LeaseId, Seconds
 
@@ -38,10 +40,23 @@ class ProbedReplica(Replica):
         return self._engine
 
 
+class ProbedIngress(Ingress):
+    """An Ingress with one call more."""
+
+    async def left(self) -> dict[str, int]:
+        """Return how many inferences, applications and tasks it has."""
+        return {
+            "inferences": self._dispatcher.outstanding,
+            "applications": self._dispatcher.open_applications(),
+            "tasks": len(asyncio.all_tasks()),
+        }
+
+
 def build(args: dict[str, Any]) -> Application:
-    """Return the application of `justitia_ray.serve.app:build` around that Replica.
+    """Return the application of `justitia_ray.serve.app:build` around the two.
 
     Serve calls this in a process of its own, so nothing else sees the exchange.
     """
     app.Replica = ProbedReplica  # type: ignore[attr-defined]
+    app.Ingress = ProbedIngress  # type: ignore[attr-defined]
     return app.build(args)

@@ -74,6 +74,7 @@ class Serving:
         scheduler: Json | None = None,
         replica: Json | None = None,
         ingress: Json | None = None,
+        ingresses: int = 1,
     ) -> "Service":
         """Describe an application; `deploy` it to have it.
 
@@ -86,6 +87,7 @@ class Serving:
             scheduler: Section of that name, on top of `_SCHEDULER`.
             replica: Section of that name, on top of `_REPLICA`.
             ingress: Section of that name.
+            ingresses: Processes of it.
         """
         args: Json = {
             "name": name,
@@ -96,7 +98,9 @@ class Serving:
             "replica": _REPLICA | (replica or {}),
             "ingress": ingress or {},
         }
-        return self.add(Service(self, name, import_path, replicas, user_config or {}, args))
+        return self.add(
+            Service(self, name, import_path, replicas, user_config or {}, args, ingresses)
+        )
 
     def add(self, service: "Service") -> "Service":
         """Take note of an application, to end its scheduler when the tests are over."""
@@ -119,6 +123,7 @@ class Service:
     replicas: int
     user_config: Json
     args: Json
+    ingresses: int = 1
 
     @property
     def config(self) -> AppConfig:
@@ -140,6 +145,7 @@ class Service:
             "deployments": [
                 {
                     "name": "Ingress",
+                    "num_replicas": self.ingresses,
                     "ray_actor_options": {"num_cpus": 0.1},
                     "user_config": self.user_config,
                 },
@@ -208,6 +214,18 @@ class Service:
         """Call a method of one probed replica."""
         handle = self.handle("Replica").options(session_id=replica_id)
         return await getattr(handle, method).remote(*args)
+
+    def actors(self, deployment: str) -> list[str]:
+        """Return the names of a deployment's actors."""
+        prefix = f"SERVE_REPLICA::{self.name}#{deployment}#"
+        everywhere = ray.util.list_named_actors(all_namespaces=True)
+        return sorted(a["name"] for a in everywhere if a["name"].startswith(prefix))
+
+    def kill_one(self, deployment: str) -> str:
+        """Kill one process of a deployment at once; return its actor's name."""
+        name = self.actors(deployment)[0]
+        ray.kill(ray.get_actor(name, namespace=_SERVE_NAMESPACE))
+        return name
 
     def kill_replica(self, replica_id: str) -> None:
         """Kill a replica's process at once, as a machine that loses power does."""

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
 import httpx
@@ -27,6 +27,8 @@ _HEARTBEAT_S = 4.0
 """So long is the pull of an idle replica open. Between two pulls it is leased nothing."""
 _SLOW_S = 0.2
 """An iteration so long that what runs makes tokens, but does not end before a test wants it to."""
+
+_STREAMED = completion(max_tokens=1_500, stream_options={"include_usage": True})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -113,7 +115,7 @@ async def one_stream_on_each(service: Service, client: httpx.AsyncClient) -> dic
             lambda s: all(r["silent_s"] < _HEARTBEAT_S - 1.0 for r in s["replicas"].values()),
             "all pulls are open for a while",
         )
-        stream = OpenStream(client, completion(max_tokens=1_500))
+        stream = OpenStream(client, _STREAMED)
         await eventually(stream.has_begun, "the stream has begun")
         streams[await replica_of(service, stream)] = stream
     assert 2 == len(streams)
@@ -142,21 +144,31 @@ async def slow_load(
     return calls
 
 
-async def test_killed_replica_loses_no_unary_call_and_says_so_in_its_streams(
+async def check_is_undisturbed(client: httpx.AsyncClient, streams: Iterable[OpenStream]) -> None:
+    """Check that each stream brought every token once, under one id, and its usage."""
+    unary = {name: value for name, value in _STREAMED.items() if name != "stream_options"}
+    whole = (await client.post(COMPLETIONS, json=unary)).json()
+    for stream in streams:
+        assert "[DONE]" == await stream.end()
+        events = [json.loads(event) for event in stream.events[:-1]]
+        assert 1 == len({event["id"] for event in events})
+        assert whole["choices"][0]["text"] == "".join(
+            choice["text"] for event in events for choice in event["choices"]
+        )
+        assert whole["usage"] == events[-1]["usage"]
+
+
+async def test_killed_replica_loses_no_unary_call_and_no_stream(
     fragile: Service, client: httpx.AsyncClient
 ) -> None:
-    """Unary calls run again elsewhere; a stream that had begun ends with an error, not [DONE]."""
+    """Unary calls run again elsewhere; a stream goes on where it was cut, token by token."""
     streams = await one_stream_on_each(fragile, client)
     calls = await slow_load(fragile, client, "killed")
     killed, surviving = sorted(streams)
     fragile.kill_replica(killed)
     await fragile.probe(surviving, "set_pace", ITERATION_S)
-    ends = {replica_id: await stream.end() for replica_id, stream in streams.items()}
 
-    error = json.loads(ends.pop(killed))["error"]
-    assert "engine_error" == error["code"]
-    assert "[DONE]" not in streams[killed].events
-    assert ["[DONE]"] == list(ends.values())
+    await check_is_undisturbed(client, streams.values())
     await check_each_ran_once(client, "killed", calls)
 
 
@@ -230,18 +242,25 @@ async def tags_of(client: httpx.AsyncClient, names: list[str]) -> dict[str, floa
 async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
     fragile: Service, client: httpx.AsyncClient
 ) -> None:
-    """An engine that dies may end its streams with [DONE]: that must never be passed on."""
+    """An engine that dies may end its streams with [DONE]: that must never be passed on.
+
+    Streams go on elsewhere. One of two choices cannot: it ends with an error that says so.
+    """
     streams = await one_stream_on_each(fragile, client)
+    choices = OpenStream(client, _STREAMED | {"n": 2})
+    await eventually(choices.has_begun, "the third stream has begun")
+    dying = await replica_of(fragile, choices)
+    (surviving,) = set(streams) - {dying}
     calls = await slow_load(fragile, client, "engine")
-    dying, surviving = sorted(streams)
     process_id = await fragile.probe(dying, "process_id")
     await fragile.probe(dying, "kill_engine")
     await fragile.probe(surviving, "set_pace", ITERATION_S)
-    ends = {replica_id: await stream.end() for replica_id, stream in streams.items()}
+    error = json.loads(await choices.end())["error"]
 
-    assert "engine_error" == json.loads(ends.pop(dying))["error"]["code"]
-    assert "[DONE]" not in streams[dying].events
-    assert ["[DONE]"] == list(ends.values())
+    assert "engine_error" == error["code"]
+    assert "cannot be continued: it has more than one sequence" in error["message"]
+    assert "[DONE]" not in choices.events
+    await check_is_undisturbed(client, streams.values())
     await check_each_ran_once(client, "engine", calls)
     await eventually(lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 60.0)
 

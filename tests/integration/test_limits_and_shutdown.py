@@ -61,4 +61,4 @@ async def test_ended_scheduler_leaves_no_actor_and_no_redis_and_keeps_its_state(
     assert (small.config.data_dir / "appendonlydir").exists() or list(
         small.config.data_dir.glob("*.aof")
     )
-    assert 1 == epoch
+    assert epoch > 0

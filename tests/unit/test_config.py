@@ -33,7 +33,25 @@ def test_model_is_all_that_must_be_given() -> None:
         ({"scheduler": {"lease_timeout_s": "soon"}}, r"scheduler\.lease_timeout_s: .*'soon'"),
         ({"scheduler": {"recovery_s": float("inf")}}, r"scheduler\.recovery_s: .*finite.*inf"),
         ({"scheduler": {"namespace": "a b"}}, r"scheduler\.namespace: .*pattern.*'a b'"),
-        ({"store": {"redis_url": "http://h"}}, r"redis_url must start with redis://"),
+        ({"store": {"redis_url": "http://h"}}, r"redis_url cannot be read .*redis://host:port/db"),
+        (
+            {"store": {"durability": "none", "redis_url": "redis://h"}},
+            r"store: .*durability is none: no redis_url is allowed",
+        ),
+        ({"store": {"durability": "some"}}, r"store\.durability: .*'batched', 'strict' or 'none'"),
+        ({"store": {"redis_username": "u"}}, r"redis_username is for a redis_url; none is given"),
+        (
+            {"store": {"redis_url": "redis://h", "redis_tls_ca_file": "ca.pem"}},
+            r"redis_tls_ca_file is for a redis_url with TLS: rediss://",
+        ),
+        (
+            {"store": {"redis_url": "rediss://h", "redis_tls_key_file": "k.pem"}},
+            r"redis_tls_key_file is the key of redis_tls_cert_file",
+        ),
+        (
+            {"store": {"redis_url": "redis://h", "redis_sentinel_password_env": "X"}},
+            r"redis_sentinel_password_env is for a redis_url that begins with redis\+sentinel://",
+        ),
         ({"ingress": {"attempts": 1.5}}, r"ingress\.attempts: .*integer.*1\.5"),
         ({"name": ""}, r"name: .*pattern.*''"),
     ],

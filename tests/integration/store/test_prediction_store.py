@@ -150,7 +150,8 @@ async def test_predictor_may_write_before_any_office(
     epoch = await scheduler.take_office()
     await scheduler.aclose()
 
-    assert (str(SCHEMA_VERSION), 1) == (raw.get(keys.schema), epoch)
+    assert str(SCHEMA_VERSION) == raw.get(keys.schema)
+    assert epoch > 0
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ import pytest
 import redis
 
 from justitia_ray.errors import ConfigError, StoreError
+from justitia_ray.store.connection import Credentials
 from justitia_ray.store.embedded import EmbeddedRedis
+from justitia_ray.store.office import Holder
 from justitia_ray.store.scheduler_store import SchedulerStore, StaleEpoch, StoredState
 from justitia_ray.store.schema import SCHEMA_VERSION, Keys, keys_of
 
 pytestmark = pytest.mark.redis
 
+FAR = 10**14
+"""An epoch beyond what Redis's clock gives."""
 EMPTY = StoredState(clock=None, applications={}, settings=None, replicas={})
 
 
@@ -26,14 +31,62 @@ async def store(server: EmbeddedRedis, name: str) -> AsyncIterator[SchedulerStor
     await store.aclose()
 
 
+async def kept(store: SchedulerStore) -> StoredState:
+    """Return what is stored, apart from who is in office."""
+    return replace(await store.load(), epoch=None, office=None)
+
+
 async def test_epoch_rises_by_one_with_each_office(store: SchedulerStore) -> None:
     """Ingresses and replicas tell schedulers apart by it."""
-    assert [await store.take_office() for _ in range(3)] == [1, 2, 3]
+    first = await store.take_office()
+
+    assert [await store.take_office() for _ in range(2)] == [first + 1, first + 2]
+
+
+async def test_first_epoch_is_above_all_that_were_given_out_before_the_store_was_emptied(
+    store: SchedulerStore, raw: redis.Redis, keys: Keys
+) -> None:
+    """Who knows an epoch takes a later scheduler of the same one for that one, and says nothing."""
+    known = await store.take_office()
+    since_ms = 1000 * raw.time()[0]
+    raw.delete(keys.schema, keys.epoch, keys.office)
+
+    assert since_ms <= known < await store.take_office()
+
+
+async def test_epoch_that_others_know_is_passed(store: SchedulerStore) -> None:
+    """A store that was set back would give out an epoch that nobody listens to any more."""
+    taken = [await store.take_office(above=FAR), await store.take_office(above=3)]
+
+    assert [FAR + 1, FAR + 2] == taken
+
+
+async def test_office_says_who_holds_it(server: EmbeddedRedis, name: str, raw: redis.Redis) -> None:
+    """Whoever loses it has to tell its operator which process to look at."""
+    holder = Holder("ns", "a1", "1.2", "gpu-1", 42, 1_790_000_000.5)
+    store = SchedulerStore(server.url, name, holder=holder)
+    epoch = await store.take_office(above=FAR)
+    expected = {
+        "epoch": FAR + 1,
+        "namespace": "ns",
+        "actor": "a1",
+        "version": "1.2",
+        "host": "gpu-1",
+        "process_id": 42,
+        "since": 1_790_000_000.5,
+    }
+    taken = (await store.load()).office
+    raw.flushall()
+    await store.save(epoch, None, {}, ())
+    again = (await store.load()).office
+    await store.aclose()
+
+    assert (expected, expected) == (taken, again)
 
 
 async def test_new_model_is_empty(store: SchedulerStore) -> None:
     """The first scheduler starts with nothing, without an error."""
-    assert await store.load() == EMPTY
+    assert await kept(store) == EMPTY
 
 
 async def test_saved_state_is_loaded(store: SchedulerStore) -> None:
@@ -44,7 +97,7 @@ async def test_saved_state_is_loaded(store: SchedulerStore) -> None:
         epoch, clock, {"b": {"F": 2.5}, "a": {"F": 1}}, (), {"policy": "vtc"}, {"r": {}}
     )
 
-    loaded = await store.load()
+    loaded = await kept(store)
 
     assert loaded == StoredState(
         clock, {"a": {"F": 1}, "b": {"F": 2.5}}, {"policy": "vtc"}, {"r": {}}
@@ -60,7 +113,7 @@ async def test_save_writes_only_what_is_given(store: SchedulerStore) -> None:
     await store.save(epoch, None, {}, (), None, {"r2": {"M": 7}})
 
     expected = StoredState({"v": 1}, {"b": {"F": 2}, "c": {"F": 3}}, {"s": 1}, {"r2": {"M": 7}})
-    assert await store.load() == expected
+    assert await kept(store) == expected
 
 
 async def test_no_replicas_is_not_unchanged_replicas(store: SchedulerStore) -> None:
@@ -69,7 +122,7 @@ async def test_no_replicas_is_not_unchanged_replicas(store: SchedulerStore) -> N
     await store.save(epoch, None, {}, (), replicas={"r": {}})
     await store.save(epoch, None, {}, (), replicas={})
 
-    assert await store.load() == EMPTY
+    assert await kept(store) == EMPTY
 
 
 async def test_ten_thousand_applications_are_one_save(store: SchedulerStore) -> None:
@@ -80,7 +133,7 @@ async def test_ten_thousand_applications_are_one_save(store: SchedulerStore) -> 
     assert (await store.load()).applications == applications
     await store.save(epoch, None, {}, applications)
 
-    assert await store.load() == EMPTY
+    assert await kept(store) == EMPTY
 
 
 async def test_stale_writer_is_told_and_writes_nothing(
@@ -89,28 +142,30 @@ async def test_stale_writer_is_told_and_writes_nothing(
     """Two schedulers in office would undo each other; the store's epoch decides."""
     old = await store.take_office()
     await store.save(old, {"v": 1}, {"a": {"F": 1}}, (), {"s": 1}, {"r": {}})
-    before = await store.load()
-    successor = SchedulerStore(server.url, name)
+    before = await kept(store)
+    holder = Holder("ns", "a1", "1.2", "gpu-1", 42, 1_790_000_000.5)
+    successor = SchedulerStore(server.url, name, holder=holder)
     new = await successor.take_office()
     await successor.aclose()
 
-    with pytest.raises(StaleEpoch, match="epoch 2 is in office") as error:
+    winner = rf"epoch {new} is in office, held by process 42 on host gpu-1 .*since 2026-09-21 14:13"
+    with pytest.raises(StaleEpoch, match=winner) as error:
         await store.save(old, {"v": 9}, {"b": {"F": 9}}, ["a"], {"s": 9}, {"r9": {}})
     assert (error.value.ours, error.value.theirs) == (old, new)
-    assert await store.load() == before
+    assert await kept(store) == before
 
 
 def test_stale_epoch_survives_pickling() -> None:
     """Ray pickles the errors of an actor."""
-    error = pickle.loads(pickle.dumps(StaleEpoch(1, 2)))
+    error = pickle.loads(pickle.dumps(StaleEpoch(1, 2, {"host": "gpu-1"})))
 
-    assert (error.ours, error.theirs) == (1, 2)
+    assert (error.ours, error.theirs, error.holder) == (1, 2, {"host": "gpu-1"})
 
 
 async def test_emptied_store_is_noticed_and_keeps_the_epoch(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """A Redis without persistence restarts empty: without this, epochs would begin anew at 1."""
+    """A Redis without persistence restarts empty: without this, the epoch would not be its own."""
     for _ in range(5):
         epoch = await store.take_office()
     assert await store.save(epoch, None, {"a": {}}, ())
@@ -119,7 +174,7 @@ async def test_emptied_store_is_noticed_and_keeps_the_epoch(
     assert not await store.save(epoch, None, {"b": {}}, ())
     assert await store.save(epoch, None, {"a": {}, "b": {}}, ())
     assert raw.get(keys.schema) == str(SCHEMA_VERSION)
-    assert await store.take_office() == 6
+    assert await store.take_office() == epoch + 1
 
 
 async def test_names_share_nothing(server: EmbeddedRedis, store: SchedulerStore) -> None:
@@ -127,10 +182,12 @@ async def test_names_share_nothing(server: EmbeddedRedis, store: SchedulerStore)
     epoch = await store.take_office()
     await store.save(epoch, {"v": 1}, {"a": {}}, ())
     other = SchedulerStore(server.url, "app/other")
-    loaded, taken = await other.load(), await other.take_office()
+    loaded = await other.load()
+    await other.take_office()
     await other.aclose()
 
-    assert (loaded, taken) == (EMPTY, 1)
+    assert loaded == EMPTY
+    assert epoch == (await store.load()).epoch
 
 
 def test_keys_have_the_documented_form() -> None:
@@ -199,12 +256,12 @@ async def test_no_office_is_taken_on_newer_data(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
     """An older version must not fence off the newer one that can read them."""
-    await store.take_office()
+    epoch = await store.take_office()
     raw.set(keys.schema, SCHEMA_VERSION + 1)
 
     with pytest.raises(StoreError, match="newer justitia_ray"):
         await store.take_office()
-    assert raw.get(keys.epoch) == "1"
+    assert raw.get(keys.epoch) == str(epoch)
 
 
 async def test_office_on_a_damaged_epoch_names_the_key(
@@ -242,7 +299,7 @@ async def test_value_that_json_cannot_say_is_not_saved(store: SchedulerStore, ke
     with pytest.raises(StoreError) as error:
         await store.save(epoch, {"v": 1}, {"a": {"F": float("nan")}}, ())
     assert f"{keys.applications}[a]" in str(error.value)
-    assert await store.load() == EMPTY
+    assert await kept(store) == EMPTY
 
 
 async def test_id_that_utf8_cannot_say_is_a_store_error(store: SchedulerStore) -> None:
@@ -291,21 +348,28 @@ async def test_password_is_used_and_never_shown(
     try:
         with pytest.raises(StoreError) as refused:
             await store.take_office()
-        knowing = SchedulerStore(server.url, name, password="s3cret")
+        knowing = SchedulerStore(server.url, name, Credentials(password="s3cret"))
         epoch = await knowing.take_office()
         await knowing.aclose()
     finally:
         raw.config_set("requirepass", "")
-    away = SchedulerStore("redis://user:s3cret@localhost:1/0", name)
+    away = SchedulerStore("redis://localhost:1/0", name, Credentials("user", "s3cret"))
     with pytest.raises(StoreError, match="redis://localhost:1") as unreachable:
         await away.load()
     await away.aclose()
 
-    assert epoch == 1
+    assert epoch > 0
     assert "s3cret" not in f"{refused.value} {unreachable.value}"
 
 
-@pytest.mark.parametrize("url", ["http://:s3cret@host", "redis://:s3/cret@host", "s3cret", ""])
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("http://:s3cret@host", "redis://:s3/cret@host", "redis://u:s3cret@host", "s3cret", ""),
+        *("redis+sentinel://h/s/s3cret", "redis+cluster://h:s3cret", "redis+cluster://h/3"),
+        *("redis+sentinel://h", "redis+sentinel:///service", "rediss+sentinel://a,b:x/s"),
+    ],
+)
 def test_url_that_cannot_be_read_is_a_config_error_without_it(url: str) -> None:
     """It may hold a password, and a password with a slash is what makes it unreadable."""
     with pytest.raises(ConfigError, match="redis_url") as error:

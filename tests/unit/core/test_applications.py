@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import EndApplication, Lag
+from justitia_ray.core.actions import EndApplication, ForgetApplication, Lag
 from justitia_ray.core.entities import ApplicationState, Outcome
 from justitia_ray.core.stages import StageServed
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
@@ -251,3 +251,16 @@ def test_stopping_is_in_order_whatever_the_hashes(core: CoreDriver) -> None:
     core.pull()
 
     assert names == [name for name, _ in refused(core.handle(ev.ApplicationCancelled("a")))]
+
+
+def test_every_ingress_that_has_it_open_is_told_of_its_end(core: CoreDriver) -> None:
+    """Inferences come by several ingresses; one that is not told keeps it open for ever."""
+    core.open(ingress_id="i0")
+    core.open(ingress_id="i1")
+    core.open(ingress_id="i0")
+    actions = core.handle(ev.ApplicationClosed("a"))
+
+    (end,) = [action for action in actions if isinstance(action, EndApplication)]
+    assert "i0" == end.ingress_id
+    assert ForgetApplication("a", "i1") in actions
+    assert 2 == len(actions)

@@ -191,7 +191,17 @@ def _keep_session_inside(d: CoreDriver) -> None:
     _tenant(d).restore("n", 0, 1, 9, 0, None, live=True)
 
 
+def _forget_application_counted(d: CoreDriver) -> None:
+    d.core.state.open_applications.remove(d.application().tenant)
+
+
+def _count_inference_of_nobody(d: CoreDriver) -> None:
+    d.core.state.known_inferences.add("nobody")
+
+
 DAMAGES: list[tuple[str, Damage]] = [
+    ("census_counts_what_is_there", _forget_application_counted),
+    ("census_counts_what_is_there", _count_inference_of_nobody),
     ("inferences_are_in_one_place", _move_to_claimed),
     ("inferences_are_in_one_place", _forget_waiting),
     ("inferences_are_in_one_place", _wrong_state),

@@ -274,3 +274,19 @@ def test_own_lease_that_ended_is_not_taken_for_one_of_old(new: CoreDriver) -> No
 
     assert aborted(new.pull("r0", {"2-4": 3})) == ["2-4"]
     assert (new.pull("r0", {}, late), new.core.state.late_reports) == ([], 2)
+
+
+def test_end_that_was_booked_before_is_not_booked_again(old: CoreDriver) -> None:
+    """Its answer was on its way when the scheduler was replaced: its ingress submits it again."""
+    old.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
+    new = CoreDriver(SchedulerCore(lease_prefix="2-"), now=old.now + 1.0)
+    new.core.recover(["r0"], new.now)
+    record = snapshot(old.core)
+    restore(new.core, record["clock"], record["applications"])
+    before = (new.account().attained, new.application().inferences)
+    _resubmit(new, "x", "1-2")
+    word = ev.LeaseFinished("1-2", 0, 10, Outcome.FINISHED, booked=True)
+    new.pull("r0", {"1-1": 2, "1-3": 0}, [word])
+
+    assert before == (new.account().attained, new.application().inferences)
+    assert "x" not in new.core.state.inferences

@@ -284,21 +284,10 @@ def test_damaged_clock_is_named(damaged: dict[str, Any]) -> None:
 
 
 def test_place_of_an_application_outlives_the_scheduler() -> None:
-    """Its prefixes are still there; a record of an earlier version does not say where."""
+    """Its prefixes are still in that replica's cache."""
     driver = _filled()
     record = json.loads(json.dumps(snapshot(driver.core)))
     assert ["r0"] == list(_successor(driver).application("c").replicas)
-
-    for name in ("policy", "counted", "grants"):
-        del record["clock"][name]
-    for name in ("replicas", "kv_token_time"):
-        del record["applications"]["c"][name]
-    core = SchedulerCore()
-    restore(core, record["clock"], record["applications"])
-
-    application = core.state.applications["c"]
-    assert ({}, 0) == (application.replicas, core.state.grants)
-    assert 0 < application.kv_token_time == core.order.fair_share.accounts["c"].attained
 
 
 def test_grants_after_a_restart_come_after_those_before_it_in_the_engine() -> None:

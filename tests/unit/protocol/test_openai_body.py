@@ -169,3 +169,83 @@ def test_unknown_context_bounds_nothing_but_the_default() -> None:
     unbounded = parse_body(COMPLETIONS, b'{"prompt": "a", "max_tokens": 999999}', "m", None)
 
     assert 999_999 == output_bound(unbounded, 10**6, None)
+
+
+def nested(depth: int) -> bytes:
+    """Return a body that nests so deep, itself included."""
+    lists = depth - 1
+    return b'{"prompt": "a", "x": ' + b"[" * lists + b"]" * lists + b"}"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "not valid JSON"),
+        (b'{"prompt": "a"', "not valid JSON"),
+        (b'{"prompt": "\xff"}', "not valid JSON: 'utf-8' codec"),
+        (b'{"prompt": "\xed\xa0\x80"}', "not valid JSON: 'utf-8' codec"),
+        (b'{"prompt": "\\ud800"}', "surrogates not allowed"),
+        (b'{"prompt": "a", "temperature": NaN}', "NaN is no JSON number"),
+        (b'{"prompt": "a", "temperature": -Infinity}', "-Infinity is no JSON number"),
+        (b'{"prompt": "a", "temperature": 1e999}', "1e999 is too large a number"),
+        (b'{"prompt": "a", "seed": ' + b"9" * 5_000 + b"}", "4300 digits"),
+        (b'{"prompt": "a", "n": 1, "n": 2}', "it names 'n' twice"),
+        (b'{"prompt": "a", "x": [{"y": 1, "y": 1}]}', "it names 'y' twice"),
+        (nested(129), "nests deeper than 128"),
+        (nested(100_000), "nests deeper than 128"),
+        (b"[1]", "must be a JSON object, not list"),
+    ],
+)
+def test_body_that_readers_would_take_differently_is_refused(body: bytes, says: str) -> None:
+    """The queue, the tokenizer and the engine read it one after the other, each its own way.
+
+    What one of them fails at becomes a 500 with a traceback in the log, or another request.
+    """
+    with pytest.raises(RequestError) as refused:
+        parse_body(COMPLETIONS, body, "m", _CONTEXT)
+
+    assert says in str(refused.value)
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        nested(128),
+        json.dumps({"prompt": '[{"' * 500 + "\\"}).encode(),
+        b'{"prompt": "\\ud83d\\ude00"}',
+        b'{"prompt": "a", "temperature": 1e-400, "x": -0.5E3}',
+    ],
+    ids=["deep", "brackets in a text", "a pair of surrogates", "numbers"],
+)
+def test_unusual_body_that_all_read_alike_is_taken(body: bytes) -> None:
+    """The refusals must not hit what is fine."""
+    assert parse_body(COMPLETIONS, body, "m", _CONTEXT).fields["prompt"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"prompt": ["a"] * 100_000}, "prompt"),
+        ({"prompt": ["a"] * 9, "n": 128}, "prompt"),
+        ({"prompt": [[1]] * 1_025}, "prompt"),
+        ({"prompt": "a", "max_tokens": 10**4_000}, "max_tokens"),
+        ({"prompt": "a", "max_tokens": "9" * 100_000}, "max_tokens"),
+        ({"prompt": "a", "stream": "x" * 100_000}, "stream"),
+        ({"prompt": "a", "model": "x" * 100_000}, "model"),
+    ],
+    ids=["prompts", "prompts times n", "token ids", "max_tokens", "text", "stream", "model"],
+)
+def test_absurd_value_is_refused_in_few_words(fields: dict[str, Any], param: str) -> None:
+    """One request is one inference: a hundred thousand sequences would hold a replica for hours."""
+    with pytest.raises(RequestError) as refused:
+        completion(**fields)
+
+    assert param == refused.value.param
+    assert len(str(refused.value)) < 300
+
+
+def test_as_many_sequences_as_are_allowed_are_taken() -> None:
+    """Evaluations send their prompts by hundreds, and token ids are one prompt."""
+    assert 8 == len(completion(prompt=["a"] * 8, n=128).fields["prompt"])
+    assert 2_000 == len(completion(prompt=[1] * 2_000).fields["prompt"])

@@ -7,13 +7,16 @@ from justitia_ray.core.actions import Refusal
 from justitia_ray.errors import (
     AdmissionError,
     ApplicationClosed,
+    BodyTooLarge,
     ConfigError,
     ContextLengthExceeded,
     EngineError,
     JustitiaError,
     QueueFull,
     RequestError,
+    SchedulerSuperseded,
     StoreError,
+    TooManyApplications,
     UnknownApplication,
     UnknownLease,
     UnknownModel,
@@ -37,8 +40,11 @@ from justitia_ray.protocol.status import (
         (ContextLengthExceeded("x", "prompt"), 400, "context_length_exceeded"),
         (UnsupportedOperation("x"), 400, "unsupported_operation"),
         (RequestError("x", "n"), 400, None),
+        (BodyTooLarge("x"), 413, "body_too_large"),
         (ConfigError("x"), 400, None),
         (QueueFull("x"), 429, "queue_full"),
+        (TooManyApplications("x"), 429, "too_many_applications"),
+        (SchedulerSuperseded("x"), 503, "scheduler_superseded"),
         (AdmissionError("x"), 503, None),
         (EngineError("x"), 502, "engine_error"),
         (StoreError("x"), 500, None),
@@ -80,4 +86,20 @@ def test_refusal_names_its_application(reason: Refusal) -> None:
     error = refusal_error(reason, "app-1")
 
     assert "application 'app-1'" in str(error)
-    assert status_of(error)[0] in (404, 409)
+    assert status_of(error)[0] in (404, 409, 429, 503)
+
+
+@pytest.mark.parametrize(
+    ("reason", "key"),
+    [
+        (Refusal.QUEUE_FULL, "scheduler.max_waiting_inferences"),
+        (Refusal.TOO_MANY_APPLICATIONS, "scheduler.max_open_applications"),
+    ],
+)
+def test_full_scheduler_names_its_limit_and_when_to_come_back(reason: Refusal, key: str) -> None:
+    """Clients retry a 429 by themselves; the operator has to know which key to raise."""
+    error = refusal_error(reason, "app-1")
+
+    assert key in str(error)
+    assert 429 == status_of(error)[0]
+    assert {"retry-after": "5"} == error_headers(error)

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from justitia_ray.core.actions import Refusal
 from justitia_ray.core.events import ApplicationArrived
 from justitia_ray.protocol.mailbox import Mailbox
 from justitia_ray.protocol.messages import IngressMail, IngressMessage, Opened, Submission
@@ -26,6 +27,8 @@ class FakeScheduler:
         """(epoch, items) of each submission that was taken."""
         self.refused: list[tuple[str, str, str, bool]] = []
         self.still_waits = True
+        self.refusal: Refusal | None = None
+        """Why no application is opened."""
         self.ingress_ids: list[str] = []
         """Under which the ingress has called, each once."""
         self._forgotten: set[str] = set()
@@ -118,4 +121,4 @@ class FakeScheduler:
 
     async def _open_application(self, arrival: ApplicationArrived) -> Opened:
         self._maybe_fail("open_application")
-        return Opened(self.epoch, 42.0)
+        return Opened(self.epoch, 42.0, self.refusal)

@@ -22,10 +22,10 @@ class MemoryStore:
         self.away = False
         self.saves = 0
 
-    async def take_office(self) -> int:
+    async def take_office(self, above: int = 0) -> int:
         """Raise the epoch."""
         self._answer()
-        self.epoch += 1
+        self.epoch = max(self.epoch, above) + 1
         return self.epoch
 
     async def load(self) -> StoredState:
@@ -46,6 +46,8 @@ class MemoryStore:
         self._answer()
         if self.epoch > epoch:
             raise StaleEpoch(epoch, self.epoch)
+        kept = self.epoch == epoch
+        self.epoch = epoch
         self.saves += 1
         self.clock = dict(clock) if clock is not None else self.clock
         self.applications |= {name: dict(record) for name, record in changed.items()}
@@ -54,7 +56,7 @@ class MemoryStore:
         self.settings = dict(settings) if settings is not None else self.settings
         if replicas is not None:
             self.replicas = {name: dict(record) for name, record in replicas.items()}
-        return True
+        return kept
 
     async def aclose(self) -> None:
         """Keep everything for the next one."""

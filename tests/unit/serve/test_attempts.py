@@ -5,9 +5,11 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from justitia_ray.errors import EngineError, RequestError
+from justitia_ray.errors import EngineError, QueueFull, RequestError
 from justitia_ray.serve.attempts import Attempts
 from justitia_ray.serve.replica_calls import StreamItem
+
+_AMPLE = 2**20
 
 
 class Source:
@@ -37,7 +39,7 @@ async def collect(items: AsyncGenerator[StreamItem]) -> list[StreamItem]:
 
 async def test_second_caller_joins_the_running_attempt_from_its_start() -> None:
     """A retry must neither run twice nor miss what had been said before it came."""
-    source, attempts = Source(), Attempts(linger_s=60, kept_s=60)
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=60, most_bytes=_AMPLE)
     first = attempts.join("k", b"body", source.answer)
     assert await anext(first) == (200, {})
     source.steps.put_nowait(b"a")
@@ -54,7 +56,7 @@ async def test_second_caller_joins_the_running_attempt_from_its_start() -> None:
 
 async def test_retry_after_a_disconnect_finds_the_attempt_still_running() -> None:
     """Clients retry when their connection broke: the work done so far must not be lost."""
-    source, attempts = Source(), Attempts(linger_s=60, kept_s=60)
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=60, most_bytes=_AMPLE)
     first = attempts.join("k", b"body", source.answer)
     await anext(first)
     await first.aclose()
@@ -68,7 +70,7 @@ async def test_retry_after_a_disconnect_finds_the_attempt_still_running() -> Non
 
 async def test_attempt_that_nobody_reads_is_cancelled_after_the_linger_time() -> None:
     """A caller that does not come back must not hold KV memory for ever."""
-    source, attempts = Source(), Attempts(linger_s=0, kept_s=60)
+    source, attempts = Source(), Attempts(linger_s=0, kept_s=60, most_bytes=_AMPLE)
     first = attempts.join("k", b"body", source.answer)
     await anext(first)
     await first.aclose()
@@ -79,7 +81,7 @@ async def test_attempt_that_nobody_reads_is_cancelled_after_the_linger_time() ->
 
 async def test_attempt_that_failed_is_forgotten_so_that_a_retry_runs_again() -> None:
     """Only answers are worth keeping: an engine's death must not be repeated to the retry."""
-    source, attempts = Source(), Attempts(linger_s=60, kept_s=60)
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=60, most_bytes=_AMPLE)
     source.steps.put_nowait(EngineError("dead"))
     with pytest.raises(EngineError):
         await collect(attempts.join("k", b"body", source.answer))
@@ -92,7 +94,7 @@ async def test_attempt_that_failed_is_forgotten_so_that_a_retry_runs_again() -> 
 
 async def test_key_of_another_body_is_refused() -> None:
     """A key names one request; answering another one with its answer would be silent corruption."""
-    source, attempts = Source(), Attempts(linger_s=60, kept_s=60)
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=60, most_bytes=_AMPLE)
     first = attempts.join("k", b"body", source.answer)
     await anext(first)
 
@@ -104,7 +106,7 @@ async def test_key_of_another_body_is_refused() -> None:
 
 async def test_answer_is_read_again_while_it_is_kept_and_runs_again_after() -> None:
     """A retry that comes just after the end gets the same answer; memory is given back later."""
-    source, attempts = Source(), Attempts(linger_s=60, kept_s=0)
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=0, most_bytes=_AMPLE)
     source.steps.put_nowait(None)
     assert await collect(attempts.join("k", b"body", source.answer)) == [(200, {})]
     await asyncio.sleep(0)  # the timer of no length
@@ -113,4 +115,61 @@ async def test_answer_is_read_again_while_it_is_kept_and_runs_again_after() -> N
 
     assert await collect(attempts.join("k", b"body", source.answer)) == [(200, {})]
     assert source.begun == 2
+    await attempts.stop()
+
+
+async def answered(attempts: Attempts, key: str, size: int) -> Source:
+    """Let a request be answered with so many bytes."""
+    source = Source()
+    source.steps.put_nowait(b"x" * size)
+    source.steps.put_nowait(None)
+    await collect(attempts.join(key, b"body", source.answer))
+    return source
+
+
+async def test_answers_beyond_their_memory_go_before_their_time_the_oldest_first() -> None:
+    """Whole answers are kept: a thousand long ones would be the ingress's memory."""
+    attempts = Attempts(linger_s=60, kept_s=60, most_bytes=5_000)
+    sources = [await answered(attempts, f"k{i}", 2_000) for i in range(3)]
+    again = [await answered(attempts, f"k{i}", 2_000) for i in (2, 1)]
+    first_again = await answered(attempts, "k0", 2_000)
+
+    assert [1, 1, 1] == [source.begun for source in sources]
+    assert [0, 0] == [source.begun for source in again]  # read from what is kept
+    assert 1 == first_again.begun
+    await attempts.stop()
+
+
+async def test_answer_that_is_being_read_is_not_taken_from_its_reader() -> None:
+    """A slow reader of a retry gets all of it, whatever others ask for meanwhile."""
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=60, most_bytes=5_000)
+    for step in (b"a" * 2_000, b"b" * 2_000, None):
+        source.steps.put_nowait(step)
+    slow = attempts.join("slow", b"body", source.answer)
+    await anext(slow)
+    await answered(attempts, "other", 4_000)
+    rest = await collect(slow)
+    again = await collect(attempts.join("slow", b"body", source.answer))
+
+    assert [b"a" * 2_000, b"b" * 2_000] == rest
+    assert [(200, {}), *rest] == again
+    assert 1 == source.begun
+    await attempts.stop()
+
+
+async def test_no_attempt_is_begun_while_running_ones_fill_the_memory() -> None:
+    """What runs cannot be forgotten; what is begun would only add to it."""
+    source, attempts = Source(), Attempts(linger_s=60, kept_s=60, most_bytes=5_000)
+    running = attempts.join("k", b"body", source.answer)
+    source.steps.put_nowait(b"x" * 6_000)
+    await anext(running)
+    await anext(running)
+    with pytest.raises(QueueFull, match=r"ingress\.retry_kept_bytes"):
+        attempts.join("another", b"body", source.answer)
+    source.steps.put_nowait(EngineError("dead"))
+    with pytest.raises(EngineError):
+        await anext(running)
+    later = await answered(attempts, "another", 100)
+
+    assert 1 == later.begun
     await attempts.stop()

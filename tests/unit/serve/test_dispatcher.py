@@ -4,9 +4,16 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-from ray.exceptions import RayActorError, RaySystemError
+from ray.exceptions import RayActorError, RaySystemError, RayTaskError
 
-from justitia_ray.core.actions import EndApplication, Grant, Refusal, Refuse
+from justitia_ray.core.actions import (
+    EndApplication,
+    ForgetApplication,
+    Grant,
+    Refusal,
+    Refuse,
+    RefuseApplication,
+)
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.events import (
     ApplicationArrived,
@@ -14,13 +21,20 @@ from justitia_ray.core.events import (
     InferenceCancelled,
     InferenceSubmitted,
 )
+from justitia_ray.errors import (
+    AdmissionError,
+    QueueFull,
+    SchedulerSuperseded,
+    TooManyApplications,
+    UnknownApplication,
+)
 from justitia_ray.errors import ApplicationClosed as ClosedError
-from justitia_ray.errors import QueueFull, UnknownApplication
+from justitia_ray.protocol.messages import Opened
 from justitia_ray.serve import dispatcher as module
 from justitia_ray.serve.dispatcher import Dispatcher
 from tests.eventually import eventually
 
-from .fake_scheduler import FakeScheduler
+from .fake_scheduler import FakeScheduler, Method
 
 _MOST = 5
 
@@ -31,10 +45,14 @@ class Told:
     def __init__(self) -> None:
         self.ended: list[EndApplication] = []
         self.new_epochs = 0
+        self.failures: list[Exception] = []
+        """Of what is done at a new epoch."""
 
     async def new_epoch(self) -> None:
         """Count it."""
         self.new_epochs += 1
+        if self.failures:
+            raise self.failures.pop()
 
 
 @pytest.fixture
@@ -235,7 +253,52 @@ async def test_inference_that_has_ended_at_the_scheduler_is_submitted_under_anot
     assert "1-2" == (await dispatcher.next_grant(ticket)).lease_id
 
 
+async def test_inference_that_was_refused_at_the_scheduler_is_not_submitted_again(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """Its application was cancelled while it ran, and its replica's word came first.
+
+    Submitted again with its opening, it would open the application again and run.
+    """
+    ticket = dispatcher.submit(inference(), opened())
+    scheduler.post(grant())
+    first = await dispatcher.next_grant(ticket)
+    scheduler.still_waits = False
+    scheduler.post(Refuse("q", "i", Refusal.APPLICATION_CANCELLED))
+    await dispatcher.refuse(ticket, first, replica_gone=False)
+
+    with pytest.raises(ClosedError):
+        await dispatcher.next_grant(ticket)
+    dispatcher.submit(inference("next"))
+    assert [opened(), inference(), inference("next")] == await taken(scheduler, 3)
+
+
 # --- the end of applications
+
+
+async def test_application_that_others_have_open_too_is_open_no_more_with_its_end(
+    dispatcher: Dispatcher, scheduler: FakeScheduler, told: Told
+) -> None:
+    """Its end is for the ingress that opened it last; here it only has to be forgotten."""
+    await dispatcher.open_application(opened())
+    scheduler.post(ForgetApplication("a", "i"))
+    await eventually(lambda: dispatcher.opened_here("a") is None, "it is forgotten")
+
+    assert [] == told.ended
+
+
+async def test_application_that_an_old_scheduler_has_opened_is_told_to_the_new_one(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """Its answer came after the new one was told of all that was open."""
+
+    async def answer_of_old(arrival: ApplicationArrived) -> Opened:
+        return Opened(0, 42.0)
+
+    scheduler.open_application = Method(answer_of_old)
+    await dispatcher.open_application(opened())
+
+    assert [replace(opened(), again=True)] == await taken(scheduler, 1)
 
 
 async def test_end_of_an_application_is_told_and_it_is_open_no_more(
@@ -253,6 +316,32 @@ async def test_end_of_an_application_is_told_and_it_is_open_no_more(
 # --- another scheduler
 
 
+async def test_application_that_the_scheduler_has_no_room_for_is_not_open_here(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """It has no end to be heard of: kept as open it would be for ever, and never be opened."""
+    ticket = dispatcher.submit(inference(), opened())
+    scheduler.post(RefuseApplication("a", "i"), Refuse("q", "i", Refusal.TOO_MANY_APPLICATIONS))
+    with pytest.raises(TooManyApplications, match=r"scheduler\.max_open_applications"):
+        await dispatcher.next_grant(ticket)
+    dispatcher.cancel(ticket)
+
+    assert dispatcher.opened_here("a") is None
+    assert 0 == dispatcher.outstanding
+
+
+async def test_opening_that_is_refused_is_an_error_that_says_when_to_come_back(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """Over its own call there is no inference to refuse."""
+    scheduler.refusal = Refusal.TOO_MANY_APPLICATIONS
+    with pytest.raises(TooManyApplications) as refused:
+        await dispatcher.open_application(opened())
+
+    assert 5.0 == refused.value.retry_after_s
+    assert dispatcher.opened_here("a") is None
+
+
 async def test_new_scheduler_is_told_all_that_is_outstanding(
     dispatcher: Dispatcher, scheduler: FakeScheduler, told: Told
 ) -> None:
@@ -266,7 +355,7 @@ async def test_new_scheduler_is_told_all_that_is_outstanding(
     first, *rest = await taken(scheduler, 3)
     again = [item for item in rest if isinstance(item, InferenceSubmitted)]
 
-    assert opened() == first
+    assert replace(opened(), again=True) == first
     found = [(item.request_id, item.again, item.lease_id) for item in again]
     assert [("running", True, "1-1"), ("waiting", True, None)] == found
     assert all(item.age_s > 0 for item in again)
@@ -282,7 +371,8 @@ async def test_new_scheduler_is_told_of_closings_that_had_not_been_sent(
     scheduler.epoch = 2  # it has taken office, and nobody has heard of it yet
     dispatcher.close_application("a")
 
-    assert [opened(), ApplicationClosed("a")] == await taken(scheduler, 2)
+    expected = [replace(opened(), again=True), ApplicationClosed("a")]
+    assert expected == await taken(scheduler, 2)
 
 
 async def test_new_scheduler_is_told_of_closings_whose_end_was_not_heard_of(
@@ -297,7 +387,7 @@ async def test_new_scheduler_is_told_of_closings_whose_end_was_not_heard_of(
     await taken(scheduler, 3)
     scheduler.replace()
 
-    expected = [opened("a"), opened("b"), opened("c")]
+    expected = [replace(opened(name), again=True) for name in "abc"]
     expected_closings = [ApplicationClosed("a"), ApplicationClosed("b")]
     assert [*expected, *expected_closings] == await taken(scheduler, 5)
 
@@ -443,3 +533,63 @@ async def test_end_of_an_application_forgets_its_stage(
     await eventually(lambda: dispatcher.opened_here("a") is None, "its end was told")
 
     assert (0, 1) == dispatcher.next_stage("a")
+
+
+# --- a scheduler that has lost its office
+
+
+def superseded() -> RayTaskError:
+    """Return what a call of it raises, as Ray hands it on."""
+    cause = SchedulerSuperseded("epoch 7 is in office, held by process 1 on host gpu-9")
+    error: RayTaskError = RayTaskError(
+        "poll_grants", "", cause, proctitle="", pid=1, ip="0.0.0.0"
+    ).as_instanceof_cause()
+    return error
+
+
+async def test_opening_at_a_superseded_scheduler_says_who_is_in_office(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """A caller that waited for it would wait for ever."""
+    scheduler.fail_next("open_application", superseded())
+    with pytest.raises(SchedulerSuperseded, match=r"host gpu-9$"):
+        await dispatcher.open_application(opened())
+
+
+async def test_what_waits_at_a_superseded_scheduler_is_refused_after_a_while(
+    dispatcher: Dispatcher, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No successor was found meanwhile: its office is held by another deployment."""
+    monkeypatch.setattr(module, "_GIVE_UP_S", 0.01)
+    monkeypatch.setattr(module, "_RETRY_S", 0.001)
+    ticket = dispatcher.submit(inference(), opened())
+    await taken(scheduler, 2)
+    for method in ("poll_grants", "submit_many"):
+        scheduler.fail_next(method, *(superseded() for _ in range(10_000)))
+    with pytest.raises(AdmissionError, match="/readyz says to whom"):
+        await dispatcher.next_grant(ticket)
+
+
+async def test_successor_that_is_found_soon_loses_nothing(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """Ray leads to the new process of the actor a moment after the old one has said so."""
+    ticket = dispatcher.submit(inference(), opened())
+    await taken(scheduler, 2)
+    scheduler.fail_next("poll_grants", superseded())
+    scheduler.replace()
+    await taken(scheduler, 2)
+    scheduler.post(grant())
+
+    assert grant() == await dispatcher.next_grant(ticket)
+
+
+async def test_what_a_new_scheduler_has_to_be_told_is_repeated_until_it_is(
+    dispatcher: Dispatcher, scheduler: FakeScheduler, told: Told
+) -> None:
+    """Settings that reach it no more would be those of its store, or the defaults."""
+    told.failures = [RayActorError(), RaySystemError("it is not in office any more")]
+    scheduler.replace()
+    await eventually(lambda: told.new_epochs == 3, "it was told after two failures")
+
+    assert 2 == dispatcher.epoch

@@ -423,7 +423,6 @@ async def test_observation_of_another_form_is_left_out(caplog: pytest.LogCapture
     store = MemoryPredictionStore()
     learner = learner_of(store)
     store.observed = [("0001-0", '{"application_class": "EV"}'), ("0002-0", "{}")]
-    store._added = 2
     await learner.observe_many(observations(2))
     await tick(learner)
 

@@ -218,7 +218,7 @@ async def test_end_is_in_every_report_until_it_is_confirmed(desk: LeaseDesk) -> 
 
 
 async def test_new_scheduler_is_told_what_finished_lately(desk: LeaseDesk) -> None:
-    """The old one may have died before it told the ingress."""
+    """The old one may have died before it told the ingress; what it has booked is booked."""
     desk.read([grant("1-1"), grant("1-2")])
     await run(desk, "1-1")
     _, ends = desk.report()
@@ -226,4 +226,17 @@ async def test_new_scheduler_is_told_what_finished_lately(desk: LeaseDesk) -> No
     await run(desk, "1-2")
     desk.report_all_again()
 
-    assert (finished("1-1"), finished("1-2")) == desk.report()[1]
+    assert (finished("1-1")._replace(booked=True), finished("1-2")) == desk.report()[1]
+
+
+async def test_payload_that_goes_while_it_is_parked_leaves_nothing(
+    patient_desk: LeaseDesk,
+) -> None:
+    """Its caller left before the lease came; what is kept of it would be kept for ever."""
+    parked = begin(patient_desk)
+    await asyncio.sleep(0)
+    parked.cancel()
+    with suppress(asyncio.CancelledError):
+        await parked
+
+    assert 0 == patient_desk.parked

@@ -1,13 +1,12 @@
 """The actor's own part, without Ray: starting, and saying why it cannot."""
 
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from justitia_ray.errors import StoreError
 from justitia_ray.serve import scheduler_actor
 from justitia_ray.serve.scheduler_actor import SchedulerActor
-from justitia_ray.store.scheduler_store import SchedulerStore
 
 from .memory_store import MemoryStore
 
@@ -17,7 +16,14 @@ class DamagedStore(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.clock = {"virtual_time": 0, "kind": "served", "sequence": 0}
+        self.clock = {
+            "virtual_time": 0,
+            "kind": "served",
+            "sequence": 0,
+            "grants": 0,
+            "policy": "justitia",
+            "counted": {},
+        }
         self.applications = {"a": {"finish": "soon"}}
 
 
@@ -25,7 +31,7 @@ class DamagedStore(MemoryStore):
 def store(monkeypatch: pytest.MonkeyPatch) -> DamagedStore:
     """The store that the actor opens."""
     store = DamagedStore()
-    monkeypatch.setattr(scheduler_actor, "SchedulerStore", lambda *_: cast(SchedulerStore, store))
+    monkeypatch.setattr(scheduler_actor, "scheduler_store", lambda *_: store)
     return store
 
 

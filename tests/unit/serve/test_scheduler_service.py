@@ -395,13 +395,19 @@ async def test_scheduler_without_a_store_waits_for_its_epoch(office: Office) -> 
     assert 1 == (await call).epoch
 
 
-async def test_scheduler_that_finds_a_later_epoch_stands_down(office: Office) -> None:
-    """Two in office would lease everything twice."""
-    await office.start()
+async def test_scheduler_that_finds_a_later_epoch_says_so_with_its_next_save(
+    office: Office,
+) -> None:
+    """Two in office would lease everything twice; who asks this one is told who won."""
+    service = await office.start()
     office.store.epoch = 2
-    await eventually(lambda: office.reasons, "it stands down")
 
-    assert "epoch 2 is in office" in office.reasons[0]
+    async def degraded() -> str | None:
+        told: str | None = (await service.status())["degraded"]
+        return told
+
+    assert "epoch 2 is in office" in await eventually(degraded, "it finds out")
+    assert [] == office.reasons
 
 
 async def test_abandoned_scheduler_stands_down(office: Office) -> None:

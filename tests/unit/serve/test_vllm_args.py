@@ -19,6 +19,7 @@ def test_other_scheduling_policy_is_refused(key: str) -> None:
     [
         {"data_parallel_size": 2},
         {"enable_log_requests": True},
+        {"sse_keep_alive_interval": 15},
         {"model": "other"},
         {"served-model-name": "other"},
         {"config": "file.yaml"},

@@ -1,0 +1,83 @@
+"""The application as it is, with a journal of its runs, and an engine and an ingress to look into.
+
+Named by `import_path` in place of `justitia_ray.serve.app:build`.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from ray.serve import Application
+
+from justitia_ray.chaos.journal import JournalWriter
+from justitia_ray.config import AppConfig
+from justitia_ray.serve import app
+from justitia_ray.serve.engine import EngineCall, ResponseHead
+from justitia_ray.serve.fake_engine import FakeEngine
+from justitia_ray.serve.ingress import Ingress
+from justitia_ray.serve.replica import Replica
+from justitia_ray.serve.vllm_engine import VllmEngine
+
+
+def journal_file(config: AppConfig) -> Path:
+    """Return where the runs of an application are written down."""
+    return Path(config.store.data_dir) / "journal.jsonl"
+
+
+class ChaosReplica(Replica):
+    """A Replica that writes down what it runs; reach one by `session_id`."""
+
+    async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
+        """Start as a Replica does, and put the journal before the engine.
+
+        Args:
+            config: `AppConfig` as a dict.
+        """
+        await super().__init__(config)
+        self._journal = JournalWriter(journal_file(self._config))
+        self._engine_call = self._engine.call
+        self._engine.call = self._journalled  # type: ignore[method-assign]
+
+    def kill_engine(self) -> None:
+        """Let the engine die, not the process around it."""
+        if isinstance(self._engine, FakeEngine):
+            self._engine.die()
+        elif isinstance(self._engine, VllmEngine):
+            for process in self._engine._core_processes:
+                if process.pid is not None:
+                    os.kill(process.pid, signal.SIGKILL)
+
+    async def _journalled(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+        user = str(json.loads(call.body).get("user", ""))
+        self._journal.began(time.monotonic(), user, call.lease_id, call.priority)
+        complete = False
+        try:
+            async with aclosing(self._engine_call(call)) as items:
+                async for item in items:
+                    yield item
+            complete = True
+        finally:
+            self._journal.ended(time.monotonic(), call.lease_id, complete=complete)
+
+
+class ChaosIngress(Ingress):
+    """An Ingress that tells what it holds."""
+
+    def tickets(self) -> tuple[int, int]:
+        """Return its process, and how many inferences it holds for outstanding."""
+        return os.getpid(), self._dispatcher.outstanding
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Return the application of `justitia_ray.serve.app:build` around these.
+
+    Serve calls this in a process of its own, so nothing else sees the exchange.
+    """
+    app.Replica = ChaosReplica  # type: ignore[attr-defined]
+    app.Ingress = ChaosIngress  # type: ignore[attr-defined]
+    return app.build(args)

@@ -1,0 +1,10 @@
+"""Seeded histories of the protocol: the real parts, in virtual time, with everything that can fail.
+
+Scheduler service and core, ingress and gateway, puller, desk and fake engine are those of the
+service. What stands between them is not: a network that delays, loses, repeats and reorders, a
+store that goes away, processes that die, stand still and come back. A seed decides all of it, so
+a failure can be looked at again. `history.play` runs one, `search` many, `checks` and `witness` say
+what must hold.
+
+Not a test of Ray, Redis or a machine: that is what the chaos runs are for.
+"""

@@ -1,0 +1,169 @@
+"""The clients of a history: they open, ask, wait, leave, try again, close."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from justitia_ray.errors import AdmissionError
+from justitia_ray.serve.gateway import Opening
+from justitia_ray.serve.histories.answers import PATH, CallRecord, Verdict, body_of, read_answer
+from justitia_ray.serve.histories.hosts import IngressHost
+from justitia_ray.serve.histories.network import Network, here
+from justitia_ray.serve.histories.plan import Ending, PlannedApplication
+from justitia_ray.serve.histories.witness import Witness
+from justitia_ray.units import Seconds
+
+_AGAIN_S: Seconds = 0.5
+"""A client waits so long before it tries again."""
+_CHANGES_MIND_S: Seconds = 1.5
+
+
+class Callers:
+    """All clients; they share a process."""
+
+    def __init__(
+        self,
+        model: str,
+        lots: random.Random,
+        network: Network,
+        witness: Witness,
+        ingresses: Callable[[], list[IngressHost]],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            model: What they ask for.
+            lots: Decides which ingress a call goes to.
+            network: Carries their calls.
+            witness: Told what they do.
+            ingresses: Returns those that take connections now.
+        """
+        self.records: list[CallRecord] = []
+        self.unclosed: list[str] = []
+        """Applications that nobody was able, or wished, to close."""
+        self._model = model
+        self._lots = lots
+        self._network = network
+        self._witness = witness
+        self._ingresses = ingresses
+
+    async def play(self, application: PlannedApplication) -> None:
+        """Be the owner of one application, from its first call to its end."""
+        await asyncio.sleep(application.at_s)
+        name = application.application_id
+        if application.opens and name is not None:
+            await self._open(application, name)
+        last = len(application.stages) - 1
+        for number, stage in enumerate(application.stages):
+            records = [CallRecord(planned, name) for planned in stage]
+            self.records += records
+            calls = [asyncio.create_task(self._ask(application, one)) for one in records]
+            if number == last and application.ending is Ending.CANCEL and name is not None:
+                await asyncio.sleep(_CHANGES_MIND_S)
+                for record in records:
+                    record.cancelled = True
+                await self._end(name, "cancel")
+            await asyncio.gather(*calls)
+            await asyncio.sleep(application.gap_s)
+        if name is None or application.ending is Ending.CANCEL:
+            return
+        if application.ending is Ending.CLOSE:
+            await self._end(name, "close")
+        else:
+            self.unclosed.append(name)
+
+    async def _open(self, application: PlannedApplication, name: str) -> None:
+        opening = Opening("c", "some words of input", application.tenant, None, name)
+        await self._do(lambda host: host.answers.gateway.open_application(opening), f"open {name}")
+
+    async def _end(self, name: str, verb: str) -> None:
+        self._witness.tell("caller", f"{verb}s {name}")
+        await self._do(
+            lambda host: getattr(host.answers.scheduler_calls, verb)(name), f"{verb} {name}"
+        )
+
+    async def _do(self, work: Callable[[IngressHost], Any], what: str) -> None:
+        """Call an ingress until it answers."""
+        while True:
+            host = self._pick()
+            if host is not None:
+                try:
+                    await self._network.call(here(), host.process, partial(work, host), what)
+                    return
+                except RayActorError:
+                    pass
+                except RayTaskError as error:
+                    if not isinstance(error.cause, AdmissionError):
+                        raise
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _ask(self, application: PlannedApplication, record: CallRecord) -> None:
+        patience_s = record.planned.leaves_after_s
+        try:
+            await asyncio.wait_for(self._ask_until_answered(application, record), patience_s)
+        except TimeoutError:
+            record.verdict = Verdict.LEFT
+        told = "" if record.verdict is Verdict.ANSWERED else f": {record.detail}"
+        self._witness.tell("caller", f"{record.planned.name} {record.verdict}{told}")
+
+    async def _ask_until_answered(
+        self, application: PlannedApplication, record: CallRecord
+    ) -> None:
+        while True:
+            host = self._pick()
+            if host is not None:
+                record.tries += 1
+                self._witness.tell("caller", f"{record.planned.name} asks {host.process.name}")
+                try:
+                    await self._ask_once(application, record, host)
+                    return
+                except RayActorError:
+                    pass  # the connection is lost
+                except RayTaskError as error:
+                    if not isinstance(error.cause, AdmissionError):
+                        record.verdict, record.detail = Verdict.REFUSED, repr(error.cause)
+                        return
+                except RayError as error:
+                    record.verdict, record.detail = Verdict.REFUSED, repr(error)
+                    return
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _ask_once(
+        self, application: PlannedApplication, record: CallRecord, host: IngressHost
+    ) -> None:
+        headers = _headers(application)
+        raw = body_of(record.planned, self._model)
+
+        def answer() -> Any:
+            gateway = host.answers.gateway
+            return gateway.answer(PATH, headers, gateway.parse(PATH, raw))
+
+        items = self._network.stream(here(), host.process, answer, record.planned.name)
+        status, chunks = 0, []
+        try:
+            async for item in items:
+                if isinstance(item, bytes):
+                    chunks.append(item)
+                else:
+                    status = item[0]
+        except BaseException:
+            items.cancel()  # a connection that is lost is lost at both ends
+            raise
+        read_answer(record, status, b"".join(chunks))
+
+    def _pick(self) -> IngressHost | None:
+        ingresses = self._ingresses()
+        return self._lots.choice(ingresses) if ingresses else None
+
+
+def _headers(application: PlannedApplication) -> dict[str, str]:
+    headers = {"x-justitia-tenant": application.tenant}
+    if application.application_id is not None:
+        headers["x-justitia-application"] = application.application_id
+        if application.opens or len(application.stages) > 1:
+            headers["x-justitia-class"] = "c"
+    return headers

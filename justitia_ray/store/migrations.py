@@ -1,0 +1,50 @@
+"""From the data of earlier versions to this one's: a step for each version.
+
+A step is a pure function of the JSON that a scheduler keeps. They are applied by the scheduler that
+takes office on older data: its epoch is raised first, so that an older scheduler writes no more,
+and what the steps return is written together with the new version, in one script. Before that
+script nothing is changed: a scheduler that dies half-way leaves the older data as they were, and
+the next one begins again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from justitia_ray.store.schema import SCHEMA_VERSION, JsonObject
+from justitia_ray.units import ApplicationId
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """What the steps change."""
+
+    clock: JsonObject | None
+    applications: Mapping[ApplicationId, JsonObject]
+
+
+def migrated(version: int, records: Records) -> Records:
+    """Return the records of `version`, at most this one, in the form of this one."""
+    for step in range(version, SCHEMA_VERSION):
+        records = MIGRATIONS[step](records)
+    return records
+
+
+def _from_1(records: Records) -> Records:
+    """Fill in what version 1 did not always write.
+
+    All accounts were kept in KV token-time then, so what an application attained is what it took.
+    What a policy had counted is not known: it begins anew.
+    """
+    clock = records.clock
+    if clock is not None:
+        clock = {"grants": 0, "policy": "", "counted": {}, **clock}
+    applications = {}
+    for name, record in records.applications.items():
+        if "state" in record and "attained" in record:  # live; others are only GPS's
+            record = {"replicas": [], "kv_token_time": record["attained"], **record}
+        applications[name] = record
+    return Records(clock, applications)
+
+
+MIGRATIONS: dict[int, Callable[[Records], Records]] = {1: _from_1}
+"""By the version that a step begins with; each leads to the next one."""

@@ -1,0 +1,83 @@
+"""Measure what waiting inferences and open applications take, each case in a process of its own."""
+
+import argparse
+import asyncio
+import json
+import multiprocessing
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from justitia_ray import __version__
+from justitia_ray.bench.machine import machine
+from justitia_ray.errors import JustitiaError
+from justitia_ray.serve.memory_bench import Case, measure_ingress, measure_scheduler
+from justitia_ray.text_table import text_table
+
+SCHEDULER = (
+    Case(20_000, 10),
+    Case(100_000, 2),
+    Case(50_000, 0),
+    Case(200_000, 0),
+)
+"""200,000 waiting inferences in few and in many applications; idle ones at the default limit and
+four times that."""
+INGRESS = (Case(20_000, 1), Case(2_000, 10), Case(50_000, 0))
+"""As many as `ingress.max_outstanding` allows, and idle applications."""
+QUICK = 20
+"""Cases are so many times smaller with --quick."""
+
+Measure = Callable[[Case, Path], Coroutine[Any, Any, Any]]
+
+
+def main() -> int:
+    """Run the cases and print a table for each side."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} times smaller")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    options = parser.parse_args()
+    about = {"version": __version__, **machine(("redis",))}
+    found = {}
+    try:
+        for name, measure, cases in (
+            ("scheduler", measure_scheduler, SCHEDULER),
+            ("ingress", measure_ingress, INGRESS),
+        ):
+            scale = QUICK if options.quick else 1
+            taken = [
+                _apart(measure, Case(case.applications // scale, case.inferences)) for case in cases
+            ]
+            found[name] = taken
+            rows = [list(taken[0]), *(_row(one) for one in taken)]
+            print(f"\n{name}\n{text_table(rows, numbers_from=0)}")
+    except JustitiaError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print("\n" + ", ".join(f"{name} {value}" for name, value in about.items()))
+    if options.json is not None:
+        options.json.write_text(json.dumps({"about": about, **found}, indent=1), encoding="utf-8")
+    return 0
+
+
+def _apart(measure: Measure, case: Case) -> dict[str, Any]:
+    """Run one case in a process of its own."""
+    spawning = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawning) as process:
+        return process.submit(_run, measure, case).result()
+
+
+def _run(measure: Measure, case: Case) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as directory:
+        return asdict(asyncio.run(measure(case, Path(directory))))
+
+
+def _row(taken: dict[str, Any]) -> list[str]:
+    return [f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in taken.values()]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

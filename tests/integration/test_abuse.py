@@ -1,0 +1,288 @@
+"""Callers that take more than their part, send what makes no sense, read slowly, or just leave."""
+
+import asyncio
+import json
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+import httpx
+import psutil  # type: ignore[import-untyped]
+import pytest
+import pytest_asyncio
+
+from tests.eventually import eventually
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.service import PROBED, SEATS, Service, Serving
+from tests.integration.test_disconnects import kv_is_free
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+_MOST_BODY_BYTES = 100_000
+_MOST_APPLICATIONS = 100
+_SEED = 7
+_LEFT = tuple(f"left-{i}" for i in range(10))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def abused_service(serving: Serving) -> Service:
+    """An application with one engine, and limits that a test can reach."""
+    service = serving.service(
+        "abused",
+        import_path=PROBED,
+        replicas=1,
+        fake={"iteration_s": 0.002},
+        scheduler={"max_open_applications": _MOST_APPLICATIONS},
+        ingress={"max_body_bytes": _MOST_BODY_BYTES, "keepalive_s": 0.2},
+    )
+    await service.deploy()
+    return service
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def abused(abused_service: Service) -> AsyncIterator[Service]:
+    """The same, idle after each test: whatever was done to it has left nothing."""
+    yield abused_service
+    await abused_service.until_idle()
+    await eventually(lambda: kv_is_free(abused_service), "KV is free")
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(abused: Service) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of it."""
+    async with abused.http() as client:
+        yield client
+
+
+async def test_tenant_that_never_closes_anything_is_stopped_and_others_are_not(
+    abused: Service, client: httpx.AsyncClient
+) -> None:
+    """Of 100 one tenant gets 80; the 81st is told when to come back and which limit it has met."""
+    body = {"application_class": "c", "tenant": "greedy"}
+    opened = []
+    while (answer := await client.post("/v1/applications", json=body)).status_code == 200:
+        opened.append(answer.json()["application_id"])
+    first_requests = [
+        await client.post(
+            COMPLETIONS,
+            json=completion(),
+            headers={"x-justitia-application": "new", "x-justitia-tenant": tenant},
+        )
+        for tenant in ("greedy", "modest")
+    ]
+    anonymous = await client.post(COMPLETIONS, json=completion())
+    for application_id in [*opened, "new"]:
+        await client.delete(f"/v1/applications/{application_id}")
+    after = await client.post("/v1/applications", json=body | {"application_id": "again"})
+    await client.delete("/v1/applications/again")
+
+    assert 80 == len(opened)
+    for refused in (answer, first_requests[0]):
+        assert (429, "5") == (refused.status_code, refused.headers["retry-after"])
+        assert "too_many_applications" == refused.json()["error"]["code"]
+        assert "scheduler.max_open_applications" in refused.json()["error"]["message"]
+    served = (first_requests[1], anonymous, after)
+    assert [200] * 3 == [answer.status_code for answer in served]
+
+
+class Raw:
+    """A connection on which a test writes and reads what it likes."""
+
+    def __init__(self, service: Service) -> None:
+        self._address = urlsplit(service.url)
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+
+    async def send_head(self, *headers: str) -> None:
+        """Connect, and begin a completion with these headers."""
+        loop = asyncio.get_running_loop()
+        self._socket.setblocking(False)
+        await loop.sock_connect(self._socket, (self._address.hostname, self._address.port))
+        lines = [
+            f"POST {self._address.path}{COMPLETIONS} HTTP/1.1",
+            f"Host: {self._address.netloc}",
+            "Content-Type: application/json",
+            *headers,
+        ]
+        await self.send("\r\n".join(lines).encode() + b"\r\n\r\n")
+
+    async def send(self, data: bytes) -> None:
+        """Write all of it."""
+        await asyncio.get_running_loop().sock_sendall(self._socket, data)
+
+    async def receive(self, most: int = 65_536) -> bytes:
+        """Return what has come, at most so much; nothing at the end of the connection."""
+        return await asyncio.get_running_loop().sock_recv(self._socket, most)
+
+    async def answer(self) -> bytes:
+        """Return the status line, the headers and the body as far as it came with them."""
+        answer = b""
+        while b"\r\n\r\n" not in answer and (more := await self.receive()):
+            answer += more
+        return answer
+
+    def close(self) -> None:
+        """Leave."""
+        self._socket.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def raw(abused: Service) -> AsyncIterator[Raw]:
+    """One connection."""
+    raw = Raw(abused)
+    yield raw
+    raw.close()
+
+
+async def test_body_that_declares_too_much_is_answered_before_it_is_sent(raw: Raw) -> None:
+    """A caller that waits for the answer before it uploads gigabytes is spared them, and we too."""
+    await raw.send_head(f"Content-Length: {10 * 2**30}")
+    answer = await asyncio.wait_for(raw.answer(), 30.0)
+
+    assert b" 413 " in answer.splitlines()[0]
+
+
+async def test_endless_body_in_chunks_is_answered_while_it_is_sent(raw: Raw) -> None:
+    """Nobody knows how long it will be; it is read as far as is allowed."""
+    await raw.send_head("Transfer-Encoding: chunked")
+    piece = b" " * 10_000
+
+    async def send_for_ever() -> None:
+        with suppress(ConnectionError):
+            while True:
+                await raw.send(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+
+    sending = asyncio.create_task(send_for_ever())
+    answer = await asyncio.wait_for(raw.answer(), 30.0)
+    sending.cancel()
+    with suppress(asyncio.CancelledError):
+        await sending
+
+    assert b" 413 " in answer.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["x-justitia-class", "x-justitia-application", "x-justitia-tenant", "idempotency-key"],
+)
+async def test_enormous_header_is_no_trouble_to_others(
+    client: httpx.AsyncClient, header: str
+) -> None:
+    """Refused in a sentence, or taken where it costs nothing; never a failure of the service."""
+    answer = await client.post(COMPLETIONS, json=completion(), headers={header: "a" * 30_000})
+    after = await client.post(COMPLETIONS, json=completion())
+
+    expected = 200 if header == "idempotency-key" else 400
+    assert expected == answer.status_code, answer.text[:500]
+    assert len(answer.text) < 2_000
+    assert 200 == after.status_code
+
+
+async def test_reader_that_stops_reading_holds_no_seat_and_little_memory(
+    abused: Service, client: httpx.AsyncClient
+) -> None:
+    """Its generation runs to its end, at most `max_tokens`, and what nobody reads is kept for it.
+
+    As many stalled readers as there are seats: others are served as soon as those are done.
+    """
+    tokens = 4_000
+    before = memory_of(abused)
+    stalled = [Raw(abused) for _ in range(SEATS)]
+    for i, raw in enumerate(stalled):
+        body = json.dumps(completion(f"stalled {i}", tokens, stream=True)).encode()
+        await raw.send_head(f"Content-Length: {len(body)}")
+        await raw.send(body)
+    await abused.until(lambda s: s["in_flight"] == SEATS, "all of them run")
+    answer = await client.post(COMPLETIONS, json=completion("next"))
+    await abused.until_idle(30.0)
+    await eventually(lambda: kv_is_free(abused), "KV is free")
+    grown = memory_of(abused) - before
+    rests = [await rest_of(raw) for raw in stalled]
+    for raw in stalled:
+        raw.close()
+
+    assert 200 == answer.status_code
+    assert all(rest.rstrip().endswith(b"0") and b"[DONE]" in rest for rest in rests)
+    assert grown < 10 * sum(len(rest) for rest in rests) + 30 * 2**20
+
+
+async def rest_of(raw: Raw) -> bytes:
+    """Return all that is still to come of a chunked answer."""
+    rest = b""
+    while not rest.endswith(b"0\r\n\r\n") and (more := await raw.receive()):
+        rest += more
+    return rest
+
+
+def memory_of(service: Service) -> int:
+    """Return the memory of all processes of this machine's cluster that answer calls."""
+    names = ("ray::ServeReplica", "ray::ProxyActor", f"ray::ServeReplica:{service.name}")
+    return sum(
+        process.info["memory_info"].rss
+        for process in psutil.process_iter(["name", "cmdline", "memory_info"])
+        if any(" ".join(process.info["cmdline"] or ()).startswith(name) for name in names)
+    )
+
+
+async def test_callers_that_leave_at_random_leave_nothing_behind(
+    abused: Service, client: httpx.AsyncClient
+) -> None:
+    """At once, while they wait, in the middle of a stream, after its last token, or never.
+
+    What is left of any of them would add up until the service stands still.
+    """
+    lots = random.Random(_SEED)
+
+    async def has_heard_of_all_ends() -> dict[str, int] | None:
+        left = await left_at_ingress(abused)
+        return left if left["applications"] == left["inferences"] == 0 else None
+
+    before = await eventually(has_heard_of_all_ends, "the ingress has heard of all ends")
+    ends = await asyncio.gather(*(leaver(client, random.Random(lots.random())) for _ in range(80)))
+    for application_id in _LEFT:
+        await client.delete(f"/v1/applications/{application_id}")
+    await abused.until_idle()
+    await eventually(lambda: kv_is_free(abused), "KV is free")
+
+    async def is_quiet() -> bool:
+        return bool(await left_at_ingress(abused) == before)
+
+    await eventually(is_quiet, f"the ingress has as much as before: {before}", 20.0)
+    kinds = {kind: ends.count(kind) for kind in set(ends)}
+    assert {"at once", "waiting", "in mid-stream", "after the last token", "never"} == set(kinds)
+    assert 200 == (await client.post(COMPLETIONS, json=completion())).status_code
+
+
+async def leaver(client: httpx.AsyncClient, lots: random.Random) -> str:
+    """Call and leave somewhere; return where."""
+    body = completion(f"leaver {lots.randrange(1_000)}", lots.randrange(20, 300))
+    headers = {}
+    if lots.random() < 0.3:
+        headers["x-justitia-application"] = lots.choice(_LEFT)
+    where = lots.choice(["at once", "waiting", "in mid-stream", "after the last token", "never"])
+    if where in ("in mid-stream", "after the last token"):
+        events = lots.randrange(1, 4) if where == "in mid-stream" else None
+        async with client.stream(
+            "POST", COMPLETIONS, json=body | {"stream": True}, headers=headers
+        ) as answer:
+            async for line in answer.aiter_lines():
+                if line.startswith("data: ") and events is not None:
+                    events -= 1
+                if events == 0 or line == "data: [DONE]":
+                    break
+    else:
+        call = asyncio.create_task(client.post(COMPLETIONS, json=body, headers=headers))
+        if where != "never":
+            await asyncio.sleep(0.0 if where == "at once" else lots.uniform(0.05, 0.5))
+            call.cancel()
+        with suppress(asyncio.CancelledError):
+            await call
+    return where
+
+
+async def left_at_ingress(service: Service) -> dict[str, int]:
+    """Return what its ingress has: inferences, applications, tasks."""
+    left: dict[str, int] = await service.handle().left.remote()
+    return left

@@ -1,0 +1,64 @@
+"""The Redis that a chaos run breaks does what the faults' names say."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.serve.chaos_redis import ChaosRedis
+from justitia_ray.serve.local_cluster import free_port
+
+pytestmark = pytest.mark.redis
+
+_PATIENCE_S = 0.2
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ChaosRedis]:
+    """A server that holds one value."""
+    server = ChaosRedis(tmp_path / "data", free_port())
+    server.start()
+    told(server, "SET kept 1")
+    yield server
+    server.resume()
+    server.kill()
+
+
+def told(server: ChaosRedis, command: str, within_s: float = 5.0) -> bytes:
+    """Send a command and return what comes back."""
+    host, port = server.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=within_s) as connection:
+        connection.sendall(command.encode() + b"\r\n")
+        return connection.recv(64)
+
+
+def test_killed_server_comes_back_with_its_data(server: ChaosRedis) -> None:
+    """Else a fault of this kind would be the kind that empties it."""
+    before = server.pid
+    server.kill()
+    with pytest.raises(OSError):  # noqa: PT011  # which one is the kernel's to choose
+        told(server, "PING")
+    server.start()
+
+    assert b"$1\r\n1\r\n" == told(server, "GET kept")
+    assert before != server.pid
+
+
+def test_emptied_server_comes_back_without_them(server: ChaosRedis) -> None:
+    """As one without persistence does."""
+    server.kill()
+    server.empty()
+    server.start()
+
+    assert b"$-1\r\n" == told(server, "GET kept")
+
+
+def test_suspended_server_answers_nothing_until_it_goes_on(server: ChaosRedis) -> None:
+    """It takes connections: a caller has to notice by the time."""
+    server.suspend()
+    with pytest.raises(TimeoutError):
+        told(server, "GET kept", _PATIENCE_S)
+    server.resume()
+
+    assert b"$1\r\n1\r\n" == told(server, "GET kept")

@@ -1,0 +1,157 @@
+"""`justitia doctor` on a real service: quiet while it is well, under load too, right if not."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from redis.asyncio import Redis
+
+from justitia_ray.cli.main import main
+from justitia_ray.store.embedded import EmbeddedRedis
+from justitia_ray.store.schema import keys_of
+from tests.eventually import eventually
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.service import PRODUCT, Service
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def doctor(
+    service: Service, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[int, dict[str, Any]]:
+    """Examine the service and its Redis; return exit status and what was said."""
+    file = directory / "serve.yaml"
+    application = {"name": service.name, "import_path": PRODUCT, "args": service.args}
+    file.write_text(yaml.safe_dump({"applications": [application]}))
+    words = ["doctor", "--url", service.url, "--config", str(file), "--json", "--interval-s", "1"]
+    capsys.readouterr()
+    status = await asyncio.to_thread(main, words)
+    return status, json.loads(capsys.readouterr().out)
+
+
+def named(told: dict[str, Any]) -> set[tuple[str, str]]:
+    """Return the rules that found something, and in what."""
+    return {(finding["rule"], finding["subject"]) for finding in told["findings"]}
+
+
+@asynccontextmanager
+async def redis_of(service: Service) -> AsyncIterator[Redis]:
+    """A client of the scheduler's Redis, to meddle with."""
+    client = Redis.from_url(EmbeddedRedis(service.config.data_dir).url)
+    try:
+        yield client
+    finally:
+        await client.aclose()
+
+
+@asynccontextmanager
+async def stopped(process_id: int) -> AsyncIterator[None]:
+    """A process that stands still, as on a node that swaps."""
+    os.kill(process_id, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process_id, signal.SIGCONT)
+
+
+async def test_service_under_load_has_nothing_wrong(
+    service: Service,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Everything moves while it is looked at: what is only on its way is no finding."""
+
+    async def caller(number: int) -> int:
+        headers = {"x-justitia-application": f"load-{number % 8}"}
+        answers = [
+            await http.post(COMPLETIONS, json=completion(max_tokens=80), headers=headers)
+            for _ in range(8)
+        ]
+        return sum(answer.status_code == 200 for answer in answers)
+
+    callers = [asyncio.create_task(caller(number)) for number in range(40)]
+    await service.until(lambda s: s["waiting"] > 0 and s["in_flight"] > 4, "it is busy")
+    status, told = await doctor(service, tmp_path, capsys)
+    was_busy = not all(task.done() for task in callers)
+    served = await asyncio.gather(*callers)
+    for number in range(8):
+        await http.post(f"/v1/applications/load-{number}/close")
+    await service.until_idle()
+    first = told["examinations"][0]
+
+    assert (0, []) == (status, told["findings"])
+    assert was_busy
+    assert 40 * 8 == sum(served)
+    assert told["redis_looked_at"]
+    assert {"shared"} == {first["name"]}
+    assert first["scheduler"]["leases"]
+    assert sorted(first["scheduler"]["replicas"]) == sorted(first["replicas"])
+    assert [] == first["scheduler"]["broken_rules"]
+    assert {} == first["silent"]
+
+
+async def test_replica_that_stands_still_is_named_with_its_process(
+    service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The operator gets the process to look at, before Serve's health checks notice anything."""
+    _, healthy = await doctor(service, tmp_path, capsys)
+    replica_id, seen = next(iter(healthy["examinations"][0]["serve"]["replicas"].items()))
+    async with stopped(seen["pid"]):
+        status, told = await doctor(service, tmp_path, capsys)
+    await service.until(
+        lambda s: s["replicas"].get(replica_id, {}).get("silent_s", 99) < 3, "it pulls again"
+    )
+    wrong = [finding for finding in told["findings"] if finding["subject"] == replica_id]
+
+    assert 1 == status
+    assert ("replica_that_gives_no_answer", replica_id) in named(told)
+    assert f"process {seen['pid']} on node" in wrong[0]["what"]
+    assert {replica_id} == {finding["subject"] for finding in told["findings"]}
+    assert 0 == (await doctor(service, tmp_path, capsys))[0]
+
+
+async def test_redis_that_somebody_wrote_to_is_told_by_application(
+    service: Service,
+    http: httpx.AsyncClient,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A tag that differs is another order after a restart, and nothing else would show it."""
+    keys = keys_of(service.config.store_name)
+    for name in ("tampered", "removed"):
+        body = {"application_class": "c", "application_id": name}
+        assert 200 == (await http.post("/v1/applications", json=body)).status_code
+
+    async def both_rest() -> bool:
+        seen = (await http.get("/v1/examination")).json()["scheduler"]["applications"]
+        return all(name in seen and seen[name]["withdrawn"] for name in ("tampered", "removed"))
+
+    await eventually(both_rest, "the first report of a replica has withdrawn them")
+    saves = (await service.status())["saves"]
+    await service.until(lambda s: s["saves"] > saves + 2, "they are saved so")
+    async with redis_of(service) as redis:
+        record = json.loads(await redis.hget(keys.applications, "tampered") or "")
+        forged = json.dumps(record | {"finish": record["finish"] + 5_000})
+        await redis.hset(keys.applications, mapping={"tampered": forged, "ghost": forged})
+        await redis.hdel(keys.applications, "removed")
+        status, told = await doctor(service, tmp_path, capsys)
+        await redis.hdel(keys.applications, "ghost")
+    for name in ("tampered", "removed"):
+        await http.post(f"/v1/applications/{name}/close")
+    await service.until_idle()
+
+    assert 1 == status
+    assert {
+        ("tag_that_differs_in_redis", "tampered finish"),
+        ("application_only_in_redis", "ghost"),
+        ("application_missing_in_redis", "removed"),
+    } == named(told)

@@ -1,0 +1,231 @@
+"""`justitia doctor`: its words, its exit status, and what it refuses."""
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.cli import doctor
+from justitia_ray.cli.main import main
+from justitia_ray.doctor.rules import SERVICE_CHECKS
+from justitia_ray.errors import ResponseError
+from justitia_ray.protocol.examination import read_examination
+from tests.unit.doctor.healthy import examination
+
+from .noting_service import Answer, noting_service
+
+Json = dict[str, Any]
+HEALTHY = examination()
+
+SERVE_FILE = """
+applications:
+  - name: justitia
+    import_path: justitia_ray.serve.app:build
+    args:
+      name: NAME
+      model: {name: m, path: none}
+      engine: {kind: fake}
+      store: {redis_url: "unix:///nowhere/redis.sock"}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two looks follow each other at once: this service does not change between them."""
+    monkeypatch.setattr(doctor, "_LEAST_INTERVAL_S", 0.0)
+
+
+def answering(seen: Json | Callable[[], Json], predictor: Answer) -> Callable[..., Answer]:
+    """Return a service that is examined."""
+
+    def answer(method: str, path: str, body: Any) -> Answer:
+        if path == "/v1/examination":
+            return 200, seen() if callable(seen) else seen
+        if path == "/v1/predictor":
+            return predictor
+        return 404, {"error": {"message": f"{method} {path}: Not Found", "code": None}}
+
+    return answer
+
+
+def examined(seen: Json | Callable[[], Json], *options: str, learns: bool = True) -> int:
+    """Run the command on a service that says this, and return its exit status."""
+    with noting_service(answering(seen, (200, {"learns": learns, "classes": {}}))) as url:
+        return main(["doctor", "--url", url, "--interval-s", "0", *options])
+
+
+def broken() -> Json:
+    """Return a service with two things wrong, one of them four times, and a risk."""
+    seen = deepcopy(HEALTHY)
+    seen["replicas"]["r1"]["held"] = {}
+    for number in range(4):
+        seen["ingress"]["tickets"][f"lost-{number}"] = True
+    seen["scheduler"]["store"]["trouble"] = "Redis at host:1: refused"
+    return seen
+
+
+def test_healthy_service_is_one_line_and_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+    """Status 0 is what a cron job goes by; what was not looked at is said, too."""
+    status = examined(HEALTHY)
+
+    assert (
+        0,
+        [
+            "Redis was not looked at: give --config FILE, the Serve configuration file",
+            f"justitia/m: {len(SERVICE_CHECKS)} checks, nothing wrong",
+        ],
+    ) == (status, capsys.readouterr().out.splitlines())
+
+
+def test_what_is_wrong_is_said_with_what_to_do_and_status_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The worst first; of many alike three are shown, so that nothing else scrolls away."""
+    status = examined(broken)
+    out = capsys.readouterr().out
+    heads = [line.split("  ")[0].strip() for line in out.splitlines() if line[:1].strip()]
+
+    assert 1 == status
+    assert ["wrong", "wrong", "wrong", "wrong", "risk"] == heads[:5]
+    assert "and 1 more like it; --json has all" in out
+    assert "do: its caller waits for nothing: restart that replica" in out
+    assert f"{len(SERVICE_CHECKS)} checks, 5 wrong, 1 risk" in out.splitlines()[-1]
+    assert all(len(line) <= 100 for line in out.splitlines())
+
+
+def test_json_has_every_finding_and_what_it_was_found_in(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What a bug report needs, and what an alert reads."""
+    status = examined(broken, "--json")
+    told = json.loads(capsys.readouterr().out)
+
+    assert (1, True, False, len(SERVICE_CHECKS)) == (
+        status,
+        told["wrong"],
+        told["redis_looked_at"],
+        told["checks"],
+    )
+    assert 6 == len(told["findings"])
+    assert {"rule", "severity", "subject", "what", "do"} == set(told["findings"][0])
+    assert [broken(), broken()] == told["examinations"]
+
+
+def test_terminal_is_told_nothing_by_what_was_found(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names in Redis may be written by anybody: no escape sequence reaches the operator."""
+    seen = deepcopy(HEALTHY)
+    seen["scheduler"]["store"]["trouble"] = "\x1b[2Jall is well\x07"
+
+    assert 1 == examined(seen)
+    assert "cannot save: ?[2Jall is well?" in capsys.readouterr().out
+
+
+def test_note_alone_is_no_reason_for_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+    """An application whose ingress was replaced ends by itself: nobody is to be woken for it."""
+    seen = deepcopy(HEALTHY)
+    seen["scheduler"]["applications"]["resting"]["ingress_id"] = "ingress-0"
+
+    assert 0 == examined(seen)
+    assert capsys.readouterr().out.splitlines()[-1].endswith("nothing wrong, 1 note")
+
+
+def test_predictor_that_fails_is_a_finding_and_no_failure(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The examination is of the whole service, and goes on without a part of it."""
+    away = (503, {"error": {"message": "the predictor gives no answer: away", "code": None}})
+    with noting_service(answering(HEALTHY, away)) as url:
+        status = main(["doctor", "--url", url, "--interval-s", "0"])
+
+    assert 1 == status
+    assert "the predictor gives no answer: 503: the predictor" in capsys.readouterr().out
+
+
+def test_predictor_that_does_not_learn_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its answer is read: what is learned is lost without a word else."""
+    assert 1 == examined(HEALTHY, learns=False)
+    assert "does not learn" in capsys.readouterr().out
+
+
+def test_nobody_there_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a service that cannot be reached nothing is known; 1 would say that something is."""
+    with noting_service(answering(HEALTHY, (200, {}))) as url:
+        pass  # its port is free again
+    status = main(["doctor", "--url", url])
+    said = capsys.readouterr().err
+
+    assert 2 == status
+    assert said.startswith("justitia doctor: no connection to 127.0.0.1")
+    assert 1 == len(said.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ((404, {"error": {"message": "GET: Not Found"}}), "no application that can be examined"),
+        ((200, {"name": "x"}), "it is no examination: model: Field required"),
+    ],
+)
+def test_something_else_that_answers_is_status_2(
+    answer: Answer, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An older version, or a port that is somebody else's: one sentence."""
+    with noting_service(lambda method, path, body: answer) as url:
+        status = main(["doctor", "--url", url])
+    err = capsys.readouterr().err
+
+    assert 2 == status
+    assert said in err
+    assert 1 == len(err.splitlines())
+
+
+@pytest.mark.parametrize("interval", ["0.5", "-1", "nan", "inf"])
+def test_interval_too_short_is_refused(
+    interval: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scheduler makes one examination a second: two looks at one would prove nothing."""
+    monkeypatch.undo()
+
+    assert 2 == main(["doctor", "--interval-s", interval])
+    assert "--interval-s is" in capsys.readouterr().err
+
+
+def test_redis_that_does_not_answer_from_here_is_a_finding(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was to be looked at: a check that was not made must not pass for a good one."""
+    file = tmp_path / "serve.yaml"
+    file.write_text(SERVE_FILE.replace("NAME", "justitia"))
+    seen = deepcopy(HEALTHY)
+    seen["scheduler"]["store"]["save_interval_s"] = 0.001  # three of them are waited for
+    status = examined(seen, "--config", str(file))
+    out = " ".join(capsys.readouterr().out.split())
+
+    assert 1 == status
+    assert "Redis cannot be reached from here: Redis at unix:///nowhere/redis.sock" in out
+    assert "1 risk" in out
+    assert "was not looked at" not in out
+
+
+def test_file_of_another_application_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its Redis holds other applications: all of them would be called orphans."""
+    file = tmp_path / "serve.yaml"
+    file.write_text(SERVE_FILE.replace("NAME", "other"))
+
+    assert 2 == examined(HEALTHY, "--config", str(file))
+    assert f"{file} has other/m, and justitia/m is served at this URL" in capsys.readouterr().err
+
+
+def test_newer_service_may_say_more() -> None:
+    """The command of one version examines a service of the next."""
+    newer = deepcopy(HEALTHY) | {"weather": "fine"}
+    newer["scheduler"]["leases"]["3-1"]["colour"] = "green"
+
+    assert read_examination(HEALTHY) == read_examination(newer)
+    with pytest.raises(ResponseError, match=r"scheduler\.ready: Field required"):
+        read_examination(HEALTHY | {"scheduler": {}})

@@ -1,0 +1,1 @@
+"""The rules of `justitia doctor`, on services made up for them."""

@@ -1,0 +1,207 @@
+"""A healthy service as it was seen at one time, and the same with something broken in it."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from justitia_ray.doctor.look import Look
+from justitia_ray.protocol.examination import Examination
+from justitia_ray.store.scheduler_store import StoredState
+
+Json = dict[str, Any]
+
+_LIMITS: Json = {
+    "lease_s": 5.0,
+    "replica_s": 4.0,
+    "heartbeat_s": 1.0,
+    "ingress_s": 30.0,
+    "long_poll_s": 20.0,
+    "application_s": 600.0,
+}
+
+
+def _application(**fields: Any) -> Json:
+    return {
+        "state": "open",
+        "ingress_id": "ingress-1",
+        "finish": 1_500.0,
+        "clock": 1_000.0,
+        "active": True,
+        "withdrawn": False,
+        "charged": 1_000.0,
+        "attained": 250.0,
+        "age_s": 9.0,
+        "idle_s": None,
+        "waiting": 0,
+        "in_flight": 0,
+    } | fields
+
+
+def _inference(application_id: str, state: str) -> Json:
+    return {"application_id": application_id, "ingress_id": "ingress-1", "state": state}
+
+
+def _lease(request_id: str, replica_id: str, state: str, age_s: float) -> Json:
+    return {
+        "request_id": request_id,
+        "replica_id": replica_id,
+        "state": state,
+        "age_s": age_s,
+    }
+
+
+def _held(state: str, age_s: float) -> Json:
+    return {"state": state, "age_s": age_s, "aborted": False}
+
+
+def examination() -> Json:
+    """Return what `GET /v1/examination` answers while all is well.
+
+    Application `busy` runs two inferences, one on each replica, and has a third granted and a
+    fourth that waits for room; `resting` waits for a tool.
+    """
+    return {
+        "name": "justitia",
+        "model": "m",
+        "scheduler": {
+            "ready": True,
+            "epoch": 3,
+            "version": "0.1.0",
+            "pid": 17,
+            "virtual_time": 1_000.0,
+            "waiting": 1,
+            "first": "q4",
+            "limits": dict(_LIMITS),
+            "store": {
+                "kind": "redis",
+                "saves": 40,
+                "saved_s_ago": 0.3,
+                "save_interval_s": 0.5,
+            },
+            "applications": {
+                "busy": _application(waiting=1, in_flight=3),
+                "resting": _application(finish=900.0, active=False, withdrawn=True, idle_s=30.0),
+            },
+            "ended": ["over"],
+            "inferences": {
+                "q1": _inference("busy", "running"),
+                "q2": _inference("busy", "running"),
+                "q3": _inference("busy", "leased"),
+                "q4": _inference("busy", "waiting"),
+            },
+            "leases": {
+                "3-1": _lease("q1", "r1", "running", 8.0),
+                "3-2": _lease("q2", "r2", "running", 8.0),
+                "3-3": _lease("q3", "r2", "granted", 0.1),
+            },
+            "replicas": {
+                "r1": {"named": ["3-1"], "silent_s": 0.2, "kv_tokens": 1_000, "leases": 1},
+                "r2": {
+                    "named": ["3-2"],
+                    "silent_s": 0.1,
+                    "kv_tokens": 1_000,
+                    "leases": 2,
+                    "unexplained_kv_tokens": 9,
+                },
+            },
+            "ingresses": {"ingress-1": {"silent_s": 12.0, "unread": 1}},
+        },
+        "replicas": {
+            "r1": {
+                "epoch": 3,
+                "draining": False,
+                "engine": None,
+                "kv_tokens": 1_000,
+                "free_kv_tokens": 700,
+                "held": {"3-1": _held("running", 7.9)},
+            },
+            "r2": {
+                "epoch": 3,
+                "draining": False,
+                "engine": None,
+                "kv_tokens": 1_000,
+                "free_kv_tokens": 500,
+                "held": {"3-2": _held("running", 7.9)},
+                "unconfirmed": ["3-0"],
+            },
+        },
+        "ingress": {
+            "ingress_id": "ingress-1",
+            "epoch": 3,
+            "open_applications": 2,
+            "tickets": {"q1": False, "q2": False, "q3": False, "q4": True, "q0": False},
+        },
+        "serve": {
+            "nodes": 1,
+            "replicas": {
+                "r1": {"state": "RUNNING", "pid": 101, "node_ip": "10.0.0.1"},
+                "r2": {"state": "RUNNING", "pid": 102, "node_ip": "10.0.0.1"},
+                "r3": {"state": "STARTING"},
+            },
+            "ingresses": 1,
+            "predictors": 1,
+        },
+        "silent": {},
+    }
+
+
+def _record(**fields: Any) -> Json:
+    return {"state": "open", "finish": 1_500.0, "charged": 1_000.0} | fields
+
+
+@dataclass
+class Patient:
+    """A service and its Redis; break something, and look."""
+
+    seen: Json = field(default_factory=examination)
+    stored: Json | None = field(
+        default_factory=lambda: {
+            "epoch": 3,
+            "office": {"epoch": 3, "host": "h", "process_id": 17},
+            "clock": {"virtual_time": 990.0},
+            "applications": {
+                "busy": _record(),
+                "resting": _record(finish=900.0),
+                "over": {"finish": 1_100.0},
+            },
+        }
+    )
+    predictor_trouble: str | None = None
+    predictor_learns: bool = True
+    redis_away: str | None = None
+    redis_damage: str | None = None
+
+    @property
+    def scheduler(self) -> Json:
+        """What the scheduler says."""
+        scheduler: Json = self.seen["scheduler"]
+        return scheduler
+
+    @property
+    def redis(self) -> Json:
+        """What Redis holds."""
+        assert self.stored is not None
+        return self.stored
+
+    def look(self) -> Look:
+        """Return what is seen of it."""
+        stored = None
+        if self.stored is not None:
+            stored = StoredState(settings=None, replicas={}, **deepcopy(self.stored))
+        return Look(
+            Examination.model_validate(self.seen),
+            predictor_trouble=self.predictor_trouble,
+            predictor_learns=self.predictor_learns,
+            stored=stored,
+            redis_away=self.redis_away,
+            redis_damage=self.redis_damage,
+        )
+
+
+def seen_after(*harms: Callable[[Patient], object]) -> Look:
+    """Return a look at a patient to whom this was done."""
+    patient = Patient()
+    for harm in harms:
+        harm(patient)
+    return patient.look()

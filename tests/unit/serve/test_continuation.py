@@ -1,0 +1,130 @@
+"""What a caller has of a stream is counted, and left out when the stream is made again."""
+
+import json
+import pickle
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from justitia_ray.errors import CannotContinue
+from justitia_ray.serve.continuation import (
+    Delivered,
+    Part,
+    Resume,
+    joined,
+    left_out,
+    packed,
+    unpacked,
+)
+from justitia_ray.serve.engine import Output
+
+
+def event(text: str, response: str = "cmpl-a", created: int = 1) -> bytes:
+    """Return an event as vLLM writes it."""
+    fields = {"id": response, "object": "text_completion", "created": created, "text": text}
+    return b"data: " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def again(*chunks: bytes) -> AsyncGenerator[str | Part]:
+    """Yield a head, then a stream as an engine makes it that was given its earlier outputs."""
+    yield "head"
+    for chunk in chunks:
+        yield Part(chunk, 1, ())
+
+
+async def rest_of(delivered: Delivered, *chunks: bytes) -> list[str | Part]:
+    """Return what of a stream made again is sent to a caller who has so much of it."""
+    resume = delivered.resume()
+    assert resume is not None
+    return [item async for item in left_out(again(*chunks), resume)]
+
+
+def test_parts_are_joined_in_order_with_all_they_carry() -> None:
+    """A part in the middle must not lose its tokens: they would be generated twice."""
+    first = Part(b"a", 1, (Output((1,)),))
+    second = Part(b"bc", 2, (Output((2, 3)), Output((4,), "stop")), "why not")
+
+    assert joined([first, second]) == Part(
+        b"abc", 3, (Output((1,)), Output((2, 3)), Output((4,), "stop")), "why not"
+    )
+
+
+def test_part_survives_its_way_to_the_ingress() -> None:
+    """In plain tuples, because every part of every stream is pickled."""
+    part = Part(b"a", 2, (Output((1, 2)), Output((3,), "stop", "###")), "why not")
+
+    assert part == unpacked(pickle.loads(pickle.dumps(packed(part))))
+    assert b"justitia" not in pickle.dumps(packed(part))
+
+
+def test_stream_of_which_nothing_came_begins_anew() -> None:
+    """Whatever it is: a caller who has nothing can be given anything."""
+    delivered = Delivered()
+    delivered.status = 200
+
+    assert delivered.resume() is None
+
+
+def test_all_that_came_is_kept_for_the_next_attempt() -> None:
+    """Tokens and chunks travel together, but tokens may be ahead."""
+    delivered = Delivered()
+    delivered.add(Part(event("x"), 1, (Output((1,)), Output((2,)))))
+    delivered.add(Part(event("yy") + event("z"), 2, (Output((3, 4)), Output((), "stop", 7))))
+
+    start = event("x").partition(b',"text"')[0]
+    size = len(event("x") + event("yy") + event("z"))
+    outputs = (Output((1,)), Output((2,)), Output((3, 4)), Output((), "stop", 7))
+    assert Resume(outputs, 3, size, start) == delivered.resume()
+
+
+def test_obstacle_is_a_reason_once_something_came() -> None:
+    """Half a stream with another second half is worse than an error."""
+    delivered = Delivered()
+    delivered.add(Part(event("x"), 1, (), "it has more than one choice"))
+    delivered.add(Part(event("y"), 1, ()))
+
+    with pytest.raises(CannotContinue, match="more than one choice"):
+        delivered.resume()
+
+
+async def test_rest_begins_where_the_caller_stopped_with_the_first_id_and_time() -> None:
+    """Clients gather the events of one stream by id."""
+    delivered = Delivered()
+    delivered.add(Part(event("x") + event("y"), 2, ()))
+    made_again = [event(text, "cmpl-b", 7) for text in "xyz"]
+
+    rest = await rest_of(delivered, *made_again, b"data: [DONE]\n\n")
+
+    assert ["head", Part(event("z"), 1, ()), Part(b"data: [DONE]\n\n", 1, ())] == rest
+
+
+async def test_text_that_looks_like_an_event_is_left_alone() -> None:
+    """Only the start of an event is written anew, never what a model has said."""
+    told = 'data: {"id":"q","object":"q","created":9'
+    delivered = Delivered()
+    delivered.add(Part(event("x"), 1, ()))
+
+    (_, part) = await rest_of(delivered, event("x", "cmpl-b", 7), event(told, "cmpl-b", 7))
+
+    assert Part(event(told), 1, ()) == part
+
+
+async def test_stream_that_begins_differently_is_not_continued() -> None:
+    """Replicas of two versions may cut a text into other chunks."""
+    delivered = Delivered()
+    delivered.add(Part(event("x") + event("y"), 2, ()))
+
+    with pytest.raises(CannotContinue, match="answers differently"):
+        await rest_of(delivered, event("x"), event("yz"), event(""))
+
+
+async def test_second_cut_goes_on_where_the_first_rest_ended() -> None:
+    """A stream may be cut as often as there are attempts."""
+    delivered = Delivered()
+    delivered.add(Part(event("x"), 1, (Output((1,)),)))
+    for number, text in enumerate(("y", "z"), 2):
+        chunks = [event(each, f"cmpl-{number}", number) for each in "xyz"[:number]]
+        (_, part) = await rest_of(delivered, *chunks)
+        assert Part(event(text), 1, ()) == part
+        assert isinstance(part, Part)
+        delivered.add(part)

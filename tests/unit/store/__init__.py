@@ -1,0 +1,1 @@
+"""The stores without Redis."""

@@ -1,0 +1,51 @@
+"""Data of earlier versions are brought to this one's form, without Redis."""
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core.snapshot import restore
+from justitia_ray.store.migrations import MIGRATIONS, Records, migrated
+from justitia_ray.store.schema import SCHEMA_VERSION
+from tests.unit.store.version_one import APPLICATION, CLOCK, SESSION
+
+
+def test_there_is_a_step_from_every_earlier_version() -> None:
+    """A version without one would be refused for ever by every scheduler that comes later."""
+    assert list(range(1, SCHEMA_VERSION)) == sorted(MIGRATIONS)
+
+
+def test_oldest_records_of_version_1_are_read_by_this_core() -> None:
+    """They lack what was added while the version stayed 1."""
+    records = migrated(1, Records(CLOCK, {"a": APPLICATION, "gone": SESSION}))
+    core = SchedulerCore()
+    core.recover({}, 1_000.0)
+    restore(core, records.clock, records.applications)
+
+    application = core.state.applications["a"]
+    assert ({}, 640.0, 0) == (
+        application.replicas,
+        application.kv_token_time,
+        core.state.grants,
+    )
+    assert {"a", "gone"} == set(core.order.fair_share.sessions())
+
+
+def test_what_version_1_did_write_is_kept() -> None:
+    """Its last releases wrote everything: a step fills in, it does not replace."""
+    clock = CLOCK | {"grants": 7, "policy": "vtc", "counted": {"a": 1}}
+    application = APPLICATION | {"replicas": ["r0"], "kv_token_time": 3.0}
+    records = migrated(1, Records(clock, {"a": application}))
+
+    assert (clock, {"a": application}) == (records.clock, records.applications)
+
+
+def test_record_that_is_damaged_is_left_for_its_reader_to_name() -> None:
+    """A step that failed at it would name neither the application nor the field."""
+    damaged = {"state": "open"}
+
+    assert {"a": damaged} == migrated(1, Records(None, {"a": damaged})).applications
+
+
+def test_records_of_this_version_stay_as_they_are() -> None:
+    """No step is applied twice."""
+    records = Records(CLOCK, {"a": APPLICATION})
+
+    assert records is migrated(SCHEMA_VERSION, records)

@@ -1,0 +1,42 @@
+"""Without a store nothing is kept but the rise of epochs."""
+
+from justitia_ray.store.no_store import NoStore
+from justitia_ray.store.prediction_memory import PredictionMemory
+
+
+async def test_epochs_are_the_wall_clocks_and_rise_above_what_is_known() -> None:
+    """Nobody listens to an epoch that is not above the last one, also after a clock set back."""
+    first = await NoStore(lambda: 1_790_000_000.5).take_office()
+    behind = NoStore(lambda: 1_780_000_000.0)
+
+    assert 1_790_000_000_500 == first
+    assert 1_780_000_000_000 == await behind.take_office()
+    assert first + 1 == await behind.take_office(above=first)
+
+
+async def test_what_is_saved_is_not_there_for_the_next_one() -> None:
+    """What it means: order is lost with the scheduler."""
+    store = NoStore()
+    epoch = await store.take_office()
+
+    assert await store.save(epoch, {"v": 1}, {"a": {}}, (), {"policy": "fcfs"}, {"r": {}})
+    stored = await store.load()
+    assert (None, {}, None, {}) == (
+        stored.clock,
+        stored.applications,
+        stored.settings,
+        stored.replicas,
+    )
+
+
+async def test_observations_have_the_form_and_order_of_a_streams_ids() -> None:
+    """The learner reads on after the last one it saw, and takes their time from the id."""
+    wall = iter([1_790_000_000.0, 1_790_000_000.0, 1_780_000_000.0, 1_790_000_001.0])
+    memory = PredictionMemory(lambda: next(wall))
+    await memory.add_observed([{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}])
+    entries = await memory.read_observed("", 10)
+    ids = [entry_id for entry_id, _ in entries]
+
+    assert ids == sorted(set(ids))
+    assert ["1790000000000"] * 3 + ["1790000001000"] == [name.partition("-")[0] for name in ids]
+    assert [{"n": 3}, {"n": 4}] == [value for _, value in await memory.read_observed(ids[1], 10)]
