@@ -110,8 +110,8 @@ def test_tree_shows_the_files_that_there_are() -> None:
     rooms = [path for path in package.iterdir() if (path / "__init__.py").exists()]
     files = [*package.glob("*.py"), *(f for room in LISTED for f in (package / room).glob("*.py"))]
     expected = {str(f.relative_to(ROOT)) for f in files if f.name != "__init__.py"}
-    expected |= {f"justitia_ray/{room.name}/" for room in rooms}
-    expected |= {"justitia_ray/", "justitia_ray/core/policies/"}
+    rooms += [inner.parent for room in LISTED for inner in (package / room).glob("*/__init__.py")]
+    expected |= {f"{room.relative_to(ROOT)}/" for room in [package, *rooms]}
     shown = {path for path in tree() if path.startswith("justitia_ray/")}
 
     assert sorted(expected) == sorted(shown)

@@ -286,7 +286,6 @@ def test_damaged_clock_is_named(damaged: dict[str, Any]) -> None:
 def test_place_of_an_application_outlives_the_scheduler() -> None:
     """Its prefixes are still in that replica's cache."""
     driver = _filled()
-    record = json.loads(json.dumps(snapshot(driver.core)))
     assert ["r0"] == list(_successor(driver).application("c").replicas)
 
 
