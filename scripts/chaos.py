@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ def main() -> int:
     failed = False
     for engine in engines:
         try:
-            outcome = run_engine(engine, settings[engine], kinds, options.seed)
+            outcome = run_engine(engine, settings[engine], kinds, options)
         except JustitiaError as error:
             print(f"scripts/chaos: {error}", file=sys.stderr)
             return 1
@@ -89,8 +89,11 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def run_engine(engine: str, setting: Setting, kinds: tuple[Kind, ...], seed: int) -> Outcome:
+def run_engine(
+    engine: str, setting: Setting, kinds: tuple[Kind, ...], options: argparse.Namespace
+) -> Outcome:
     """Break one application, and print what came of it."""
+    seed: int = options.seed
     started = time.monotonic()
 
     def say(line: str) -> None:
@@ -108,11 +111,30 @@ def run_engine(engine: str, setting: Setting, kinds: tuple[Kind, ...], seed: int
         say("up")
         run = ChaosRun(cluster, engine, plan, setting.shape, seed, say)
         outcome = asyncio.run(run.run())
+    if options.raw is not None:
+        write_raw(options.raw / f"{engine}.jsonl", run)
     say("everything is ended")
     print(f"\n{table(outcome)}\n\n{summary(outcome)}")
     for failure in outcome.failures:
         print(f"FAILED {failure}")
     return outcome
+
+
+def write_raw(file: Path, run: ChaosRun) -> None:
+    """Write every call, run, fault and tag as a line of JSON, to look into what went wrong."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    notes = run.notes
+    noted: dict[str, Sequence[Any]] = {
+        "call": notes.calls,
+        "run": run.runs,
+        "hit": notes.hits,
+        "tag": notes.tags,
+    }
+    with file.open("w", encoding="utf-8") as lines:
+        for what, found in noted.items():
+            for one in found:
+                lines.write(json.dumps({"what": what, **asdict(one)}) + "\n")
+        lines.write(json.dumps({"what": "ended", **notes.ended}) + "\n")
 
 
 def described(setting: Setting) -> dict[str, Any]:
@@ -140,6 +162,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--kind", action="append", type=Kind, choices=list(Kind), help="only this; may be repeated"
     )
+    parser.add_argument("--raw", type=Path, help="write every call and run into this directory")
     parser.add_argument("--json", type=Path, help="write everything that was counted there")
     return parser.parse_args()
 

@@ -22,7 +22,7 @@ from justitia_ray.errors import JustitiaError, ResponseError
 from justitia_ray.units import Seconds
 
 AGAIN_AFTER_S: Seconds = 0.2
-PATIENCE_S: Seconds = 180.0
+PATIENCE_S: Seconds = 600.0
 """What has no answer by then is lost."""
 _POLL_S: Seconds = 0.1
 _RETRIES = 6

@@ -51,12 +51,14 @@ def leaks(before: Census, after: Census) -> list[str]:
         earlier, later = getattr(before, what), getattr(after, what)
         for role in sorted(later):
             allowed = IDLE_WORKERS_TOLERANCE if role == IDLE_WORKER else tolerance
-            if role == IDLE_WORKER and what == "files":
+            if what == "files" and role in (IDLE_WORKER, LOG_MONITOR):
                 continue
             if later[role] > earlier.get(role, 0) + allowed:
                 found.append(f"{what} of {role}: {later[role]} in place of {earlier.get(role, 0)}")
     return found
 
 
+LOG_MONITOR = "log_monitor.py"
+"""Ray's; it keeps the logs of the latest 200 workers open, the dead ones too."""
 IDLE_WORKER = "idle worker"
 """The role of Ray's workers that run nothing."""

@@ -71,7 +71,7 @@ def count(
     return Counts(
         inferences=len(names),
         calls=len(notes.calls),
-        lost=tuple(name for name in names if not answered[name]),
+        lost=tuple(_last_words(name, notes) for name in names if not answered[name]),
         doubled=(
             *(f"{name}: answered {times} times" for name, times in answered.items() if times > 1),
             *_run_twice(notes, runs),
@@ -82,6 +82,12 @@ def count(
         broken=tuple(_told(call) for call in blamed if call.ending is Ending.BROKEN),
         excused=len(failed) - len(blamed),
     )
+
+
+def _last_words(name: str, notes: Notes) -> str:
+    """Return what the last call for an inference ended with."""
+    ends = [_told(call) for call in notes.calls if call.inference == name]
+    return ends[-1] if ends else f"{name}: never called"
 
 
 def _took_with_it(hits: Sequence[Hit], call: Call) -> bool:

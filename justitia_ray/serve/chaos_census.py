@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -63,6 +64,9 @@ def _role(process: psutil.Process, scheduler: int) -> str:
         return IDLE_WORKER
     if title.startswith("ray::"):
         return title.removeprefix("ray::").split(".")[0].split(":")[0]
+    scripts = [Path(word).name for word in process.cmdline() if word.endswith(".py")]
+    if scripts:
+        return scripts[0]
     if title.startswith("VLLM::"):
         return title.split()[0]
     return str(process.name())
@@ -102,6 +106,8 @@ async def _tickets(target: ChaosTarget) -> int:
 async def _stored(target: ChaosTarget) -> tuple[ApplicationId, ...]:
     store = scheduler_store(target.config)
     try:
-        return tuple((await store.load()).applications)
+        stored = (await store.load()).applications
+        # What ended while GPS still owed it leaves a session without a state, until V reaches it.
+        return tuple(name for name, record in stored.items() if "state" in record)
     finally:
         await store.aclose()

@@ -10,7 +10,7 @@ from justitia_ray.chaos.answers import Answer, unary_answer
 from justitia_ray.chaos.callers import Callers
 from justitia_ray.chaos.census import Census, leaks
 from justitia_ray.chaos.counts import count
-from justitia_ray.chaos.journal import read_journal
+from justitia_ray.chaos.journal import Run, read_journal
 from justitia_ray.chaos.load import TWO_CHOICES, PlannedApplication, draw_load
 from justitia_ray.chaos.notes import Hit, Notes
 from justitia_ray.chaos.order import measure_order
@@ -88,7 +88,10 @@ class ChaosRun:
         self._shape = shape
         self._seed = seed
         self._say = say
-        self._notes = Notes()
+        self.notes = self._notes = Notes()
+        """What was noted so far."""
+        self.runs: tuple[Run, ...] = ()
+        """The journal, after `run`."""
         self._unmended: tuple[str, ...] = ()
         self._began_at = time.monotonic()
         self.load = draw_load(
@@ -223,6 +226,7 @@ class ChaosRun:
         self, began_at: Seconds, expected: Mapping[str, Answer], before: Census, after: Census
     ) -> Outcome:
         notes, runs = self._notes, read_journal(self._target.journal)
+        self.runs = tuple(runs)
         struck = tuple(
             Struck(hit, recovery_s(hit, notes, runs), elsewhere_s(hit, notes, runs))
             for hit in notes.hits

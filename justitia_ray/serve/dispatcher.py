@@ -346,7 +346,7 @@ class Dispatcher:
         if asked == self._terms:
             for message in self._cursor.fresh(mail.messages):
                 if isinstance(message, EndApplication):
-                    self._outstanding.forget(message.application_id)
+                    self._outstanding.ended(message.application_id)
                     self._on_application_ended(message)
                 elif isinstance(message, RefuseApplication | ForgetApplication):
                     self._outstanding.forget(message.application_id)

@@ -11,6 +11,9 @@ from justitia_ray.core.stages import StagePosition
 from justitia_ray.protocol.messages import Submission
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, RequestId, Seconds
 
+_REMEMBERED_S: Seconds = 10.0
+"""More than a scheduler can lose of what it heard: what it had not saved when it died."""
+
 
 @dataclass(slots=True)
 class Ticket:
@@ -43,6 +46,8 @@ class Outstanding:
         """Of those in `open`."""
         self._positions: dict[ApplicationId, StagePosition] = {}
         """Of those in `open` that have submitted something."""
+        self._ended: deque[tuple[Seconds, ApplicationId]] = deque()
+        """Lately, and when: a scheduler that takes office may know them from an earlier save."""
 
     def next_stage(self, application_id: ApplicationId) -> tuple[int, int]:
         """Return the stage of what an application submits next, and how many are at it then."""
@@ -67,8 +72,14 @@ class Outstanding:
         if application_id in self.open:
             self._closed.add(application_id)
 
+    def ended(self, application_id: ApplicationId) -> None:
+        """It has ended; the next scheduler may not know."""
+        self.forget(application_id)
+        self._ended.append((asyncio.get_running_loop().time(), application_id))
+        self._drop_long_ended()
+
     def forget(self, application_id: ApplicationId) -> None:
-        """It has ended."""
+        """It has ended, or was never begun."""
         self.open.pop(application_id, None)
         self._closed.discard(application_id)
         self._positions.pop(application_id, None)
@@ -95,6 +106,8 @@ class Outstanding:
         now = asyncio.get_running_loop().time()
         closings = self.closings_elsewhere(unsent)
         closings += [ApplicationClosed(name) for name in self.open if name in self._closed]
+        self._drop_long_ended()
+        closings += [ApplicationClosed(name) for _, name in self._ended if name not in self.open]
         everything: list[Submission] = [replace(one, again=again) for one in self.open.values()]
         for ticket in self.tickets.values():
             age_s = now - ticket.submitted_at
@@ -103,6 +116,11 @@ class Outstanding:
             )
             everything.append(ticket.item)
         return everything + closings
+
+    def _drop_long_ended(self) -> None:
+        since = asyncio.get_running_loop().time() - _REMEMBERED_S
+        while self._ended and self._ended[0][0] < since:
+            self._ended.popleft()
 
     def closings_elsewhere(self, submissions: Iterable[Submission]) -> list[Submission]:
         """Return the closings of applications that another ingress has opened."""

@@ -25,9 +25,10 @@ def test_clean_run_counts_nothing() -> None:
 
 def test_inference_without_an_answer_is_lost() -> None:
     """However often it was called."""
-    given_up = call("a.1", ending=Ending.GIVEN_UP)
+    given_up = call("a.1", ending=Ending.GIVEN_UP, detail="no answer")
 
-    assert ("a.1",) == counted(Notes(calls=[BOTH[0], given_up])).lost
+    assert ("a.1: call 1: no answer",) == counted(Notes(calls=[BOTH[0], given_up])).lost
+    assert ("a.1: never called",) == counted(Notes(calls=BOTH[:1])).lost
 
 
 def test_inference_answered_twice_is_doubled() -> None:

@@ -342,6 +342,23 @@ async def test_opening_that_is_refused_is_an_error_that_says_when_to_come_back(
     assert dispatcher.opened_here("a") is None
 
 
+async def test_new_scheduler_is_told_what_has_ended_lately(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """What the last one had not saved is open again in the next, until it has long been idle."""
+    for name in ("a", "b"):
+        dispatcher.submit(inference(name, name), opened(name))
+    await taken(scheduler, 4)
+    scheduler.post(ended("a"), ended("b"))
+    await eventually(lambda: dispatcher.opened_here("b") is None, "both have ended")
+    dispatcher.submit(inference("again", "b"), opened("b"))
+    await taken(scheduler, 6)
+    scheduler.replace()
+    await eventually(lambda: ApplicationClosed("a") in scheduler.items, "it is told")
+
+    assert ApplicationClosed("b") not in scheduler.items  # it was opened again
+
+
 async def test_new_scheduler_is_told_all_that_is_outstanding(
     dispatcher: Dispatcher, scheduler: FakeScheduler, told: Told
 ) -> None:
