@@ -136,7 +136,7 @@ async def test_shutdown_writes_a_last_snapshot_and_the_next_start_reads_it(
     for i, name in enumerate(names):
         body = {"application_class": "c", "application_id": name, "weight": i + 1}
         await client.post("/v1/applications", json=body)
-    await graceful.until(lambda s: s["waiting"] + s["in_flight"] == 0, "nothing runs")
+    await graceful.until(lambda s: s["applications"] == len(names), "the rest has ended")
     before = await graceful.status()
     tags = await tags_of(client, names)
     await graceful.delete()
