@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import parse_options
 from justitia_ray.errors import ConfigError, shown_short
-from justitia_ray.predictor.retraining import LEAST_MINIMUM_SAMPLES
+from justitia_ray.predictor.least_samples import LEAST_MINIMUM_SAMPLES
 from justitia_ray.store.redis_url import Setup, read_redis_url
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]

@@ -15,9 +15,10 @@ from justitia_ray.predictor.class_mean import ClassMeanPredictor
 from justitia_ray.predictor.cost_model import CostModel
 from justitia_ray.predictor.estimate import Estimate
 from justitia_ray.predictor.input_features import InputFeatures
+from justitia_ray.predictor.least_samples import LEAST_MINIMUM_SAMPLES
 from justitia_ray.predictor.model_file import model_from_bytes
 from justitia_ray.predictor.neighbours import cost_among_neighbours
-from justitia_ray.predictor.retraining import LEAST_MINIMUM_SAMPLES, Judgement, TrainingJob, train
+from justitia_ray.predictor.retraining import Judgement, TrainingJob, train
 from justitia_ray.predictor.sample import Sample
 from justitia_ray.predictor.stages import StageTable
 from justitia_ray.predictor.versions import VersionIndex

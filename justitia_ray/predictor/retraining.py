@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from justitia_ray.predictor.cost_model import CostModel
+from justitia_ray.predictor.least_samples import LEAST_HELD_BACK
 from justitia_ray.predictor.sample import Sample
 from justitia_ray.units import KvTokenTime
 
@@ -14,9 +15,6 @@ Reason: TypeAlias = Literal["first", "samples", "drift"]
 
 HELD_BACK_SHARE = 5
 """The latest fifth judges the new model and the one in service; neither was trained on them."""
-LEAST_HELD_BACK = 3
-LEAST_MINIMUM_SAMPLES = 8
-"""Three are held back, and a model takes five."""
 GROWTH = 0.25
 """A class is trained again when its samples grew by so much: that work stays in proportion."""
 LEAST_NEW = 10
