@@ -46,8 +46,9 @@ class MemoryStore:
         self._answer()
         if self.epoch > epoch:
             raise StaleEpoch(epoch, self.epoch)
-        kept = self.epoch == epoch
-        self.epoch = epoch
+        if self.epoch < epoch:  # it was emptied: as in Redis, a part of the state is not kept
+            self.epoch, self.clock, self.applications, self.replicas = epoch, None, {}, {}
+            return False
         self.saves += 1
         self.clock = dict(clock) if clock is not None else self.clock
         self.applications |= {name: dict(record) for name, record in changed.items()}
@@ -56,7 +57,7 @@ class MemoryStore:
         self.settings = dict(settings) if settings is not None else self.settings
         if replicas is not None:
             self.replicas = {name: dict(record) for name, record in replicas.items()}
-        return kept
+        return True
 
     async def aclose(self) -> None:
         """Keep everything for the next one."""
