@@ -36,6 +36,6 @@ async def kept_alive(
     finally:
         if following is not None:
             following.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration, Exception):
+            with suppress(asyncio.CancelledError, Exception):
                 await following
         await items.aclose()

@@ -8,10 +8,10 @@ import pytest
 
 from justitia_ray.errors import ConfigError, ResponseError
 from justitia_ray.replay import Replay, replay
+from justitia_ray.serve.histories.virtual_loop import run_virtually
 from justitia_ray.sim.results import ApplicationResult, InferenceResult, Lateness
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from tests.unit.replay.fake_service import MODEL, FakeService
-from tests.unit.replay.virtual_loop import run_virtually
 
 
 def one(

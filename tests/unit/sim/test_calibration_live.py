@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from justitia_ray.errors import ConfigError, ResponseError
+from justitia_ray.serve.histories.virtual_loop import run_virtually
 from justitia_ray.sim.calibration.live import designed_load, measure_live
 from justitia_ray.sim.calibration.measured import MeasuredRun, TimedRequest
 from justitia_ray.sim.calibration.regression import fit_iterations
 from tests.unit.replay.fake_service import FakeService
-from tests.unit.replay.virtual_loop import run_virtually
 
 
 def service(replicas: int = 1) -> FakeService:
