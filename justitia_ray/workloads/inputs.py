@@ -4,8 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from justitia_ray.errors import ConfigError
+from justitia_ray.workloads.household_games import opening
 from justitia_ray.workloads.json_lines import read_records
 from justitia_ray.workloads.python_texts import python_texts
+
+_GAMES = 40
+"""As many as there are texts of another class."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +25,7 @@ def load_inputs(data_dir: Path | None, application_class: str) -> list[Input]:
 
     Args:
         data_dir: Where `apps/CLASS.jsonl` lies. Without one, real texts come from the installed
-            Python distribution (`python_texts`).
+            Python distribution (`python_texts`), and openings of games from `household_games`.
         application_class: The class.
 
     Raises:
@@ -29,9 +33,13 @@ def load_inputs(data_dir: Path | None, application_class: str) -> list[Input]:
             there is no directory and the class is not one that Python's texts serve.
     """
     if data_dir is None:
+        texts = (
+            [opening(seed) for seed in range(_GAMES)]
+            if application_class == "ALFWI"
+            else python_texts(application_class)
+        )
         return [
-            Input(f"{application_class}-{number:03d}", text)
-            for number, text in enumerate(python_texts(application_class))
+            Input(f"{application_class}-{number:03d}", text) for number, text in enumerate(texts)
         ]
     path = data_dir / "apps" / f"{application_class}.jsonl"
     inputs = [Input(record.text("id"), record.text("input")) for record in read_records(path)]

@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import accumulate, cycle
 from pathlib import Path
 
 from justitia_ray.errors import ConfigError
@@ -47,6 +47,10 @@ class LoadPlan:
         mix: Share of each class, in any unit.
         tenants: On whose behalf applications run; each is as likely.
         data_dir: Where the inputs lie; see `load_inputs`.
+        arrivals: Instants at which they arrive, sorted, in place of a Poisson process; `count` of
+            them.
+        dealt: Deal classes from shuffled decks, each with exactly the mix, whose shares must then
+            be whole numbers. Otherwise each is drawn by itself.
 
     Raises:
         ConfigError: If an argument is out of range, or inputs cannot be loaded.
@@ -57,11 +61,13 @@ class LoadPlan:
         lengths: LengthPlan,
         *,
         count: int,
-        rate_per_s: float,
+        rate_per_s: float = 1.0,
         seed: int = 0,
         mix: Mapping[str, float] = DEFAULT_MIX,
         tenants: Sequence[str] = ("default",),
         data_dir: Path | None = None,
+        arrivals: Sequence[Seconds] | None = None,
+        dealt: bool = False,
     ) -> None:
         if count < 1:
             raise ConfigError(f"count must be >= 1, got {count}")
@@ -74,6 +80,14 @@ class LoadPlan:
                 raise ConfigError(f"mix must name classes of {', '.join(WORKLOADS)}, got {name!r}")
             if not 0 <= share < math.inf:
                 raise ConfigError(f"mix[{name}] must be a number >= 0, got {share}")
+            if dealt and share != int(share):
+                raise ConfigError(f"mix[{name}] must be a whole number to be dealt, got {share}")
+        if arrivals is not None and (
+            len(arrivals) != count or list(arrivals) != sorted(arrivals) or not arrivals[0] >= 0
+        ):
+            raise ConfigError(
+                f"arrivals must be {count} instants >= 0 in order, got {len(arrivals)}"
+            )
         if not sum(mix.values()) > 0:
             raise ConfigError(f"mix must have a share > 0, got {dict(mix)}")
         self._lengths = lengths
@@ -82,16 +96,17 @@ class LoadPlan:
         self._seed = seed
         self._mix = {name: share for name, share in mix.items() if share > 0}
         self._tenants = tuple(tenants)
+        self._arrivals = arrivals
+        self._dealt = dealt
         self._inputs = {name: load_inputs(data_dir, name) for name in self._mix}
 
     def applications(self) -> list[PlannedApplication]:
         """Return the applications in order of arrival."""
-        gaps, classes, tenants = self._rng("arrivals"), self._rng("classes"), self._rng("tenants")
+        classes, tenants = self._classes(self._rng("classes")), self._rng("tenants")
         inputs = {name: self._shuffled(name) for name in self._mix}
-        planned, arrived_at_s = [], 0.0
-        for number in range(self._count):
-            arrived_at_s += gaps.expovariate(self._rate_per_s)
-            [name] = classes.choices(list(self._mix), list(self._mix.values()))
+        planned = []
+        for number, arrived_at_s in enumerate(self._instants(self._rng("arrivals"))):
+            name = next(classes)
             item = next(inputs[name])
             planned.append(
                 PlannedApplication(
@@ -105,6 +120,19 @@ class LoadPlan:
                 )
             )
         return planned
+
+    def _instants(self, rng: random.Random) -> Sequence[Seconds]:
+        if self._arrivals is not None:
+            return self._arrivals
+        return list(accumulate(rng.expovariate(self._rate_per_s) for _ in range(self._count)))
+
+    def _classes(self, rng: random.Random) -> Iterator[str]:
+        deck = [name for name, share in self._mix.items() for _ in range(int(share))]
+        while self._dealt:
+            rng.shuffle(deck)
+            yield from deck
+        while True:
+            yield from rng.choices(list(self._mix), list(self._mix.values()))
 
     def _shuffled(self, application_class: str) -> Iterator[Input]:
         """Return the inputs of a class in random order, over again when they are used up."""

@@ -9,6 +9,7 @@ from typing import Literal
 from justitia_ray.client import JustitiaClient
 from justitia_ray.units import ApplicationId, Seconds, Tokens
 from justitia_ray.workloads.load_plan import PlannedApplication
+from justitia_ray.workloads.steps import CallMade
 from justitia_ray.workloads.table import WORKLOADS
 
 
@@ -32,6 +33,8 @@ class ApplicationRecord:
     """Output tokens of those."""
     error: str | None
     """What it failed of."""
+    calls: tuple[CallMade, ...] = ()
+    """Its inferences as the service counted them; none if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +102,14 @@ class _Player:
 
     async def _record(self, planned: PlannedApplication) -> ApplicationRecord:
         app, error = None, None
+        calls: tuple[CallMade, ...] = ()
         try:
             app = self._client.application(
                 planned.application_class, input=planned.text, tenant=planned.tenant
             )
             async with app:
-                await WORKLOADS[planned.application_class](app, planned.text, planned.lengths)
+                run = WORKLOADS[planned.application_class]
+                calls = (await run(app, planned.text, planned.lengths)).calls
                 finished_at_s = self._now_s()
         except Exception as failure:
             # Whatever an agent fails of is its own matter: the rest of the load must not stop.
@@ -120,6 +125,7 @@ class _Player:
             inferences=app.inferences if app else 0,
             output_tokens=app.output_tokens if app else 0,
             error=error,
+            calls=calls,
         )
 
     def _tell(self) -> None:

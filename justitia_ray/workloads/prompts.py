@@ -1,6 +1,7 @@
 """Prompts of a bounded size, without a tokenizer."""
 
 import re
+from collections.abc import Sequence
 
 _BYTES_PER_WORD = 6
 """Of English, the space included. Bounds words that are none: code, and a random model's text."""
@@ -32,8 +33,10 @@ def room(instruction: str, words: int) -> int:
     return max(_LEAST_MATERIAL_WORDS, words - len(instruction.split()))
 
 
-def prompt(instruction: str, material: str, words: int, *, fill: bool) -> str:
-    """Return an instruction and what it is about, in at most so many words.
+def prompt(
+    instruction: str, material: str, words: int, *, fill: bool, examples: Sequence[str] = ()
+) -> str:
+    """Return an instruction, examples and what it is about, in at most so many words.
 
     The instruction stays whole, and so do eight words of the material.
 
@@ -41,10 +44,25 @@ def prompt(instruction: str, material: str, words: int, *, fill: bool) -> str:
         instruction: What to do.
         material: What to do it with; cut at the end.
         words: The prompt's size.
-        fill: Repeat the material up to that size. It then stands for the examples in the recorded
-            prompts, which are longer than ours.
+        fill: Repeat the examples up to that size, or the material where there are none: it then
+            stands for the examples in the recorded prompts, which are longer than ours.
+        examples: Shown before the material: as many, from the first, as leave room for it.
     """
-    wanted, have = room(instruction, words), len(material.split())
-    if fill and 0 < have < wanted:
-        material = "\n".join([material] * -(-wanted // have))
-    return f"{instruction}\n\n{clip(material, wanted)}"
+    wanted = room(instruction, words)
+    if not examples:
+        material = clip(repeated(material, wanted) if fill else material, wanted)
+        return f"{instruction}\n\n{material}"
+    material = clip(material, wanted)
+    left = wanted - len(material.split())
+    if fill:
+        shown = clip(repeated("\n\n".join(examples), left), left)
+    else:
+        kept = [e for i, e in enumerate(examples) if fits("\n\n".join(examples[: i + 1]), left)]
+        shown = "\n\n".join(kept)
+    return "\n\n".join(part for part in (instruction, shown, material) if part)
+
+
+def repeated(text: str, words: int) -> str:
+    """Return a text as often as it takes to have so many words; blank ones stay as they are."""
+    have = len(text.split())
+    return "\n".join([text] * -(-words // have)) if 0 < have < words else text

@@ -4,6 +4,7 @@ Used when no data directory is given. The modules are read, never imported.
 """
 
 import ast
+import functools
 import sysconfig
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -13,6 +14,12 @@ from justitia_ray.errors import ConfigError
 
 _TEXTS_PER_CLASS = 40
 """Enough for a demo; to read the whole distribution would take seconds."""
+_DOCUMENTS = 4
+"""To be merged, as in the measured runs."""
+_FUNCTIONS = 200
+"""Enough for 40 texts of each class that is made of them."""
+_FUNCTION_CHARS = 2_000
+"""Of a function to check; the measured texts have 2,089 at most."""
 _DOCUMENT_CHARS = 5_000
 """Of a long document, at least. The measured ones had 12,000 and more: few modules say so much."""
 
@@ -21,22 +28,35 @@ def python_texts(application_class: str) -> list[str]:
     """Return up to 40 texts of the kind that a class takes.
 
     SC: questions with a number for an answer. KBQAV: a question and a response that states facts.
-    MRS: long documents. The same for every run on one Python version.
+    FV: claims. MRS: long documents. DM: four shorter ones. CC: a task and a function for it. CG:
+    the start of a module. EV: a problem and a solution. PE: requests. The same for every run on one
+    Python version.
 
     Raises:
         ConfigError: If the class is another, or the distribution comes without sources.
     """
+    return list(_texts(application_class))
+
+
+@functools.cache
+def _texts(application_class: str) -> tuple[str, ...]:
     kinds: dict[str, Callable[[], Iterator[str]]] = {
         "SC": _questions,
         "KBQAV": _statements,
         "MRS": _documents,
+        "PE": _requests,
+        "CC": _functions,
+        "EV": _solutions,
+        "FV": _claims,
+        "DM": _document_sets,
+        "CG": _beginnings,
     }
     if application_class not in kinds:
         raise ConfigError(
             f"application_class must be one of {', '.join(kinds)} without a data directory,"
             f" got {application_class!r}"
         )
-    texts = list(islice(kinds[application_class](), _TEXTS_PER_CLASS))
+    texts = tuple(islice(kinds[application_class](), _TEXTS_PER_CLASS))
     if not texts:
         raise ConfigError(f"{_sources()} holds no Python sources to read: give a data directory")
     return texts
@@ -64,6 +84,70 @@ def _documents() -> Iterator[str]:
             yield text
 
 
+def _requests() -> Iterator[str]:
+    for module, function, text in _documented_functions():
+        yield (
+            f"Summarise what the documentation says about {module}.{function.name}, translate the"
+            f" summary into French, and paint a picture for it. The documentation says: '{text}'"
+        )
+
+
+def _functions() -> Iterator[str]:
+    for _, function, _ in _documented_functions():
+        code = ast.unparse(function)
+        if len(code) <= _FUNCTION_CHARS:
+            yield (
+                f"[question]\n{_beginning(function)}\n[entry point]\n{function.name}\n"
+                f"[code]\n{code}"
+            )
+
+
+def _beginnings() -> Iterator[str]:
+    for _, function, _ in _documented_functions():
+        yield _beginning(function)
+
+
+def _beginning(function: ast.FunctionDef) -> str:
+    """Return a function without its body: declaration and documentation."""
+    text = (ast.get_docstring(function) or "").replace("\n", "\n    ")
+    documentation = f"    {text!r}" if '"""' in text else f'    """{text}"""'
+    return f"def {function.name}({ast.unparse(function.args)}):\n{documentation}\n"
+
+
+def _solutions() -> Iterator[str]:
+    for module, source in _modules():
+        body = ast.parse(source).body
+        functions = sum(isinstance(node, ast.FunctionDef) for node in body)
+        classes = sum(isinstance(node, ast.ClassDef) for node in body)
+        lines = source.count("\n")
+        if functions and classes:
+            both = functions + classes
+            yield (
+                f"[math problem]\nThe module {module} has {lines} lines, on which it defines"
+                f" {functions} functions and {classes} classes. How many lines are there to a"
+                f" definition?\n[potential solution]\nThere are {functions} + {classes} ="
+                f" {both} definitions. {lines} / {both} = {lines / both:.2f} lines to each."
+            )
+
+
+def _claims() -> Iterator[str]:
+    for module, function, text in _documented_functions():
+        yield f"Claim: {module}.{function.name} is documented so: {text.partition('. ')[0]}"
+
+
+def _document_sets() -> Iterator[str]:
+    """Yield what four functions of one module say about themselves."""
+    of_module: dict[str, list[str]] = {}
+    for module, function, text in _documented_functions():
+        texts = of_module.setdefault(module, [])
+        texts.append(f"{module}.{function.name}: {text}")
+        if len(texts) == _DOCUMENTS:
+            yield "\n\n".join(
+                f"<Doc{number}>\n{one}\n</Doc{number}>" for number, one in enumerate(texts, 1)
+            )
+            texts.clear()
+
+
 def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> Iterator[str]:
     if text := ast.get_docstring(node):
         yield text
@@ -72,8 +156,13 @@ def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> Iterator[s
             yield from _docstrings(child)
 
 
-def _documented_functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
-    """Yield module, function and its documentation, as one line."""
+@functools.cache
+def _documented_functions() -> tuple[tuple[str, ast.FunctionDef, str], ...]:
+    """Return module, function and its documentation as one line, of the first 200."""
+    return tuple(islice(_read_functions(), _FUNCTIONS))
+
+
+def _read_functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
     for module, source in _modules():
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):

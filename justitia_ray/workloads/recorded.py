@@ -1,17 +1,23 @@
 """Recorded runs of a data directory: how many calls each stage had, and how long they were.
 
-Runs of the classes that have a live agent (`stages.STAGES`) must go through the agent's stages.
-Those of other classes may have any, and only the simulator reads them.
+What an agent is to play must go through the agent's stages. The simulator and the predictor read
+runs of any stages.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from justitia_ray.units import Seconds, Tokens
 from justitia_ray.workloads.json_lines import Record, read_records
+from justitia_ray.workloads.loops import LOOPS
 from justitia_ray.workloads.stages import STAGES
+from justitia_ray.workloads.subtasks import CHOOSE_MODEL, LLM_TASK, MODEL, PLAN
+
+PLAYED_CLASSES = (*STAGES, *LOOPS, "PE")
+"""Classes that have an agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,8 @@ class RecordedSubtask:
     calls: tuple[tuple[Tokens, Tokens], ...]
     exec_s: Seconds
     """How long the tool takes."""
+    kind: str = MODEL
+    """What its calls are for; see `subtasks`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +54,14 @@ class RecordedRun:
     stages: tuple[RecordedStage, ...]
 
 
-def load_runs(data_dir: Path, application_class: str) -> list[RecordedRun]:
+def load_runs(data_dir: Path, application_class: str, *, played: bool = False) -> list[RecordedRun]:
     """Return the runs in `recorded/CLASS.jsonl`, none if there is no such file.
+
+    Args:
+        data_dir: Where `recorded/` lies.
+        application_class: The class. Turns of one that goes in turns (`loops.LOOPS`) are named as
+            the agent names them, whatever they were.
+        played: Whether the class's agent is to play them: stages must then be the agent's.
 
     Raises:
         ConfigError: If the file is wrong; file, line and field are named.
@@ -55,10 +69,10 @@ def load_runs(data_dir: Path, application_class: str) -> list[RecordedRun]:
     path = data_dir / "recorded" / f"{application_class}.jsonl"
     if not path.exists():
         return []
-    return [_run(record, application_class) for record in read_records(path)]
+    return [_run(record, application_class, played) for record in read_records(path)]
 
 
-def _run(record: Record, application_class: str) -> RecordedRun:
+def _run(record: Record, application_class: str, played: bool) -> RecordedRun:
     item_id, stages = record.value("item_id"), record.value("stages")
     if item_id is not None and not isinstance(item_id, str):
         raise record.error("item_id", "a text or null", item_id)
@@ -67,8 +81,14 @@ def _run(record: Record, application_class: str) -> RecordedRun:
     run = RecordedRun(
         item_id, tuple(_stage(record, f"stages[{i}]", stage) for i, stage in enumerate(stages))
     )
-    if application_class in STAGES:
-        _check_order(record, application_class, [stage.name for stage in run.stages])
+    if application_class in LOOPS:
+        name = LOOPS[application_class].name
+        run = replace(
+            run,
+            stages=tuple(replace(s, name=f"{name}_{i}") for i, s in enumerate(run.stages, 1)),
+        )
+    if played:
+        _check_playable(record, application_class, run.stages)
     return run
 
 
@@ -118,6 +138,7 @@ def _subtask(record: Record, field: str, index: int, subtask: Any) -> RecordedSu
         needs=tuple(need for need in needs if need >= 0),
         calls=tuple((prompt, output) for _, prompt, output in calls),
         exec_s=float(exec_s),
+        kind=str(calls[0][0]) if calls else MODEL,
     )
 
 
@@ -129,14 +150,39 @@ def _is_call(call: Any) -> bool:
     )
 
 
-def _check_order(record: Record, application_class: str, names: list[str]) -> None:
+def _check_playable(
+    record: Record, application_class: str, stages: Sequence[RecordedStage]
+) -> None:
     """Hold the stages to those that the agent of the class goes through."""
+    names = [stage.name for stage in stages]
+    if application_class in LOOPS:
+        for index, stage in enumerate(stages):
+            if len(stage.calls) != 1:
+                raise record.error(
+                    f"stages[{index}].calls", "one call: turns follow each other", stage.calls
+                )
+        return
+    if application_class == "PE":
+        _check_names(record, names, [PLAN.planning.name, "execute_subtasks", PLAN.response.name])
+        for index, subtask in enumerate(stages[1].subtasks):
+            kinds = (CHOOSE_MODEL, LLM_TASK) if subtask.calls else (MODEL,)
+            if len(subtask.calls) > 1 or subtask.kind not in kinds:
+                raise record.error(
+                    f"stages[1].subtasks[{index}].llm_calls",
+                    f"empty, or one call of kind {CHOOSE_MODEL} or {LLM_TASK}",
+                    subtask,
+                )
+        return
     expected: list[str] = []
-    for stage in STAGES[application_class]:
-        if stage.round_weights:
-            rounds = sum(name.startswith(f"{stage.name}_") for name in names)
-            expected += [f"{stage.name}_{i}" for i in range(1, rounds + 1)]
+    for known in STAGES[application_class]:
+        if known.round_weights:
+            rounds = sum(name.startswith(f"{known.name}_") for name in names)
+            expected += [f"{known.name}_{i}" for i in range(1, rounds + 1)]
         else:
-            expected.append(stage.name)
+            expected.append(known.name)
+    _check_names(record, names, expected)
+
+
+def _check_names(record: Record, names: list[str], expected: list[str]) -> None:
     if names != expected:
         raise record.error("stages", f"named {', '.join(expected)}", names)

@@ -1,9 +1,12 @@
-"""What the three applications were measured to do: stages, fan-outs, lengths, tool time.
+"""What applications of fixed stages were measured to do: fan-outs, lengths, tool time.
 
-Source: recorded runs published with Hermes (NephrenCake/Hermes, commit 3894339d): 256 of KBQAV, 117
-of MRS. For SC no multi-sample run is published: its lengths are single answers of gpt-3.5-turbo to
-the 1,319 GSM8K test questions (Tebmer/Rereading-LLM-Reasoning), at 3.3 characters a token, and its
-prompt and fan-out are those of the Hermes sample code.
+Source: recorded runs published with Hermes (NephrenCake/Hermes, commit 3894339d): 256 of KBQAV, 164
+of CC, 117 of MRS, 100 of EV and DM. The sandbox that CC and EV end with keeps no inference waiting
+and is left out. For SC no multi-sample run is published: its lengths are single answers of
+gpt-3.5-turbo to the 1,319 GSM8K test questions (Tebmer/Rereading-LLM-Reasoning), at 3.3 characters
+a token, and its prompt and fan-out are those of the Hermes sample code.
+
+`loops` has the classes that go in turns, `subtasks` the one that plans its own stages.
 """
 
 import math
@@ -94,6 +97,42 @@ STAGES: dict[str, tuple[Stage, ...]] = {
             Spread(1357, 889, 1983, 3372),
             Spread(648, 448, 1031, 1579),
         ),
+    ),
+    "CC": (
+        Stage(
+            "generate_testcases", exactly(1), Spread(345, 305, 436, 606), Spread(67, 47, 103, 256)
+        ),
+        Stage(
+            "generate_solutions", exactly(3), Spread(309, 272, 398, 574), Spread(184, 111, 271, 682)
+        ),
+    ),
+    "EV": (
+        Stage(
+            "extract_calculations",
+            exactly(1),
+            Spread(829, 757, 937, 1121),
+            Spread(81, 52, 152, 315),
+        ),
+        Stage(
+            "generate_snippets",
+            Spread(3, 2, 4, 9),
+            Spread(268, 257, 277, 294),
+            Spread(32, 21, 37, 47),
+        ),
+    ),
+    "DM": (
+        Stage(
+            "generate_1", exactly(2), Spread(1570, 1264, 1866, 2343), Spread(924, 591, 1373, 2355)
+        ),
+        Stage("score_1", exactly(40), Spread(2638, 2110, 3152, 4734), Spread(431, 254, 647, 1082)),
+        Stage(
+            "aggregate", exactly(2), Spread(3419, 2634, 4312, 5164), Spread(964, 610, 1355, 2355)
+        ),
+        Stage("score_2", exactly(40), Spread(2664, 2130, 3103, 4734), Spread(437, 254, 670, 1118)),
+        Stage(
+            "generate_2", exactly(1), Spread(2511, 1964, 2953, 3383), Spread(931, 619, 1353, 1709)
+        ),
+        Stage("score_3", exactly(20), Spread(2664, 2128, 3116, 3529), Spread(446, 260, 661, 1000)),
     ),
 }
 """Stages by application class, in order."""

@@ -1,4 +1,4 @@
-"""The three agents: their stages and fan-outs, steered and on real answers."""
+"""The agents as their plans steer them, and SC, KBQAV and MRS on real answers."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -70,6 +70,16 @@ PLANS = [
     ("MRS", {"generate_summary": 21, "final_summary": 1}),
     ("MRS", {"generate_summary": 21, "collapse_1": 4, "collapse_2": 2, "final_summary": 1}),
     ("MRS", {"generate_summary": 2, "collapse_1": 5, "final_summary": 1}),
+    ("CC", {"generate_testcases": 1, "generate_solutions": 3}),
+    ("EV", {"extract_calculations": 1, "generate_snippets": 9}),
+    ("FV", {"thought_1": 1, "thought_2": 1, "thought_3": 1}),
+    ("ALFWI", {f"turn_{i}": 1 for i in range(1, 16)}),
+    ("CG", {"code_generation_1": 1, "code_generation_2": 1}),
+    (
+        "DM",
+        {"generate_1": 2, "score_1": 40, "aggregate": 2, "score_2": 40, "generate_2": 1}
+        | {"score_3": 20},
+    ),
 ]
 
 

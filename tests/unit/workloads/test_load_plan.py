@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.workloads import WORKLOADS, LengthPlan, LoadPlan
+from justitia_ray.workloads import DEFAULT_MIX, WORKLOADS, LengthPlan, LoadPlan
 
 
 @pytest.fixture
@@ -56,6 +56,26 @@ def test_the_mix_is_kept(data_dir: Path) -> None:
     assert set(classes) == {"SC", "KBQAV"}
 
 
+def test_dealt_classes_have_exactly_the_mix(data_dir: Path) -> None:
+    """Drawn one by one, of a hundred applications none to five would be of a class of 1 %."""
+    mix = {"SC": 7, "KBQAV": 2, "DM": 1}
+    load = _load(data_dir, count=40, mix=mix, dealt=True).applications()
+
+    classes = [planned.application_class for planned in load]
+    for start in range(0, 40, 10):
+        assert Counter(mix) == Counter(classes[start : start + 10])
+    assert classes[:10] != classes[10:20]
+
+
+def test_given_arrivals_are_kept(data_dir: Path) -> None:
+    """A recorded trace comes in place of a Poisson process, and moves nothing else."""
+    drawn = _load(data_dir, count=3).applications()
+    given = _load(data_dir, count=3, arrivals=[0.0, 0.5, 9.0]).applications()
+
+    assert [0.0, 0.5, 9.0] == [planned.arrived_at_s for planned in given]
+    assert [p.item_id for p in drawn] == [p.item_id for p in given]
+
+
 def test_a_change_of_tenants_leaves_the_rest(data_dir: Path) -> None:
     """What is compared must be the only thing that differs."""
     one = _load(data_dir).applications()
@@ -72,7 +92,7 @@ def test_draws_do_not_decide_each_other(data_dir: Path) -> None:
     load = _load(data_dir, tenants=("a", "b")).applications()
 
     pauses = [b.arrived_at_s - a.arrived_at_s for a, b in pairwise(load)]
-    for name in WORKLOADS:
+    for name in DEFAULT_MIX:
         of_class = [
             (pause, planned.tenant)
             for pause, planned in zip(pauses, load[1:], strict=True)
@@ -98,9 +118,13 @@ def test_inputs_are_used_up_before_any_repeats(data_dir: Path) -> None:
         ({"count": 0}, "count must be >= 1, got 0"),
         ({"rate_per_s": 0.0}, "rate_per_s must be a number > 0, got 0.0"),
         ({"tenants": ()}, "tenants must name at least one"),
-        ({"mix": {"PE": 1.0}}, "mix must name classes of SC, KBQAV, MRS, got 'PE'"),
+        ({"mix": {"XY": 1.0}}, "mix must name classes of SC, KBQAV, MRS, .*, got 'XY'"),
         ({"mix": {"SC": -1.0}}, r"mix\[SC\] must be a number >= 0, got -1.0"),
         ({"mix": {"SC": 0.0}}, "mix must have a share > 0"),
+        ({"mix": {"SC": 0.5}, "dealt": True}, r"mix\[SC\] must be a whole number to be dealt, got"),
+        ({"count": 2, "arrivals": [1.0]}, "arrivals must be 2 instants >= 0 in order, got 1"),
+        ({"count": 2, "arrivals": [2.0, 1.0]}, "arrivals must be 2 instants >= 0 in order"),
+        ({"count": 1, "arrivals": [-1.0]}, "arrivals must be 1 instants >= 0"),
     ],
 )
 def test_options_out_of_range_are_refused(

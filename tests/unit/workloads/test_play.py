@@ -15,6 +15,7 @@ from justitia_ray.workloads import (
     Progress,
     play,
 )
+from justitia_ray.workloads.steps import CallMade
 
 
 class FakeTransport:
@@ -110,8 +111,10 @@ async def _play(
 
 async def test_records_say_what_became_of_each_application(transport: FakeTransport) -> None:
     """Arrived at 10 s; five samples of 2 s, which this service takes in turn; finished at 20 s."""
+    calls = tuple(CallMade("sample", index, 3, 2) for index in range(5))
+
     assert await _play(transport, _planned(1)) == [
-        ApplicationRecord("a0", "SC", "t1", 10.0, 20.0, 10.0, "completed", 5, 10, None)
+        ApplicationRecord("a0", "SC", "t1", 10.0, 20.0, 10.0, "completed", 5, 10, None, calls)
     ]
 
 

@@ -71,5 +71,5 @@ def test_documents_are_long_and_questions_short() -> None:
 
 def test_a_class_without_texts_is_refused() -> None:
     """By name, with those that are allowed."""
-    with pytest.raises(ConfigError, match=r"one of SC, KBQAV, MRS .*, got 'PE'"):
-        load_inputs(None, "PE")
+    with pytest.raises(ConfigError, match=r"one of SC, KBQAV, MRS, .*, got 'XY'"):
+        load_inputs(None, "XY")

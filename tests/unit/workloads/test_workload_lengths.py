@@ -10,7 +10,8 @@ import pytest
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.workloads import WORKLOADS, LengthPlan
-from justitia_ray.workloads.lengths import PlannedCall, PlannedStage
+from justitia_ray.workloads.lengths import PlannedCall, PlannedStage, PlannedSubtask
+from justitia_ray.workloads.recorded import load_runs
 from justitia_ray.workloads.stages import STAGES, Spread
 
 RUN = {
@@ -31,6 +32,16 @@ OTHER = {
         {"name": "verify_claims", "calls": [[8, 8]]},
     ],
 }
+
+
+def plan_of(*kinds: str) -> list[dict[str, Any]]:
+    """Return the stages of a plan with one subtask, which has an inference of each kind."""
+    calls = [[kind, 10, 5] for kind in kinds]
+    return [
+        {"name": "task_planning", "calls": [[100, 10]]},
+        {"name": "execute_subtasks", "subtasks": [{"dep": [-1], "llm_calls": calls, "exec_s": 4}]},
+        {"name": "response", "calls": [[50, 20]]},
+    ]
 
 
 def _record(data_dir: Path, *runs: Any) -> None:
@@ -160,6 +171,49 @@ def test_a_wrong_run_is_named(tmp_path: Path, change: dict[str, Any], said: str)
 
 
 @pytest.mark.parametrize(
+    ("name", "stages", "said"),
+    [
+        ("FV", [{"name": "a", "calls": [[1, 1], [1, 1]]}], r"stages\[0\]\.calls must be one call"),
+        ("PE", [{"name": "task_planning", "calls": [[1, 1]]}], "named task_planning, execute_sub"),
+        ("PE", plan_of("llm_task", "llm_task"), r"llm_calls must be empty, or one call of kind"),
+        ("PE", plan_of("guess"), r"stages\[1\]\.subtasks\[0\]\.llm_calls must be empty, or one"),
+    ],
+)
+def test_runs_that_no_agent_can_play_are_named(
+    tmp_path: Path, name: str, stages: list[dict[str, Any]], said: str
+) -> None:
+    """The simulator takes them as they are; a live agent would ask for what is not planned."""
+    (tmp_path / "recorded").mkdir()
+    run = json.dumps({"item_id": None, "class": name, "stages": stages})
+    (tmp_path / "recorded" / f"{name}.jsonl").write_text(run, encoding="utf-8")
+
+    assert 1 == len(load_runs(tmp_path, name))
+    with pytest.raises(ConfigError, match=rf"{name}\.jsonl:1: .*{said}"):
+        LengthPlan(data_dir=tmp_path)
+
+
+def test_subtasks_are_planned_with_their_tools(tmp_path: Path) -> None:
+    """A subtask's inference is the next of its kind; tool time is scaled as gaps are."""
+    (tmp_path / "recorded").mkdir()
+    run = json.dumps({"item_id": None, "class": "PE", "stages": plan_of("llm_task")})
+    (tmp_path / "recorded" / "PE.jsonl").write_text(run, encoding="utf-8")
+
+    lengths = LengthPlan(data_dir=tmp_path, gap_scale=0.5).draw("PE", "x", 0)
+
+    assert ["task_planning", "llm_task", "response"] == list(lengths.stages)
+    assert (PlannedSubtask("llm_task", (), 2.0),) == lengths.subtasks
+
+
+def test_a_vote_has_as_many_samples_as_asked_for_of_one_prompt() -> None:
+    """40 make the class the medium one that the paper has it be; all read the same question."""
+    sample = LengthPlan(samples=40, words_per_token=0.5).draw("SC", "x", 0).stages["sample"]
+
+    assert 40 == len(sample.calls)
+    assert 1 == len({call.prompt_words for call in sample.calls})
+    assert 10 < len({call.output_tokens for call in sample.calls})
+
+
+@pytest.mark.parametrize(
     ("option", "value"),
     [
         ("length_scale", 0.0),
@@ -167,6 +221,8 @@ def test_a_wrong_run_is_named(tmp_path: Path, change: dict[str, Any], said: str)
         ("gap_scale", -1.0),
         ("max_prompt_words", 99),
         ("max_output_tokens", 0),
+        ("words_per_token", 0.0),
+        ("samples", 0),
     ],
 )
 def test_options_out_of_range_are_refused(option: str, value: Any) -> None:

@@ -1,0 +1,46 @@
+"""KBQAV: the claims of a response, each held against what a search for it finds."""
+
+import argparse
+import asyncio
+import uuid
+
+from openai import AsyncOpenAI
+
+RESPONSE = "The Danube rises in the Black Forest. It flows into the Adriatic Sea."
+EVIDENCE = ["The Danube rises at Donaueschingen.", "The Danube flows into the Black Sea."]
+
+
+async def main(base_url: str, model: str, max_tokens: int) -> str:
+    """Run the agent and return its answer."""
+    application = f"kbqav-{uuid.uuid4()}"
+    headers = {"X-Justitia-Application": application, "X-Justitia-Class": "KBQAV"}
+    async with AsyncOpenAI(base_url=base_url, api_key="none", default_headers=headers) as client:
+
+        async def ask(prompt: str) -> str:
+            answer = await client.chat.completions.create(
+                model=model,
+                messages=[{"role": "user", "content": prompt}],
+                max_tokens=max_tokens,
+            )
+            return answer.choices[0].message.content or ""
+
+        listed = await ask(f"List the claims of this text, one a line:\n{RESPONSE}")
+        claims = [line.strip("-* ") for line in listed.splitlines() if line.strip()][:4]
+
+        async def check(claim: str) -> str:
+            query = await ask(f"Write a search query for evidence on: {claim}")
+            words = set(query.lower().split())
+            found = max(EVIDENCE, key=lambda text: len(words & set(text.lower().split())))
+            return await ask(f"Claim: {claim}\nEvidence: {found}\nTrue or false, and why?")
+
+        verdicts = await asyncio.gather(*(check(claim) for claim in claims))
+        await client.post(f"/applications/{application}/close", cast_to=object)
+    return "\n".join(verdicts)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--base-url", default="http://127.0.0.1:8000/v1")
+    parser.add_argument("--model", default="tiny-llama")
+    parser.add_argument("--max-tokens", type=int, default=64)
+    print(asyncio.run(main(**vars(parser.parse_args()))))

@@ -1,0 +1,53 @@
+"""Many applications, a Ray task each: every question is a vote of its own, on the client.
+
+The client takes a Serve handle in place of a URL; the agent in it is the one that speaks HTTP
+elsewhere.
+"""
+
+import argparse
+import asyncio
+from collections import Counter
+
+import ray
+from ray import serve
+
+from justitia_ray.client import JustitiaClient, fan_out
+
+QUESTIONS = [f"What is {first} times {second}?" for first in (6, 7) for second in (8, 9)]
+VOTES = 3
+
+
+async def vote(app: str, model: str, question: str, max_tokens: int) -> str:
+    """Ask several times at once and return the answer that came most often."""
+    ingress = serve.get_deployment_handle("Ingress", app)
+    async with (
+        JustitiaClient.from_handle(ingress, model=model) as client,
+        client.application("SC", input=question) as application,
+    ):
+        answers = await fan_out(
+            application.chat(question, max_tokens=max_tokens, temperature=0.7) for _ in range(VOTES)
+        )
+    return Counter(answer.text for answer in answers).most_common(1)[0][0]
+
+
+@ray.remote(num_cpus=0.1)
+def answer(app: str, model: str, question: str, max_tokens: int) -> str:
+    """Run one application."""
+    return asyncio.run(vote(app, model, question, max_tokens))
+
+
+def main(app: str, model: str, max_tokens: int) -> list[str]:
+    """Answer all questions and return the answers in order."""
+    tasks = [answer.remote(app, model, question, max_tokens) for question in QUESTIONS]
+    answers: list[str] = ray.get(tasks)
+    return answers
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--app", default="justitia", help="the Serve application")
+    parser.add_argument("--model", default="tiny-llama")
+    parser.add_argument("--max-tokens", type=int, default=64)
+    options = vars(parser.parse_args())
+    ray.init(address="auto")
+    print(main(**options))

@@ -1,0 +1,106 @@
+"""Runs the Python program on its standard input behind limits; started by `sandbox` only.
+
+A file of its own that imports the standard library only: it is run by path, isolated (`-I`),
+without this package. Its arguments are the limits as JSON, and a file descriptor on which it tells,
+before the program runs, which guards it could set.
+
+    outer     in new namespaces where it may; waits for init, ends as it ended
+    init      process 1 of its namespace: when it is killed, the kernel kills all that is left in it
+    program   without privileges, under the limits
+"""
+
+import ctypes
+import json
+import os
+import resource
+import signal
+import sys
+
+_NEWUSER, _NEWNS, _NEWIPC, _NEWPID, _NEWNET = 0x10000000, 0x20000, 0x8000000, 0x20000000, 0x40000000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
+_NOBODY = 65534
+
+
+def main(limits: dict[str, int], tell: int) -> None:
+    """Read the program, set the guards, run it."""
+    source = sys.stdin.buffer.read()
+    is_root = os.geteuid() == 0
+    libc = ctypes.CDLL(None, use_errno=True)
+    apart = libc.unshare(_NEWNET | _NEWPID | _NEWIPC | (_NEWNS if is_root else _NEWUSER)) == 0
+    if apart:
+        _await_child(os.fork(), libc)  # the child is process 1 of the new namespace
+        _await_child(os.fork(), libc)
+    guards = {"network": apart, "leftovers": apart, "user": not is_root or _become_nobody(libc)}
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    _limit(limits)
+    os.write(tell, json.dumps(guards).encode())
+    os.close(tell)
+    exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
+
+
+def _await_child(child: int, libc: ctypes.CDLL) -> None:
+    """Return in the child; in the parent, wait for it and end as it ended."""
+    if child == 0:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        return
+    os.closerange(0, 256)  # nobody waits for the end of an output that a parent holds open
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    os._exit(status if status >= 0 else 128 - status)
+
+
+def _become_nobody(libc: ctypes.CDLL) -> bool:
+    """Give up root, unless the standard library could not be read without it."""
+    if not (_nobody_reads() or _show_library(libc)):
+        return False
+    os.chown(".", _NOBODY, _NOBODY)
+    os.setgroups([])
+    os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+    os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    return True
+
+
+def _nobody_reads() -> bool:
+    library = os.path.join(sys.path[-1], "")  # lib-dynload, the last of the standard library's
+    os.seteuid(_NOBODY)
+    readable = os.access(library, os.R_OK, effective_ids=True)
+    os.seteuid(0)
+    return readable
+
+
+def _show_library(libc: ctypes.CDLL) -> bool:
+    """Show the interpreter's directory, which is in root's home, at a place that all may enter.
+
+    In a mount namespace of our own: nobody else sees it.
+    """
+    shown = "/mnt/python"
+    mounted = (
+        libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
+        and libc.mount(b"none", b"/mnt", b"tmpfs", 0, b"mode=755") == 0
+    )
+    if not mounted:
+        return False
+    os.mkdir(shown)
+    if libc.mount(os.fsencode(sys.base_prefix), os.fsencode(shown), None, _MS_BIND, None) != 0:
+        return False
+    of_packages = [getattr(module, "__path__", None) for module in list(sys.modules.values())]
+    for paths in (sys.path, *(found for found in of_packages if isinstance(found, list))):
+        paths[:] = [path.replace(sys.base_prefix, shown, 1) for path in paths]
+    sys.path_importer_cache.clear()
+    return _nobody_reads()
+
+
+def _limit(limits: dict[str, int]) -> None:
+    for kind, most in (
+        (resource.RLIMIT_CPU, limits["cpu_s"]),
+        (resource.RLIMIT_AS, limits["memory_bytes"]),
+        (resource.RLIMIT_FSIZE, limits["file_bytes"]),
+        (resource.RLIMIT_NPROC, limits["processes"]),
+        (resource.RLIMIT_NOFILE, 32),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(kind, (most, most))
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]), int(sys.argv[2]))

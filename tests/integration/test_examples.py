@@ -1,0 +1,91 @@
+"""Every script in examples/ against the service, with fake engines."""
+
+import asyncio
+import runpy
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.eventually import eventually
+from tests.integration.service import MODEL, Service
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+CLASSES = {
+    "self_consistency": ("SC", 5),
+    "factool_kbqa": ("KBQAV", 3),
+    "map_reduce_summary": ("MRS", 5),
+    "plan_execute": ("PE", 4),
+    "factool_code": ("CC", 4),
+    "factool_math": ("EV", 2),
+    "react_fever": ("FV", 4),
+    "react_household": ("ALFWI", 10),
+    "merge_documents": ("DM", 13),
+    "code_feedback": ("CG", 3),
+}
+"""By script, its class, and how many inferences it has on answers that mean nothing."""
+MAX_TOKENS = 8
+
+
+def test_every_example_is_run() -> None:
+    """An example that no test runs is wrong by the next release."""
+    scripts = {path.stem for path in (EXAMPLES / "openai_client").glob("*.py")}
+
+    assert set(CLASSES) == scripts
+    readme = (EXAMPLES / "README.md").read_text()
+    for path in EXAMPLES.glob("*/*.py"):
+        assert f"`{path.relative_to(EXAMPLES)}`" in readme
+
+
+@pytest.mark.parametrize("script", CLASSES)
+async def test_openai_script_is_one_application_of_its_class(
+    script: str, service: Service, http: httpx.AsyncClient
+) -> None:
+    """Two headers are all that the official client needs; when it is closed nothing is left."""
+    application_class, inferences = CLASSES[script]
+    before = await service.until_idle()
+    samples = await samples_of(http, application_class)
+    module = runpy.run_path(str(EXAMPLES / "openai_client" / f"{script}.py"))
+
+    answer = await module["main"](f"{service.url}/v1", MODEL, MAX_TOKENS)
+
+    after = await service.until_idle()
+    assert answer
+    assert inferences == after["grants"] - before["grants"]
+
+    async def is_learned() -> bool:
+        return samples + 1 == await samples_of(http, application_class)
+
+    await eventually(is_learned, f"one more {application_class} is known", 60.0)
+
+
+async def samples_of(http: httpx.AsyncClient, application_class: str) -> int:
+    """Return how many applications of a class the predictor knows."""
+    classes = (await http.get("/v1/predictor")).json()["classes"]
+    return int(classes.get(application_class, {"samples": 0})["samples"])
+
+
+async def test_ray_tasks_share_an_application(service: Service) -> None:
+    """Tasks on any node are one application by its id: five inferences, nothing left open."""
+    before = await service.until_idle()
+    module = runpy.run_path(str(EXAMPLES / "ray_tasks" / "one_application.py"))
+
+    summary = await asyncio.to_thread(module["main"], service.name, MODEL, MAX_TOKENS)
+
+    after = await service.until_idle()
+    assert summary
+    assert 5 == after["grants"] - before["grants"]
+
+
+async def test_ray_tasks_are_applications(service: Service) -> None:
+    """Four questions of three votes each, over handles that the tasks got by name."""
+    before = await service.until_idle()
+    module = runpy.run_path(str(EXAMPLES / "ray_tasks" / "application_a_task.py"))
+
+    answers = await asyncio.to_thread(module["main"], service.name, MODEL, MAX_TOKENS)
+
+    after = await service.until_idle()
+    assert 4 == len(answers)
+    assert 12 == after["grants"] - before["grants"]

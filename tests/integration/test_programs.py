@@ -1,0 +1,61 @@
+"""The agents played on the service, with fake engines: what is planned is what is recorded."""
+
+import pytest
+
+from justitia_ray.client import JustitiaClient
+from justitia_ray.workloads import WORKLOADS, LengthPlan, LoadPlan
+from justitia_ray.workloads.dry_run import dry_run
+from justitia_ray.workloads.play import play
+from tests.integration.service import Service
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_every_agent_is_served_as_planned(service: Service) -> None:
+    """An application of each class at once, as long as a small model's context allows.
+
+    The fake engine counts a token a word and four a message; by that count a dry run says before
+    what the service says after.
+    """
+    lengths = LengthPlan(length_scale=0.05, gap_scale=0.01, max_output_tokens=20, samples=5)
+    load = LoadPlan(
+        lengths,
+        count=len(WORKLOADS),
+        seed=1,
+        mix=dict.fromkeys(WORKLOADS, 1),
+        arrivals=[0.0] * len(WORKLOADS),
+        dealt=True,
+    ).applications()
+
+    async with JustitiaClient.connect(service.url) as client:
+        records = await play(load, client)
+
+    assert [None] * len(WORKLOADS) == [record.error for record in records]
+    assert sorted(WORKLOADS) == sorted(record.application_class for record in records)
+    for planned, record in zip(load, records, strict=True):
+        expected = await dry_run(planned, lambda text: len(text.split()) + 4)
+        made = {(call.stage, call.index): call for call in record.calls}
+        assert len(expected) == record.inferences == len(made)
+        for call in expected:
+            of_service = made[call.stage, call.index]
+            assert call.output_tokens == of_service.output_tokens
+            if call.stage in OF_THE_TEXT:
+                assert call == of_service
+
+
+OF_THE_TEXT = {
+    "sample",
+    "extract_claims",
+    "generate_queries",
+    "generate_summary",
+    "task_planning",
+    "generate_testcases",
+    "generate_solutions",
+    "extract_calculations",
+    "generate_snippets",
+    "generate_1",
+    "thought_1",
+    "turn_1",
+    "code_generation_1",
+}
+"""Stages whose prompts quote no answers; those are other words than the filler of a dry run."""
