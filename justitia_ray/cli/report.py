@@ -11,6 +11,7 @@ from justitia_ray.errors import ConfigError
 from justitia_ray.report.build import FIRST_SEED, PAGE, build_report
 from justitia_ray.report.experiment import Scale
 from justitia_ray.report.experiments import EXPERIMENTS
+from justitia_ray.report.experiments.live import live_experiments
 from justitia_ray.report.runner import Progress
 from justitia_ray.workloads.data_directory import data_directory
 
@@ -49,6 +50,12 @@ def add_to(commands: Any) -> None:
         help=f"only this experiment; may be given again. One of {names}",
     )
     parser.add_argument(
+        "--live",
+        type=Path,
+        metavar="DIR",
+        help="what scripts/bench_live wrote, to be shown on the page as well",
+    )
+    parser.add_argument(
         "--workers", type=int, default=os.cpu_count() or 1, metavar="N", help="processes; all cores"
     )
     parser.set_defaults(run=run)
@@ -64,8 +71,10 @@ def run(options: argparse.Namespace) -> int:
     workers = _at_least_one("--workers", options.workers) or 1
     data_dir = data_directory(options.data, required=True)
     experiments = EXPERIMENTS
+    if options.live is not None:
+        experiments = (*live_experiments(options.live), *EXPERIMENTS)
     if options.only:
-        known = {experiment.name: experiment for experiment in EXPERIMENTS}
+        known = {experiment.name: experiment for experiment in experiments}
         for name in options.only:
             if name not in known:
                 raise ConfigError(f"--only {name}: must be one of {', '.join(known)}")

@@ -117,9 +117,13 @@ class Experiment:
     """Whether seeds draw anything: what draws nothing is run once."""
     quick_seeds: int | None = None
     """How many seeds at most a quick report takes of it, where runs do not become smaller."""
+    recorded_seeds: tuple[int, ...] | None = None
+    """The seeds of runs that were made elsewhere; None: it is run here."""
 
     def seeds(self, scale: Scale) -> tuple[int, ...]:
         """Return the seeds that it is run on."""
+        if self.recorded_seeds is not None:
+            return self.recorded_seeds
         if not self.is_drawn:
             return scale.seeds[:1]
         return scale.seeds[: self.quick_seeds] if scale.is_quick else scale.seeds

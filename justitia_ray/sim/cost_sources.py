@@ -1,7 +1,7 @@
 """Where simulated costs and lengths come from: the service's predictor, a table, or noise."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
@@ -12,6 +12,7 @@ from justitia_ray.errors import ConfigError, RequestError
 from justitia_ray.predictor.input_features import InputFeatures, features_of
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.predictor.model_file import model_from_bytes
+from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.online import LearningPredictor, LearningSettings, train_due
 from justitia_ray.predictor.sample import Sample
 from justitia_ray.predictor.stages import Expectation, StageTable
@@ -135,9 +136,19 @@ class LearnedCosts:
 class TabledCosts:
     """Costs that somebody else has predicted, by application."""
 
-    def __init__(self, costs: Mapping[ApplicationId, KvTokenTime]) -> None:
+    def __init__(
+        self,
+        costs: Mapping[ApplicationId, KvTokenTime],
+        history: Iterable[Observation] = (),
+        *,
+        lengths_are_known: bool = False,
+    ) -> None:
+        """Take the table, what is known of stages, and whether callers force their lengths."""
         self._costs = costs
+        self._lengths_are_known = lengths_are_known
         self.stages = StageTable()
+        for one in history:
+            self.stages.observe(one.application_class, one.stages)
 
     def cost(self, application: WorkloadApplication) -> KvTokenTime:
         """Return what the table says.
@@ -163,7 +174,9 @@ class TabledCosts:
         expected: Expectation | None,
         most: Tokens,
     ) -> Tokens:
-        """Return what the stage says, or else the predictor's prior."""
+        """Return the length if it is known; what the stage says, or else the predictor's prior."""
+        if self._lengths_are_known:
+            return inference.output_tokens
         if expected is not None:
             return expected.output_tokens
         return min(most, LearningSettings().prior_output_tokens)

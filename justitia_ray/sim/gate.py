@@ -83,7 +83,7 @@ class Gate:
         """Return whether the core may admit something to a replica, as it stands."""
         if self._standing[0] is None:
             return False
-        if not server.running:
+        if server.is_empty:
             return True
         return (
             self._load(server) <= self._most_load
@@ -135,8 +135,8 @@ class Gate:
     def next_try(self, server: Server, later: Seconds) -> Seconds | None:
         """Return when, from an instant on, a replica is to ask, if nothing happens before."""
         first = self._standing[0]
-        if first is None or server.swapped:
-            return None
+        if first is None or server.swapped or not (server.running or server.is_empty):
+            return None  # in the last case, what is on its way will wake it
         watches = self.watches(server)
         if self.is_worth_asking(server) or (watches and (self._by_prompt or self._lets_pass)):
             return server.next_admission(later)

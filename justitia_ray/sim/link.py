@@ -261,7 +261,7 @@ class CoreLink:
     def _grown(self, server: Server) -> Tokens:
         """Return how much more KV runs on a replica than it has reported."""
         reported = self.core.state.replicas[server.name].leases.context_tokens
-        return server.context_tokens - reported
+        return server.leased_tokens - reported
 
     def _held_of_prompt(self, inference: WorkloadInference) -> Tokens:
         """Return the prompt tokens that count as KV."""

@@ -11,6 +11,7 @@ from justitia_ray.core.events import LeaseProgress
 from justitia_ray.core.lazy_heap import LazyHeap
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.kv_memory import KvMemory
+from justitia_ray.sim.on_the_way import OnTheWay
 from justitia_ray.sim.pace import Pace
 from justitia_ray.sim.sequence import Sequence
 from justitia_ray.units import RequestId, Seconds, Tokens
@@ -22,7 +23,7 @@ Rank = Callable[[RequestId], Any]
 class Server:
     """The engine of one replica; it stands at the boundary `at`."""
 
-    def __init__(self, index: int, profile: EngineProfile) -> None:
+    def __init__(self, index: int, profile: EngineProfile, dispatch_s: Seconds = 0.0) -> None:
         self.index = index
         self.name = str(index)
         self.profile = profile
@@ -36,6 +37,7 @@ class Server:
         self.kv_token_seconds = 0.0
         """KV held so far, over time."""
         self.memory = KvMemory(profile)
+        self._on_the_way = OnTheWay(dispatch_s)
         self._computing: dict[RequestId, Sequence] = {}
         """What runs and has prompt tokens to be computed, in order."""
         self._starting: list[Sequence] = []
@@ -72,26 +74,24 @@ class Server:
         """Return the boundary after so many more iterations, if nothing changes."""
         return self._pace.at(self.iteration + iterations)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing runs here and nothing is on its way."""
+        return not self.running and self._on_the_way.next_at() is None
+
+    @property
+    def leased_tokens(self) -> Tokens:
+        """KV of what runs, and of the prompts that are on their way here."""
+        return self.context_tokens + self._on_the_way.prompt_tokens
+
     def next_change(self) -> Seconds | None:
-        """Return the boundary at which something happens by itself, or None if nothing runs."""
-        if not self.running:
-            return None
-        decoding = len(self.running) - len(self._computing)
-        if self._computing:
-            prefill = self.iteration + 1
-            if self.profile.prefill == "separate":
-                prefill = max(prefill, self._last_prefill + self.profile.admit_every)
-            if not decoding or self.profile.prefill != "separate":
-                return self._pace.at(prefill)
-        first = self._ends.first()
-        assert first is not None
-        last = int(self._ends.key(first)[0])
-        if self._computing:
-            last = min(last, prefill)
-        overflow = self.memory.overflows_at(
-            self.running.values(), self.context_tokens, self.iteration, last
-        )
-        return self._pace.at(overflow)
+        """Return the boundary at which something happens by itself, or None if nothing will."""
+        arrives_at = self._on_the_way.next_at()
+        by_itself = self._next_change_of_running()
+        if arrives_at is None:
+            return by_itself
+        boundary = self.next_boundary(arrives_at)
+        return boundary if by_itself is None else min(boundary, by_itself)
 
     def advance(self, instant: Seconds) -> None:
         """Go to the last boundary that is not after an instant."""
@@ -154,6 +154,16 @@ class Server:
         """Return whether any that is swapped out would fit now."""
         return any(self._has_room_for(sequence) for sequence in self.swapped.values())
 
+    def send(self, sequence: Sequence, now: Seconds) -> None:
+        """Let an inference set out for here."""
+        self._on_the_way.send(sequence, now)
+
+    def receive(self, now: Seconds) -> None:
+        """Let run what is here by now, if this is a boundary."""
+        if self.at == now:
+            for sequence in self._on_the_way.arrived(now):
+                self.admit(sequence)
+
     def admit(self, sequence: Sequence) -> None:
         """Let an inference run from this boundary on."""
         self.running[sequence.request_id] = sequence
@@ -200,6 +210,26 @@ class Server:
         return reports
 
     # --- inside
+
+    def _next_change_of_running(self) -> Seconds | None:
+        if not self.running:
+            return None
+        decoding = len(self.running) - len(self._computing)
+        if self._computing:
+            prefill = self.iteration + 1
+            if self.profile.prefill == "separate":
+                prefill = max(prefill, self._last_prefill + self.profile.admit_every)
+            if not decoding or self.profile.prefill != "separate":
+                return self._pace.at(prefill)
+        first = self._ends.first()
+        assert first is not None
+        last = int(self._ends.key(first)[0])
+        if self._computing:
+            last = min(last, prefill)
+        overflow = self.memory.overflows_at(
+            self.running.values(), self.context_tokens, self.iteration, last
+        )
+        return self._pace.at(overflow)
 
     def _compute_alone(self) -> Seconds:
         """Compute a batch of prompts now, if it is time; return how long that takes."""

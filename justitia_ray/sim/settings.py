@@ -1,8 +1,9 @@
 """What one simulated run is made with."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.stages import CHARGE_FACTOR
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
@@ -24,12 +25,19 @@ class RunSettings:
     report_interval_s: Seconds = 0.0
     """How old may be what a replica has reported of its running inferences; 0: exact. Ends are told
     at once. The service's replicas report when they pull, at least every second."""
+    dispatch_s: Seconds = 0.0
+    """How long after its lease an inference is at its engine: its memory is kept for it meanwhile,
+    and nothing of it is computed. In the service its payload is on the way then."""
     sample_kv: bool = False
     """Whether to record how much KV each application holds."""
     models_dir: str | None = None
     """Where the models are that `learned` predicts with; None: they are trained in the run."""
     predicted_costs: Mapping[ApplicationId, KvTokenTime] = field(default_factory=dict)
     """For `table`: of every application, token·iterations."""
+    history: Sequence[Observation] = ()
+    """For `table`: what is known of stages when the run begins."""
+    lengths_are_known: bool = False
+    """For `table`: whether callers force the lengths of outputs, so that nobody predicts them."""
     raises: bool = True
     """Whether what is expected at a later stage raises charges (not with `oracle`)."""
     charge_factor: float = CHARGE_FACTOR

@@ -62,7 +62,10 @@ class Simulation:
         self._core = self._link.core
         self._gate = Gate(self._link, settings)
         self._submissions = Submissions(applications, self._link)
-        self._servers = [Server(index, settings.engine) for index in range(settings.replicas)]
+        self._servers = [
+            Server(index, settings.engine, settings.dispatch_s)
+            for index in range(settings.replicas)
+        ]
         self._prefixes = [PrefixCache(settings.engine) for _ in self._servers]
         self._idle = set(range(len(self._servers)))
         """Replicas that run nothing."""
@@ -145,6 +148,7 @@ class Simulation:
             self._submissions.open_on_time(now)
         finished = self._report(woken, now)
         for server in woken:
+            server.receive(now)
             server.swap_out(self._core.place)
         for sequence in finished:
             self._submissions.follow(sequence.result, now)
@@ -191,18 +195,19 @@ class Simulation:
         return [self._servers[index] for index in sorted(self._idle | woken)]
 
     def _let_in(self, server: Server, now: Seconds) -> bool:
-        """Let run what comes back or is admitted, at a boundary; return whether anything does."""
+        """Let run what comes back or is admitted, at a boundary; return whether there is any."""
         server.advance(now)
         if server.at != now:
             return False
         before = len(server.running)
+        admitted = False
         server.swap_in(self._core.place)
         if not server.swapped and server.admits_now() and self._gate.is_worth_asking(server):
             admitted = self._admit(server, now)
             self._gate.look()
             if not admitted or self._settings.engine.prefill != "separate":
                 self._gate.refused(server)
-        return len(server.running) > before
+        return admitted or len(server.running) > before
 
     def _admit(self, server: Server, now: Seconds) -> bool:
         prefixes = self._prefixes[server.index]
@@ -213,7 +218,8 @@ class Simulation:
             if follows:
                 free = self._settings.engine.kv_tokens - server.context_tokens
                 prefixes.use(sequence, free)
-            server.admit(sequence)
+            server.send(sequence, now)
+        server.receive(now)
         return bool(admitted)
 
     # --- when to look again

@@ -38,7 +38,11 @@ def predictions_of(settings: RunSettings) -> Predictions:
     if settings.prediction == LEARNED:
         costs = LearnedCosts(settings.models_dir, settings.seed)
     elif settings.prediction == TABLE:
-        costs = TabledCosts(settings.predicted_costs)
+        costs = TabledCosts(
+            settings.predicted_costs,
+            settings.history,
+            lengths_are_known=settings.lengths_are_known,
+        )
     else:
         noise = parse_noise(settings.prediction)
         if noise == 1:

@@ -90,7 +90,7 @@ def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
     for _ in range(_ROUNDS):
         gram = sum((s * s * g for s, g in zip(speeds, grams, strict=True)), _NO_GRAM)
         target = sum((s * b for s, b in zip(speeds, sums, strict=True)), _NO_SUM)
-        coefficients = _solve(gram, target)
+        coefficients = solve_not_negative(gram, target)
         speeds = np.array(
             [
                 (b @ coefficients) / (coefficients @ g @ coefficients)
@@ -116,7 +116,7 @@ def _normal_equations(observed: _Observations, tile: Tokens) -> tuple[Floats, Fl
     return rows.T @ rows / len(rows), rows.sum(axis=0) / len(rows)
 
 
-def _solve(gram: Floats, target: Floats) -> Floats:
+def solve_not_negative(gram: Floats, target: Floats) -> Floats:
     """Solve for coefficients of which none is negative: the most negative is dropped, in turn."""
     scale = np.sqrt(np.diag(gram))
     kept = [column for column in range(len(target)) if scale[column] > 0]
@@ -141,7 +141,7 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
     end = np.array([r.finished_at_s for r in decoded])
     prompt = np.array([r.prompt_tokens + added for r in decoded], dtype=np.float64)
     iterations = np.array([r.output_tokens - 1 for r in decoded], dtype=np.float64)
-    running, context = _integrals(start, end, prompt + 1, iterations)
+    running, context = integrals(start, end, prompt + 1, iterations)
     # Iterations are taken to be even over a request's time: a mean over time is one over them.
     share = iterations / (end - start)
     # First tokens of one prefill leave together; the next are at least an iteration later.
@@ -165,7 +165,7 @@ def _started(request: TimedRequest) -> Seconds:
     return request.first_token_at_s
 
 
-def _integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple[Floats, Floats]:
+def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple[Floats, Floats]:
     """Integrate what runs, and the tokens it holds, over the time of each request.
 
     Args:

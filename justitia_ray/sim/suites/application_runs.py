@@ -2,7 +2,7 @@
 
 With a data directory, the recorded runs of a class in random order, over again when they are used
 up, with the text that they ran on where it is known (it is not for MRS). Self-consistency has no
-recorded runs, see `self_consistency`. Without one, `generated`.
+recorded runs, see `self_consistency`. Without one, `workloads.made_up`.
 """
 
 import random
@@ -12,10 +12,11 @@ from itertools import cycle
 from pathlib import Path
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.suites import generated, self_consistency
+from justitia_ray.sim.suites import self_consistency
 from justitia_ray.sim.suites.recorded_dag import inferences_of
 from justitia_ray.sim.workload import WorkloadInference
 from justitia_ray.workloads.inputs import load_inputs
+from justitia_ray.workloads.made_up import made_up_run
 from justitia_ray.workloads.recorded import load_runs
 
 CLASSES = ("ALFWI", "CC", "CG", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
@@ -94,5 +95,5 @@ def _sampled(data_dir: Path, rng: random.Random, samples: int) -> Iterator[Appli
 
 def _made_up(application_class: str, rng: random.Random, samples: int) -> Iterator[ApplicationRun]:
     while True:
-        run = generated.made_up_run(application_class, rng, samples)
+        run = made_up_run(application_class, rng, samples=samples)
         yield ApplicationRun(inferences_of(run), "")

@@ -5,41 +5,16 @@ more or fewer tokens.
 """
 
 from justitia_ray.sim.suites.options import Suite, SuiteOptions
-from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from justitia_ray.sim.suites.planned import planned_application
+from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.workloads.demo_load import demo_load
-from justitia_ray.workloads.lengths import WORDS_PER_TOKEN
-from justitia_ray.workloads.load_plan import PlannedApplication
 
 
 def _build(options: SuiteOptions) -> list[WorkloadApplication]:
     load = demo_load(options.seed, options.data_dir, count=options.count, window_s=options.window_s)
-    return [_application(planned) for planned in load.applications]
-
-
-def _application(planned: PlannedApplication) -> WorkloadApplication:
-    inferences: list[WorkloadInference] = []
-    before: tuple[str, ...] = ()
-    for name, stage in planned.lengths.stages.items():
-        calls = [
-            WorkloadInference(
-                f"{name}/{index}",
-                max(1, round(call.prompt_words / WORDS_PER_TOKEN)),
-                call.output_tokens,
-                before,
-                stage.gap_s,
-            )
-            for index, call in enumerate(stage.calls)
-        ]
-        inferences += calls
-        before = tuple(call.inference_id for call in calls)
-    return WorkloadApplication(
-        f"demo-{planned.number:03d}",
-        planned.application_class,
-        planned.arrived_at_s,
-        tuple(inferences),
-        planned.tenant,
-        input=planned.text,
-    )
+    return [
+        planned_application(planned, f"demo-{planned.number:03d}") for planned in load.applications
+    ]
 
 
 SUITE = Suite(

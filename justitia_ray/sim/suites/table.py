@@ -8,6 +8,7 @@ from justitia_ray.sim.suites import (
     gaming,
     lmsys,
     nine_class,
+    nine_class_live,
     two_dm,
 )
 from justitia_ray.sim.suites.options import Suite, SuiteOptions
@@ -16,6 +17,7 @@ from justitia_ray.sim.workload import WorkloadApplication
 
 SUITES: dict[str, Suite] = {
     "nine-class": nine_class.SUITE,
+    "nine-class-live": nine_class_live.SUITE,
     "two-dm": two_dm.SUITE,
     "elephant-mice": elephant_mice.SUITE,
     **VTC_SUITES,

@@ -8,9 +8,9 @@ import pytest
 
 from justitia_ray.cost import kv_token_time
 from justitia_ray.sim.suites.application_runs import CLASSES
-from justitia_ray.sim.suites.generated import made_up_run
 from justitia_ray.sim.suites.recorded_dag import inferences_of
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from justitia_ray.workloads.made_up import made_up_run
 
 RUNS = 200
 
@@ -31,7 +31,7 @@ token·iterations (`p·d + d²/2`). The generator knows lengths of single calls 
 
 def drawn(application_class: str, runs: int = RUNS) -> list[tuple[WorkloadInference, ...]]:
     rng = random.Random("generated")
-    return [inferences_of(made_up_run(application_class, rng, 40)) for _ in range(runs)]
+    return [inferences_of(made_up_run(application_class, rng, samples=40)) for _ in range(runs)]
 
 
 @pytest.mark.parametrize("application_class", PUBLISHED)

@@ -1,0 +1,190 @@
+"""The results of scripts/bench_live: simulated, compared, written, printed."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from justitia_ray import __version__
+from justitia_ray.bench.live_arms import ARMS
+from justitia_ray.bench.live_bench import Plays
+from justitia_ray.bench.live_figures import (
+    MOST_ERROR,
+    SeedFigures,
+    class_table,
+    cpu_line,
+    live_results,
+    order_of,
+    over_seeds,
+    printed,
+    seed_figures,
+)
+from justitia_ray.bench.live_load import Size
+from justitia_ray.bench.live_model import LiveModel
+from justitia_ray.bench.live_rows import as_result
+from justitia_ray.bench.live_session import LiveRun
+from justitia_ray.replacing import replacing_text
+from justitia_ray.sim.result_files import write_results
+from justitia_ray.sim.results import RunResult
+
+LIVE = "live.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written, and the figures for the table."""
+
+    seeds: list[SeedFigures]
+    table: dict[str, dict[str, Any]]
+    elephant: dict[str, Any]
+    live_order: list[str]
+    simulated_order: list[str]
+
+
+def write_all(
+    out: Path,
+    plays: Plays,
+    size: Size,
+    about: Mapping[str, Any],
+    say: Callable[[str], None],
+) -> Written:
+    """Simulate every play, and write `live.json` and the rows of every run.
+
+    `OUT/seed-N/live`, `OUT/seed-N/simulated` and `OUT/calibration/live` are result directories as
+    `justitia simulate` writes them, with an arm for a policy.
+
+    Args:
+        out: The directory; it is made if it is not there.
+        plays: What was played.
+        size: How much was played.
+        about: Machine and configuration, for the files.
+        say: Told how far it is.
+
+    Raises:
+        ConfigError: If something cannot be written.
+    """
+    model, figures = plays.model, []
+    fitted_on = live_results([plays.calibration])
+    write_results(out / "calibration" / "live", fitted_on, dict(about))
+    for seed, runs in plays.runs.items():
+        live = _in_order(live_results(runs))
+        simulated = _in_order(_simulated(runs, model, plays))
+        for name, results in (("live", live), ("simulated", simulated)):
+            write_results(out / f"seed-{seed}" / name, results, {"seed": seed, **about})
+        figures.append(seed_figures(seed, runs, live, simulated))
+        say(f"seed {seed} simulated")
+    table = over_seeds(figures)
+    elephant = _elephant(plays, model)
+    written = Written(
+        figures,
+        table,
+        elephant,
+        order_of(table, "mean_jct_s"),
+        order_of(table, "simulated_mean_jct_s"),
+    )
+    applications = len(next(iter(plays.runs.values()))[0].played)
+    document = {
+        "version": __version__,
+        **about,
+        "arms": list(table),
+        "load": {
+            "applications": applications,
+            "window_s": size.window_s,
+            "replicas": model.replicas,
+            "kv_tokens": model.engine.kv_tokens,
+            "config": about["config"],
+        },
+        "model": {
+            "engine": asdict(model.engine),
+            "call_latency_s": model.call_latency_s,
+            "dispatch_s": model.dispatch_s,
+            "pace": model.pace,
+            "residual": model.fit.residual,
+            "fitted_on_applications": len(plays.calibration.played),
+        },
+        "seeds": [one.document() for one in figures],
+        "over_seeds": table,
+        "order": {"live": written.live_order, "simulated": written.simulated_order},
+        "elephant": elephant,
+    }
+    with replacing_text(out / LIVE) as file:
+        file.write(json.dumps(document, indent=1, allow_nan=False) + "\n")
+    return written
+
+
+def report(written: Written, model: LiveModel) -> str:
+    """Return what is printed in the end."""
+    cost = model.engine.iteration
+    missed = [
+        f"{arm} {row['error']['median']:+.0%}"
+        for arm, row in written.table.items()
+        if row["error"] and abs(row["error"]["median"]) > MOST_ERROR
+    ]
+    same = "the same" if written.live_order == written.simulated_order else "NOT the same"
+    lines = [
+        printed(written.table),
+        "",
+        "Mean completion time of each class, s, median over the seeds:",
+        class_table(written.seeds),
+        "",
+        cpu_line(written.seeds),
+        f"Engine as fitted under load (residual {model.fit.residual:.0%} of a call's time): an"
+        f" iteration {1e3 * cost.base_s:.2f} ms, {1e6 * cost.per_sequence_s:.0f} µs a sequence,"
+        f" {1e6 * cost.per_context_token_s:.2f} µs a token held, a prompt"
+        f" {1e3 * cost.prefill_base_s:.1f} ms and {1e6 * cost.per_prefill_token_s:.0f} µs a token;"
+        f" {1e3 * (model.call_latency_s + model.dispatch_s):.0f} ms a call besides."
+        f" Pace {model.pace:.2f}.",
+        f"Order of the arms by mean completion time, live and simulated: {same}"
+        f" ({', '.join(written.live_order)}; {', '.join(written.simulated_order)}).",
+        f"Simulated mean off by more than {MOST_ERROR:.0%}: {', '.join(missed) or 'none'}.",
+    ]
+    for arm, found in written.elephant.get("arms", {}).items():
+        bound = "none" if found["bound_s"] is None else f"{found['bound_s']:.1f} s"
+        lag = "–" if found["lag_s"] is None else f"{found['lag_s']:.1f} s"
+        lines.append(
+            f"Elephant under {arm}: {_seconds(found['elephant_jct_s'])} (simulated"
+            f" {_seconds(found['simulated_elephant_jct_s'])}), lag {lag}, bound {bound}; mice"
+            f" {_seconds(found['mice_jct_s'])}."
+        )
+    return "\n".join(lines)
+
+
+def _simulated(runs: list[LiveRun], model: LiveModel, plays: Plays) -> dict[str, RunResult]:
+    return {run.arm.name: model.predict(run.arm, run.played, plays.history) for run in runs}
+
+
+def _in_order(results: Mapping[str, RunResult]) -> dict[str, RunResult]:
+    """Return results in the order of the arms, however they were rotated."""
+    return {arm.name: results[arm.name] for arm in ARMS if arm.name in results}
+
+
+def _elephant(plays: Plays, model: LiveModel) -> dict[str, Any]:
+    arms = {}
+    for run in plays.elephant_runs:
+        live = as_result(run.played, run.kv_utilization, run.preemptions)
+        simulated = model.predict(run.arm, run.played, plays.history)
+        name = live.applications[0].application_id
+        lateness = live.lateness.get(name)
+        arms[run.arm.name] = {
+            "elephant_jct_s": live.applications[0].jct_s,
+            "mice_jct_s": _mean([a.jct_s for a in live.applications[1:]]),
+            "lag_s": None if lateness is None else lateness.lag_s,
+            "bound_s": None if lateness is None else lateness.bound_s,
+            "simulated_elephant_jct_s": next(
+                (a.jct_s for a in simulated.applications if a.application_id == name), None
+            ),
+            "simulated_mice_jct_s": _mean(
+                [a.jct_s for a in simulated.applications if a.application_id != name]
+            ),
+        }
+    return {"load": plays.elephant_load.document(), "arms": arms}
+
+
+def _mean(jcts: list[float | None]) -> float | None:
+    known = [jct for jct in jcts if jct is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:.1f} s"

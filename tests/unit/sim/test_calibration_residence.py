@@ -1,0 +1,90 @@
+"""Coefficients from how long calls held their leases: known answers on simulated engines."""
+
+from dataclasses import replace
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.calibration.residence import HeldLease, fit_residence
+from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
+from tests.unit.bench.live_made_up import simulated_play
+
+ENGINE = EngineProfile(
+    kv_tokens=7360,
+    block_size=32,
+    prefill="chunked",
+    admission="peak",
+    overflow="recompute",
+    iteration=IterationCost(
+        base_s=0.004,
+        per_sequence_s=2e-4,
+        per_context_token_s=4e-7,
+        per_prefill_token_s=4e-5,
+    ),
+)
+
+
+def leases_of(engine: EngineProfile, way_s: float) -> list[HeldLease]:
+    """Return the leases of a play on two engines."""
+    return [
+        HeldLease(
+            str(row.replica),
+            row.submitted_at_s + row.waited_s,
+            row.finished_at_s,
+            row.prompt_tokens,
+            row.output_tokens,
+        )
+        for one in simulated_play(engine, 40, 1, way_s).played
+        for row in one.inferences
+    ]
+
+
+def iteration_s(cost: IterationCost, sequences: int, context: int) -> float:
+    """Return how long an iteration of a batch takes."""
+    return cost.base_s + cost.per_sequence_s * sequences + cost.per_context_token_s * context
+
+
+def test_fit_finds_what_iterations_and_prompts_cost() -> None:
+    """Base, sequences and context trade against each other; what a usual batch takes is known."""
+    fit = fit_residence(leases_of(ENGINE, 0.0))
+
+    assert iteration_s(ENGINE.iteration, 10, 5000) == pytest.approx(
+        iteration_s(fit.cost, 10, 5000), rel=0.05
+    )
+    assert ENGINE.iteration.per_prefill_token_s * 400 == pytest.approx(
+        fit.cost.per_prefill_token_s * 400 + fit.cost.prefill_base_s, rel=0.25
+    )
+    assert fit.residual < 0.06
+
+
+def test_fit_tells_the_way_of_a_call_from_its_engine() -> None:
+    """It is the same for long and short calls, and batches do not make it longer."""
+    near, far = (fit_residence(leases_of(ENGINE, way_s)) for way_s in (0.0, 0.08))
+
+    assert 0.08 == pytest.approx(far.call_latency_s - near.call_latency_s, abs=0.02)
+
+
+def test_slower_engines_are_found_slower_in_proportion() -> None:
+    """A profile is of the machine it was fitted on."""
+    cost = ENGINE.iteration
+    half = replace(
+        ENGINE,
+        iteration=replace(
+            cost,
+            base_s=2 * cost.base_s,
+            per_sequence_s=2 * cost.per_sequence_s,
+            per_context_token_s=2 * cost.per_context_token_s,
+            per_prefill_token_s=2 * cost.per_prefill_token_s,
+        ),
+    )
+    fast, slow = (fit_residence(leases_of(engine, 0.0)).cost for engine in (ENGINE, half))
+
+    assert 2.0 == pytest.approx(iteration_s(slow, 10, 5000) / iteration_s(fast, 10, 5000), rel=0.06)
+
+
+def test_too_few_calls_are_refused() -> None:
+    """Six coefficients of five calls would be noise that looks like a profile."""
+    leases = leases_of(ENGINE, 0.0)[:5]
+
+    with pytest.raises(ConfigError, match="at least 30 calls that took time, got 5"):
+        fit_residence(leases)
