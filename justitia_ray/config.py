@@ -1,8 +1,9 @@
 """The one schema of the one YAML: Serve's `args` of the application, and its `user_config`.
 
-`AppConfig` is what `justitia_ray.serve.app:build` takes; a change of it restarts deployments.
-`SchedulingConfig` is the Ingress deployment's `user_config`; a change of it reaches the running
-scheduler, and the queue stays. Units are in the keys; the reason of each default stands beside it.
+`AppConfig` is what one model of an application goes by; a change of it restarts deployments.
+`SchedulingConfig` is how its queue is ordered; a change of it reaches the running scheduler, and
+the queue stays. `justitia_ray.app_args` reads both where an application has several models. Units
+are in the keys; the reason of each default stands beside it.
 """
 
 from pathlib import Path
@@ -18,6 +19,7 @@ from justitia_ray.store.redis_url import Setup, read_redis_url
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+ModelName = Annotated[str, Field(min_length=1, max_length=200)]
 
 
 class _Section(BaseModel):
@@ -27,12 +29,25 @@ class _Section(BaseModel):
 class ModelSection(_Section):
     """What is served."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: ModelName
     """The name that callers put in `model`."""
     path: str
-    """A local directory, a hub name, or `random:tiny-llama` (random weights, built on the spot)."""
+    """A local directory, a hub name, or a `random:` model (random weights, built on the spot)."""
     cache_dir: str = "~/.cache/justitia_ray/models"
     """Where a random model is built."""
+    adapters: dict[ModelName, str] = {}
+    """LoRA adapters: the name that callers put in `model`, and a directory or hub name."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What callers may put in `model`: all of it shares one queue."""
+        return (self.name, *self.adapters)
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "ModelSection":
+        if self.name in self.adapters:
+            raise ValueError(f"adapters: {self.name!r} is the model's own name; name it otherwise")
+        return self
 
 
 class FakeEngineSection(_Section):
@@ -207,18 +222,27 @@ class IngressSection(_Section):
     """Leases that one call may use up before its caller gets an error."""
 
 
-class AppConfig(_Section):
-    """Arguments of `justitia_ray.serve.app:build`."""
+class SharedSections(_Section):
+    """What all models of an application have in common."""
 
     name: Name = "justitia"
     """Serve application name; part of the scheduler's name."""
-    model: ModelSection
     engine: EngineSection = EngineSection()
     replica: ReplicaSection = ReplicaSection()
     scheduler: SchedulerSection = SchedulerSection()
     store: StoreSection = StoreSection()
     prediction: PredictionSection = PredictionSection()
     ingress: IngressSection = IngressSection()
+
+
+class AppConfig(SharedSections):
+    """One model of an application with its queue: what every part of it goes by.
+
+    The arguments of an application that serves one model have this form;
+    `justitia_ray.app_args` reads those of several.
+    """
+
+    model: ModelSection
 
     @property
     def scheduler_name(self) -> str:

@@ -4,9 +4,9 @@
     ├── ConfigError                 the operator: a setting, a file, an option
     ├── RequestError                the caller: the request can never succeed as it stands
     │   ├── UnknownModel, UnknownApplication, ApplicationClosed, ContextLengthExceeded
-    │   └── UnsupportedOperation, BodyTooLarge
+    │   └── UnsupportedOperation, NotServed, BodyTooLarge
     ├── AdmissionError              the caller, later: the system cannot take it now
-    │   └── QueueFull, TooManyApplications, SchedulerSuperseded
+    │   └── QueueFull, TooManyApplications, NoReplicaAnswers, SchedulerSuperseded
     ├── LeaseError                  ingress and replica, between themselves
     │   └── UnknownLease, ReplicaGone
     ├── EngineError                 the replica: its engine is dead or gave no answer
@@ -74,6 +74,10 @@ class UnsupportedOperation(RequestError):
     """Something that vLLM could do but this service refuses, with the reason."""
 
 
+class NotServed(RequestError):
+    """The model has no answer on this path, e.g. one that generates has no embeddings."""
+
+
 class BodyTooLarge(RequestError):
     """The request's body is longer than is read."""
 
@@ -101,6 +105,10 @@ class QueueFull(AdmissionError):
 
 class TooManyApplications(AdmissionError):
     """As many applications are open as the configuration allows."""
+
+
+class NoReplicaAnswers(AdmissionError):
+    """No replica has answered a call that needs no lease."""
 
 
 class SchedulerSuperseded(AdmissionError):

@@ -102,7 +102,7 @@ async def serving(
         namespace=f"tests-{uuid4().hex[:8]}",
     )
     yield serving
-    configs = [service.config for service in serving.services.values()]
+    configs = [place.config for service in serving.services.values() for place in service.placed]
     serve.shutdown()
     for config in configs:
         end_scheduler(config)

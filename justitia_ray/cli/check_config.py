@@ -35,8 +35,9 @@ def run(options: argparse.Namespace) -> int:
     if checked.errors:
         return 2
     for application in checked.applications:
-        print(
-            f"{options.file}: application {application.serve_name!r} is fine: model"
-            f" {application.config.model.name}, policy {application.scheduling.policy}"
+        models = ", ".join(
+            f"model {name}, policy {scheduling.policy}"
+            for name, scheduling in application.scheduling.items()
         )
+        print(f"{options.file}: application {application.serve_name!r} is fine: {models}")
     return 0

@@ -11,12 +11,13 @@ from typing import Any
 
 from justitia_ray.cli.status import DEFAULT_URL
 from justitia_ray.client.answers import json_object
+from justitia_ray.client.paths import of_model
 from justitia_ray.client.transport import HttpTransport, Response
 from justitia_ray.errors import ConfigError, JustitiaError
 from justitia_ray.predictor.own_history import PastApplication, read_history
 from justitia_ray.sim.result_files import writing
 from justitia_ray.units import Seconds
-from justitia_ray.workloads.stages import STAGES
+from justitia_ray.workloads.recorded import PLAYED_CLASSES
 
 _BATCH = 200
 """Applications in one request: features of long inputs take some 10 KB each."""
@@ -52,6 +53,7 @@ def add_to(commands: Any) -> None:
     importing.add_argument(
         "--skip", type=int, default=0, metavar="N", help="with --url: lines that it has learned; 0"
     )
+    importing.add_argument("--model", help="with --url: which of several served there is to learn")
     parser.set_defaults(run=run)
 
 
@@ -71,11 +73,13 @@ def run(options: argparse.Namespace) -> int:
     if options.out is not None:
         if options.skip:
             raise ConfigError("--skip goes with --url, not with --out")
+        if options.model is not None:
+            raise ConfigError("--model goes with --url, not with --out")
         _write(options.out, options.file, counts)
         print(f"{total:,} applications of {len(counts)} classes: {options.out}")
         return 0
     left = itertools.islice(read_history(options.file), options.skip, None)
-    asyncio.run(_send(options.url, left, options.skip))
+    asyncio.run(_send(options.url, options.model, left, options.skip))
     print(
         f"{total - options.skip:,} applications of {len(counts)} classes are being learned;"
         " `justitia predictor list --url` shows what came of it"
@@ -83,13 +87,15 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _send(url: str, applications: Iterator[PastApplication], taken: int) -> None:
+async def _send(
+    url: str, model: str | None, applications: Iterator[PastApplication], taken: int
+) -> None:
     transport = HttpTransport(url, read_timeout_s=60.0)
     try:
         while batch := list(itertools.islice(applications, _BATCH)):
             samples = [application.observation().to_dict() for application in batch]
             body = json.dumps({"samples": samples}).encode()
-            json_object(await _patiently(transport, body))
+            json_object(await _patiently(transport, of_model("/v1/predictor/samples", model), body))
             taken += len(batch)
     except (JustitiaError, ConnectionError) as error:
         if taken:
@@ -101,11 +107,11 @@ async def _send(url: str, applications: Iterator[PastApplication], taken: int) -
         await transport.aclose()
 
 
-async def _patiently(transport: HttpTransport, body: bytes) -> Response:
+async def _patiently(transport: HttpTransport, path: str, body: bytes) -> Response:
     """Send a batch, again while the predictor is still learning what it was sent."""
     headers = {"content-type": "application/json"}
     for _ in range(round(_PATIENCE_S / _PAUSE_S)):
-        answer = await transport.request("POST", "/v1/predictor/samples", headers, body)
+        answer = await transport.request("POST", path, headers, body)
         if answer.status != _SERVICE_UNAVAILABLE:
             return answer
         await asyncio.sleep(_PAUSE_S)
@@ -117,7 +123,7 @@ def _write(out: Path, file: Path, classes: Counter[str]) -> None:
     for name in ("apps", "recorded"):
         if (out / name).exists():
             raise ConfigError(f"--out {out}: must be a new directory, has {name}/ already")
-    if named := sorted(classes.keys() & STAGES.keys()):
+    if named := sorted(classes.keys() & set(PLAYED_CLASSES)):
         raise ConfigError(
             f"{file}: class {named[0]} is one whose stages are known, which this form does not"
             " tell: import it with --url, or give it another name"

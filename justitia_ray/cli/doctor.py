@@ -45,6 +45,7 @@ def add_to(commands: Any) -> None:
         help="its Serve configuration file: look at its Redis too; for an embedded Redis on the"
         " scheduler's node",
     )
+    parser.add_argument("--model", help="only this one, where several are served; all")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
         "--interval-s",
@@ -77,28 +78,33 @@ def run(options: argparse.Namespace) -> int:
     except (ConnectionError, ResponseError) as error:
         print(f"justitia doctor: {_told(error)}", file=sys.stderr)
         return 2
-    findings = find(seen.first, seen.second)
+    found = [(of_one, find(of_one.first, of_one.second)) for of_one in seen]
     if options.json:
-        print(json.dumps(as_dict(seen, findings), indent=2))
+        told = {of_one.second.seen.model: as_dict(of_one, findings) for of_one, findings in found}
+        several = {"wrong": any(of_one["wrong"] for of_one in told.values()), "models": told}
+        print(json.dumps(several if len(told) > 1 else as_dict(*found[0]), indent=2))
     else:
-        print(readable(seen, findings))
-    return 1 if is_wrong(findings) else 0
+        print("\n\n".join(readable(of_one, findings) for of_one, findings in found))
+    return 1 if any(is_wrong(findings) for _, findings in found) else 0
 
 
-async def _visit(options: argparse.Namespace, configs: list[AppConfig] | None) -> Visit:
+async def _visit(options: argparse.Namespace, configs: list[AppConfig] | None) -> tuple[Visit, ...]:
     transport = HttpTransport(
         options.url, connect_timeout_s=options.timeout_s, read_timeout_s=options.timeout_s
     )
     try:
         return await visit(
-            transport, partial(_open_store, options.config, configs), options.interval_s
+            transport,
+            partial(_open_store, options.config, configs),
+            options.interval_s,
+            options.model,
         )
     finally:
         await transport.aclose()
 
 
 def _told(error: Exception) -> str:
-    if isinstance(error, ResponseError) and error.status == 404:
+    if isinstance(error, ResponseError) and error.status == 404 and error.code is None:
         return f"no application that can be examined is served there ({error})"
     return str(error)
 
@@ -107,7 +113,7 @@ def _configs_in(path: Path) -> list[AppConfig]:
     checked = serve_module("config_file").check_file(path)
     if checked.errors:
         raise ConfigError(f"{path}: {checked.errors[0]}")
-    return [application.config for application in checked.applications]
+    return [config for application in checked.applications for config in application.configs]
 
 
 def _open_store(

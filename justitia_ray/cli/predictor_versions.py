@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from justitia_ray.cli.status import DEFAULT_URL
 from justitia_ray.client.answers import json_object
+from justitia_ray.client.paths import of_model
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.errors import ConfigError, RequestError
 from justitia_ray.predictor.model_directory import ModelDirectory
@@ -61,8 +62,13 @@ def run_list(options: argparse.Namespace) -> int:
         StoreError: If an index in it is damaged.
         ResponseError, ConnectionError: If the service did not answer.
     """
+    _check_target(options)
     if options.models is None:
-        classes = _call(options.url, "GET", "/v1/predictor")["classes"]
+        answer = _call(options.url, "GET", of_model("/v1/predictor", options.model))
+        if "classes" not in answer:
+            there = ", ".join(answer.get("models", {}))
+            raise ConfigError(f"--model is required: one of {there} is allowed")
+        classes = answer["classes"]
     else:
         directory = ModelDirectory(options.models)
         classes = {name: described(directory.index(name)) for name in directory.classes()}
@@ -78,13 +84,14 @@ def run_rollback(options: argparse.Namespace) -> int:
         ResponseError, ConnectionError: If the service refused or did not answer.
     """
     name = options.application_class
+    _check_target(options)
     if options.release and options.to is not None:
         raise ConfigError("--to and --release cannot be given together")
     if options.to is not None and options.to < 0:
         raise ConfigError(f"--to must be an integer >= 0, got {options.to}")
     if options.models is None:
         body = {"version": options.to, "release": options.release}
-        path = f"/v1/predictor/{quote(name, safe='')}/rollback"
+        path = of_model(f"/v1/predictor/{quote(name, safe='')}/rollback", options.model)
         of_class = _call(options.url, "POST", path, body)
     else:
         of_class = described(_roll_back(ModelDirectory(options.models), options))
@@ -120,6 +127,12 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--models", type=Path, metavar="DIR", help="of `justitia predictor train`")
     target.add_argument("--url", default=DEFAULT_URL, help=f"of a running service; {DEFAULT_URL}")
+    parser.add_argument("--model", help="with --url: which of several models served there")
+
+
+def _check_target(options: argparse.Namespace) -> None:
+    if options.models is not None and options.model is not None:
+        raise ConfigError("--model goes with --url, not with --models")
 
 
 def _roll_back(directory: ModelDirectory, options: argparse.Namespace) -> VersionIndex:

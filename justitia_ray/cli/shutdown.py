@@ -22,7 +22,11 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--config", type=Path, help="only those of this Serve configuration file")
     parser.add_argument("--name", help="only those of this name (`name` in their args)")
-    parser.add_argument("--model", help="with --name: only the one that serves this model")
+    parser.add_argument(
+        "--model",
+        help="with --name: only the one that serves this model and no other, or the scheduler that"
+        " is left of a model",
+    )
     parser.add_argument(
         "--address", default="auto", help="of the Ray cluster; `auto` is the one of this machine"
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from justitia_ray.client.answers import json_object
+from justitia_ray.client.paths import of_model
 from justitia_ray.client.transport import HttpTransport
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -22,6 +23,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--url", default=DEFAULT_URL, help=f"where the application is served; {DEFAULT_URL}"
     )
+    parser.add_argument("--model", help="only this one, where several are served; all")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     parser.add_argument(
         "--timeout-s",
@@ -40,24 +42,26 @@ def run(options: argparse.Namespace) -> int:
         ResponseError: If the service answered with an error.
         ConnectionError: If it did not answer.
     """
-    answer = asyncio.run(_ask(options.url, options.timeout_s))
+    answer = asyncio.run(_ask(options.url, options.model, options.timeout_s))
     print(json.dumps(answer, indent=2) if options.json else readable(answer))
     return 0
 
 
-async def _ask(url: str, timeout_s: float) -> dict[str, Any]:
+async def _ask(url: str, model: str | None, timeout_s: float) -> dict[str, Any]:
     transport = HttpTransport(url, connect_timeout_s=timeout_s, read_timeout_s=timeout_s)
     try:
-        return json_object(await transport.request("GET", "/v1/status", {}))
+        return json_object(await transport.request("GET", of_model("/v1/status", model), {}))
     finally:
         await transport.aclose()
 
 
 def readable(answer: Mapping[str, Any]) -> str:
-    """Return the answer as lines for a terminal.
+    """Return the answer as lines for a terminal; of several models one after the other.
 
     A scheduler that is still starting says little of itself: what it leaves out is left out here.
     """
+    if isinstance(answer.get("models"), Mapping):
+        return "\n\n".join(readable(of_one) for of_one in answer["models"].values())
     lines = [f"{name:<14}{value}" for name, value in _facts(answer) if value is not None]
     replicas: Mapping[str, Mapping[str, Any]] = answer.get("replicas", {})
     if replicas:

@@ -48,6 +48,7 @@ class Application:
         tenant: str | None = None,
         weight: float | None = None,
         application_id: ApplicationId | None = None,
+        opened_for: str | None = None,
     ) -> None:
         for field, value in {
             "application_class": application_class,
@@ -68,6 +69,7 @@ class Application:
             "tenant": tenant,
             "weight": weight,
             "application_id": application_id,
+            "model": opened_for,
         }
         self._asked = {field: value for field, value in asked.items() if value is not None}
         self._granted: dict[str, Any] | None = None
@@ -117,9 +119,13 @@ class Application:
         return str(self._opened["application_id"])
 
     @property
-    def predicted_kv_token_time(self) -> KvTokenTime:
-        """What the service expects it to cost, in token·iterations."""
-        return float(self._opened["predicted_kv_token_time"])
+    def predicted_kv_token_time(self) -> KvTokenTime | None:
+        """What the service expects it to cost, in token·iterations.
+
+        None if it was opened for none of several models: each expects its own when it comes there.
+        """
+        predicted = self._opened["predicted_kv_token_time"]
+        return None if predicted is None else float(predicted)
 
     @property
     def virtual_finish_time(self) -> VirtualTime | None:

@@ -50,7 +50,7 @@ class JustitiaClient:
         sleep: Sleep = asyncio.sleep,
     ) -> None:
         self._calls = JsonCalls(transport, max_retries=max_retries, sleep=sleep)
-        self._model = model
+        self._model = self._named_model = model
         self._model_lock = asyncio.Lock()
         self._tenant = tenant
 
@@ -112,6 +112,7 @@ class JustitiaClient:
         tenant: str | None = None,
         weight: float | None = None,
         application_id: ApplicationId | None = None,
+        model: str | None = None,
     ) -> Application:
         """Return an application, to be entered with `async with`.
 
@@ -122,18 +123,26 @@ class JustitiaClient:
             tenant: On whose behalf it runs; by default the client's tenant.
             weight: Its share of service relative to others, finite and positive; 1 by default.
             application_id: A name for it of the caller's own, by default one of the service's.
+            model: The model that it begins with and that its calls ask unless they name another;
+                by default the client's. Without either, where several models are served, every call
+                has to name one.
 
         Raises:
             RequestError: If a name cannot travel in a header.
         """
+
+        async def asked() -> str:
+            return await self.default_model() if model is None else model
+
         return Application(
             self._calls,
-            self.default_model,
+            asked,
             application_class,
             input=input,
             tenant=self._tenant if tenant is None else tenant,
             weight=weight,
             application_id=application_id,
+            opened_for=self._named_model if model is None else model,
         )
 
     async def models(self) -> tuple[str, ...]:

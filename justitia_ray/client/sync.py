@@ -97,6 +97,7 @@ class SyncClient:
         tenant: str | None = None,
         weight: float | None = None,
         application_id: ApplicationId | None = None,
+        model: str | None = None,
     ) -> "SyncApplication":
         """Return an application, to be entered with `with`; see `JustitiaClient.application`."""
         return SyncApplication(
@@ -107,6 +108,7 @@ class SyncClient:
                 tenant=tenant,
                 weight=weight,
                 application_id=application_id,
+                model=model,
             ),
         )
 
@@ -165,8 +167,8 @@ class SyncApplication:
         return self._application.application_id
 
     @property
-    def predicted_kv_token_time(self) -> KvTokenTime:
-        """What the service expects it to cost, in token·iterations."""
+    def predicted_kv_token_time(self) -> KvTokenTime | None:
+        """What the service expects it to cost; see `Application.predicted_kv_token_time`."""
         return self._application.predicted_kv_token_time
 
     @property

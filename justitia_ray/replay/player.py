@@ -92,7 +92,8 @@ class Player:
         await self._until(arrived_at_s)
         try:
             async with self._service.application(planned) as opened:
-                played.result.predicted_kv_token_time = opened.predicted_kv_token_time
+                if opened.predicted_kv_token_time is not None:
+                    played.result.predicted_kv_token_time = opened.predicted_kv_token_time
                 played.result.virtual_finish_time = opened.virtual_finish_time
                 await self._inferences(planned, arrived_at_s, played)
                 await _ask_lateness(opened, played)

@@ -11,6 +11,7 @@ import httpx
 
 from justitia_ray.client import Application, HttpTransport, JustitiaClient
 from justitia_ray.client.calls import JsonCalls, Sleep
+from justitia_ray.client.paths import of_model
 from justitia_ray.errors import ConfigError, ResponseError
 from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import Seconds, Tokens
@@ -56,6 +57,8 @@ class LiveService:
         self._http = HttpTransport(url, transport=network)
         self._client = JustitiaClient(self._http, sleep=sleep)
         self._calls = JsonCalls(self._http, sleep=sleep)
+        self._queue: str | None = None
+        """The model whose queue is played to, where there are several."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -97,13 +100,10 @@ class LiveService:
             ConnectionError: If it does not answer.
         """
         models = await self._calls.call("GET", "/v1/models")
-        status = await self.status()
         try:
             lengths = {str(m["id"]): m.get("max_model_len") for m in models["data"]}
-            policy = str(status["policy"])
-            kv_tokens = max(int(r["kv_tokens"]) for r in status["replicas"].values())
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ResponseError(200, f"{self._url} does not answer as this service does") from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise self._is_other() from error
         if model is None and len(lengths) == 1:
             (model,) = lengths
         if model is None or model not in lengths:
@@ -111,16 +111,26 @@ class LiveService:
                 f"--model must be one that {self._url} serves ({', '.join(lengths) or 'none'}),"
                 f" got {model!r}"
             )
+        self._queue = model if len(lengths) > 1 else None
+        status = await self.status()
+        try:
+            policy = str(status["policy"])
+            kv_tokens = max(int(r["kv_tokens"]) for r in status["replicas"].values())
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._is_other() from error
         return ServiceFacts(model, lengths[model], policy, kv_tokens, status)
 
     async def status(self) -> dict[str, Any]:
-        """Return `/v1/status`.
+        """Return `/v1/status` of the model that `facts` was asked for.
 
         Raises:
             ResponseError: If the service answered with an error.
             ConnectionError: If it did not answer.
         """
-        return await self._calls.call("GET", "/v1/status")
+        return await self._calls.call("GET", of_model("/v1/status", self._queue))
+
+    def _is_other(self) -> ResponseError:
+        return ResponseError(200, f"{self._url} does not answer as this service does")
 
     def application(self, planned: WorkloadApplication) -> Application:
         """Return an application as the workload has it, to be entered with `async with`.
@@ -134,6 +144,7 @@ class LiveService:
             tenant=planned.tenant,
             weight=planned.weight,
             application_id=planned.application_id,
+            model=self._queue,
         )
 
     def generate(

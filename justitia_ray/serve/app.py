@@ -7,7 +7,8 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
-from justitia_ray.config import AppConfig, parse_app_config
+from justitia_ray.app_args import PlacedModel, parse_app_args
+from justitia_ray.config import AppConfig
 from justitia_ray.errors import ConfigError
 from justitia_ray.serve.ingress import Ingress
 from justitia_ray.serve.lease_router import LeaseRouter
@@ -26,18 +27,31 @@ def build(args: dict[str, Any]) -> Application:
     """Return the application that a Serve configuration file names by `import_path`.
 
     Args:
-        args: `justitia_ray.config.AppConfig` as YAML gives it. What Serve itself decides
+        args: `justitia_ray.app_args.AppArgs` as YAML gives it. What Serve itself decides
             (`num_replicas`, `ray_actor_options`, `user_config`) stands under `deployments`.
 
     Raises:
         ConfigError: If a key is unknown or a value is not allowed.
     """
-    config = parse_app_config(args)
-    _refuse_embedded_store_on_many_nodes(config)
-    values = config.model_dump()
+    parsed = parse_app_args(args)
+    placed = parsed.each_model()
+    _refuse_embedded_store_on_many_nodes(placed[0].config)
+    ingress = serve.deployment(
+        serve.ingress()(Ingress),
+        name="Ingress",
+        max_ongoing_requests=_UNBOUNDED,
+        graceful_shutdown_timeout_s=600,
+        user_config={},
+    )
+    return ingress.bind(parsed.model_dump(), [_parts(place) for place in placed])
+
+
+def _parts(place: PlacedModel) -> tuple[Application, Application]:
+    """Return the engines and the predictor of one model."""
+    values = place.config.model_dump()
     replicas = serve.deployment(
         Replica,
-        name="Replica",
+        name=place.replicas,
         max_ongoing_requests=_UNBOUNDED,
         request_router_config=RequestRouterConfig(request_router_class=LeaseRouter),
         graceful_shutdown_timeout_s=600,  # longer than the longest generation
@@ -46,19 +60,12 @@ def build(args: dict[str, Any]) -> Application:
     ).bind(values)
     predictor = serve.deployment(
         Predictor,
-        name="Predictor",
-        num_replicas=config.prediction.replicas,
+        name=place.predictor,
+        num_replicas=place.config.prediction.replicas,
         max_ongoing_requests=_UNBOUNDED,
         logging_config=_QUIET,
     ).bind(values)
-    ingress = serve.deployment(
-        serve.ingress()(Ingress),
-        name="Ingress",
-        max_ongoing_requests=_UNBOUNDED,
-        graceful_shutdown_timeout_s=600,
-        user_config={},
-    )
-    return ingress.bind(values, replicas, predictor)
+    return replicas, predictor
 
 
 def _refuse_embedded_store_on_many_nodes(config: AppConfig) -> None:

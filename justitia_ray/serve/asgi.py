@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
 from contextvars import Context
 from typing import Any, TypeAlias
+from urllib.parse import unquote
 
 from justitia_ray.errors import EngineError
 from justitia_ray.units import Seconds
@@ -36,7 +37,7 @@ async def call_asgi(
 
     Args:
         app: The application. Its lifespan is not run.
-        path: Path without a query string.
+        path: Path as a URL has it, with its query if there is one.
         headers: Lower-case names; `content-length` must be among them.
         body: The whole request body.
         context: Context that the application runs in; by default a copy of the caller's.
@@ -87,6 +88,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 def _scope(
     method: str, path: str, headers: Iterable[tuple[bytes, bytes]]
 ) -> MutableMapping[str, Any]:
+    raw_path, _, query = path.partition("?")
     return {
         "type": "http",
         # No spec_version: from 2.4 on Starlette's streams stop listening for a disconnect.
@@ -94,9 +96,9 @@ def _scope(
         "http_version": "1.1",
         "method": method,
         "scheme": "http",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": b"",
+        "path": unquote(raw_path),
+        "raw_path": raw_path.encode(),
+        "query_string": query.encode(),
         "root_path": "",
         "headers": list(headers),
         "client": ("127.0.0.1", 0),

@@ -70,7 +70,7 @@ class ChaosIngress(Ingress):
 
     def tickets(self) -> tuple[int, int]:
         """Return its process, and how many inferences it holds for outstanding."""
-        return os.getpid(), self._dispatcher.outstanding
+        return os.getpid(), sum(queue.dispatcher.outstanding for queue in self._queues)
 
 
 def build(args: dict[str, Any]) -> Application:

@@ -9,11 +9,11 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from ray.serve.schema import DeploymentSchema, ServeApplicationSchema, ServeDeploySchema
 
+from justitia_ray.app_args import AppArgs, AppSettings
 from justitia_ray.config import AppConfig, SchedulingConfig
 from justitia_ray.errors import ConfigError
 
 IMPORT_PATH = "justitia_ray.serve.app:build"
-DEPLOYMENTS = ("Ingress", "Predictor", "Replica")
 _VALUE_CHARACTERS = 80
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -25,8 +25,10 @@ class CheckedApplication:
 
     serve_name: str
     """What Serve calls it."""
-    config: AppConfig
-    scheduling: SchedulingConfig
+    configs: tuple[AppConfig, ...]
+    """Of each model."""
+    scheduling: Mapping[str, SchedulingConfig]
+    """By the model's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +92,35 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def _check_application(
     application: Mapping[str, Any], key: str, errors: list[str]
 ) -> CheckedApplication | None:
-    config = _checked(AppConfig, application.get("args", {}), f"{key}args.", errors)
-    scheduling: SchedulingConfig | None = SchedulingConfig()
+    given = application.get("args", {})
+    args = _checked(AppArgs, given, f"{key}args.", errors)
+    placed = () if args is None else args.each_model()
+    settings: AppSettings | None = AppSettings()
+    settings_key = f"{key}user_config"
+    allowed = ["Ingress", *(n for p in placed for n in (p.predictor, p.replicas))]
+    if args is None and "models" not in given:
+        allowed += ["Predictor", "Replica"]
     for index, deployment in enumerate(application.get("deployments", [])):
         inner = f"{key}deployments[{index}]."
-        name, settings = deployment["name"], deployment.get("user_config")
+        name, user_config = deployment["name"], deployment.get("user_config")
         errors += _ignored(DeploymentSchema, deployment, inner)
-        if name not in DEPLOYMENTS:
-            errors.append(f"{inner}name: one of {', '.join(DEPLOYMENTS)} is allowed (got {name!r})")
-        elif name == "Ingress":
-            scheduling = _checked(SchedulingConfig, settings or {}, f"{inner}user_config.", errors)
-        elif settings is not None:
+        if name == "Ingress":
+            settings_key = f"{inner}user_config"
+            settings = _checked(AppSettings, user_config or {}, f"{settings_key}.", errors)
+        elif len(allowed) > 1 and name not in allowed:  # else they are not known for certain
+            errors.append(f"{inner}name: one of {', '.join(allowed)} is allowed (got {name!r})")
+        elif user_config is not None:
             errors.append(f"{inner}user_config: only Ingress takes one (got it for {name})")
-    if config is None or scheduling is None:
+    if args is None or settings is None:
         return None
-    return CheckedApplication(application.get("name", "default"), config, scheduling)
+    try:
+        scheduling = settings.each_model(args.model_names)
+    except ConfigError as error:
+        errors.append(f"{settings_key}.{error}")
+        return None
+    return CheckedApplication(
+        application.get("name", "default"), tuple(place.config for place in placed), scheduling
+    )
 
 
 def _checked(model: type[Model], values: Any, key: str, errors: list[str]) -> Model | None:
@@ -159,13 +175,13 @@ def _ignored(model: type[BaseModel], values: Mapping[str, Any], key: str) -> Ite
 def _shared_schedulers(applications: Sequence[CheckedApplication]) -> Iterator[str]:
     seen: dict[tuple[str, str], str] = {}
     for application in applications:
-        section = application.config.scheduler
-        owner = seen.setdefault(
-            (section.namespace, application.config.scheduler_name), application.serve_name
-        )
-        if owner != application.serve_name:
-            yield (
-                f"applications: {owner!r} and {application.serve_name!r} have the same args.name"
-                f" and args.model.name (got {application.config.store_name!r}): they would share a"
-                " scheduler; give one of them another name"
+        for config in application.configs:
+            owner = seen.setdefault(
+                (config.scheduler.namespace, config.scheduler_name), application.serve_name
             )
+            if owner != application.serve_name:
+                yield (
+                    f"applications: {owner!r} and {application.serve_name!r} have the same"
+                    f" args.name and a model of the same name (got {config.store_name!r}): they"
+                    " would share a scheduler; give one of them another name"
+                )

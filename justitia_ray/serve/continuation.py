@@ -22,6 +22,9 @@ Head = TypeVar("Head")
 
 _EVENT_START = re.compile(rb'^data: \{"id": ?"[^"]*", ?"object": ?"[^"]*", ?"created": ?\d+', re.M)
 """What of an event an engine makes anew in each attempt: its id and its time."""
+_NAME = re.compile(rb'"(?:id|item_id|call_id|created_at)": ?("[^"\\]*"|\d+)')
+"""What of a response an engine makes anew: its id and time, and the ids of its items, each of which
+comes in many events. In a text the quotes would be escaped."""
 
 
 class Part(NamedTuple):
@@ -52,12 +55,18 @@ class Resume:
     """Length of those chunks together."""
     event_start: bytes
     """How its first event began: id and time stay the same in all of a stream."""
+    names: tuple[bytes, ...] = ()
+    """The names in a response so far, in the order of their first appearance."""
 
 
 class Delivered:
-    """What of one stream has reached its caller, over all attempts."""
+    """What of one stream has reached its caller, over all attempts.
 
-    def __init__(self) -> None:
+    Args:
+        names: Whether its events name their parts, as those of a response do.
+    """
+
+    def __init__(self, *, names: bool = False) -> None:
         self.status: int | None = None
         """Of its head; None before that."""
         self.obstacle = ""
@@ -66,20 +75,24 @@ class Delivered:
         self._tokens = array("I")
         self._lengths = array("I")
         self._last: Output | None = None
-        self._chunks = 0
+        self.chunks = 0
+        """How many of the engine's chunks the caller has."""
         self._size_bytes = 0
         self._event_start = b""
+        self._names: dict[bytes, None] | None = {} if names else None
 
     def add(self, part: Part) -> None:
         """Note what is passed on to the caller."""
         if not self._event_start:
             found = _EVENT_START.match(part.body)
             self._event_start = b"" if found is None else found[0]
+        if self._names is not None:
+            self._names |= dict.fromkeys(_NAME.findall(part.body))
         for output in part.outputs:
             self._tokens.extend(output.tokens)
             self._lengths.append(len(output.tokens))
             self._last = output
-        self._chunks += part.chunks
+        self.chunks += part.chunks
         self._size_bytes += len(part.body)
         self.obstacle = self.obstacle or part.obstacle
 
@@ -89,11 +102,12 @@ class Delivered:
         Raises:
             CannotContinue: If what follows would not fit what the caller has.
         """
-        if not self._chunks:
+        if not self.chunks:
             return None
         if self.obstacle:
             raise CannotContinue(self.obstacle)
-        return Resume(self._outputs(), self._chunks, self._size_bytes, self._event_start)
+        names = tuple(self._names or ())
+        return Resume(self._outputs(), self.chunks, self._size_bytes, self._event_start, names)
 
     def _outputs(self) -> tuple[Output, ...]:
         tokens = iter(self._tokens)
@@ -148,14 +162,13 @@ async def left_out(
             differ in version or configuration.
     """
     chunks = size_bytes = 0
+    renamed = _Renaming(resume)
     async with aclosing(items):
         async for item in items:
             if not isinstance(item, Part):
                 yield item
                 continue
-            body = item.body
-            if resume.event_start:
-                body = _EVENT_START.sub(lambda _: resume.event_start, body)
+            body = renamed(item.body)
             if chunks >= resume.chunks:
                 yield item._replace(body=body)
                 continue
@@ -163,3 +176,24 @@ async def left_out(
             size_bytes += len(body)
             if chunks == resume.chunks and size_bytes != resume.size_bytes:
                 raise CannotContinue("the replica that was to go on answers differently")
+
+
+class _Renaming:
+    """Gives what an engine has made anew the names that the caller knows."""
+
+    def __init__(self, resume: Resume) -> None:
+        self._event_start = resume.event_start
+        self._names = resume.names
+        self._known: dict[bytes, bytes] = {}
+
+    def __call__(self, body: bytes) -> bytes:
+        if self._event_start:
+            body = _EVENT_START.sub(lambda _: self._event_start, body)
+        return _NAME.sub(self._rename, body) if self._names else body
+
+    def _rename(self, found: re.Match[bytes]) -> bytes:
+        """Return the name that came in this place before; of what is new, its own."""
+        new, place = found[1], len(self._known)
+        if new not in self._known:
+            self._known[new] = self._names[place] if place < len(self._names) else new
+        return found[0][: -len(new)] + self._known[new]

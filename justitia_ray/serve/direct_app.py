@@ -19,17 +19,19 @@ from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.core.actions import Grant
-from justitia_ray.protocol.openai_body import InferenceBody, output_bound
+from justitia_ray.protocol.inference_body import InferenceBody, output_bound
 from justitia_ray.serve.continuation import Part
 from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.engine import EngineCall, Output, ResponseHead
 from justitia_ray.serve.engines import build_engine
 from justitia_ray.serve.estimates import Estimates
 from justitia_ray.serve.gateway import Gateway
-from justitia_ray.serve.http_app import SchedulerCalls, build_http_app
+from justitia_ray.serve.http_app import build_http_app
 from justitia_ray.serve.ingress import Ingress
+from justitia_ray.serve.models import ServedModel, ServedModels
 from justitia_ray.serve.replica import Replica
 from justitia_ray.serve.replica_calls import Answer, ReplicaCalls, StreamItem
+from justitia_ray.serve.scheduler_calls import SchedulerCalls
 from justitia_ray.serve.token_counter import TokenCounter, load_token_counter
 
 _ANY_REPLICA = ""
@@ -132,10 +134,11 @@ class DirectIngress(Ingress):
             config: `AppConfig` as a dict.
             replicas: Handle of the DirectReplica deployment.
         """
-        self._config = parse_app_config(config)
-        self._counter = load_token_counter(self._config)
-        gateway = DirectGateway(self._config, ReplicaCalls(replicas), self._counter)
-        self._http_app = build_http_app(self._config, gateway, _no_scheduler())
+        parsed = parse_app_config(config)
+        self._counter = load_token_counter(parsed)
+        gateway = DirectGateway(parsed, ReplicaCalls(replicas), self._counter)
+        model = ServedModel(parsed, gateway, _no_scheduler())
+        self._http_app = build_http_app(ServedModels([model]))
 
     async def reconfigure(self, user_config: dict[str, Any] | None) -> None:
         """Take no settings: there is nothing to schedule."""

@@ -60,6 +60,18 @@ class EngineCall:
 
 
 @dataclass(frozen=True, slots=True)
+class AsideCall:
+    """One HTTP call to the engine that needs no lease."""
+
+    path: str
+    """One of `justitia_ray.protocol.endpoints.ASIDE_PATHS`."""
+    headers: Mapping[str, str]
+    """Request headers that the caller sent, lower-case names."""
+    body: bytes
+    """JSON request body."""
+
+
+@dataclass(frozen=True, slots=True)
 class ResponseHead:
     """First item of every answer."""
 
@@ -103,9 +115,20 @@ class Engine(Protocol):
                 no `[DONE]`, no 5xx head made from the engine's death.
         """
 
+    def paths(self) -> frozenset[str]:
+        """Return the paths to which this engine with its model has an answer; once it runs."""
+
+    async def aside(self, call: AsideCall) -> tuple[ResponseHead, bytes]:
+        """Answer a call that takes no memory and no turn of the engine, such as `/tokenize`.
+
+        Raises:
+            EngineError: If the engine died.
+        """
+
     def progress(self, lease_id: LeaseId) -> Progress:
         """Return what the call has used so far; zeros if the lease is not known.
 
+        A prompt that is only read (embeddings, scores) has made one token when it is read.
         Unary calls progress too: the count comes from the engine's request states, not from what
         was sent. The last value stays readable until `release`.
         """

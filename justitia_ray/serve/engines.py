@@ -31,7 +31,11 @@ async def build_engine(config: AppConfig) -> Engine:
     from justitia_ray.serve.vllm_engine import VllmEngine
 
     model_path = await asyncio.to_thread(model_directory, config)
-    return VllmEngine(model_path, config.model.name, config.engine.vllm_args)
+    adapters = {
+        name: await asyncio.to_thread(_materialised, path, config)
+        for name, path in config.model.adapters.items()
+    }
+    return VllmEngine(model_path, config.model.name, config.engine.vllm_args, adapters)
 
 
 def model_directory(config: AppConfig) -> str:
@@ -40,4 +44,8 @@ def model_directory(config: AppConfig) -> str:
     Raises:
         ConfigError: If there is no random model of that name.
     """
-    return materialise_model(config.model.path, Path(config.model.cache_dir).expanduser())
+    return _materialised(config.model.path, config)
+
+
+def _materialised(path: str, config: AppConfig) -> str:
+    return materialise_model(path, Path(config.model.cache_dir).expanduser())

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from justitia_ray.errors import ConfigError, EngineError, RequestError
 from justitia_ray.serve.engine import (
+    AsideCall,
     EngineCall,
     EngineCapacity,
     Output,
@@ -19,7 +20,15 @@ from justitia_ray.serve.engine import (
     ResponseHead,
 )
 from justitia_ray.serve.fake_batch import FakeBatch, FakeSequence
-from justitia_ray.serve.fake_openai import FakeAnswer, FakeRequest, error_answer, parse_request
+from justitia_ray.serve.fake_openai import (
+    CHAT_PATH,
+    COMPLETIONS_PATH,
+    FakeAnswer,
+    FakeRequest,
+    error_answer,
+    parse_request,
+)
+from justitia_ray.serve.fake_tokens import DETOKENIZE_PATH, TOKENIZE_PATH, answer_tokens
 from justitia_ray.units import LeaseId, Seconds, Tokens
 
 _JSON = {"content-type": "application/json"}
@@ -149,6 +158,24 @@ class FakeEngine:
             for sequence in lease.sequences:
                 self._batch.remove(sequence)
                 del self._called[sequence]
+
+    def paths(self) -> frozenset[str]:
+        """Return the paths that it answers: of a model's surface, what schedules and counts."""
+        return frozenset({CHAT_PATH, COMPLETIONS_PATH, TOKENIZE_PATH, DETOKENIZE_PATH})
+
+    async def aside(self, call: AsideCall) -> tuple[ResponseHead, bytes]:
+        """Answer `/tokenize` or `/detokenize`.
+
+        Raises:
+            EngineError: If the engine is dead or stopped.
+        """
+        self.check()
+        try:
+            body = answer_tokens(call.path, call.body, self._max_model_len)
+        except RequestError as error:
+            status, body = error_answer(error)
+            return ResponseHead(status, _JSON), body
+        return ResponseHead(200, _JSON), body
 
     def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
         """Return the outputs behind the chunks of a stream that were not taken yet."""

@@ -23,7 +23,8 @@ COMPLETIONS_PATH = "/v1/completions"
 
 _TOKENS_PER_MESSAGE: Tokens = 4
 _DEFAULT_MAX_TOKENS: Tokens = 16
-_VOCABULARY = 1000
+VOCABULARY = 1000
+"""Token ids are below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,14 +131,14 @@ class FakeAnswer:
         prompt, choice = divmod(sequence, self._request.n)
         # crc32, not hash(): the text must be the same in every process.
         seed = zlib.crc32(f"{self._request.prompts[prompt].text}\0{choice}".encode())
-        return tuple(zlib.crc32(f"\0{i}".encode(), seed) % _VOCABULARY for i in range(start, stop))
+        return tuple(zlib.crc32(f"\0{i}".encode(), seed) % VOCABULARY for i in range(start, stop))
 
     def events(self, sequence: int, start: int, tokens: Iterable[int]) -> bytes:
         """Return the events of a stream that bring these tokens, an event a token."""
         return b"".join(self._event(sequence, i, token) for i, token in enumerate(tokens, start))
 
     def _event(self, sequence: int, i: int, token: int) -> bytes:
-        text = _text([token])
+        text = text_of_tokens([token])
         content: dict[str, Any] = (
             {"delta": {"content": text}} if self._request.chat else {"text": text}
         )
@@ -153,7 +154,7 @@ class FakeAnswer:
         """Return the body of an answer that is not streamed."""
         choices = []
         for k in self._sequences:
-            text = _text(self.tokens(k, 0, self._request.max_tokens))
+            text = text_of_tokens(self.tokens(k, 0, self._request.max_tokens))
             content: dict[str, Any] = (
                 {"message": {"role": "assistant", "content": text}}
                 if self._request.chat
@@ -183,7 +184,8 @@ class FakeAnswer:
         }
 
 
-def _text(tokens: Iterable[int]) -> str:
+def text_of_tokens(tokens: Iterable[int]) -> str:
+    """Return the text that tokens stand for."""
     return "".join(f"w{token} " for token in tokens)
 
 

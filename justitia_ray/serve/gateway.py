@@ -3,23 +3,34 @@
 import json
 import re
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from justitia_ray.config import AppConfig, SchedulingConfig
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
-from justitia_ray.errors import EngineError, RequestError, shown_short
+from justitia_ray.errors import (
+    EngineError,
+    NoReplicaAnswers,
+    NotServed,
+    RequestError,
+    shown_short,
+)
 from justitia_ray.predictor.estimate import Estimate
 from justitia_ray.predictor.stages import CHARGE_FACTOR, still_needed
-from justitia_ray.protocol.openai_body import InferenceBody, output_bound, parse_body
+from justitia_ray.protocol.endpoints import check_model, parse_body, prompt_text
+from justitia_ray.protocol.inference_body import InferenceBody, output_bound
+from justitia_ray.protocol.json_body import read_object
+from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS
+from justitia_ray.serve.answer_headers import served_by
 from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.estimates import Estimates
+from justitia_ray.serve.open_inputs import SeenInput
 from justitia_ray.serve.outstanding import Ticket
 from justitia_ray.serve.replica_calls import LEASE_UNUSABLE, Answer, ReplicaCalls, StreamItem
 from justitia_ray.serve.stream_attempts import StreamAttempts, give_back
-from justitia_ray.serve.token_counter import PromptSize, TokenCounter, prompt_text
-from justitia_ray.units import KvTokenTime, Tokens, VirtualTime
+from justitia_ray.serve.token_counter import PromptSize, TokenCounter
+from justitia_ray.units import ApplicationId, KvTokenTime, Tokens, VirtualTime
 
 APPLICATION_HEADER = "x-justitia-application"
 CLASS_HEADER = "x-justitia-class"
@@ -72,13 +83,27 @@ class Gateway:
         calls: ReplicaCalls,
         estimates: Estimates,
         counter: TokenCounter,
+        opened_elsewhere: Callable[[ApplicationId], Opening | None] | None = None,
     ) -> None:
+        """Take the parts.
+
+        Args:
+            config: Of the model that is served here.
+            dispatcher: To its queue.
+            calls: To its replicas.
+            estimates: Of its predictor.
+            counter: Of its prompt tokens.
+            opened_elsewhere: Returns what an application was opened with at another model.
+        """
+        self._opened_elsewhere = opened_elsewhere or _nowhere
         self._config = config
         self._dispatcher = dispatcher
         self._calls = calls
         self._estimates = estimates
         self._counter = counter
         self._streams = StreamAttempts(dispatcher, calls, config.ingress)
+        self._paths: frozenset[str] | None = None
+        """What the engine answers, once it was asked; the same as long as this process lives."""
         declared = config.engine.vllm_args.get("max_model_len")
         self.max_model_len = (
             config.engine.fake.max_model_len
@@ -95,10 +120,7 @@ class Gateway:
         Raises:
             TooManyApplications: If there is no room for it.
         """
-        input_tokens = await self._counter.text_tokens(opening.input)
-        seen = await self._estimates.look_at(opening.input)
-        estimate = await self._estimates.ask(opening.application_class, input_tokens, None, seen)
-        arrival = self._arrival(opening, estimate)
+        arrival, seen = await self._predicted(opening)
         tag = await self._dispatcher.open_application(arrival)
         self._estimates.remember(arrival.application_id, seen)
         return arrival, tag
@@ -120,7 +142,8 @@ class Gateway:
                     await give_back(self._dispatcher, ticket, grant, error)
                 else:
                     self._dispatcher.end(ticket)
-                    return answer
+                    status, head, whole = answer
+                    return status, served_by(head, grant), whole
             raise EngineError(f"gave up after {self._config.ingress.attempts} attempts")
         finally:
             self._dispatcher.cancel(ticket)  # nothing, if it has ended
@@ -161,7 +184,40 @@ class Gateway:
 
     def parse(self, path: str, body: bytes) -> InferenceBody:
         """Read a request's body; see `parse_body`."""
-        return parse_body(path, body, self._config.model.name, self.max_model_len)
+        return parse_body(path, body, self._config.model.names, self.max_model_len)
+
+    async def check_served(self, path: str) -> None:
+        """Refuse what the model has no answer to before it waits for its turn.
+
+        For chats and completions, which are nearly all calls and which hardly a model is without,
+        the replicas are not asked; what they have said counts. Nor is anything refused while no
+        replica is there to ask: it waits for one like all else.
+
+        Raises:
+            NotServed: If the engine says so.
+        """
+        if self._paths is None:
+            if path in (CHAT, COMPLETIONS):
+                return
+            try:
+                self._paths = await self._calls.paths()
+            except NoReplicaAnswers:
+                return
+        if path not in self._paths:
+            raise NotServed(f"the model {self._config.model.name!r} has no {path}")
+
+    async def aside(self, path: str, body: bytes) -> Answer:
+        """Return the answer to a call that takes no part in the queue.
+
+        Raises:
+            RequestError: If the body is no JSON object, or asks for another model.
+            NotServed: If the model has no answer to it.
+            NoReplicaAnswers: If no replica answers.
+        """
+        fields = read_object(body)
+        check_model(fields, self._config.model.names)
+        await self.check_served(path)
+        return await self._calls.aside(path, json.dumps(fields).encode())
 
     # --- inside
 
@@ -226,10 +282,16 @@ class Gateway:
         self, headers: Mapping[str, str], body: InferenceBody, size: PromptSize, most: Tokens
     ) -> ApplicationArrived:
         """Return the application that an inference opens; the predictor is asked for a class."""
+        application_id = headers.get(APPLICATION_HEADER)
+        known = None if application_id is None else self._opened_elsewhere(application_id)
+        if known is not None:
+            arrival, seen = await self._predicted(known)
+            self._remember(arrival, seen)
+            return arrival
         named_class = headers.get(CLASS_HEADER)
         application_class = named_class or DEFAULT_CLASS
         tenant = headers.get(TENANT_HEADER) or DEFAULT_TENANT
-        opening = Opening(application_class, "", tenant, None, headers.get(APPLICATION_HEADER))
+        opening = Opening(application_class, "", tenant, None, application_id)
         if named_class is None:
             return self._arrival(
                 opening, self._estimates.from_table(application_class, size.total_tokens, most)
@@ -237,9 +299,19 @@ class Gateway:
         seen = await self._estimates.look_at(prompt_text(body))
         estimate = await self._estimates.ask(application_class, size.total_tokens, most, seen)
         arrival = self._arrival(opening, estimate)
+        self._remember(arrival, seen)
+        return arrival
+
+    async def _predicted(self, opening: Opening) -> tuple[ApplicationArrived, SeenInput]:
+        """Return an application as its input lets expect it, and what was seen of that."""
+        input_tokens = await self._counter.text_tokens(opening.input)
+        seen = await self._estimates.look_at(opening.input)
+        estimate = await self._estimates.ask(opening.application_class, input_tokens, None, seen)
+        return self._arrival(opening, estimate), seen
+
+    def _remember(self, arrival: ApplicationArrived, seen: SeenInput) -> None:
         if self._dispatcher.opened_here(arrival.application_id) is None:  # by another one meanwhile
             self._estimates.remember(arrival.application_id, seen)
-        return arrival
 
     def _arrival(self, opening: Opening, estimate: Estimate) -> ApplicationArrived:
         application_id = opening.application_id
@@ -257,3 +329,7 @@ class Gateway:
             self._dispatcher.ingress_id,
             charge_kv_token_time=CHARGE_FACTOR * estimate.kv_token_time,
         )
+
+
+def _nowhere(application_id: ApplicationId) -> None:
+    return None

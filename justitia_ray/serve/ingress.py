@@ -1,27 +1,28 @@
 """The Ingress deployment: HTTP for everybody, the same surface over a Serve handle for Python."""
 
-from collections.abc import AsyncGenerator, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from fastapi import FastAPI
 from ray import serve
 from ray.actor import ActorHandle
-from ray.exceptions import RayActorError, RayTaskError
 from ray.serve.handle import DeploymentHandle
 
-from justitia_ray.config import parse_app_config, parse_scheduling_config
-from justitia_ray.errors import AdmissionError, RequestError, shown_short
+from justitia_ray.app_args import AppArgs, PlacedModel, parse_app_args, parse_app_settings
+from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.serve.asgi import call_asgi
-from justitia_ray.serve.dispatcher import Dispatcher
-from justitia_ray.serve.estimates import Estimates
-from justitia_ray.serve.examination_http import ExaminationCalls, add_examination
-from justitia_ray.serve.gateway import Gateway
-from justitia_ray.serve.http_app import SchedulerCalls, build_http_app
-from justitia_ray.serve.predictor_http import PredictorCalls
-from justitia_ray.serve.replica_calls import ReplicaCalls
+from justitia_ray.serve.examination_calls import ExaminationCalls
+from justitia_ray.serve.gateway import Opening
+from justitia_ray.serve.http_app import build_http_app
+from justitia_ray.serve.model_queue import ModelQueue
+from justitia_ray.serve.models import ServedModel, ServedModels
+from justitia_ray.serve.openings import Openings
+from justitia_ray.serve.predictor_calls import PredictorCalls
 from justitia_ray.serve.scheduler_actor import get_current_scheduler
 from justitia_ray.serve.token_counter import load_token_counter
+from justitia_ray.units import ApplicationId
 
 Head = tuple[int, dict[str, str]]
 
@@ -30,50 +31,46 @@ class Ingress:
     """Serve deployment; `ingress_deployment` in `app` makes Serve build its HTTP application."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
-        self, config: dict[str, Any], replicas: DeploymentHandle, predictor: DeploymentHandle
+        self, args: dict[str, Any], parts: Sequence[tuple[DeploymentHandle, DeploymentHandle]]
     ) -> None:
-        """Find the scheduler and begin to listen.
+        """Find the schedulers and begin to listen.
 
         Args:
-            config: `AppConfig` as a dict.
-            replicas: Handle of the Replica deployment.
-            predictor: Handle of the Predictor deployment.
+            args: `AppArgs` as a dict.
+            parts: Handles of the deployments of each model's engines and predictor, in the order of
+                the arguments.
         """
-        self._config = parse_app_config(config)
-        self._counter = load_token_counter(self._config)
-        self._scheduler: ActorHandle = await get_current_scheduler(self._config)
-        self._estimates = Estimates(predictor, self._config.prediction)
-        section = self._config.ingress
-        self._dispatcher = Dispatcher(
-            self._scheduler,
-            self._estimates.application_ended,
-            self._configure,
-            section.max_outstanding,
-            section.submit_interval_s,
-        )
-        calls = ReplicaCalls(replicas)
-        self._gateway = Gateway(
-            self._config, self._dispatcher, calls, self._estimates, self._counter
-        )
-        self._http_app = build_http_app(
-            self._config, self._gateway, self._scheduler_calls(), PredictorCalls(predictor)
-        )
-        app_name = serve.get_replica_context().app_name
-        add_examination(
-            self._http_app,
-            ExaminationCalls(self._config, app_name, self._scheduler, calls, self._dispatcher),
-        )
-        self._estimates.start()
-        self._dispatcher.start()
+        self._args: AppArgs = parse_app_args(args)
+        placed = self._args.each_model()
+        self._openings = self._openings_of(len(placed))
+        schedulers = await asyncio.gather(*(get_current_scheduler(p.config) for p in placed))
+        self._queues = [
+            ModelQueue(
+                place.config,
+                scheduler,
+                replicas,
+                predictor,
+                load_token_counter(place.config),
+                opened_elsewhere=self._opened_elsewhere,
+            )
+            for place, scheduler, (replicas, predictor) in zip(
+                placed, schedulers, parts, strict=True
+            )
+        ]
+        self._http_app = build_http_app(self._served(placed, schedulers), self._openings)
+        for queue in self._queues:
+            queue.start()
 
     async def reconfigure(self, user_config: dict[str, Any] | None) -> None:
         """Take other scheduling settings while the application runs.
 
         Raises:
-            ConfigError: If a setting is not allowed; those in force stay.
+            ConfigError: If a setting is not allowed; those in force stay, of all models.
         """
-        self._gateway.scheduling = parse_scheduling_config(user_config or {})
-        await self._configure()
+        settings = parse_app_settings(user_config or {}).each_model(self._args.model_names)
+        await asyncio.gather(
+            *(queue.reconfigure(settings[queue.config.model.name]) for queue in self._queues)
+        )
 
     async def call(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
@@ -103,9 +100,7 @@ class Ingress:
 
     async def __del__(self) -> None:
         """Serve calls this when nothing runs any more."""
-        await self._estimates.stop()
-        await self._dispatcher.stop()
-        self._counter.close()
+        await asyncio.gather(*(queue.stop() for queue in self._queues))
 
     async def _answer(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
@@ -127,34 +122,30 @@ class Ingress:
                 elif message.get("body"):
                     yield message["body"]
 
-    async def _configure(self) -> None:
-        await self._scheduler.configure.remote(self._gateway.scheduling.model_dump())
+    def _openings_of(self, models: int) -> Openings | None:
+        section = self._args.scheduler
+        if models == 1:
+            return None  # an application is opened in its only queue, at once
+        return Openings(section.application_idle_s, section.max_open_applications)
 
-    def _scheduler_calls(self) -> SchedulerCalls:
-        scheduler = self._scheduler
+    def _opened_elsewhere(self, application_id: ApplicationId) -> Opening | None:
+        if self._openings is None:
+            return None
+        return self._openings.get(application_id, asyncio.get_running_loop().time())
 
-        async def ask(method: str, *arguments: str) -> Any:
-            try:
-                return await getattr(scheduler, method).remote(*arguments)
-            except RayActorError:
-                raise AdmissionError("the scheduler is being started again") from None
-            except RayTaskError as error:
-                raise AdmissionError(f"the scheduler cannot answer now: {error.cause}") from None
-
-        async def application(application_id: str) -> dict[str, Any] | None:
-            found: dict[str, Any] | None = await ask("application", application_id)
-            return found
-
-        async def close(application_id: str) -> bool:
-            is_known = bool(await ask("close_application", application_id))
-            self._dispatcher.note_closed(application_id)
-            return is_known
-
-        async def cancel(application_id: str) -> bool:
-            return bool(await ask("cancel_application", application_id))
-
-        async def status() -> dict[str, Any]:
-            found: dict[str, Any] = await ask("status")
-            return found
-
-        return SchedulerCalls(application, close, cancel, status)
+    def _served(
+        self, placed: Sequence[PlacedModel], schedulers: Sequence[ActorHandle]
+    ) -> ServedModels:
+        app_name = serve.get_replica_context().app_name
+        return ServedModels(
+            [
+                ServedModel(
+                    place.config,
+                    queue.gateway,
+                    queue.scheduler_calls,
+                    PredictorCalls(queue.predictor),
+                    ExaminationCalls(place, app_name, scheduler, queue.calls, queue.dispatcher),
+                )
+                for place, queue, scheduler in zip(placed, self._queues, schedulers, strict=True)
+            ]
+        )

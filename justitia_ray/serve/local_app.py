@@ -9,7 +9,8 @@ from typing import Any
 
 import ray
 
-from justitia_ray.config import AppConfig, parse_app_config, parse_scheduling_config
+from justitia_ray.app_args import parse_app_args, parse_app_settings
+from justitia_ray.config import AppConfig
 from justitia_ray.serve.local_cluster import LocalCluster, read_serve_config
 
 _LEAST_CPUS = 6
@@ -23,7 +24,7 @@ class LocalApp(LocalCluster):
 
         Args:
             file: A Serve configuration file of this project.
-            num_replicas: In place of the file's.
+            num_replicas: Of each model, in place of the file's.
 
         Raises:
             ConfigError: If the file cannot be read or holds something else.
@@ -32,9 +33,14 @@ class LocalApp(LocalCluster):
         self.values = read_serve_config(file)
         application = self.values["applications"][0]
         application["args"].setdefault("store", {})["data_dir"] = self.data_dir
-        self.config: AppConfig = parse_app_config(application["args"])
+        args = parse_app_args(application["args"])
+        placed = args.each_model()
+        self._model_names = args.model_names
+        self.config: AppConfig = placed[0].config
+        """Of its first model."""
         if num_replicas is not None:
-            self._deployment("Replica")["num_replicas"] = num_replicas
+            for place in placed:
+                self._deployment(place.replicas)["num_replicas"] = num_replicas
 
     @property
     def url(self) -> str:
@@ -49,7 +55,7 @@ class LocalApp(LocalCluster):
             JustitiaError: If Serve does not take it.
         """
         merged = {**self._deployment("Ingress").get("user_config", {}), **settings}
-        parse_scheduling_config(merged)
+        parse_app_settings(merged).each_model(self._model_names)
         self._deployment("Ingress")["user_config"] = merged
         self.deploy()
 

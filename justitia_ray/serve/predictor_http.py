@@ -1,16 +1,16 @@
 """The predictor over HTTP: what it knows, going back to an earlier model, a user's own history."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from ray.exceptions import RayError, RayTaskError
-from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import describe
-from justitia_ray.errors import AdmissionError, JustitiaError, RequestError, StoreError
-from justitia_ray.serve.replica_calls import in_fresh_context
+from justitia_ray.errors import JustitiaError, RequestError
+from justitia_ray.serve.models import ServedModel, ServedModels
+from justitia_ray.serve.predictor_calls import PredictorCalls
 
 MOST_SAMPLES = 1_000
 """In one request."""
@@ -38,67 +38,53 @@ class HistoryBody(BaseModel):
     samples: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_SAMPLES)]
 
 
-class PredictorCalls:
-    """What the HTTP surface asks of the Predictor deployment."""
-
-    def __init__(self, predictor: DeploymentHandle) -> None:
-        self._predictor = predictor
-
-    async def overview(self) -> dict[str, Any]:
-        """Return what is known of each class."""
-        found: dict[str, Any] = await self._ask("overview")
-        return found
-
-    async def roll_back(
-        self, application_class: str, version: int | None, release: bool
-    ) -> dict[str, Any]:
-        """Let an earlier version serve, or release it."""
-        found: dict[str, Any] = await self._ask("roll_back", application_class, version, release)
-        return found
-
-    async def take_history(self, samples: list[dict[str, Any]]) -> int:
-        """Learn from a part of a user's own history."""
-        return int(await self._ask("take_history", samples))
-
-    async def _ask(self, method: str, *arguments: Any) -> Any:
-        async def call() -> Any:
-            return await getattr(self._predictor, method).remote(*arguments)
-
-        try:
-            return await in_fresh_context(call())
-        except RayTaskError as error:
-            cause = error.cause
-            if isinstance(cause, JustitiaError) and not isinstance(cause, StoreError):
-                raise cause from None
-            raise AdmissionError(f"the predictor cannot do it now: {cause}") from None
-        except RayError as error:
-            raise AdmissionError(f"the predictor gives no answer: {error}") from None
-
-
-def add_predictor(app: FastAPI, calls: PredictorCalls, read_body: ReadBody) -> None:
-    """Add the predictor's paths.
+def add_predictor(app: FastAPI, models: ServedModels, read_body: ReadBody) -> None:
+    """Add the predictors' paths; each model has a predictor and a history of its own.
 
     Args:
         app: Whose errors are answered already.
-        calls: To the predictor.
+        models: What is served.
         read_body: Reads a request's body, which may lack a content type, and bounds it.
     """
+    if models.first.predictor is None:
+        return
 
     @app.get("/v1/predictor")
-    async def predictor() -> dict[str, Any]:
-        return await calls.overview()
+    async def predictor(model: str | None = None) -> dict[str, Any]:
+        if models.only is not None or model is not None:
+            return await _of(models.named(model)).overview()
+        found = await asyncio.gather(*(_overview_or_why(m) for m in models))
+        return {"models": {m.name: answer for m, answer in zip(models, found, strict=True)}}
 
     @app.post("/v1/predictor/samples")
-    async def samples(request: Request) -> dict[str, Any]:
+    async def samples(request: Request, model: str | None = None) -> dict[str, Any]:
+        calls = _of(models.named(model))
         body = _parsed(HistoryBody, await read_body(request))
         return {"taken": await calls.take_history(body.samples)}
 
     @app.post("/v1/predictor/{application_class}/rollback")
-    async def rollback(application_class: str, request: Request) -> dict[str, Any]:
+    async def rollback(
+        application_class: str, request: Request, model: str | None = None
+    ) -> dict[str, Any]:
+        calls = _of(models.named(model))
         body = _parsed(RollbackBody, await read_body(request) or b"{}")
         if body.release and body.version is not None:
             raise RequestError("version and release cannot be given together", param="version")
         return await calls.roll_back(application_class, body.version, body.release)
+
+
+def _of(model: ServedModel) -> PredictorCalls:
+    if model.predictor is None:
+        raise TypeError(f"model {model.name} has no predictor")
+    return model.predictor
+
+
+async def _overview_or_why(model: ServedModel) -> dict[str, Any]:
+    """Return an overview; a predictor that is away must not hide the others'."""
+    try:
+        return await _of(model).overview()
+    except JustitiaError as error:
+        return {"error": str(error)}
 
 
 def _parsed(kind: type[_Body], raw: bytes) -> _Body:

@@ -15,7 +15,14 @@ from justitia_ray.core.entities import Outcome
 from justitia_ray.errors import EngineError
 from justitia_ray.serve.coalesce import coalesce
 from justitia_ray.serve.continuation import PackedPart, Resume, in_parts, left_out, packed
-from justitia_ray.serve.engine import Engine, EngineCall, EngineCapacity, Output, ResponseHead
+from justitia_ray.serve.engine import (
+    AsideCall,
+    Engine,
+    EngineCall,
+    EngineCapacity,
+    Output,
+    ResponseHead,
+)
 from justitia_ray.serve.engines import build_engine
 from justitia_ray.serve.examination import examine_replica
 from justitia_ray.serve.lease_desk import LeaseDesk
@@ -109,6 +116,23 @@ class Replica:
                     yield item.status, dict(item.headers)
                 else:
                     yield packed(item)
+
+    async def aside(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Answer a call that needs no lease, e.g. `/tokenize`.
+
+        Raises:
+            EngineError: If the engine died.
+        """
+        try:
+            head, whole = await self._engine.aside(AsideCall(path, headers, body))
+        except EngineError as error:
+            self._engine_died(error)
+            raise
+        return head.status, dict(head.headers), whole
+
+    async def paths(self) -> frozenset[str]:
+        """Return the paths to which the engine with its model has an answer."""
+        return self._engine.paths()
 
     def check_health(self) -> None:
         """Ask the engine and the pull loop; an unreachable scheduler is no reason to restart.

@@ -7,7 +7,8 @@ routed. Nothing links such a task to its caller any more, so it is cancelled exp
 
 import asyncio
 import contextvars
-from collections.abc import AsyncGenerator, Coroutine
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -16,9 +17,11 @@ from ray.serve.exceptions import RequestCancelledError
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.core.actions import Grant
-from justitia_ray.errors import EngineError, LeaseError
+from justitia_ray.errors import EngineError, LeaseError, NoReplicaAnswers
 from justitia_ray.serve.continuation import Part, Resume, unpacked
-from justitia_ray.units import ReplicaId
+from justitia_ray.units import ReplicaId, Seconds
+
+logger = logging.getLogger("ray.serve")
 
 T = TypeVar("T")
 
@@ -39,6 +42,13 @@ LEASE_UNUSABLE = (
 _QUEUED_CHUNKS = 64
 """A slow reader holds back its stream after so many chunks, not the ingress's memory."""
 _HEADERS = {"content-type": "application/json"}
+_ANY_REPLICA = ""
+"""As a session id: Serve's router chooses."""
+_ASIDE_S: Seconds = 30.0
+"""How long a call without a lease may wait for a replica."""
+_PATHS_S: Seconds = 2.0
+"""Longer is not worth the wait: the question saves a wait in the queue, of rare requests."""
+_AGAIN_S: Seconds = 0.1
 
 
 class ReplicaCalls:
@@ -116,6 +126,48 @@ class ReplicaCalls:
         finally:
             if not task.done():
                 await _end(task)
+
+    async def aside(self, path: str, body: bytes) -> Answer:
+        """Return the answer of any replica to a call that needs no lease.
+
+        Raises:
+            NoReplicaAnswers: If none does in time.
+        """
+
+        async def call(handle: DeploymentHandle) -> Answer:
+            answer: Answer = await handle.aside.remote(path, _HEADERS, body)
+            return answer
+
+        return await self._of_any(call, _ASIDE_S)
+
+    async def paths(self) -> frozenset[str]:
+        """Return the paths to which the replicas have an answer, as any of them says.
+
+        Raises:
+            NoReplicaAnswers: If none does in time.
+        """
+
+        async def call(handle: DeploymentHandle) -> frozenset[str]:
+            answer: frozenset[str] = await handle.paths.remote()
+            return answer
+
+        return await self._of_any(call, _PATHS_S)
+
+    async def _of_any(
+        self, call: Callable[[DeploymentHandle], Coroutine[Any, Any, T]], within_s: Seconds
+    ) -> T:
+        """Return what a replica of Serve's choice answers; one that dies meanwhile is no answer."""
+        handle = self._handle(_ANY_REPLICA, stream=False)
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    try:
+                        return await in_fresh_context(call(handle))
+                    except LEASE_UNUSABLE as error:
+                        logger.warning("replica.unusable reason=%s", type(error).__name__)
+                        await asyncio.sleep(_AGAIN_S)
+        except TimeoutError:
+            raise NoReplicaAnswers(f"no replica has answered within {within_s:g} s") from None
 
     async def examine(self, replica_id: ReplicaId) -> dict[str, Any]:
         """Return what a replica says of itself, as a `ReplicaOwn` in a dict.

@@ -6,6 +6,7 @@ awaits nothing, so every event is handled whole, and there are no locks.
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from justitia_ray.protocol.messages import (
     Submission,
 )
 from justitia_ray.serve.alarm import Alarm, Attendance
+from justitia_ray.serve.decision_meter import DecisionMeter
 from justitia_ray.serve.examination import Examiner
 from justitia_ray.serve.intake import DirectIntake, Intake, StrictIntake
 from justitia_ray.serve.kv_meter import KvMeter
@@ -79,6 +81,7 @@ class SchedulerService:
         self._in_office = asyncio.Event()
         self._mail = MailRoom()
         self._kv_meter = KvMeter()
+        self._decisions = DecisionMeter()
         self._examiner = Examiner(config, LONG_POLL_S)
         self._tasks: list[asyncio.Task[None]] = []
         self._alarm = Alarm(lambda: self._apply(ev.DeadlinePassed()))
@@ -294,6 +297,7 @@ class SchedulerService:
             "settings": self._settings.model_dump(),
             **core_view(self._core, self._now(), self._backlog.kv_tokens(self._core, self._now())),
             "kv": self._kv_meter.totals(),
+            "decisions": self._decisions.totals(),
         }
 
     async def examine(self) -> dict[str, Any]:
@@ -335,7 +339,9 @@ class SchedulerService:
 
     def _apply(self, event: ev.Event, quiet: Line | None = None) -> None:
         """Handle an event and carry out what follows; `quiet` is read by the caller itself."""
+        began_at = time.perf_counter()
         actions = self._core.handle(event, self._now())
+        self._decisions.note(time.perf_counter() - began_at)
         for action in actions:
             if isinstance(action, EndApplication):
                 application_ended(logger, action)

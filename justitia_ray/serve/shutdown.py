@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,15 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.context import _get_global_client  # `serve.status` leaves out the arguments
 
+from justitia_ray.app_args import parse_app_args
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.errors import ConfigError
 from justitia_ray.serve.config_file import IMPORT_PATH, check_file
 from justitia_ray.serve.scheduler_actor import end_scheduler
 from justitia_ray.units import Seconds
+
+Configs = tuple[AppConfig, ...]
+"""Of an application: one for each of its models."""
 
 _PREFIX = "scheduler/"
 _ROUTER = "justitia_ray.serve.lease_router.LeaseRouter"
@@ -65,7 +70,7 @@ class SchedulerName:
 class Running:
     """What of this project runs on a cluster."""
 
-    applications: Mapping[str, AppConfig | None]
+    applications: Mapping[str, Configs | None]
     """By Serve's name for them; None where Serve has no configuration file."""
     schedulers: frozenset[SchedulerName]
 
@@ -76,24 +81,33 @@ class Chosen:
 
     name: str | None = None
     model: str | None = None
-    configs: Mapping[str, AppConfig] | None = None
+    configs: Mapping[str, Configs] | None = None
     """Applications of a file, by Serve's name for them."""
 
-    def application(self, serve_name: str, config: AppConfig | None) -> bool:
-        """Return whether a Serve application is meant."""
+    def application(self, serve_name: str, configs: Configs | None) -> bool:
+        """Return whether a Serve application is meant; all of its models go with it."""
         if self.configs is not None:
             return serve_name in self.configs
         if self.name is None:
             return True
-        if config is None:
+        if configs is None:
             return serve_name == self.name
-        return self.scheduler(SchedulerName.of(config))
+        return self._names_any(configs) and not self.names_a_part(configs)
+
+    def names_a_part(self, configs: Configs | None) -> bool:
+        """Return whether one of an application's several models is meant, without the others."""
+        if configs is None or self.configs is not None or self.model is None:
+            return False
+        return len(configs) > 1 and self._names_any(configs)
 
     def scheduler(self, scheduler: SchedulerName) -> bool:
         """Return whether a scheduler is meant."""
         if self.configs is not None:
-            return any(scheduler == SchedulerName.of(config) for config in self.configs.values())
+            return any(scheduler == SchedulerName.of(c) for c in chain(*self.configs.values()))
         return self.name in (None, scheduler.application) and self.model in (None, scheduler.model)
+
+    def _names_any(self, configs: Configs) -> bool:
+        return any(self.scheduler(SchedulerName.of(config)) for config in configs)
 
 
 @dataclass(slots=True)
@@ -114,7 +128,7 @@ def named_in(path: Path) -> Chosen:
     checked = check_file(path)
     if checked.errors:
         raise ConfigError(f"{path}: {checked.errors[0]}")
-    return Chosen(configs={a.serve_name: a.config for a in checked.applications})
+    return Chosen(configs={a.serve_name: a.configs for a in checked.applications})
 
 
 def called(name: str | None, model: str | None) -> Chosen:
@@ -137,14 +151,15 @@ def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> Outcome:
     with _connected(address):
         running = find_running()
         applications = {
-            serve_name: config
-            for serve_name, config in running.applications.items()
-            if chosen.application(serve_name, config)
+            serve_name: configs
+            for serve_name, configs in running.applications.items()
+            if chosen.application(serve_name, configs)
         }
         _delete_applications(applications, wait_s, outcome)
         schedulers = {s for s in running.schedulers if chosen.scheduler(s)}
-        schedulers |= {SchedulerName.of(c) for c in applications.values() if c is not None}
-        stores = {SchedulerName.of(c): c for c in applications.values() if c is not None}
+        schedulers -= _in_use(chosen, running, outcome)
+        stores = {SchedulerName.of(c): c for cs in applications.values() for c in cs or ()}
+        schedulers |= set(stores)
         for scheduler in sorted(schedulers, key=lambda s: (s.namespace, s.actor_name)):
             _end(scheduler, stores.get(scheduler), outcome)
     return outcome
@@ -152,11 +167,11 @@ def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> Outcome:
 
 def find_running() -> Running:
     """Look what of this project runs on the connected cluster."""
-    applications: dict[str, AppConfig | None] = {}
+    applications: dict[str, Configs | None] = {}
     for serve_name, details in _serve_applications().items():
         values = details.get("deployed_app_config") or {}
         if values.get("import_path") == IMPORT_PATH:
-            applications[serve_name] = _config_of(values.get("args", {}))
+            applications[serve_name] = _configs_of(values.get("args", {}))
         elif any(_has_lease_router(d) for d in details["deployments"].values()):
             applications[serve_name] = None
     schedulers = set()
@@ -165,6 +180,20 @@ def find_running() -> Running:
         if scheduler is not None and _is_ours(scheduler):
             schedulers.add(scheduler)
     return Running(applications, frozenset(schedulers))
+
+
+def _in_use(chosen: Chosen, running: Running, outcome: Outcome) -> set[SchedulerName]:
+    """Return the schedulers of applications that are to lose a part only: they stay as they are."""
+    in_use: set[SchedulerName] = set()
+    for serve_name, configs in running.applications.items():
+        if chosen.names_a_part(configs):
+            in_use |= {SchedulerName.of(config) for config in configs or ()}
+            outcome.left.append(
+                f"application {serve_name!r} serves other models than {chosen.model!r} too: leave"
+                " out --model to end it whole, or take that model out of `models` in its file,"
+                " deploy the file, and end the scheduler that is left then"
+            )
+    return in_use
 
 
 def scheduler_of(namespace: str, actor_name: str) -> SchedulerName | None:
@@ -197,9 +226,9 @@ def _serve_applications() -> dict[str, Any]:
     return {} if client is None else dict(client.get_serve_details()["applications"])
 
 
-def _config_of(args: dict[str, Any]) -> AppConfig | None:
+def _configs_of(args: dict[str, Any]) -> Configs | None:
     try:
-        return parse_app_config(args)
+        return tuple(placed.config for placed in parse_app_args(args).each_model())
     except ConfigError:
         return None  # of another version: its scheduler is found by its name
 
@@ -218,9 +247,7 @@ def _is_ours(scheduler: SchedulerName) -> bool:
     return hasattr(actor, "retire") and hasattr(actor, "poll_grants")
 
 
-def _delete_applications(
-    applications: Mapping[str, AppConfig | None], wait_s: Seconds, outcome: Outcome
-) -> None:
+def _delete_applications(applications: Collection[str], wait_s: Seconds, outcome: Outcome) -> None:
     for serve_name in applications:
         serve.delete(serve_name, _blocking=False)
     left = _wait_until_gone(applications, wait_s)

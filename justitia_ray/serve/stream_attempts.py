@@ -1,6 +1,5 @@
 """One stream over as many leases as it takes: cut on one replica, it goes on on another."""
 
-import json
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -10,7 +9,9 @@ from ray.exceptions import RayActorError, RayTaskError
 from justitia_ray.config import IngressSection
 from justitia_ray.core.actions import Grant
 from justitia_ray.errors import CannotContinue, EngineError, JustitiaError, ReplicaGone
-from justitia_ray.protocol.status import error_body
+from justitia_ray.protocol.error_forms import error_event
+from justitia_ray.protocol.responses_body import RESPONSES
+from justitia_ray.serve.answer_headers import served_by
 from justitia_ray.serve.continuation import Delivered, Part
 from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.keepalive import kept_alive
@@ -59,7 +60,7 @@ class StreamAttempts:
         self, ticket: Ticket, path: str, payload: bytes
     ) -> AsyncGenerator[StreamItem | None]:
         """Yield the items of a stream, and None where it was cut and has to wait again."""
-        delivered = Delivered()
+        delivered = Delivered(names=path == RESPONSES)
         try:
             for _ in range(self._attempts):
                 grant = await self._dispatcher.next_grant(ticket)
@@ -81,7 +82,7 @@ class StreamAttempts:
         except JustitiaError as error:
             if delivered.status is None:
                 raise
-            yield _last_event(error)
+            yield error_event(path, _told(error), delivered.chunks)
 
     async def _run_once(
         self, grant: Grant, path: str, payload: bytes, delivered: Delivered
@@ -94,8 +95,8 @@ class StreamAttempts:
                     delivered.add(item)
                     yield item.body
                 elif delivered.status is None:
-                    delivered.status = item[0]
-                    yield item
+                    delivered.status, head = item
+                    yield item[0], served_by(head, grant)
                 elif delivered.status != item[0]:
                     raise CannotContinue(f"the next replica answered with status {item[0]}")
 
@@ -112,12 +113,12 @@ async def give_back(dispatcher: Dispatcher, ticket: Ticket, grant: Grant, error:
     await dispatcher.refuse(ticket, grant, replica_gone=gone)
 
 
-def _last_event(error: JustitiaError) -> bytes:
-    """Return the event with which a stream ends that was cut and does not go on."""
-    cause = error.cause if isinstance(error, RayTaskError) else error
+def _told(error: JustitiaError) -> JustitiaError:
+    """Return what the caller is told of why a stream was cut and does not go on."""
+    cause: JustitiaError = error.cause if isinstance(error, RayTaskError) else error
     if isinstance(cause, EngineError):
         cause = EngineError(
             "the replica was lost in the middle of this stream, which cannot be continued: "
             f"{cause}; what came before is incomplete"
         )
-    return f"data: {json.dumps(error_body(cause))}\n\n".encode()
+    return cause

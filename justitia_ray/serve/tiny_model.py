@@ -1,21 +1,27 @@
-"""The model of the CPU quick start and of the tests: a tiny random Llama, built on the spot.
+"""The models of the CPU quick start and of the tests: tiny, random, built on the spot.
 
-It needs no download and no GPU. Its text is noise; its costs, lengths and timings are those of a
+They need no download and no GPU. What they say is noise; costs, lengths and timings are those of a
 real engine.
 """
 
 import shutil
 import sys
-import sysconfig
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from justitia_ray.errors import ConfigError
+from justitia_ray.serve.tiny_adapter import build_tiny_adapter
+from justitia_ray.serve.tiny_bert import build_tiny_embedding, build_tiny_reranker
+from justitia_ray.serve.tiny_llama import build_tiny_llama
 
 _PREFIX = "random:"
-_VOCABULARY = 2048
-_CHAT_TEMPLATE = "{% for m in messages %}{{m['role']}}: {{m['content']}}\n{% endfor %}assistant: "
+_BUILDERS: dict[str, Callable[[Path], None]] = {
+    "tiny-adapter": build_tiny_adapter,
+    "tiny-embedding": build_tiny_embedding,
+    "tiny-llama": build_tiny_llama,
+    "tiny-reranker": build_tiny_reranker,
+}
 
 
 def materialise_model(path: str, cache_dir: Path) -> str:
@@ -26,8 +32,8 @@ def materialise_model(path: str, cache_dir: Path) -> str:
     once; they all get the same complete directory.
 
     Args:
-        path: `random:tiny-llama`, a directory, or a name on the hub; the last two are returned
-            unchanged.
+        path: `random:` and a name of those below, a directory, or a name on the hub; the last two
+            are returned unchanged.
         cache_dir: Where built models are kept; created if missing.
 
     Raises:
@@ -59,59 +65,3 @@ def _build_atomically(build: Callable[[Path], None], directory: Path) -> None:
             raise
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-
-
-def _build_tiny_llama(directory: Path) -> None:
-    """Write a Llama of 2 layers and hidden size 128, and a tokenizer with a chat template.
-
-    Two heads of 64: vLLM's CPU attention takes no head smaller than 32.
-    """
-    import torch
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-    from transformers.utils import logging
-
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=_VOCABULARY,
-        special_tokens=["<s>", "</s>", "<pad>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(_stdlib_sources(), trainer)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
-    )
-    fast.chat_template = _CHAT_TEMPLATE
-    config = LlamaConfig(
-        vocab_size=_VOCABULARY,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
-        bos_token_id=0,
-        eos_token_id=1,
-    )
-    progress_bars_were_on = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        fast.save_pretrained(str(directory))
-        # The same weights everywhere, and the caller's random state untouched.
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            LlamaForCausalLM(config).save_pretrained(str(directory))
-    finally:
-        if progress_bars_were_on:
-            logging.enable_progress_bar()
-
-
-def _stdlib_sources() -> Iterator[str]:
-    for source in sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py")):
-        yield source.read_text(encoding="utf-8", errors="ignore")
-
-
-_BUILDERS: dict[str, Callable[[Path], None]] = {"tiny-llama": _build_tiny_llama}

@@ -8,7 +8,9 @@ from typing import Any
 
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import RequestError
-from justitia_ray.protocol.openai_body import CHAT, InferenceBody
+from justitia_ray.protocol.endpoints import prompts_of
+from justitia_ray.protocol.inference_body import Conversation, InferenceBody, Pair, Prompt
+from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS
 from justitia_ray.serve.engines import model_directory
 from justitia_ray.serve.fake_openai import count_prompt_tokens
 from justitia_ray.units import Tokens
@@ -30,8 +32,8 @@ class PromptSize:
 class TokenCounter:
     """Counts with the model's own tokenizer and chat template, or by the fake engine's rule."""
 
-    def __init__(self, count_each: Callable[[InferenceBody], list[Tokens]]) -> None:
-        self._count_each = count_each
+    def __init__(self, count: Callable[[Prompt, InferenceBody], Tokens]) -> None:
+        self._count = count
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="token-counter")
 
     async def size(self, body: InferenceBody) -> PromptSize:
@@ -44,7 +46,7 @@ class TokenCounter:
 
     async def text_tokens(self, text: str) -> Tokens:
         """Return the tokens of a text."""
-        body = InferenceBody("/v1/completions", {"prompt": text}, False, 1, None, False)
+        body = InferenceBody(COMPLETIONS, {"prompt": text}, False, 1, None, False)
         return (await self._off_loop(self._size, body, len(text))).total_tokens if text else 0
 
     def close(self) -> None:
@@ -59,15 +61,8 @@ class TokenCounter:
         return await asyncio.get_running_loop().run_in_executor(self._threads, size, body)
 
     def _size(self, body: InferenceBody) -> PromptSize:
-        counts = self._count_each(body)
+        counts = [self._count(prompt, body) for prompt in prompts_of(body)]
         return PromptSize(len(counts), sum(counts), max(counts))
-
-
-def prompt_text(body: InferenceBody) -> str:
-    """Return what a request says, as far as it is text: the input of an application of one."""
-    if body.path == CHAT:
-        return "\n".join(_text_of(message.get("content")) for message in body.fields["messages"])
-    return "\n".join(prompt for prompt in _prompts(body.fields) if isinstance(prompt, str))
 
 
 def load_token_counter(config: AppConfig) -> TokenCounter:
@@ -79,54 +74,29 @@ def load_token_counter(config: AppConfig) -> TokenCounter:
     trust = bool(config.engine.vllm_args.get("trust_remote_code", False))
     tokenizer_path = str(config.engine.vllm_args.get("tokenizer", model_directory(config)))
     tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=trust)
-    return TokenCounter(lambda body: _count_real(tokenizer, body))
+    return TokenCounter(lambda prompt, body: _count_real(tokenizer, prompt, body))
 
 
-def _count_fake(body: InferenceBody) -> list[Tokens]:
-    if body.path == CHAT:
-        return [count_prompt_tokens(body.path, body.fields)]
-    return [count_prompt_tokens(body.path, {"prompt": prompt}) for prompt in _prompts(body.fields)]
+def _count_fake(prompt: Prompt, body: InferenceBody) -> Tokens:
+    if isinstance(prompt, Conversation):
+        return count_prompt_tokens(CHAT, {"messages": list(prompt.messages)})
+    text = prompt.text if isinstance(prompt, Pair) else prompt
+    return count_prompt_tokens(COMPLETIONS, {"prompt": text})
 
 
-def _count_real(tokenizer: Any, body: InferenceBody) -> list[Tokens]:
-    if body.path != CHAT:
-        return [
-            len(prompt) if isinstance(prompt, list) else len(tokenizer(prompt).input_ids)
-            for prompt in _prompts(body.fields)
-        ]
-    messages = [
-        {**message, "content": _text_of(message.get("content"))}
-        for message in body.fields["messages"]
-    ]
+def _count_real(tokenizer: Any, prompt: Prompt, body: InferenceBody) -> Tokens:
+    if isinstance(prompt, list):
+        return len(prompt)
+    if isinstance(prompt, str):
+        return len(tokenizer(prompt).input_ids)
+    if isinstance(prompt, Pair):
+        return len(tokenizer(prompt.first, prompt.second).input_ids)
     try:
         text = tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True, tools=body.fields.get("tools")
+            list(prompt.messages), tokenize=False, add_generation_prompt=True, tools=prompt.tools
         )
     except Exception as error:  # templates raise whatever their author wrote
+        if body.estimated:  # the conversation is not yet in the form that the engine gives it
+            return len(tokenizer(prompt.text).input_ids)
         raise RequestError(f"the chat template refuses the messages: {error}", "messages") from None
-    return [len(tokenizer(text, add_special_tokens=False).input_ids)]
-
-
-def _prompts(fields: dict[str, Any]) -> list[str | list[int]]:
-    """Return the prompts of a completion: strings or lists of token ids."""
-    prompt = fields["prompt"]
-    if isinstance(prompt, str):
-        return [prompt]
-    if all(isinstance(part, int) and not isinstance(part, bool) for part in prompt):
-        return [prompt]
-    for part in prompt:
-        is_ids = isinstance(part, list) and part and all(isinstance(token, int) for token in part)
-        if not (isinstance(part, str) or is_ids):
-            raise RequestError("prompt must hold strings, or lists of token ids, only", "prompt")
-    return list(prompt)
-
-
-def _text_of(content: Any) -> str:
-    """Return the text of a message; images and audio are left to the replica's count."""
-    if isinstance(content, str):
-        return content
-    if content is None:
-        return ""
-    if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
-        raise RequestError("content must be a string or a list of parts", "messages")
-    return "\n".join(str(part.get("text", "")) for part in content)
+    return len(tokenizer(text, add_special_tokens=False).input_ids)

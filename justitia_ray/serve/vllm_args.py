@@ -1,5 +1,6 @@
 """Options of a vLLM engine, as the configuration gives them, through vLLM's own parser."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeAlias
@@ -17,7 +18,7 @@ _FORCED: dict[str, tuple[VllmValue, str]] = {
         "its comments would be counted as chunks; ingress.keepalive_s keeps streams alive",
     ),
 }
-_OWNED = ("config", "model", "served_model_name")
+_OWNED = ("config", "lora_modules", "model", "served_model_name")
 """Options that this service sets itself, or that would bring others past this check."""
 
 
@@ -36,7 +37,10 @@ def checked_vllm_args(vllm_args: Mapping[str, VllmValue]) -> dict[str, VllmValue
                 "leading dashes, e.g. max_model_len"
             )
         if key in _OWNED:
-            raise ConfigError(f"vllm_args: {given!r} cannot be set here; the service sets it")
+            raise ConfigError(
+                f"vllm_args: {given!r} cannot be set here; the service sets it"
+                " (model.name, model.path, model.adapters)"
+            )
         if key in _FORCED and value != _FORCED[key][0]:
             allowed, reason = _FORCED[key]
             raise ConfigError(f"vllm_args: {given} is {value!r}; allowed: {allowed!r} ({reason})")
@@ -45,11 +49,15 @@ def checked_vllm_args(vllm_args: Mapping[str, VllmValue]) -> dict[str, VllmValue
 
 
 def parse_vllm_args(
-    model_path: str, served_model_name: str, vllm_args: Mapping[str, VllmValue]
+    model_path: str,
+    served_model_name: str,
+    vllm_args: Mapping[str, VllmValue],
+    adapters: Mapping[str, str],
 ) -> Any:
     """Return vLLM's namespace for these options, as `vllm serve` would make it.
 
     `max_model_len: 2048` becomes `--max-model-len=2048`; True becomes `--flag`, False `--no-flag`.
+    With adapters LoRA is on, and all of them may be in a batch, unless an option says otherwise.
 
     Raises:
         ConfigError: If vLLM does not know an option or refuses its value.
@@ -64,8 +72,15 @@ def parse_vllm_args(
     # Without abbreviations: a misspelt option must not turn into another one.
     parser = make_arg_parser(Parser(allow_abbrev=False))
     arguments = [f"--model={model_path}", f"--served-model-name={served_model_name}"]
+    if adapters:
+        vllm_args = {"enable_lora": True, "max_loras": len(adapters), **vllm_args}
+        arguments += ["--lora-modules", *(_adapter(name, at) for name, at in adapters.items())]
     arguments += [_option(key, value) for key, value in vllm_args.items()]
     return parser.parse_args(arguments)
+
+
+def _adapter(name: str, path: str) -> str:
+    return json.dumps({"name": name, "path": path})
 
 
 def _option(key: str, value: VllmValue) -> str:

@@ -8,13 +8,14 @@ import asyncio
 import multiprocessing.process
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from types import SimpleNamespace
 from typing import Any
 
 from justitia_ray.errors import EngineError
-from justitia_ray.serve.asgi import AsgiApp, Message, call_asgi
+from justitia_ray.serve.asgi import Message, call_asgi
 from justitia_ray.serve.engine import (
+    AsideCall,
     EngineCall,
     EngineCapacity,
     Output,
@@ -56,19 +57,26 @@ class VllmEngine:
         served_model_name: The name that callers give as `model`.
         vllm_args: Options of `vllm serve`, without dashes: `{"max_model_len": 2048}`. Dictionaries
             are given as JSON text.
+        adapters: LoRA adapters: the name that callers give as `model`, and where it is.
 
     Raises:
         ConfigError: If an option would break the service, e.g. another `scheduling_policy`.
     """
 
     def __init__(
-        self, model_path: str, served_model_name: str, vllm_args: Mapping[str, VllmValue]
+        self,
+        model_path: str,
+        served_model_name: str,
+        vllm_args: Mapping[str, VllmValue],
+        adapters: Mapping[str, str] | None = None,
     ) -> None:
         self._model_path = model_path
         self._served_model_name = served_model_name
         self._vllm_args = checked_vllm_args(vllm_args)
+        self._adapters = dict(adapters or {})
         self._llm: Any = None
-        self._app: AsgiApp | None = None
+        self._app: Any = None
+        """vLLM's FastAPI application; None until it is built."""
         self._core_processes: list[multiprocessing.process.BaseProcess] = []
         self._process_tree = ProcessTree()
         self._kv_blocks = 0
@@ -83,7 +91,9 @@ class VllmEngine:
             ConfigError: If vLLM does not know an option or refuses its value.
             EngineError: If vLLM cannot start.
         """
-        arguments = parse_vllm_args(self._model_path, self._served_model_name, self._vllm_args)
+        arguments = parse_vllm_args(
+            self._model_path, self._served_model_name, self._vllm_args, self._adapters
+        )
         try:
             await self._start_llm(arguments)
             self._app = await self._build_app(arguments)
@@ -98,6 +108,12 @@ class VllmEngine:
         # One block is vLLM's null block, which no sequence ever gets; its gauge leaves it out too.
         self._kv_blocks = config.cache_config.num_gpu_blocks - 1
         self._block_size = config.cache_config.block_size
+        if not self._kv_blocks:
+            # An encoder keeps nothing from one iteration to the next: what runs is bounded by its
+            # seats alone, and so many tokens are never short.
+            longest = config.model_config.max_model_len
+            blocks_each = -(-longest // self._block_size)
+            self._kv_blocks = config.scheduler_config.max_num_seqs * blocks_each
         return EngineCapacity(
             kv_tokens=self._kv_blocks * self._block_size,
             block_size=self._block_size,
@@ -118,7 +134,7 @@ class VllmEngine:
                 self._process_tree.add(process.pid)
         meter_requests(self._llm.output_processor, self._llm.engine_core)
 
-    async def _build_app(self, arguments: Any) -> AsgiApp:
+    async def _build_app(self, arguments: Any) -> Any:
         from vllm.entrypoints.launchers.api_server.app_state import init_app_state
         from vllm.entrypoints.launchers.app import build_app
         from vllm.utils.gc_utils import freeze_gc_heap
@@ -129,8 +145,7 @@ class VllmEngine:
         # vLLM's error handlers stop the HTTP server when the engine is dead. There is none here.
         app.state.server = SimpleNamespace(should_exit=False)
         freeze_gc_heap()  # what the application's lifespan would do, which is not run
-        served: AsgiApp = app
-        return served
+        return app
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
         """Run one call under its lease: its head once, then its body in vLLM's own chunks.
@@ -139,10 +154,38 @@ class VllmEngine:
             EngineError: If the engine is dead, or dies before the last chunk.
         """
         self.check()
-        assert self._app is not None
         meter = self._meters[call.lease_id] = LeaseMeter(call.priority, call.earlier)
         context = copy_context()
         context.run(CURRENT_METER.set, meter)
+        async with aclosing(self._ask(call, context)) as items:
+            async for item in items:
+                yield item
+
+    async def aside(self, call: AsideCall) -> tuple[ResponseHead, bytes]:
+        """Answer a call that takes no memory and no turn of the engine.
+
+        Raises:
+            EngineError: If the engine is dead, or dies before the answer is whole.
+        """
+        self.check()
+        async with aclosing(self._ask(call, copy_context())) as items:
+            head = await anext(items)
+            assert isinstance(head, ResponseHead)
+            return head, b"".join([item async for item in items if isinstance(item, bytes)])
+
+    def paths(self) -> frozenset[str]:
+        """Return the paths that vLLM's application has for this model."""
+        assert self._app is not None
+        return frozenset(
+            route.path
+            for route in self._app.routes
+            if "POST" in (getattr(route, "methods", ()) or ())
+        )
+
+    async def _ask(
+        self, call: EngineCall | AsideCall, context: Context
+    ) -> AsyncGenerator[ResponseHead | bytes]:
+        assert self._app is not None
         messages = call_asgi(self._app, call.path, _request_headers(call), call.body, context)
         async with aclosing(messages):
             async for message in messages:
@@ -216,7 +259,7 @@ class VllmEngine:
         self._core_processes = []
 
 
-def _request_headers(call: EngineCall) -> Iterable[tuple[bytes, bytes]]:
+def _request_headers(call: EngineCall | AsideCall) -> Iterable[tuple[bytes, bytes]]:
     headers = {"content-type": "application/json"} | {
         name: value for name, value in call.headers.items() if name not in _NOT_PASSED_ON
     }

@@ -21,20 +21,28 @@ class LeaseMeter:
         self.priority = priority
         self.tape = StreamTape(earlier)
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
+        self._read_once: dict[str, Any] = {}
+        """vLLM's states of prompts of which nothing is generated."""
 
     def add(self, state: Any) -> None:
         """Count a sequence from vLLM's `RequestState` of it.
 
         Only the prompt's length and the statistics object are kept. vLLM goes on counting in that
         object, and it outlives the state, which vLLM drops on the last token and on an abort.
+        A prompt of which nothing is generated has no such count: its state tells when it is read.
         """
+        if state.detokenizer is None and state.logprobs_processor is None:
+            self._read_once[state.request_id] = state
+            return
         self._sequences[state.request_id] = (state.prompt_len, state.stats)
 
     def read(self) -> Progress:
         """Return the tokens so far, over all sequences: n choices count their prompt n times."""
         return Progress(
-            prompt_tokens=sum(prompt for prompt, _ in self._sequences.values()),
-            output_tokens=sum(stats.num_generation_tokens for _, stats in self._sequences.values()),
+            prompt_tokens=sum(prompt for prompt, _ in self._sequences.values())
+            + sum(state.prompt_len for state in self._read_once.values()),
+            output_tokens=sum(stats.num_generation_tokens for _, stats in self._sequences.values())
+            + sum(not state.is_prefilling for state in self._read_once.values()),
         )
 
 

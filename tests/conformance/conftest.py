@@ -55,8 +55,7 @@ def make_vllm_engine(model_path: str) -> Engine:
 
 
 _ENGINES: dict[str, Callable[[str], Engine]] = {"fake": make_fake_engine, "vllm": make_vllm_engine}
-_PARAMS = [
-    pytest.param("fake"),
+VLLM_ONLY = [
     pytest.param(
         "vllm",
         marks=[
@@ -67,6 +66,7 @@ _PARAMS = [
         ],
     ),
 ]
+_PARAMS = [pytest.param("fake"), *VLLM_ONLY]
 
 
 @pytest.fixture(scope="session")

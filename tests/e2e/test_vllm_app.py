@@ -2,52 +2,24 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import psutil  # type: ignore[import-untyped]
 import pytest
-import pytest_asyncio
-import yaml
 
 from justitia_ray.core.policies.justitia import rank_preserving_integer
 from tests.eventually import eventually
 from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
 from tests.integration.load import OpenStream, leave
-from tests.integration.service import Service, Serving
+from tests.integration.service import Service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
-_CONFIGURATION = Path(__file__).parents[2] / "deployments" / "local-cpu.yaml"
 _SOON_S = 2.0
 """The protocol promises one second; the other one is for asking, on a busy machine."""
-_REPLACED_WITHIN_S = 600.0
-"""An engine starts in 27 s on two cores that nobody else uses, and in 170 s on busy ones."""
 _LONG = completion("one two three", max_tokens=1_900)
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def service(serving: Serving) -> Service:
-    """The application of the shipped file, with one engine, its files in the tests' directory."""
-    (application,) = yaml.safe_load(_CONFIGURATION.read_text())["applications"]
-    args: dict[str, Any] = application["args"]
-    args["name"] = "real"
-    args["model"]["cache_dir"] = str(serving.directory / "models")
-    args["store"] = {"data_dir": str(serving.directory / "redis")}
-    args["scheduler"] |= {"namespace": serving.namespace}
-    service = serving.add(Service(serving, "real", "tests.e2e.probe_app:build", 1, {}, args))
-    await service.deploy(_REPLACED_WITHIN_S)
-    return service
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def http(service: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of it."""
-    async with service.http(_REPLACED_WITHIN_S) as client:
-        yield client
 
 
 async def kv_is_held(service: Service) -> bool:

@@ -49,7 +49,7 @@ async def every_seat_taken(
 ) -> AsyncIterator[None]:
     """Let nothing else run inside the block: one call with many choices holds each replica."""
     await service.until(lambda s: s["in_flight"] == 0, "every seat is free")
-    body = completion(max_tokens=ENDLESS, n=seats)
+    body = completion(max_tokens=ENDLESS, n=seats, model=service.config.model.name)
     calls = [
         asyncio.create_task(http.post(COMPLETIONS, json=body, timeout=None))
         for _ in range(service.replicas)

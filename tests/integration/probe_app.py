@@ -46,8 +46,8 @@ class ProbedIngress(Ingress):
     async def left(self) -> dict[str, int]:
         """Return how many inferences, applications and tasks it has."""
         return {
-            "inferences": self._dispatcher.outstanding,
-            "applications": self._dispatcher.open_applications(),
+            "inferences": sum(queue.dispatcher.outstanding for queue in self._queues),
+            "applications": sum(queue.dispatcher.open_applications() for queue in self._queues),
             "tasks": len(asyncio.all_tasks()),
         }
 

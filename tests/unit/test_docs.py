@@ -3,17 +3,22 @@
 import argparse
 import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast, get_args
 
 import pytest
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 
+from justitia_ray.app_args import AppArgs, AppSettings, ModelEntry
 from justitia_ray.cli.main import _parser
-from justitia_ray.config import AppConfig, SchedulingConfig
+from justitia_ray.config import parse_app_config
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import POLICIES
 from justitia_ray.core.policies.options import COMMON
 from justitia_ray.serve.http_app import build_http_app
+from justitia_ray.serve.models import ServedModel, ServedModels
 from tests.readme import README, ROOT, blocks
 
 DEPLOYMENTS = (ROOT / "deployments" / "README.md").read_text()
@@ -26,29 +31,38 @@ LISTED = ("core", "serve")
 """Packages whose files the tree in the README lists one by one."""
 
 
-def keys(model: type[BaseModel], prefix: str = "") -> dict[str, str]:
-    """Return every key of a section and those below it, with its default."""
-    found: dict[str, str] = {}
+def keys(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield every key of a section and those below it, with its default."""
     for name, field in model.model_fields.items():
-        section = field.annotation
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            found |= keys(section, f"{prefix}{name}.")
+        section = section_of(field.annotation)
+        if section is not None:
+            yield from keys(section, f"{prefix}{name}.")
+        elif field.is_required():
+            yield prefix + name, "required"
         else:
-            found[prefix + name] = "required" if field.is_required() else written(field.default)
-    return found
+            yield prefix + name, written(field.get_default(call_default_factory=True))
+
+
+def section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a key holds, be it required or not; None if it holds a value."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return None if get_args(annotation)[1:] == (...,) else kind
+    return None
 
 
 def written(default: object) -> str:
     """Return a default as YAML says it."""
-    return "`null`" if default is None else f"`{default}`"
+    if default is None:
+        return "`null`"
+    return f"`{list(default) if isinstance(default, tuple) else default}`"
 
 
-def rows() -> dict[str, str]:
+def rows() -> list[tuple[str, str]]:
     """Return the settings that deployments/README.md describes, with the default it gives."""
-    found = re.findall(
+    return re.findall(
         r"^\| `([a-z_.]+)` \| (required|`[^|]+`) \| .{20,} \|$", DEPLOYMENTS, re.MULTILINE
     )
-    return dict(found)
 
 
 def tree() -> set[str]:
@@ -66,9 +80,17 @@ def tree() -> set[str]:
 
 def test_every_setting_is_described_with_its_default() -> None:
     """An operator reads the table, not the schema; a default that moved would mislead."""
-    expected = keys(AppConfig) | keys(SchedulingConfig)
+    expected = [*keys(AppArgs), *keys(AppSettings)]
 
-    assert expected == rows()
+    assert sorted(expected) == sorted(rows())
+
+
+def test_every_key_of_one_of_several_models_is_described() -> None:
+    """Its keys have no rows of their own: they are those of `model`, and sections."""
+    section = DEPLOYMENTS.split("## Several models\n")[1].split("\n## ")[0]
+    named = section.split("An entry takes the keys of ")[1].split(";")[0]
+
+    assert sorted(ModelEntry.model_fields) == sorted({*re.findall(r"`(\w+)`", named)} - {"model"})
 
 
 @pytest.mark.parametrize("name", [*POLICIES, *ADMISSIONS, *(option.name for option in COMMON)])
@@ -134,11 +156,19 @@ def test_example_is_python(block: str) -> None:
     assert ast.parse(block).body
 
 
-def test_every_path_of_the_service_is_in_the_readme() -> None:
+def test_table_names_the_paths_that_are_served() -> None:
     """The HTTP surface is a promise to callers; what is not written down is not promised."""
-    source = Path(build_http_app.__code__.co_filename).read_text()
-    paths = re.findall(r'@app\.\w+\("([^"]+)"\)', source)
+    config = parse_app_config({"model": {"name": "m", "path": "none"}})
+    # Paths are added from what a model has; its parts are asked when a request comes.
+    model = ServedModel(config, *(cast(Any, object()) for _ in range(4)))
+    served = {
+        route.path.replace("{application_id:path}", "{id}").replace("application_class", "class")
+        for route in build_http_app(ServedModels([model])).routes
+        if isinstance(route, APIRoute)
+    }
+    table = README.split("## HTTP\n\n")[1].split("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines()]
 
-    assert len(paths) > 4
-    for path in paths:
-        assert f"{path.replace(':path', '').replace('application_id', 'id')}`" in README, path
+    named = {path for cell in cells for path in re.findall(r"`(?:[A-Z]+ )?(/[^`]+)`", cell)}
+
+    assert sorted(served) == sorted(named)

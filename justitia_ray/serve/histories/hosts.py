@@ -7,18 +7,15 @@ from typing import Any, cast
 
 from ray.exceptions import RayError
 
-from justitia_ray.config import AppConfig
+from justitia_ray.config import AppConfig, parse_scheduling_config
 from justitia_ray.serve.engine import EngineCapacity
-from justitia_ray.serve.estimates import Estimates
-from justitia_ray.serve.gateway import Gateway
 from justitia_ray.serve.histories.handles import NobodyHandle, ReplicaHandle, SchedulerHandle
 from justitia_ray.serve.histories.parts import Parts, WatchedEngine
 from justitia_ray.serve.histories.process import Process
 from justitia_ray.serve.histories.redis_memory import RedisMemory, StoreClient
 from justitia_ray.serve.histories.witness import Witness, tags_of
-from justitia_ray.serve.ingress import Ingress
+from justitia_ray.serve.model_queue import ModelQueue
 from justitia_ray.serve.replica import Replica
-from justitia_ray.serve.replica_calls import ReplicaCalls
 from justitia_ray.serve.steady_clock import SteadyClock
 from justitia_ray.serve.token_counter import load_token_counter
 from justitia_ray.store.scheduler_store import SchedulerStore
@@ -178,45 +175,8 @@ class ReplicaHost:
         return self.process.alive and not self.process.paused
 
 
-class IngressWithoutServe(Ingress):
-    """An ingress as it is, but for how it is started and ended, and for HTTP."""
-
-    def __init__(
-        self,
-        config: AppConfig,
-        parts: Parts,
-        scheduler: SchedulerHandle,
-        replicas: ReplicaHandle,
-        nobody: NobodyHandle,
-    ) -> None:
-        self._config = config
-        self._counter = load_token_counter(config)
-        self._scheduler = cast(Any, scheduler)
-        self._estimates = Estimates(cast(Any, nobody), config.prediction)
-        section = config.ingress
-        self.dispatcher = self._dispatcher = parts.dispatcher(
-            scheduler,
-            self._estimates.application_ended,
-            self._configure,
-            section.max_outstanding,
-            section.submit_interval_s,
-        )
-        self.gateway = self._gateway = Gateway(
-            config,
-            self._dispatcher,
-            ReplicaCalls(cast(Any, replicas)),
-            self._estimates,
-            self._counter,
-        )
-        self.scheduler_calls = self._scheduler_calls()
-        self._dispatcher.start()
-
-    def __del__(self) -> None:  # type: ignore[override]  # Serve awaits that one
-        """Nothing: here the garbage collector calls it."""
-
-
 class IngressHost:
-    """An ingress's process."""
+    """An ingress's process: its side of the queue, without HTTP."""
 
     def __init__(
         self,
@@ -230,8 +190,16 @@ class IngressHost:
         self.slot = slot
         self.process = Process(f"ingress-{slot}")
         self.answers = self.process.run(
-            lambda: IngressWithoutServe(config, parts, scheduler, replicas, nobody)
+            lambda: ModelQueue(
+                config,
+                scheduler,
+                replicas,
+                nobody,
+                load_token_counter(config),
+                dispatcher=parts.dispatcher,
+            )
         )
+        self.process.run(self.answers.dispatcher.start)
         self.is_ready = False
         """Whether it takes connections: Serve configures an ingress before that."""
 
@@ -239,7 +207,7 @@ class IngressHost:
         """Give it its settings, again until it has been able to pass them on."""
         while True:
             try:
-                await self.answers.reconfigure(settings)
+                await self.answers.reconfigure(parse_scheduling_config(settings))
                 break
             except RayError:
                 await asyncio.sleep(0.2)

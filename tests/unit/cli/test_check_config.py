@@ -156,3 +156,66 @@ def test_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str
     """The path is the mistake, so it is in the message."""
     assert 2 == main(["check-config", str(tmp_path / "none.yaml")])
     assert "none.yaml: No such file or directory" in capsys.readouterr().err
+
+
+def of_two(**user_config: Any) -> dict[str, Any]:
+    """Return a file of an application of two models."""
+    values = deepcopy(FILE)
+    application = values["applications"][0]
+    application["args"] = {
+        "models": [{"name": "org/m", "path": "none"}, {"name": "n", "path": "none"}],
+        "engine": {"kind": "fake"},
+    }
+    application["deployments"] = [
+        {"name": "Ingress", "user_config": user_config},
+        {"name": "Replica-org-m", "num_replicas": 2},
+        {"name": "Predictor-n"},
+    ]
+    return values
+
+
+def test_models_of_an_application_are_told_with_their_policies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What each will be ordered by follows from two places in the file."""
+    file = tmp_path / "serve.yaml"
+    file.write_text(yaml.safe_dump(of_two(models={"n": {"policy": "fcfs"}})))
+
+    assert 0 == main(["check-config", str(file)])
+    assert capsys.readouterr().out.endswith(
+        "is fine: model org/m, policy justitia, model n, policy fcfs\n"
+    )
+
+
+def test_mistakes_in_several_models_are_found_before_they_are_deployed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Serve would pass over a deployment of a name that there is not."""
+    values = of_two(models={"x": {"policy": "fcfs"}})
+    values["applications"][0]["deployments"].append({"name": "Replica"})
+    status, errors = errors_of(values, tmp_path, capsys)
+
+    assert 2 == status
+    assert [
+        "applications[0].deployments[3].name: one of Ingress, Predictor-org-m, Replica-org-m,"
+        " Predictor-n, Replica-n is allowed (got 'Replica')",
+        "applications[0].deployments[0].user_config.models: there is no model 'x'; org/m, n are"
+        " served",
+    ] == errors
+
+
+def test_model_of_another_application_of_the_same_name_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both would pull from one queue, with replicas of different models perhaps."""
+    values = of_two()
+    other = deepcopy(FILE["applications"][0]) | {"name": "other", "route_prefix": "/other"}
+    other["args"] = {"model": {"name": "n", "path": "none"}}
+    values["applications"].append(other)
+    status, errors = errors_of(values, tmp_path, capsys)
+
+    assert 2 == status
+    assert 1 == len(errors)
+    assert (
+        "'justitia' and 'other' have the same args.name and a model of the same name" in errors[0]
+    )

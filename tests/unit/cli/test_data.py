@@ -156,3 +156,20 @@ def test_empty_file_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     assert 2 == imported("--file", str(tmp_path / "empty"), "--url")
     assert "holds no application" in capsys.readouterr().err
+
+
+def test_one_of_several_models_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Histories of models are not mixed; a directory belongs to none yet."""
+    paths = []
+
+    def answer(method: str, path: str, body: Any) -> Answer:
+        paths.append(path)
+        return 200, {"taken": 1}
+
+    file = history(tmp_path / "h.jsonl", 1)
+    with noting_service(answer) as url:
+        assert 0 == imported("--file", file, "--url", url, "--model", "org/m")
+    assert 2 == imported("--file", file, "--out", str(tmp_path / "out"), "--model", "org/m")
+
+    assert ["/v1/predictor/samples?model=org%2Fm"] == paths
+    assert "--model goes with --url, not with --out" in capsys.readouterr().err

@@ -229,3 +229,55 @@ def test_newer_service_may_say_more() -> None:
     assert read_examination(HEALTHY) == read_examination(newer)
     with pytest.raises(ResponseError, match=r"scheduler\.ready: Field required"):
         read_examination(HEALTHY | {"scheduler": {}})
+
+
+def of_two(second: Json) -> Callable[..., Answer]:
+    """Return a service of two models, of which the second says this of itself."""
+
+    def answer(method: str, path: str, body: Any) -> Answer:
+        models: Json = {"m": HEALTHY, "n": second | {"model": "n"}}
+        predictors: Json = {"m": {"learns": True}, "n": {"error": "the predictor is away"}}
+        if path == "/v1/examination":
+            return 200, {"models": models}
+        if path == "/v1/predictor":
+            return 200, {"models": predictors}
+        if path == "/v1/examination?model=m":
+            return 200, HEALTHY
+        return 200, predictors["m"]
+
+    return answer
+
+
+def test_each_of_several_models_is_examined(capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is well says nothing of another; one that is not makes the exit status 1."""
+    with noting_service(of_two(broken())) as url:
+        both = main(["doctor", "--url", url, "--interval-s", "0"])
+        said = capsys.readouterr().out
+        one = main(["doctor", "--url", url, "--interval-s", "0", "--model", "m"])
+
+    assert (1, 0) == (both, one)
+    ends = [line for line in said.splitlines() if f": {len(SERVICE_CHECKS)} checks, " in line]
+    assert f"justitia/m: {len(SERVICE_CHECKS)} checks, nothing wrong" == ends[0]
+    assert f"justitia/n: {len(SERVICE_CHECKS)} checks, 5 wrong, 2 risk" == ends[1]
+    assert "the predictor gives no answer: the predictor is away" in said
+
+
+def test_json_of_several_models_is_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each has the form that one alone has."""
+    with noting_service(of_two(HEALTHY)) as url:
+        status = main(["doctor", "--url", url, "--interval-s", "0", "--json"])
+    told = json.loads(capsys.readouterr().out)
+
+    assert (1, True) == (status, told["wrong"])
+    assert [("m", False), ("n", True)] == [(n, m["wrong"]) for n, m in told["models"].items()]
+
+
+def test_model_that_is_not_served_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """A service that has others is no stranger to examinations."""
+    unknown = {"error": {"message": "the model 'x' does not exist", "code": "model_not_found"}}
+    with noting_service(lambda *_: (404, unknown)) as url:
+        assert 2 == main(["doctor", "--url", url, "--model", "x"])
+
+    said = capsys.readouterr().err
+    assert "the model 'x' does not exist" in said
+    assert "no application that can be examined" not in said

@@ -128,3 +128,22 @@ def test_service_that_refuses_is_quoted(capsys: pytest.CaptureFixture[str]) -> N
         assert 1 == main(["predictor", "rollback", "x", "--url", url])
 
     assert "class 'x' has no model" in capsys.readouterr().err
+
+
+def test_one_of_several_models_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each has classes of its own; the message says which models there are."""
+    paths = []
+
+    def answer(method: str, path: str, body: Any) -> Answer:
+        paths.append(path)
+        return 200, {"classes": {}} if "?" in path else {"models": {"m": {}, "n": {}}}
+
+    with noting_service(answer) as url:
+        assert 2 == main(["predictor", "list", "--url", url])
+        assert 0 == main(["predictor", "list", "--url", url, "--model", "n"])
+        assert 2 == main(["predictor", "list", "--models", ".", "--model", "n"])
+
+    assert ["/v1/predictor", "/v1/predictor?model=n"] == paths
+    said = capsys.readouterr().err
+    assert "--model is required: one of m, n is allowed" in said
+    assert "--model goes with --url, not with --models" in said

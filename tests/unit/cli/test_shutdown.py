@@ -8,7 +8,14 @@ import ray
 from justitia_ray.cli.main import main
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.serve import shutdown
-from justitia_ray.serve.shutdown import Chosen, Outcome, SchedulerName, named_in, scheduler_of
+from justitia_ray.serve.shutdown import (
+    Chosen,
+    Outcome,
+    Running,
+    SchedulerName,
+    named_in,
+    scheduler_of,
+)
 
 SERVE_FILE = """
 applications:
@@ -60,7 +67,7 @@ def test_everything_is_meant_unless_something_is_named() -> None:
     chosen = Chosen()
 
     assert chosen.application("any", None)
-    assert chosen.application("any", config("a", "m"))
+    assert chosen.application("any", (config("a", "m"),))
     assert chosen.scheduler(SchedulerName("n", "a", "m"))
 
 
@@ -68,9 +75,9 @@ def test_name_and_model_narrow_what_is_meant() -> None:
     """Two models of one name have a scheduler each; the other one must live."""
     chosen = Chosen("a", "m")
 
-    assert chosen.application("serve-name", config("a", "m"))
-    assert not chosen.application("serve-name", config("a", "other"))
-    assert not chosen.application("a", config("b", "m"))
+    assert chosen.application("serve-name", (config("a", "m"),))
+    assert not chosen.application("serve-name", (config("a", "other"),))
+    assert not chosen.application("a", (config("b", "m"),))
     assert chosen.scheduler(SchedulerName("n", "a", "m"))
     assert not chosen.scheduler(SchedulerName("n", "a", "other"))
 
@@ -88,7 +95,7 @@ def test_file_means_its_applications_and_their_schedulers(tmp_path: Path) -> Non
     chosen = named_in(file)
 
     assert chosen.application("agents", None)
-    assert not chosen.application("others", config("agents", "org/m", "blue"))
+    assert not chosen.application("others", (config("agents", "org/m", "blue"),))
     assert chosen.scheduler(SchedulerName("blue", "agents", "org/m"))
     assert not chosen.scheduler(SchedulerName("green", "agents", "org/m"))
 
@@ -156,3 +163,43 @@ def test_no_ray_is_one_sentence(
         "justitia shutdown: no Ray cluster can be reached at 'auto':"
         " Could not find any running Ray instance.\n"
     ) == capsys.readouterr().err
+
+
+def test_one_of_several_models_is_no_application_to_end() -> None:
+    """The others would go with it; their scheduler is in use, and what is left is told."""
+    both = (config("a", "m"), config("a", "n"))
+    chosen = Chosen("a", "m")
+
+    assert not chosen.application("serve-name", both)
+    assert chosen.names_a_part(both)
+    assert Chosen("a").application("serve-name", both)
+    assert not Chosen("a").names_a_part(both)
+    assert not Chosen("a", "gone").names_a_part(both)
+    outcome = Outcome()
+    running = Running({"serve-name": both}, frozenset(SchedulerName.of(c) for c in both))
+    assert running.schedulers == shutdown._in_use(chosen, running, outcome)
+    assert "serves other models than 'm' too: leave out --model" in outcome.left[0]
+
+
+def test_scheduler_left_of_a_model_that_was_taken_out_is_meant() -> None:
+    """The application that it belonged to goes on with the others."""
+    running = Running({"serve-name": (config("a", "m"), config("a", "n"))}, frozenset())
+    chosen, outcome = Chosen("a", "gone"), Outcome()
+
+    assert set() == shutdown._in_use(chosen, running, outcome)
+    assert chosen.scheduler(SchedulerName("justitia", "a", "gone"))
+    assert [] == outcome.left
+
+
+def test_naming_one_of_several_models_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its scheduler is in use: without it the replicas of that model would stand idle."""
+    both = (config("a", "m"), config("a", "n"))
+    running = Running({"serve-name": both}, frozenset(SchedulerName.of(c) for c in both))
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(shutdown, "find_running", lambda: running)
+    monkeypatch.setattr(shutdown, "end_scheduler", lambda config: pytest.fail("it was ended"))
+
+    assert 1 == main(["shutdown", "--name", "a", "--model", "m"])
+    assert "application 'serve-name' serves other models than 'm' too" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import pytest
 
 from justitia_ray.cli.main import main
 from justitia_ray.cli.status import readable
+from tests.unit.cli.noting_service import Answer, noting_service
 
 ANSWER: dict[str, Any] = {
     "model": "fake-7b",
@@ -125,3 +126,26 @@ def test_url_without_a_scheme_is_the_user_s_mistake(capsys: pytest.CaptureFixtur
     """Status 2, and the message says what an URL looks like."""
     assert 2 == main(["status", "--url", "localhost:8000"])
     assert "must start with http:// or https://" in capsys.readouterr().err
+
+
+def test_several_models_are_shown_one_after_the_other() -> None:
+    """Each has a queue, a policy and replicas of its own; one that is away says why."""
+    away = {"model": "n", "ready": False, "degraded": "no answer within 5 s"}
+    text = readable({"ready": False, "models": {"m": ANSWER, "n": away}})
+
+    assert f"{readable(ANSWER)}\n\n{readable(away)}" == text
+    assert "not ready: no answer within 5 s" in text
+
+
+def test_one_of_several_models_can_be_asked_for() -> None:
+    """Its name may hold what a URL gives another meaning."""
+    asked = []
+
+    def answer(method: str, path: str, body: Any) -> Answer:
+        asked.append(path)
+        return 200, ANSWER
+
+    with noting_service(answer) as url:
+        assert 0 == main(["status", "--url", url, "--model", "org/m&n"])
+
+    assert ["/v1/status?model=org%2Fm%26n"] == asked

@@ -269,3 +269,16 @@ async def test_status_is_what_the_service_says(
 
     async with client.application("SC", input="q") as app:
         assert await app.status() == {"waiting": 2}
+
+
+async def test_application_is_opened_for_the_model_that_was_named(
+    client: JustitiaClient, service: FakeService
+) -> None:
+    """With several models it has its place in that queue at once, and its calls ask that model."""
+    async with client.application("SC", input="q", model="small") as app:
+        await app.chat("q")
+
+    [request] = service.sent(OPEN)
+    assert request.body == {"application_class": "SC", "input": "q", "model": "small"}
+    [asked] = service.sent(CHAT)
+    assert asked.body["model"] == "small"

@@ -11,13 +11,9 @@ from justitia_ray.errors import (
     UnknownModel,
     UnsupportedOperation,
 )
-from justitia_ray.protocol.openai_body import (
-    CHAT,
-    COMPLETIONS,
-    InferenceBody,
-    output_bound,
-    parse_body,
-)
+from justitia_ray.protocol.endpoints import parse_body
+from justitia_ray.protocol.inference_body import InferenceBody, output_bound
+from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS
 
 _CONTEXT = 100
 _MESSAGES = [{"role": "user", "content": "a"}]
@@ -26,13 +22,13 @@ _MESSAGES = [{"role": "user", "content": "a"}]
 def chat(**fields: Any) -> InferenceBody:
     """Parse a chat with these fields."""
     body = json.dumps({"messages": _MESSAGES, **fields}).encode()
-    return parse_body(CHAT, body, "m", _CONTEXT)
+    return parse_body(CHAT, body, ("m",), _CONTEXT)
 
 
 def completion(**fields: Any) -> InferenceBody:
     """Parse a completion with these fields."""
     body = json.dumps({"prompt": "a b", **fields}).encode()
-    return parse_body(COMPLETIONS, body, "m", _CONTEXT)
+    return parse_body(COMPLETIONS, body, ("m",), _CONTEXT)
 
 
 def test_missing_model_is_the_one_served() -> None:
@@ -84,7 +80,7 @@ def test_length_is_forced_only_if_nothing_can_end_it_early(
 def test_body_that_is_no_json_object_is_refused(path: str, body: bytes) -> None:
     """Deeply nested JSON must not be an internal error either."""
     with pytest.raises(RequestError, match="the body"):
-        parse_body(path, body, "m", _CONTEXT)
+        parse_body(path, body, ("m",), _CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +162,7 @@ def test_what_exceeds_the_context_is_refused_with_the_figures(
 
 def test_unknown_context_bounds_nothing_but_the_default() -> None:
     """A model whose context is not configured is judged by its engine."""
-    unbounded = parse_body(COMPLETIONS, b'{"prompt": "a", "max_tokens": 999999}', "m", None)
+    unbounded = parse_body(COMPLETIONS, b'{"prompt": "a", "max_tokens": 999999}', ("m",), None)
 
     assert 999_999 == output_bound(unbounded, 10**6, None)
 
@@ -202,7 +198,7 @@ def test_body_that_readers_would_take_differently_is_refused(body: bytes, says: 
     What one of them fails at becomes a 500 with a traceback in the log, or another request.
     """
     with pytest.raises(RequestError) as refused:
-        parse_body(COMPLETIONS, body, "m", _CONTEXT)
+        parse_body(COMPLETIONS, body, ("m",), _CONTEXT)
 
     assert says in str(refused.value)
     assert len(str(refused.value)) < 300
@@ -220,7 +216,7 @@ def test_body_that_readers_would_take_differently_is_refused(body: bytes, says: 
 )
 def test_unusual_body_that_all_read_alike_is_taken(body: bytes) -> None:
     """The refusals must not hit what is fine."""
-    assert parse_body(COMPLETIONS, body, "m", _CONTEXT).fields["prompt"]
+    assert parse_body(COMPLETIONS, body, ("m",), _CONTEXT).fields["prompt"]
 
 
 @pytest.mark.parametrize(

@@ -119,3 +119,17 @@ async def test_application_runs_in_the_given_context() -> None:
 
     assert message["body"] == b"set"
     assert variable.get() == "unset"
+
+
+async def test_path_is_read_as_a_server_reads_it() -> None:
+    """An id with a slash travels quoted, a model in the query: over a handle as over HTTP."""
+
+    async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        await send(START)
+        await send(chunk(f"{scope['path']} {scope['query_string'].decode()}".encode(), False))
+
+    path = "/v1/applications/a%2F1?model=org%2Fm"
+    async with aclosing(call_asgi(app, path, [], b"")) as messages:
+        answer = [message async for message in messages]
+
+    assert [START, chunk(b"/v1/applications/a/1 model=org%2Fm", False)] == answer

@@ -128,3 +128,56 @@ async def test_second_cut_goes_on_where_the_first_rest_ended() -> None:
         assert Part(event(text), 1, ()) == part
         assert isinstance(part, Part)
         delivered.add(part)
+
+
+def named(kind: str, **names: object) -> bytes:
+    """Return an event of a response."""
+    data = json.dumps({"type": kind} | names, separators=(",", ":"))
+    return f"event: {kind}\ndata: {data}\n\n".encode()
+
+
+def response(one: str, item: str, at: int, *texts: str) -> list[bytes]:
+    """Return a response with an item of these texts, which a late event names once more."""
+    return [
+        named("created", response={"id": one, "created_at": at}),
+        named("added", item={"id": item, "role": "assistant"}),
+        *(named("delta", item_id=item, delta=text) for text in texts),
+        named(
+            "completed", response={"id": one, "created_at": at, "output": [{"id": "new_of_own"}]}
+        ),
+    ]
+
+
+async def test_rest_of_a_response_has_the_names_that_its_caller_knows() -> None:
+    """Each attempt makes ids of its own; a delta of an item that nobody has heard of is lost."""
+    undisturbed = response("resp_a", "msg_a", 17, "x", "y")
+    delivered = Delivered(names=True)
+    delivered.add(Part(b"".join(undisturbed[:3]), 3, ()))
+
+    _, *rest = await rest_of(delivered, *response("resp_b", "msg_b", 23, "x", "y"))
+
+    assert undisturbed[3:] == [part.body for part in rest if isinstance(part, Part)]
+
+
+async def test_item_that_begins_after_the_cut_keeps_its_own_name() -> None:
+    """The caller has no other for it."""
+    delivered = Delivered(names=True)
+    delivered.add(Part(response("resp_a", "msg_a", 17, "x")[0], 1, ()))
+
+    _, added, delta, _ = await rest_of(delivered, *response("resp_b", "msg_b", 23, "x"))
+
+    assert isinstance(added, Part)
+    assert isinstance(delta, Part)
+    assert b'"id":"msg_b"' in added.body
+    assert b'"item_id":"msg_b"' in delta.body
+
+
+async def test_name_in_what_a_model_says_is_left_alone() -> None:
+    """In a text the quotes are escaped: it is no name."""
+    told = '"id":"msg_b","created_at":23'
+    delivered = Delivered(names=True)
+    delivered.add(Part(b"".join(response("resp_a", "msg_a", 17, "x")[:2]), 2, ()))
+
+    _, delta, _ = await rest_of(delivered, *response("resp_b", "msg_b", 23, told))
+
+    assert Part(named("delta", item_id="msg_a", delta=told), 1, ()) == delta

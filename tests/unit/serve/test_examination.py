@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError
 
+from justitia_ray.app_args import PlacedModel
 from justitia_ray.config import parse_app_config
 from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.entities import ReplicaCapacity
@@ -24,14 +25,18 @@ from justitia_ray.protocol.examination import (
     ServeSeen,
 )
 from justitia_ray.protocol.messages import Pull
-from justitia_ray.serve import examination, examination_http
+from justitia_ray.serve import examination, examination_calls
 from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.engine import Engine, EngineCapacity, Progress
 from justitia_ray.serve.examination import examine_replica
-from justitia_ray.serve.examination_http import ExaminationCalls, add_examination
+from justitia_ray.serve.examination_calls import ExaminationCalls
+from justitia_ray.serve.examination_http import add_examination
+from justitia_ray.serve.gateway import Gateway
 from justitia_ray.serve.lease_desk import LeaseDesk
+from justitia_ray.serve.models import ServedModel, ServedModels
 from justitia_ray.serve.puller import Puller
 from justitia_ray.serve.replica_calls import ReplicaCalls
+from justitia_ray.serve.scheduler_calls import SchedulerCalls
 from justitia_ray.serve.scheduler_service import SchedulerService
 from justitia_ray.serve.steady_clock import SteadyClock
 from justitia_ray.store.scheduler_store import SchedulerStore
@@ -419,7 +424,7 @@ async def scheduler_of_two() -> dict[str, Any]:
 def calls(scheduler: Callable[[], Awaitable[Any]] = scheduler_of_two) -> ExaminationCalls:
     """Return the calls of an ingress of which Serve runs r1 and r3, and starts r4."""
     return ExaminationCalls(
-        CONFIG,
+        PlacedModel(CONFIG, "Replica", "Predictor"),
         "demo",
         cast(ActorHandle, Scheduler(scheduler)),
         cast(ReplicaCalls, Replicas()),
@@ -437,9 +442,9 @@ def _serve(monkeypatch: pytest.MonkeyPatch) -> None:
         ingresses=1,
         predictors=1,
     )
-    monkeypatch.setattr(examination_http, "_seen_by_serve", lambda name: seen)
-    monkeypatch.setattr(examination_http, "_REPLICA_S", 0.02)
-    monkeypatch.setattr(examination_http, "_SCHEDULER_S", 0.02)
+    monkeypatch.setattr(examination_calls, "_seen_by_serve", lambda name, placed: seen)
+    monkeypatch.setattr(examination_calls, "_REPLICA_S", 0.02)
+    monkeypatch.setattr(examination_calls, "_SCHEDULER_S", 0.02)
 
 
 async def test_all_that_should_answer_are_asked_and_silence_is_noted() -> None:
@@ -505,7 +510,8 @@ async def test_examinations_at_once_are_one() -> None:
 async def test_path_answers_with_what_the_doctor_reads() -> None:
     """Both sides go by one schema, and it is JSON."""
     app = FastAPI()
-    add_examination(app, calls())
+    model = ServedModel(CONFIG, cast(Gateway, None), cast(SchedulerCalls, None), None, calls())
+    add_examination(app, ServedModels([model]))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         answer = await client.get("/v1/examination")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.errors import ConfigError, EngineError, RequestError
-from justitia_ray.serve.engine import EngineCall, ResponseHead
+from justitia_ray.serve.engine import AsideCall, EngineCall, ResponseHead
 from justitia_ray.serve.fake_batch import FakeBatch, FakeSequence
 from justitia_ray.serve.fake_engine import FakeEngine
 from justitia_ray.serve.fake_openai import CHAT_PATH, COMPLETIONS_PATH, count_prompt_tokens
@@ -173,3 +173,31 @@ def test_kv_is_held_in_blocks() -> None:
     assert batch.free_kv_tokens == 64
     batch.step()
     assert batch.free_kv_tokens == 32
+
+
+@pytest.mark.parametrize(
+    ("fields", "count"),
+    [
+        ({"prompt": "a b c"}, 3),
+        ({"messages": [{"role": "user", "content": "a b"}]}, 6),
+    ],
+)
+async def test_tokens_are_counted_as_prompts_are(
+    engine: FakeEngine, fields: dict[str, Any], count: int
+) -> None:
+    """A client that cuts its prompt to the context must count what will be charged."""
+    body = json.dumps(fields).encode()
+    head, answer = await engine.aside(AsideCall("/tokenize", {}, body))
+    told = json.loads(answer)
+
+    assert (200, count, 100) == (head.status, told["count"], told["max_model_len"])
+    assert count == len(told["tokens"])
+
+
+async def test_tokens_become_the_text_that_they_are_in_answers(engine: FakeEngine) -> None:
+    """And what is no list of tokens is the caller's mistake."""
+    _, answer = await engine.aside(AsideCall("/detokenize", {}, b'{"tokens": [7, 8]}'))
+    head, _ = await engine.aside(AsideCall("/detokenize", {}, b'{"tokens": "7"}'))
+
+    assert {"prompt": "w7 w8 "} == json.loads(answer)
+    assert 400 == head.status

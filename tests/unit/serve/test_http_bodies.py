@@ -9,9 +9,12 @@ import httpx
 import pytest
 
 from justitia_ray.config import parse_app_config
-from justitia_ray.protocol.openai_body import COMPLETIONS, parse_body
+from justitia_ray.protocol.endpoints import parse_body
+from justitia_ray.protocol.openai_body import COMPLETIONS
 from justitia_ray.serve.gateway import Gateway, Opening
-from justitia_ray.serve.http_app import SchedulerCalls, build_http_app
+from justitia_ray.serve.http_app import build_http_app
+from justitia_ray.serve.models import ServedModel, ServedModels
+from justitia_ray.serve.scheduler_calls import SchedulerCalls
 
 _MOST = 1_000
 _APPLICATIONS = "/v1/applications"
@@ -28,7 +31,10 @@ class StandInGateway:
         self.failure: Exception | None = None
 
     def parse(self, path: str, raw: bytes) -> Any:
-        return parse_body(path, raw, "m", self.max_model_len)
+        return parse_body(path, raw, ("m",), self.max_model_len)
+
+    async def check_served(self, path: str) -> None:
+        pass
 
     async def answer(
         self, path: str, headers: dict[str, str], body: Any
@@ -52,13 +58,14 @@ def gateway() -> StandInGateway:
 @pytest.fixture
 async def http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
     """A client of an ingress that reads a thousand bytes of a body."""
-    app = build_http_app(
+    model = ServedModel(
         parse_app_config(
             {"model": {"name": "m", "path": "none"}, "ingress": {"max_body_bytes": _MOST}}
         ),
         cast(Gateway, gateway),
         cast(SchedulerCalls, None),
     )
+    app = build_http_app(ServedModels([model]))
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         yield client

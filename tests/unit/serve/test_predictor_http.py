@@ -10,8 +10,11 @@ from ray.exceptions import RayActorError, RayTaskError
 from justitia_ray.config import parse_app_config
 from justitia_ray.errors import AdmissionError, RequestError, StoreError
 from justitia_ray.serve.gateway import Gateway
-from justitia_ray.serve.http_app import SchedulerCalls, build_http_app
-from justitia_ray.serve.predictor_http import MOST_SAMPLES, PredictorCalls
+from justitia_ray.serve.http_app import build_http_app
+from justitia_ray.serve.models import ServedModel, ServedModels
+from justitia_ray.serve.predictor_calls import PredictorCalls
+from justitia_ray.serve.predictor_http import MOST_SAMPLES
+from justitia_ray.serve.scheduler_calls import SchedulerCalls
 
 
 class StandInPredictor:
@@ -35,12 +38,13 @@ async def call(
     predictor: StandInPredictor, method: str, path: str, content: bytes = b""
 ) -> httpx.Response:
     """Send a request to an application with this predictor."""
-    app = build_http_app(
+    model = ServedModel(
         parse_app_config({"model": {"name": "m", "path": "none"}}),
         cast(Gateway, None),
         cast(SchedulerCalls, None),
         PredictorCalls(predictor),
     )
+    app = build_http_app(ServedModels([model]))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         return await client.request(method, path, content=content)

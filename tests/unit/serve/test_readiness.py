@@ -8,7 +8,9 @@ import pytest
 from justitia_ray.config import parse_app_config
 from justitia_ray.errors import AdmissionError
 from justitia_ray.serve.gateway import Gateway
-from justitia_ray.serve.http_app import SchedulerCalls, build_http_app
+from justitia_ray.serve.http_app import build_http_app
+from justitia_ray.serve.models import ServedModel, ServedModels
+from justitia_ray.serve.scheduler_calls import SchedulerCalls
 
 _READY: dict[str, Any] = {"ready": True, "degraded": None, "replicas": {"r": {}}}
 
@@ -24,11 +26,12 @@ async def answer(path: str, status: dict[str, Any] | Exception) -> httpx.Respons
     async def unused(name: str) -> Any:
         raise AssertionError(name)
 
-    app = build_http_app(
+    model = ServedModel(
         parse_app_config({"model": {"name": "m", "path": "none"}}),
         cast(Gateway, None),
         SchedulerCalls(unused, unused, unused, scheduler_status),
     )
+    app = build_http_app(ServedModels([model]))
     transport = httpx.ASGITransport(app=app)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         return await client.get(path)

@@ -109,6 +109,22 @@ async def cancelled(task: "asyncio.Task[Any]") -> None:
         await task
 
 
+# --- status
+
+
+async def test_status_counts_decisions_and_the_time_they_took(office: Office) -> None:
+    """Its readers subtract two readings: what a load cost, and no more."""
+    service = await office.start()
+    before = (await service.status())["decisions"]
+    await service.open_application(opened())
+    await service.submit_many("i", 1, 0, (inference("q"),))
+
+    after = (await service.status())["decisions"]
+    assert after["count"] == before["count"] + 2
+    assert after["total_s"] > before["total_s"]
+    assert after["count"] == sum(count for _, count in after["at_most_s"])
+
+
 # --- epochs
 
 

@@ -19,7 +19,9 @@ def test_other_paths_are_returned_unchanged(path: str, tmp_path: Path) -> None:
 
 def test_unknown_random_model_is_refused_with_the_allowed_ones(tmp_path: Path) -> None:
     """A typing error must not be sent to the hub as a model name."""
-    with pytest.raises(ConfigError, match=r"random:huge.*allowed: random:tiny-llama"):
+    with pytest.raises(
+        ConfigError, match=r"random:huge.*allowed: random:tiny-adapter, random:tiny-embedding"
+    ):
         materialise_model("random:huge", tmp_path)
 
 

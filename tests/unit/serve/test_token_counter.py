@@ -8,7 +8,11 @@ import pytest
 
 from justitia_ray.config import parse_app_config
 from justitia_ray.errors import RequestError
-from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS, InferenceBody
+from justitia_ray.protocol.inference_body import InferenceBody, Prompt
+from justitia_ray.protocol.messages_body import MESSAGES
+from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS
+from justitia_ray.protocol.pooling_body import EMBEDDINGS, RANKINGS
+from justitia_ray.protocol.responses_body import RESPONSES
 from justitia_ray.serve.token_counter import PromptSize, TokenCounter, load_token_counter
 
 
@@ -34,6 +38,10 @@ def body(path: str, **fields: Any) -> InferenceBody:
         (body(COMPLETIONS, prompt=[1, 2, 3, 4]), PromptSize(1, 4, 4)),
         (body(COMPLETIONS, prompt=[[1, 2], [3]]), PromptSize(2, 3, 2)),
         (body(CHAT, messages=[{"role": "user", "content": "a b"}]), PromptSize(1, 6, 6)),
+        (body(RESPONSES, input="a b"), PromptSize(1, 6, 6)),
+        (body(MESSAGES, messages=[{"role": "user", "content": "a b"}]), PromptSize(1, 6, 6)),
+        (body(EMBEDDINGS, input=["a", "b c"]), PromptSize(2, 3, 2)),
+        (body(RANKINGS[0], query="a", documents=["b", "c d"]), PromptSize(2, 5, 3)),
     ],
 )
 async def test_size_counts_every_prompt_of_a_request(
@@ -64,9 +72,9 @@ async def test_long_prompt_is_counted_in_another_thread() -> None:
     """A tokenizer takes milliseconds for a long text; nobody else's stream may wait for that."""
     threads = []
 
-    def count(parsed: InferenceBody) -> list[int]:
+    def count(prompt: Prompt, parsed: InferenceBody) -> int:
         threads.append(threading.current_thread())
-        return [1]
+        return 1
 
     counter = TokenCounter(count)
     await counter.size(body(COMPLETIONS, prompt="short"))

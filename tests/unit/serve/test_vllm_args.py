@@ -44,7 +44,9 @@ def test_options_go_through_vllms_own_parser() -> None:
     """What an operator knows from `vllm serve` works here, and what vLLM refuses is named."""
     options = {"max_model_len": 2048, "enforce_eager": True, "enable_prefix_caching": False}
 
-    parsed = parse_vllm_args("some/model", "name", checked_vllm_args(options))
+    parsed = parse_vllm_args(
+        "some/model", "name", checked_vllm_args(options), {"a": "x/y", "b": "z"}
+    )
 
     assert parsed.model == "some/model"
     assert parsed.served_model_name == ["name"]
@@ -52,6 +54,8 @@ def test_options_go_through_vllms_own_parser() -> None:
     assert parsed.enforce_eager is True
     assert parsed.enable_prefix_caching is False
     assert parsed.scheduling_policy == "priority"
+    assert (parsed.enable_lora, parsed.max_loras) == (True, 2)
+    assert [("a", "x/y"), ("b", "z")] == [(lora.name, lora.path) for lora in parsed.lora_modules]
     for wrong in ({"max_model_length": 2048}, {"max_model_le": 1}, {"max_num_seqs": "many"}):
         with pytest.raises(ConfigError, match=next(iter(wrong)).replace("_", "-")):
-            parse_vllm_args("some/model", "name", checked_vllm_args(wrong))
+            parse_vllm_args("some/model", "name", checked_vllm_args(wrong), {})

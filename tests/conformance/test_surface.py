@@ -1,0 +1,114 @@
+"""vLLM's other generating endpoints on its engine: metered, and continued when they are cut.
+
+The fake engine has chats and completions only, so nothing here asks it.
+"""
+
+import json
+import re
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from justitia_ray.protocol.messages_body import COUNT_TOKENS, MESSAGES
+from justitia_ray.protocol.responses_body import RESPONSES
+from justitia_ray.serve.continuation import Delivered, Part, in_parts
+from justitia_ray.serve.engine import AsideCall, Engine, EngineCall, Progress
+from tests.conformance.conftest import VLLM_ONLY
+from tests.conformance.test_continuation import continued, parts_of
+from tests.conformance.test_engines import LEASES, MODEL, answer, chat
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.parametrize("started", VLLM_ONLY, indirect=True),
+]
+
+_BODIES: dict[str, dict[str, Any]] = {
+    RESPONSES: {"input": "hi there", "max_output_tokens": 6},
+    MESSAGES: {"messages": chat("hi there"), "max_tokens": 6},
+}
+_NAME = re.compile(r'"((?:resp|msg|rs|fc|call|chatcmpl)[_-][0-9a-f-]{16,})"|"created_at":(\d+)')
+
+
+def leased(path: str, **more: Any) -> EngineCall:
+    """Return a call on a path under a new lease, greedy."""
+    body = {"model": MODEL, "temperature": 0, **_BODIES[path], **more}
+    return EngineCall(next(LEASES), 0, path, {}, json.dumps(body).encode())
+
+
+def told(stream: bytes) -> str:
+    """Return what a stream says, with each name in it replaced by its place in order."""
+    places: dict[str, int] = {}
+
+    def place(found: re.Match[str]) -> str:
+        return f"name {places.setdefault(found[0], len(places))}"
+
+    return _NAME.sub(place, stream.decode())
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
+@pytest.mark.parametrize("path", _BODIES)
+async def test_final_progress_is_what_was_said(engine: Engine, path: str, stream: bool) -> None:
+    """What the meter charges and what the caller is told must be the same tokens."""
+    call = leased(path, stream=stream)
+    head, body = await answer(engine, call)
+    sizes = {
+        name: int(re.findall(rf'"{name}":\s*(\d+)', body.decode())[-1])
+        for name in ("input_tokens", "output_tokens")
+    }
+
+    assert 200 == head.status
+    assert 0 < sizes["output_tokens"] <= 6
+    assert Progress(sizes["input_tokens"], sizes["output_tokens"]) == engine.release(call.lease_id)
+
+
+@pytest.mark.parametrize("path", _BODIES)
+async def test_stream_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, path: str) -> None:
+    """Each event names its response and item: the names too are those that the caller knows."""
+    call = leased(path, stream=True)
+    whole = await parts_of(engine, call)
+    final = engine.release(call.lease_id)
+    undisturbed = b"".join(part.body for part in whole)
+    assert len(whole) > 4
+    assert {""} == {part.obstacle for part in whole}
+    for cut in range(1, len(whole)):
+        delivered = Delivered(names=path == RESPONSES)
+        for part in whole[:cut]:
+            delivered.add(part)
+
+        rest, counted = await continued(engine, call, delivered)
+
+        begun = b"".join(part.body for part in whole[:cut])
+        assert told(undisturbed) == told(begun + rest)
+        assert final == counted
+
+
+@pytest.mark.parametrize("path", _BODIES)
+async def test_stream_that_follows_a_grammar_says_that_it_cannot_be_continued(
+    engine: Engine, path: str
+) -> None:
+    """The grammar's state is the engine's, and lost with it."""
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    wanted = (
+        {"text": {"format": {"type": "json_schema", "name": "s", "schema": schema}}}
+        if path == RESPONSES
+        else {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    )
+    call = leased(path, stream=True, **wanted)
+    async with aclosing(in_parts(engine.call(call), engine, call.lease_id)) as items:
+        parts = [item async for item in items if isinstance(item, Part)]
+
+    assert "structured_outputs" in parts[-1].obstacle
+
+
+async def test_what_takes_no_turn_is_answered_aside(engine: Engine) -> None:
+    """It counts what an inference will be charged: the prompt as the engine makes it."""
+    call = leased(MESSAGES)
+    await answer(engine, call)
+    charged = engine.release(call.lease_id).prompt_tokens
+    asked = {"model": MODEL, "messages": chat("hi there")}
+    head, body = await engine.aside(AsideCall(COUNT_TOKENS, {}, json.dumps(asked).encode()))
+
+    assert (200, charged) == (head.status, json.loads(body)["input_tokens"])
+    assert {RESPONSES, MESSAGES, COUNT_TOKENS, "/tokenize"} <= engine.paths()
+    assert "/v1/embeddings" not in engine.paths()

@@ -1,0 +1,177 @@
+"""Two models in one application: two queues that share nothing but the way in."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+import ray
+from ray import serve
+
+from justitia_ray.cli.main import main
+from justitia_ray.config import AppConfig
+from tests.eventually import eventually
+from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
+from tests.integration.load import every_seat_taken
+from tests.integration.service import MODEL, Service, Serving, redis_processes
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+_OTHER = "org/other"
+_BACK_WITHIN_S = 30.0
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def two(serving: Serving) -> AsyncIterator[Service]:
+    """An application of two models with a replica each; deployed once, unless a test ended it."""
+    service = serving.services.get("two") or serving.service(
+        "two",
+        replicas=1,
+        models=(MODEL, _OTHER),
+        user_config={"policy": "justitia", "models": {_OTHER: {"policy": "fcfs"}}},
+    )
+    if service.name not in serving.deployed:
+        await service.deploy()
+    yield service
+    if service.name in serving.deployed:
+        for place in service.placed:
+            await service.until(_is_idle, "nothing is left", config=place.config)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def http(two: Service) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of it."""
+    async with two.http() as client:
+        yield client
+
+
+def _is_idle(status: dict[str, Any]) -> bool:
+    return bool(0 == status["waiting"] == status["in_flight"] == status["applications"])
+
+
+def _other(service: Service) -> AppConfig:
+    return service.placed[1].config
+
+
+async def _ask(http: httpx.AsyncClient, model: str | None, **headers: str) -> httpx.Response:
+    return await http.post(CHAT, json=chat(model=model), headers=headers)
+
+
+async def test_each_model_has_its_policy_replicas_and_answers(
+    two: Service, http: httpx.AsyncClient
+) -> None:
+    """What one is ordered by says nothing of the other; a name that is served by none is 404."""
+    listed = [card["id"] for card in (await http.get("/v1/models")).json()["data"]]
+    told = (await http.get("/v1/status")).json()
+    one = (await http.get("/v1/status", params={"model": _OTHER})).json()
+    answers = [await _ask(http, model) for model in (MODEL, _OTHER)]
+    unknown, unnamed = await _ask(http, "gpt-4"), await _ask(http, None)
+
+    assert [MODEL, _OTHER] == listed
+    assert {MODEL: "justitia", _OTHER: "fcfs"} == {
+        n: s["policy"] for n, s in told["models"].items()
+    }
+    assert ("fcfs", _OTHER) == (one["policy"], one["model"])
+    assert not set(told["models"][MODEL]["replicas"]) & set(told["models"][_OTHER]["replicas"])
+    assert [MODEL, _OTHER] == [answer.json()["model"] for answer in answers]
+    assert (404, "model_not_found") == (unknown.status_code, unknown.json()["error"]["code"])
+    assert (400, "model") == (unnamed.status_code, unnamed.json()["error"]["param"])
+
+
+async def test_blocked_queue_does_not_hold_the_other(two: Service, http: httpx.AsyncClient) -> None:
+    """All replicas of one model are taken for minutes; the other's answer at once."""
+    body = completion(max_tokens=1, model=MODEL)
+    async with every_seat_taken(two, http):
+        waiting = asyncio.create_task(http.post(COMPLETIONS, json=body))
+        await two.until(lambda s: s["waiting"] == 1, "one waits")
+        answer = await _ask(http, _OTHER)
+        still = await two.status()
+
+    assert 200 == answer.status_code
+    assert 1 == still["waiting"]
+    assert 200 == (await waiting).status_code
+
+
+async def test_application_is_one_in_each_queue_it_comes_to(
+    two: Service, http: httpx.AsyncClient
+) -> None:
+    """Opened for none, it has the same class, tenant and weight in both; its close ends both."""
+    body = {"application_class": "rag", "tenant": "t", "weight": 3, "application_id": "both"}
+    opened = (await http.post("/v1/applications", json=body)).json()
+    before = (await http.get("/v1/applications/both")).json()
+    for model in (MODEL, _OTHER):
+        assert 200 == (await _ask(http, model, **{"x-justitia-application": "both"})).status_code
+    after = (await http.get("/v1/applications/both")).json()
+    closed = await http.post("/v1/applications/both/close")
+
+    assert (None, {}) == (opened["predicted_kv_token_time"], before["models"])
+    assert [MODEL, _OTHER] == list(after["models"])
+    assert {("rag", "t", 3.0)} == {
+        (view["application_class"], view["tenant"], view["weight"])
+        for view in after["models"].values()
+    }
+    assert 200 == closed.status_code
+
+    async def is_gone() -> bool:
+        return (await http.get("/v1/applications/both")).status_code == 404
+
+    await eventually(is_gone, "it has ended in both")
+
+
+async def test_killed_scheduler_of_one_model_leaves_the_other_alone(
+    two: Service, http: httpx.AsyncClient
+) -> None:
+    """The other is in office all the while and answers before the killed one is back."""
+    epochs = [(await two.status(place.config))["epoch"] for place in two.placed]
+    ray.kill(two.scheduler(_other(two)), no_restart=False)
+    answer = await _ask(http, MODEL)
+    own = await two.status()
+    back = await two.until(
+        lambda s: s["ready"] and not s["recovering"] and bool(s["replicas"]),
+        "the killed one is in office again",
+        _BACK_WITHIN_S,
+        _other(two),
+    )
+    again = await _ask(http, _OTHER)
+
+    assert (200, 200) == (answer.status_code, again.status_code)
+    assert epochs == [own["epoch"], back["epoch"] - 1]
+
+
+async def test_doctor_finds_both_healthy(
+    two: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each model has its scheduler, replicas and predictor examined, and its name at the end."""
+    for model in (MODEL, _OTHER):
+        await _ask(http, model)
+    arguments = ["doctor", "--url", two.url, "--interval-s", "1"]
+    status = await asyncio.to_thread(main, arguments)
+    said = capsys.readouterr().out.splitlines()
+
+    assert ["two/" + MODEL, "two/" + _OTHER] == [
+        line.partition(":")[0] for line in said if " checks, nothing wrong" in line
+    ]
+    assert 0 == status
+
+
+async def test_shutdown_ends_both_queues(
+    two: Service, serving: Serving, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One name, two detached schedulers, two embedded Redis servers: nothing of it is left."""
+    named = ["shutdown", "--name", "two"]
+    one_alone = await asyncio.to_thread(main, [*named, "--model", _OTHER])
+    still_there = [(await two.status(place.config))["ready"] for place in two.placed]
+    status = await asyncio.to_thread(main, [*named, "--wait-s", "5"])
+    del serving.deployed["two"]
+    said = capsys.readouterr().out
+
+    assert (1, [True, True]) == (one_alone, still_there)
+    assert 0 == status
+    assert "two" not in serve.status().applications
+    names = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
+    for place in two.placed:
+        assert f"ended scheduler two/{place.config.model.name} and its embedded Redis" in said
+        assert place.config.scheduler_name not in names
+        assert not redis_processes(place.config.data_dir)
