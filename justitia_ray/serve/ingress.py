@@ -20,6 +20,7 @@ from justitia_ray.serve.gateway import Gateway
 from justitia_ray.serve.http_app import SchedulerCalls, build_http_app
 from justitia_ray.serve.predictor_http import PredictorCalls
 from justitia_ray.serve.replica_calls import ReplicaCalls
+from justitia_ray.serve.returning_handle import ReturningHandle
 from justitia_ray.serve.scheduler_actor import get_current_scheduler
 from justitia_ray.serve.token_counter import load_token_counter
 
@@ -45,7 +46,7 @@ class Ingress:
         self._estimates = Estimates(predictor, self._config.prediction)
         section = self._config.ingress
         self._dispatcher = Dispatcher(
-            self._scheduler,
+            ReturningHandle(self._scheduler),
             self._estimates.application_ended,
             self._configure,
             section.max_outstanding,
