@@ -37,18 +37,20 @@ FAKE_FILE = Path("deployments/local-fake.yaml")
 ENDS_SOON = {"application_idle_s": 15.0}
 # What a scheduler had ended and not saved when it was killed, and what an ingress left open, ends
 # by idle time. The default is ten minutes; so soon, the run sees it end.
+# So few seats an engine that something waits at each strike, and the order can be seen; runs take
+# 2 s, on real engines 2 to 3.
 FAKE_ARGS = {
-    # Two seats an engine, so that much waits and the order can be seen; runs of 2 s.
-    "engine": {"kind": "fake", "fake": {"iteration_s": 0.02, "max_num_seqs": 2}},
+    "engine": {"fake": {"iteration_s": 0.02, "max_num_seqs": 2}},
     "scheduler": ENDS_SOON,
 }
+VLLM_ARGS = {"engine": {"vllm_args": {"max_num_seqs": 1}}, "scheduler": ENDS_SOON}
 QUICK = Setting(FAKE_FILE, Size(3), FAKE_ARGS, Shape(56, 260, 5.0, 2.0, False), 1, 0)
 FULL = Setting(FAKE_FILE, Size(3), FAKE_ARGS, Shape(200, 1_000, 60.0, 6.0, True), 2, 8)
 VLLM = Setting(
     Path("deployments/local-cpu.yaml"),
     Size(2),
-    {"scheduler": ENDS_SOON},
-    Shape(28, 80, 5.0, 3.0, False, (200, 500), two_choices=0.0),
+    VLLM_ARGS,
+    Shape(28, 80, 5.0, 3.0, False, (150, 350), two_choices=0.0),
     1,
     0,
 )

@@ -21,6 +21,11 @@ os.environ |= {
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
 }
 
+# Each process of Serve and of vLLM imports thousands of modules, and takes 2 to 7 s of CPU to
+# compile them: what is compiled is kept, also where the environment asks for no such files.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 _STARTS_CLUSTERS = ("ray", "vllm")
 
 

@@ -21,6 +21,13 @@ class Struck:
     recovery_s: Seconds | None
     elsewhere_s: Seconds | None = None
     """Of a replica or engine: until the last that it ran had begun elsewhere, in its turn."""
+    hit_nothing: bool = False
+    """There was nothing to recover."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether nothing shows that the service came back from it."""
+        return self.recovery_s is None and not self.hit_nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +86,8 @@ def document(outcome: Outcome) -> dict[str, Any]:
         "excused_by_an_ingress": counts.excused,
         "max_recovery_s": _rounded(outcome.max_recovery_s),
         "recovery_by_kind": {
-            kind: {"times": len(found), "median_s": _rounded(median), "max_s": _rounded(most)}
-            for kind, found, median, most in _by_kind(outcome.struck)
+            kind: {"times": len(faults), "median_s": _rounded(median), "max_s": _rounded(most)}
+            for kind, faults, median, most in _by_kind(outcome.struck)
         },
         "faults": [
             {
@@ -90,6 +97,7 @@ def document(outcome: Outcome) -> dict[str, Any]:
                 "away_s": _rounded(struck.hit.back_at - struck.hit.struck_at),
                 "recovery_s": _rounded(struck.recovery_s),
                 "elsewhere_s": _rounded(struck.elsewhere_s),
+                "nothing_to_recover": struck.hit_nothing,
                 "target": struck.hit.target,
             }
             for struck in outcome.struck
@@ -125,14 +133,11 @@ def together(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 def table(outcome: Outcome) -> str:
     """Return a line for each kind of fault: how often, how long, against its target."""
     rows = [("fault", "times", "median s", "max s", "target s", "")]
-    for kind, found, median, most in _by_kind(outcome.struck):
+    for kind, faults, median, most in _by_kind(outcome.struck):
         target = ABOUT[kind].target_s
-        verdict = ""
-        if target is not None:
-            verdict = "MET" if most is not None and most <= target else "MISSED"
-        times = str(len(found))
-        if None in found:
-            times = f"{len(found)} ({found.count(None)} with nothing to recover)"
+        times = str(len(faults))
+        if idle := sum(fault.hit_nothing for fault in faults):
+            times = f"{times} ({idle} with nothing to recover)"
         rows.append(
             (
                 f"{kind} (took)" if ABOUT[kind].graceful else kind,
@@ -140,7 +145,7 @@ def table(outcome: Outcome) -> str:
                 _shown(median),
                 _shown(most),
                 _shown(target),
-                verdict,
+                _verdict(faults, most, target),
             )
         )
     return text_table(rows, numbers_from=1)
@@ -168,16 +173,26 @@ def summary(outcome: Outcome) -> str:
     )
 
 
+def _verdict(faults: Sequence[Struck], most: Seconds | None, target: Seconds | None) -> str:
+    if target is None:
+        return ""
+    if any(fault.is_open for fault in faults):
+        return "MISSED"
+    if most is None:
+        return ""
+    return "MET" if most <= target else "MISSED"
+
+
 def _by_kind(
     struck: Sequence[Struck],
-) -> list[tuple[Kind, list[Seconds | None], Seconds | None, Seconds | None]]:
+) -> list[tuple[Kind, list[Struck], Seconds | None, Seconds | None]]:
     rows = []
     for kind in ABOUT:
-        found = [one.recovery_s for one in struck if one.hit.kind is kind]
-        known = [recovery for recovery in found if recovery is not None]
-        if found:
+        faults = [one for one in struck if one.hit.kind is kind]
+        known = [fault.recovery_s for fault in faults if fault.recovery_s is not None]
+        if faults:
             median = statistics.median(known) if known else None
-            rows.append((kind, found, median, max(known, default=None)))
+            rows.append((kind, faults, median, max(known, default=None)))
     return rows
 
 

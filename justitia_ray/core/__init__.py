@@ -67,7 +67,7 @@ Bound
 Rooms
     scheduler (which room an event goes to), applications, inferences, leases, replicas, recovery
     (lives and failures), order (policy, accounts, queue in step), admission (is there room),
-    lag, delay_bound, service_history (how late against GPS, and how late at most),
+    lag, lag_accounts, delay_bound, service_history (how late against GPS, and how late at most),
     transitions (the states of an inference), snapshot (what outlives the scheduler), invariants.
 """
 

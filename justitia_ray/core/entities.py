@@ -140,6 +140,8 @@ class Application:
     stages: StageSums = field(default_factory=StageSums)
     openers: dict[IngressId, None] = field(default_factory=dict)
     """Every ingress that has it open: an application's inferences may come by several."""
+    ended_leases: dict[LeaseId, None] = field(default_factory=dict)
+    """Counted as ended, though their replicas may not know that yet, and report them again."""
 
     @property
     def is_idle(self) -> bool:
@@ -183,6 +185,8 @@ class Replica:
     leases: Footprints = field(default_factory=Footprints)
     unaccounted_tokens: Tokens = 0
     """KV in use by its gauge beyond what its leases explain, e.g. an aborted call not yet freed."""
+    ended: dict[LeaseId, ApplicationId | None] = field(default_factory=dict)
+    """The ends that its last pull reported, and of which application, if that was known."""
 
     @property
     def sequences(self) -> int:

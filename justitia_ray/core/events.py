@@ -141,6 +141,7 @@ class ReplicaPulled:
     progress: tuple[LeaseProgress, ...] = ()
     """Every lease that it holds."""
     finished: tuple[LeaseFinished, ...] = ()
+    """Each is reported again until the answer to such a pull has arrived."""
     draining: bool = False
     """It will take no new lease."""
 

@@ -1,8 +1,9 @@
 """When applications are charged, served, refunded: the clock rules, for each clock.
 
 `ServedShare` (ours, the default) moves V by the service that the replicas really delivered, and
-settles each account against what its application attained. `NominalShare` is the paper's: V moves
-at the nominal rate of the machine while anybody is active, and a tag never changes.
+settles each account against what its application attained. `NominalShare` in `unsettled_share` is
+the paper's: V moves at the nominal rate of the machine while anybody is active, and a tag never
+changes.
 
 Served clock, for each report of a replica, in this order (`att` attained, `chg` charged so far):
 
@@ -272,66 +273,6 @@ class ServedShare:
         final = self.clock.session(application_id).finish
         self.clock.release(application_id)
         return final
-
-
-class UnsettledShare(ServedShare):
-    """The served clock without rules 1, 3 and 7, to show what settling is worth. Not for service.
-
-    What was predicted too high holds V back for good; what was predicted too low keeps its place.
-    """
-
-    def deliver(
-        self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
-    ) -> list[ApplicationId]:
-        """Book one report's service (rule 2); no charge changes."""
-        total: KvTokenTime = 0
-        for application_id, amount in deliveries:
-            self.accounts[application_id].attained += amount
-            total += amount
-        self.clock.serve(total)
-        return []
-
-    def withdraw(self, application_id: ApplicationId) -> None:
-        """Nothing: what GPS gives an application in a gap is settled nowhere either."""
-
-    def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
-        """Nothing: what was predicted too low keeps its place."""
-        return False
-
-
-class NominalShare(UnsettledShare):
-    """Accounts under the paper's clock: V moves with time, at M per iteration (v1, Eq. 2).
-
-    Its tags never change, through tool gaps neither.
-
-    The rate is in token·iterations per second: M tokens of KV memory over an iteration of
-    `iteration_s`. A clock that forgets the iterations turns the order into shortest-job-first.
-    """
-
-    def __init__(self, iteration_s: Seconds, clock: VirtualClock | None = None) -> None:
-        super().__init__(clock)
-        self._iteration_s = iteration_s
-        self._rate: float = 0
-        self._advanced_to: Seconds | None = None
-
-    def advance(self, now: Seconds) -> None:
-        """Move V by the nominal service since the last call."""
-        if self._advanced_to is not None and now > self._advanced_to:
-            self.clock.serve((now - self._advanced_to) * self._rate)
-        self._advanced_to = now if self._advanced_to is None else max(self._advanced_to, now)
-
-    def set_rate(self, kv_tokens: int, now: Seconds) -> None:
-        """Serve at the rate of `kv_tokens` of KV memory from `now` on."""
-        self.advance(now)
-        self._rate = kv_tokens / self._iteration_s
-
-    def deliver(
-        self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
-    ) -> list[ApplicationId]:
-        """Book what was attained; neither V nor a tag changes."""
-        for application_id, amount in deliveries:
-            self.accounts[application_id].attained += amount
-        return []
 
 
 def reweigh_session(clock: VirtualClock, session_id: str, weight: float) -> None:

@@ -1,10 +1,7 @@
 """How late each application is against GPS, for every policy, and how late it may be.
 
 The lag of an application is S(e) − S(f̄): S all served work, e its last start, f̄ when V of a shadow
-clock reaches its final tag. The shadow is a `ServedShare` fed with this run's service and the true
-costs, or with the predictions, settled, where the truth is not known. The accounts of the scheduler
-are that already, unless they run on another clock, in another cost, between tenants, or on
-predictions where the truth is known; from then on the shadow has accounts of its own.
+clock reaches its final tag. `LagAccounts` has that clock.
 
 Lags are measured, and change nothing that the scheduler does. Nothing of it is stored: after a
 restart an application whose tag V had reached before has no lag that is known.
@@ -16,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from justitia_ray.core.actions import Lag
 from justitia_ray.core.delay_bound import Claim, DelayBound, uncovered
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.fair_share import FairShare, ServedShare
+from justitia_ray.core.fair_share import FairShare
+from justitia_ray.core.lag_accounts import LagAccounts
 from justitia_ray.core.lazy_heap import Key
 from justitia_ray.core.policies import Delivery, Policy, PolicyOptions
 from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.service_history import ServiceHistory
 from justitia_ray.core.state import State
-from justitia_ray.core.virtual_clock import VirtualClock
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, VirtualTime
 
@@ -46,8 +43,7 @@ class LagMeter:
 
     def __init__(self, state: State, fair_share: FairShare, options: PolicyOptions) -> None:
         self._state = state
-        self._own = fair_share
-        self._shadow: ServedShare | None = None if _are_shadow(options) else ServedShare()
+        self._accounts = LagAccounts(state, fair_share, options)
         self.history = ServiceHistory()
         self._bound = DelayBound()
         self._standings: dict[ApplicationId, _Standing] = {}
@@ -59,9 +55,7 @@ class LagMeter:
 
     def follow(self, fair_share: FairShare, policy: Policy) -> None:
         """Take in the accounts and the policy that are in force from now on."""
-        if self._shadow is None and not _are_shadow(policy.options):
-            self._shadow = self._accounts
-        self._own = fair_share
+        self._accounts.follow(fair_share, policy.options)
         self._by_tag = isinstance(policy, JustitiaPolicy) and policy.options.backfill is not None
         # What started under the last order does not say what waited.
         self._bound.forget(nothing_known=bool(self._state.applications))
@@ -72,45 +66,36 @@ class LagMeter:
 
     def arrive(self, application: Application) -> None:
         """An application is about to be charged."""
-        cost = _cost(application)
-        if self._shadow is None and cost != application.predicted_kv_token_time:
-            self._shadow = _copy(self._accounts)
         self.history.begin(self._accounts.clock.virtual_time)
-        if self._shadow is not None:
-            self._shadow.arrive(
-                application.application_id, cost, application.weight, application.sequence
-            )
+        self._accounts.arrive(application)
         self._stand(application.application_id)
 
     def lose_credit(self, application_id: ApplicationId) -> None:
         """An application is about to be withdrawn, reweighed or settled: others get its credit."""
         self.history.begin(self._accounts.clock.virtual_time)
-        if self._shadow is None:
-            self._bound.exceptions += uncovered(self._accounts, application_id)
+        if self._accounts.are_own:
+            self._bound.exceptions += uncovered(self._accounts.share, application_id)
 
     def withdrawn(self, application_id: ApplicationId) -> None:
         """An idle application was withdrawn (rule 4)."""
-        if self._shadow is not None:
-            self._account(application_id).withdraw(application_id)
+        self._accounts.withdraw(application_id)
         self._note(0)
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
         """An application submits; if it was withdrawn, it is due later than now (rule 5)."""
-        if self._shadow is not None:
-            self._account(application_id).resume(application_id)
+        self._accounts.resume(application_id)
         if was_withdrawn:
             self._charged_anew(application_id)
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
         """The weight of an application was changed: from here it is due later than now."""
-        if self._shadow is not None:
-            self._account(application_id).reweigh(application_id, weight)
+        self._accounts.reweigh(application_id, weight)
         self._note(0)
         self._charged_anew(application_id)
 
     def raised(self, application_id: ApplicationId) -> None:
         """The charge of an application was raised (rule 7): GPS owes it later what is in flight."""
-        if self._shadow is None:
+        if self._accounts.are_own:
             self._bound.exceptions += self._stand(application_id).in_flight
 
     def ended(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
@@ -118,8 +103,7 @@ class LagMeter:
 
         None if it was never started, or if it was late before this scheduler took office.
         """
-        if self._shadow is not None:
-            final_tag = self._account(application_id).settle(application_id)
+        final_tag = self._accounts.settle(application_id, final_tag)
         standing = self._standings.pop(application_id, None)
         self._note(0)
         if standing is None or standing.last_start is None:
@@ -138,7 +122,7 @@ class LagMeter:
             self._bound.promise(claim, self._key(application))
         if start is None:
             return None
-        return self._lag(standing, start, claim, self._account(name).tag(name))
+        return self._lag(standing, start, claim, self._accounts.tag(name))
 
     @property
     def virtual_time(self) -> VirtualTime:
@@ -151,7 +135,7 @@ class LagMeter:
         Raises:
             KeyError: If no such application is live.
         """
-        return self._account(application_id).tag(application_id)
+        return self._accounts.tag(application_id)
 
     # --- inferences
 
@@ -205,13 +189,10 @@ class LagMeter:
     def served(self, deliveries: Iterable[Delivery], recharged: Iterable[ApplicationId]) -> None:
         """One report's service was booked, and the charges of these applications doubled."""
         charges = [(delivery.application_id, delivery.amount) for delivery in deliveries]
-        if self._shadow is None:
+        if self._accounts.are_own:
             for name in set(recharged):
                 self._bound.exceptions += self._stand(name).in_flight
-        else:
-            for name, _ in charges:
-                self._account(name)
-            self._shadow.deliver(charges)
+        self._accounts.deliver(charges)
         for delivery in deliveries:
             inference = self._state.inferences[delivery.request_id]
             self._weigh(self._stand(delivery.application_id), inference)
@@ -220,28 +201,8 @@ class LagMeter:
     # --- inside
 
     @property
-    def _accounts(self) -> ServedShare:
-        """The accounts that lags are measured with."""
-        accounts = self._own if self._shadow is None else self._shadow
-        assert isinstance(accounts, ServedShare)
-        return accounts
-
-    @property
     def _promises(self) -> bool:
-        return self._by_tag and self._shadow is None
-
-    def _account(self, application_id: ApplicationId) -> ServedShare:
-        """Return the accounts, with one of this application: also if it is of an earlier time."""
-        accounts = self._accounts
-        if application_id not in accounts.accounts:
-            application = self._state.applications[application_id]
-            had = application.kv_token_time
-            rest = max(0, _cost(application) - had)
-            accounts.arrive(application_id, rest, application.weight, application.sequence)
-            account = accounts.accounts[application_id]
-            account.attained = had
-            account.charged += had
-        return accounts
+        return self._by_tag and self._accounts.are_own
 
     def _stand(self, application_id: ApplicationId) -> _Standing:
         standing = self._standings.get(application_id)
@@ -260,11 +221,10 @@ class LagMeter:
 
     def _note(self, amount: KvTokenTime) -> None:
         history = self.history
-        if self._shadow is not None:
-            self._shadow.clock.take_forgotten()
+        self._accounts.forget_ended()
         history.note(amount, self._accounts.clock.virtual_time, self._state.now)
         if history.is_long(len(self._standings)):
-            history.thin(self._account(name).tag(name) for name in self._standings)
+            history.thin(self._accounts.tag(name) for name in self._standings)
 
     def _enter(self, standing: _Standing, inference: Inference) -> KvTokenTime:
         """Count what is in flight from now on; return the most that it can be served."""
@@ -313,21 +273,6 @@ class LagMeter:
         return Lag(work, seconds, bound, bound_s)
 
 
-def _are_shadow(options: PolicyOptions) -> bool:
-    """Return whether the scheduler's accounts are what the shadow would be."""
-    return (options.clock, options.fairness, options.accounts_cost) == (
-        "served",
-        "application",
-        "kv_token_time",
-    )
-
-
-def _cost(application: Application) -> KvTokenTime:
-    if application.true_kv_token_time is not None:
-        return application.true_kv_token_time
-    return application.predicted_kv_token_time
-
-
 def _remaining(inference: Inference) -> KvTokenTime:
     """Return the most service that an inference can still receive."""
     longest = inference.true_output_tokens
@@ -336,14 +281,3 @@ def _remaining(inference: Inference) -> KvTokenTime:
     longest = max(longest, inference.output_tokens)
     whole = choices_kv_token_time(inference.prompt_tokens, longest, inference.choices)
     return max(0, whole - inference.attained)
-
-
-def _copy(share: ServedShare) -> ServedShare:
-    """Return accounts that go on like these, apart from them."""
-    copy = ServedShare(VirtualClock(share.clock.virtual_time))
-    for name, session in share.clock.sessions().items():
-        copy.clock.restore_session(
-            name, session.finish, session.weight, session.sequence, released=session.released
-        )
-    copy.accounts = {name: replace(account) for name, account in share.accounts.items()}
-    return copy

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from justitia_ray.core.actions import Lag
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.fair_share import FairShare, NominalShare, ServedShare, UnsettledShare
+from justitia_ray.core.fair_share import FairShare, ServedShare
 from justitia_ray.core.lag import LagMeter
 from justitia_ray.core.lazy_heap import Key
 from justitia_ray.core.policies import Delivery, Policy, PolicyContext, find_policy, parse_options
@@ -12,6 +12,7 @@ from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.core.queue import Queue
 from justitia_ray.core.state import State
 from justitia_ray.core.tenant_share import TenantShare
+from justitia_ray.core.unsettled_share import NominalShare, UnsettledShare
 from justitia_ray.core.virtual_clock import VirtualClock
 from justitia_ray.core.waiting_line import WaitingLine
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime

@@ -6,7 +6,14 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort
 from justitia_ray.core.admission import expected_footprint
 from justitia_ray.core.deadlines import Lapse
-from justitia_ray.core.entities import Inference, InferenceState, Lease, LeaseState, Replica
+from justitia_ray.core.entities import (
+    Application,
+    Inference,
+    InferenceState,
+    Lease,
+    LeaseState,
+    Replica,
+)
 from justitia_ray.core.inferences import Inferences
 from justitia_ray.core.leases import Leases
 from justitia_ray.core.order import Order
@@ -40,13 +47,14 @@ class Replicas:
     def pulled(self, event: ev.ReplicaPulled) -> None:
         """Book the service, end what finished, and note that the replica asks for work."""
         replica = self._hear(event)
-        reports: list[Report] = [*event.progress, *event.finished]
+        ends = self._not_told_before(replica, event.finished)
+        reports: list[Report] = [*event.progress, *ends]
         for report in reports:
             if report.lease_id not in self._state.leases:
                 self._unknown(replica, report)
         self.book(reports)
-        for finished in event.finished:
-            self.finish(finished)
+        for end in ends:
+            self._finish_told(end)
         self._requeue_forgotten(replica, {progress.lease_id for progress in event.progress})
         used = replica.capacity.kv_tokens - event.free_kv_tokens
         replica.unaccounted_tokens = max(0, used - replica.context_tokens)
@@ -81,7 +89,7 @@ class Replicas:
             self._leases.adopt(inference, lease_id, replica)
             self.book([reported.last])
             if isinstance(reported.last, ev.LeaseFinished):
-                self.finish(reported.last)
+                self._finish_told(reported.last)
         elif self._recovery.waits_for(lease_id):
             application = self._state.applications[inference.application_id]
             application.claimed.add(inference.request_id)
@@ -105,8 +113,10 @@ class Replicas:
         inference = self._state.inferences[lease.request_id]
         if finished.outcome is None:
             self._inferences.requeue(inference)
-        else:
-            self._inferences.end(inference, finished.outcome, is_counted=finished.booked)
+            return
+        application = self._state.applications[inference.application_id]
+        is_counted = _was_counted(finished, application)
+        self._inferences.end(inference, finished.outcome, is_counted=is_counted)
 
     def refused(self, event: ev.LeaseRefused) -> None:
         """The ingress could not use a lease: its inference waits again."""
@@ -176,6 +186,37 @@ class Replicas:
             replica.draining = True
             replica.drains_since = self._state.now
 
+    def _not_told_before(
+        self, replica: Replica, ends: Iterable[ev.LeaseFinished]
+    ) -> list[ev.LeaseFinished]:
+        """Return the ends that the last pull did not report.
+
+        Of those that this one does not repeat the replica knows that they were heard.
+        """
+        before, replica.ended = replica.ended, {}
+        new = []
+        for end in ends:
+            if end.lease_id not in before:
+                new.append(end)
+            replica.ended[end.lease_id] = before.pop(end.lease_id, None)
+        for lease_id, application_id in before.items():
+            if application_id in self._state.applications:
+                self._state.applications[application_id].ended_leases.pop(lease_id, None)
+                self._state.changed[application_id] = None
+        return new
+
+    def _finish_told(self, end: ev.LeaseFinished) -> None:
+        """Take the last word of a replica, which may say it again to the next scheduler."""
+        lease = self._state.leases.get(end.lease_id)
+        if lease is None:
+            return
+        inference = self._state.inferences[lease.request_id]
+        application = self._state.applications[inference.application_id]
+        self.finish(end)
+        if end.outcome is not None:
+            application.ended_leases[end.lease_id] = None
+            self._state.replicas[lease.replica_id].ended[end.lease_id] = inference.application_id
+
     def _unknown(self, replica: Replica, report: Report) -> None:
         """Sort out a lease that this scheduler did not grant, or no longer holds."""
         if report.lease_id.startswith(self._state.lease_prefix) and not self._recovery.holding:
@@ -209,10 +250,10 @@ class Replicas:
             inference.prompt_tokens, inference.output_tokens, inference.choices
         )
         amount = max(0, received - inference.attained)
-        if isinstance(report, ev.LeaseFinished) and report.booked:
+        application = self._state.applications[inference.application_id]
+        if isinstance(report, ev.LeaseFinished) and _was_counted(report, application):
             amount = 0
         inference.attained += amount
-        application = self._state.applications[inference.application_id]
         unbooked = 1.0
         if inference.again and amount:
             booked = min(amount, application.booked_before)
@@ -247,3 +288,8 @@ class Replicas:
             lease = self._state.leases[lease_id]
             if lease.state is LeaseState.RUNNING and lease_id not in held:
                 self._inferences.requeue(self._state.inferences[lease.request_id])
+
+
+def _was_counted(end: ev.LeaseFinished, application: Application) -> bool:
+    """Return whether an earlier scheduler has booked an end, by its replica or by what it left."""
+    return end.booked or end.lease_id in application.ended_leases

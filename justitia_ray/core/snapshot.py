@@ -74,7 +74,11 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
     account = core.order.fair_share.accounts[application_id]
     record |= {name: getattr(application, name) for name in _APPLICATION_FIELDS}
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
-    return record | {"state": application.state.value, "replicas": [*application.replicas]}
+    return record | {
+        "state": application.state.value,
+        "replicas": [*application.replicas],
+        "ended_leases": [*application.ended_leases],
+    }
 
 
 def snapshot(core: SchedulerCore) -> Record:
@@ -137,7 +141,7 @@ def _for_each(
     applications: Mapping[ApplicationId, Record],
     restore_one: Callable[[SchedulerCore, ApplicationId, Record], None],
 ) -> None:
-    for application_id, record in applications.items():
+    for application_id, record in sorted(applications.items()):  # a store has no order
         try:
             restore_one(core, application_id, record)
         except (KeyError, TypeError, ValueError) as error:
@@ -164,6 +168,7 @@ def _restore_application(
         application_id=application_id,
         state=ApplicationState(record["state"]),
         replicas=dict.fromkeys(checked(record, "replicas", (list,))),
+        ended_leases=dict.fromkeys(checked(record, "ended_leases", (list,))),
         **{name: checked(record, name, kinds) for name, kinds in _APPLICATION_FIELDS.items()},
     )
     core.order.fair_share.accounts[application_id] = Account(

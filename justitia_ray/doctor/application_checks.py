@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 
 from justitia_ray.doctor.finding import RESTART_SCHEDULER, Fact, Severity
-from justitia_ray.doctor.look import Look
+from justitia_ray.doctor.look import OfficeLook
 from justitia_ray.units import Seconds
 
 _LATE_S: Seconds = 5.0
 """After its time an idle application is ended by a timer."""
 
 
-def tag_behind_the_clock(look: Look) -> Iterator[Fact]:
+def tag_behind_the_clock(look: OfficeLook) -> Iterator[Fact]:
     """GPS serves an application as long as its tag F is ahead of V, and no longer."""
-    for application_id, application in look.applications.items():
+    for application_id, application in look.office.applications.items():
         if application.active != (application.finish > application.clock):
             state = "still" if application.active else "no longer"
             yield Fact(
@@ -25,11 +25,9 @@ def tag_behind_the_clock(look: Look) -> Iterator[Fact]:
             )
 
 
-def application_that_should_have_ended(look: Look) -> Iterator[Fact]:
+def application_that_should_have_ended(look: OfficeLook) -> Iterator[Fact]:
     """An application with nothing to do ends by itself."""
-    if look.limits is None:
-        return
-    for application_id, application in look.applications.items():
+    for application_id, application in look.office.applications.items():
         idle_s = application.idle_s
         if idle_s is not None and idle_s > look.limits.application_s + _LATE_S:
             yield Fact(
@@ -41,11 +39,9 @@ def application_that_should_have_ended(look: Look) -> Iterator[Fact]:
             )
 
 
-def application_nobody_speaks_for(look: Look) -> Iterator[Fact]:
+def application_nobody_speaks_for(look: OfficeLook) -> Iterator[Fact]:
     """An application whose ingress is gone goes on if its caller does, and else ends idle."""
-    if look.office is None or look.limits is None:
-        return
-    for application_id, application in look.applications.items():
+    for application_id, application in look.office.applications.items():
         if application.ingress_id not in look.office.ingresses:
             rest = ""
             if application.idle_s is not None:

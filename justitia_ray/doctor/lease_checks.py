@@ -3,17 +3,15 @@
 from collections.abc import Iterator
 
 from justitia_ray.doctor.finding import RESTART_SCHEDULER, Fact, Severity
-from justitia_ray.doctor.look import Look
+from justitia_ray.doctor.look import OfficeLook
 from justitia_ray.units import Seconds
 
 _MORE_S: Seconds = 1.0
 """Beyond a limit: what is due is carried out by a timer, and reported a moment later."""
 
 
-def lease_its_replica_does_not_hold(look: Look) -> Iterator[Fact]:
+def lease_its_replica_does_not_hold(look: OfficeLook) -> Iterator[Fact]:
     """A lease is in the hands of the replica that it names, or its payload is yet to come."""
-    if look.office is None or look.limits is None:
-        return
     for lease_id, lease in look.office.leases.items():
         replica = look.seen.replicas.get(lease.replica_id)
         if replica is None or lease_id in replica.held or lease_id in replica.unconfirmed:
@@ -30,9 +28,9 @@ def lease_its_replica_does_not_hold(look: Look) -> Iterator[Fact]:
             )
 
 
-def held_lease_the_scheduler_does_not_know(look: Look) -> Iterator[Fact]:
+def held_lease_the_scheduler_does_not_know(look: OfficeLook) -> Iterator[Fact]:
     """A replica runs nothing that the scheduler has not leased to it."""
-    if look.office is None or "leases" in look.office.left_out:
+    if "leases" in look.office.left_out:
         return
     for replica_id, replica in look.seen.replicas.items():
         known = look.office.replicas.get(replica_id)
@@ -51,10 +49,8 @@ def held_lease_the_scheduler_does_not_know(look: Look) -> Iterator[Fact]:
             )
 
 
-def lease_that_should_have_lapsed(look: Look) -> Iterator[Fact]:
+def lease_that_should_have_lapsed(look: OfficeLook) -> Iterator[Fact]:
     """A lease whose payload never comes is taken back."""
-    if look.office is None or look.limits is None:
-        return
     for lease_id, lease in look.office.leases.items():
         replica = look.seen.replicas.get(lease.replica_id)
         armed = replica is not None and lease_id in replica.held
@@ -69,10 +65,10 @@ def lease_that_should_have_lapsed(look: Look) -> Iterator[Fact]:
             )
 
 
-def inference_the_scheduler_has_lost(look: Look) -> Iterator[Fact]:
+def inference_the_scheduler_has_lost(look: OfficeLook) -> Iterator[Fact]:
     """What an ingress waits for is in the scheduler's queue."""
     office, ingress = look.office, look.seen.ingress
-    if office is None or "inferences" in office.left_out or ingress.epoch != office.epoch:
+    if "inferences" in office.left_out or ingress.epoch != office.epoch:
         return
     if office.held_back:
         return
@@ -87,10 +83,10 @@ def inference_the_scheduler_has_lost(look: Look) -> Iterator[Fact]:
             )
 
 
-def inference_nobody_waits_for(look: Look) -> Iterator[Fact]:
+def inference_nobody_waits_for(look: OfficeLook) -> Iterator[Fact]:
     """What the scheduler holds for an ingress, that ingress waits for."""
     office, ingress = look.office, look.seen.ingress
-    if office is None or ingress.left_out or ingress.epoch != office.epoch:
+    if ingress.left_out or ingress.epoch != office.epoch:
         return
     for request_id, inference in office.inferences.items():
         if inference.ingress_id == ingress.ingress_id and request_id not in ingress.tickets:
@@ -105,10 +101,8 @@ def inference_nobody_waits_for(look: Look) -> Iterator[Fact]:
             )
 
 
-def inference_of_a_lost_ingress(look: Look) -> Iterator[Fact]:
+def inference_of_a_lost_ingress(look: OfficeLook) -> Iterator[Fact]:
     """Inferences end with the ingress that was to have their answers."""
-    if look.office is None:
-        return
     lost: dict[str, int] = {}
     for inference in look.office.inferences.values():
         if inference.ingress_id not in look.office.ingresses:
@@ -122,10 +116,10 @@ def inference_of_a_lost_ingress(look: Look) -> Iterator[Fact]:
         )
 
 
-def queue_that_stands_still(look: Look) -> Iterator[Fact]:
+def queue_that_stands_still(look: OfficeLook) -> Iterator[Fact]:
     """What comes first is leased to a replica that is free for it."""
     office = look.office
-    if office is None or office.first is None or office.recovering:
+    if office.first is None or office.recovering:
         return
     for replica_id, replica in office.replicas.items():
         if replica.free_for_first:

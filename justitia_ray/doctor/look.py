@@ -36,11 +36,6 @@ class Look:
         return scheduler if scheduler is not None and scheduler.ready else None
 
     @property
-    def limits(self) -> Limits | None:
-        """From when on silence means something; None if no scheduler is in office."""
-        return None if self.office is None else self.office.limits
-
-    @property
     def applications(self) -> dict[ApplicationId, ApplicationSeen]:
         """Live applications; none if no scheduler is in office."""
         return {} if self.office is None else self.office.applications
@@ -49,3 +44,21 @@ class Look:
     def store(self) -> StoreSeen | None:
         """What the scheduler says of its store."""
         return None if self.office is None else self.office.store
+
+    def of_office(self) -> "OfficeLook | None":
+        """Return what is seen of the scheduler in office and beside it; None if there is none."""
+        office = self.office
+        if office is None or office.limits is None:  # one in office always says its limits
+            return None
+        return OfficeLook(self.seen, self.stored, office, office.limits)
+
+
+@dataclass(frozen=True, slots=True)
+class OfficeLook:
+    """A look at a service whose scheduler is in office."""
+
+    seen: Examination
+    stored: StoredState | None
+    office: SchedulerSeen
+    limits: Limits
+    """From when on silence means something."""

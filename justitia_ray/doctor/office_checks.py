@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from justitia_ray.doctor.finding import RESTART_SCHEDULER, Fact, Severity
-from justitia_ray.doctor.look import Look
+from justitia_ray.doctor.look import Look, OfficeLook
 from justitia_ray.units import Seconds
 
 _LATE_S: Seconds = 5.0
@@ -36,9 +36,9 @@ def scheduler_out_of_office(look: Look) -> Iterator[Fact]:
         )
 
 
-def scheduler_that_breaks_its_rules(look: Look) -> Iterator[Fact]:
+def scheduler_that_breaks_its_rules(look: OfficeLook) -> Iterator[Fact]:
     """The scheduler's state agrees with itself."""
-    for broken in () if look.office is None else look.office.broken_rules:
+    for broken in look.office.broken_rules:
         yield Fact(
             Severity.WRONG,
             broken.partition(":")[0],
@@ -47,9 +47,9 @@ def scheduler_that_breaks_its_rules(look: Look) -> Iterator[Fact]:
         )
 
 
-def scheduler_that_recovers(look: Look) -> Iterator[Fact]:
+def scheduler_that_recovers(look: OfficeLook) -> Iterator[Fact]:
     """After a restart, grants wait until the replicas have reported."""
-    if look.office is not None and look.office.recovering:
+    if look.office.recovering:
         yield Fact(
             Severity.NOTE,
             "scheduler",
@@ -59,10 +59,10 @@ def scheduler_that_recovers(look: Look) -> Iterator[Fact]:
         )
 
 
-def ingress_of_another_epoch(look: Look) -> Iterator[Fact]:
+def ingress_of_another_epoch(look: OfficeLook) -> Iterator[Fact]:
     """All ingresses follow the scheduler in office."""
     ingress = look.seen.ingress
-    if look.office is not None and ingress.epoch != look.office.epoch:
+    if ingress.epoch != look.office.epoch:
         yield Fact(
             Severity.WRONG,
             ingress.ingress_id,
@@ -73,10 +73,8 @@ def ingress_of_another_epoch(look: Look) -> Iterator[Fact]:
         )
 
 
-def ingress_that_is_silent(look: Look) -> Iterator[Fact]:
+def ingress_that_is_silent(look: OfficeLook) -> Iterator[Fact]:
     """An ingress asks for its grants again and again."""
-    if look.office is None or look.limits is None:
-        return
     limit_s = min(look.limits.long_poll_s + _LATE_S, look.limits.ingress_s)
     for ingress_id, ingress in look.office.ingresses.items():
         if ingress.silent_s > limit_s:
@@ -91,9 +89,9 @@ def ingress_that_is_silent(look: Look) -> Iterator[Fact]:
             )
 
 
-def ingress_the_scheduler_does_not_hear(look: Look) -> Iterator[Fact]:
+def ingress_the_scheduler_does_not_hear(look: OfficeLook) -> Iterator[Fact]:
     """As many ingresses speak to the scheduler as Serve runs."""
-    if look.office is None or look.seen.serve is None:
+    if look.seen.serve is None:
         return
     runs, heard = look.seen.serve.ingresses, len(look.office.ingresses)
     if heard < runs:
@@ -120,10 +118,8 @@ def serve_that_gives_no_answer(look: Look) -> Iterator[Fact]:
         )
 
 
-def tables_not_seen_whole(look: Look) -> Iterator[Fact]:
+def tables_not_seen_whole(look: OfficeLook) -> Iterator[Fact]:
     """What there is too much of is looked at in part."""
-    if look.office is None:
-        return
     for name, missing in look.office.left_out.items():
         yield Fact(
             Severity.NOTE,

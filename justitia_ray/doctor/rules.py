@@ -1,6 +1,7 @@
 """All checks, and what of their facts holds."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
 
 from justitia_ray.doctor import (
     application_checks,
@@ -10,40 +11,66 @@ from justitia_ray.doctor import (
     store_checks,
 )
 from justitia_ray.doctor.finding import Fact, Finding, Severity
-from justitia_ray.doctor.look import Look
+from justitia_ray.doctor.look import Look, OfficeLook
 
 Check = Callable[[Look], Iterator[Fact]]
+OfficeCheck = Callable[[OfficeLook], Iterator[Fact]]
 PairCheck = Callable[[Look, Look], Iterator[Fact]]
+
+
+def _in_office(*checks: OfficeCheck) -> Iterator[Check]:
+    """Yield these checks so that they find nothing where no scheduler is in office."""
+    for check in checks:
+        yield _skipped_out_of_office(check)
+
+
+def _skipped_out_of_office(check: OfficeCheck) -> Check:
+    @wraps(check)
+    def find_in_office(look: Look) -> Iterator[Fact]:
+        office = look.of_office()
+        if office is not None:
+            yield from check(office)
+
+    return find_in_office
+
 
 SERVICE_CHECKS: tuple[Check, ...] = (
     office_checks.scheduler_that_gives_no_answer,
     office_checks.scheduler_out_of_office,
-    office_checks.scheduler_that_breaks_its_rules,
-    office_checks.scheduler_that_recovers,
-    office_checks.ingress_of_another_epoch,
-    office_checks.ingress_that_is_silent,
-    office_checks.ingress_the_scheduler_does_not_hear,
+    *_in_office(
+        office_checks.scheduler_that_breaks_its_rules,
+        office_checks.scheduler_that_recovers,
+        office_checks.ingress_of_another_epoch,
+        office_checks.ingress_that_is_silent,
+        office_checks.ingress_the_scheduler_does_not_hear,
+    ),
     office_checks.serve_that_gives_no_answer,
-    office_checks.tables_not_seen_whole,
-    replica_checks.no_replica,
-    replica_checks.replica_that_is_silent,
+    *_in_office(
+        office_checks.tables_not_seen_whole,
+        replica_checks.no_replica,
+        replica_checks.replica_that_is_silent,
+    ),
     replica_checks.replica_that_gives_no_answer,
-    replica_checks.replica_the_scheduler_does_not_hear,
-    replica_checks.replica_of_another_epoch,
-    replica_checks.replica_that_drains_for_long,
+    *_in_office(
+        replica_checks.replica_the_scheduler_does_not_hear,
+        replica_checks.replica_of_another_epoch,
+        replica_checks.replica_that_drains_for_long,
+    ),
     replica_checks.engine_in_trouble,
-    replica_checks.kv_that_no_lease_explains,
-    replica_checks.mail_that_is_not_read,
-    lease_checks.lease_its_replica_does_not_hold,
-    lease_checks.held_lease_the_scheduler_does_not_know,
-    lease_checks.lease_that_should_have_lapsed,
-    lease_checks.inference_the_scheduler_has_lost,
-    lease_checks.inference_nobody_waits_for,
-    lease_checks.inference_of_a_lost_ingress,
-    lease_checks.queue_that_stands_still,
-    application_checks.tag_behind_the_clock,
-    application_checks.application_that_should_have_ended,
-    application_checks.application_nobody_speaks_for,
+    *_in_office(
+        replica_checks.kv_that_no_lease_explains,
+        replica_checks.mail_that_is_not_read,
+        lease_checks.lease_its_replica_does_not_hold,
+        lease_checks.held_lease_the_scheduler_does_not_know,
+        lease_checks.lease_that_should_have_lapsed,
+        lease_checks.inference_the_scheduler_has_lost,
+        lease_checks.inference_nobody_waits_for,
+        lease_checks.inference_of_a_lost_ingress,
+        lease_checks.queue_that_stands_still,
+        application_checks.tag_behind_the_clock,
+        application_checks.application_that_should_have_ended,
+        application_checks.application_nobody_speaks_for,
+    ),
     office_checks.predictor_that_gives_no_answer,
     office_checks.predictor_that_does_not_learn,
     store_checks.store_in_trouble,
@@ -56,11 +83,13 @@ SERVICE_CHECKS: tuple[Check, ...] = (
 REDIS_CHECKS: tuple[Check, ...] = (
     store_checks.redis_that_cannot_be_reached,
     store_checks.redis_that_cannot_be_read,
-    store_checks.another_scheduler_in_office,
-    store_checks.epoch_that_was_set_back,
-    store_checks.virtual_time_ahead_in_redis,
-    store_checks.application_only_in_redis,
-    store_checks.application_missing_in_redis,
+    *_in_office(
+        store_checks.another_scheduler_in_office,
+        store_checks.epoch_that_was_set_back,
+        store_checks.virtual_time_ahead_in_redis,
+        store_checks.application_only_in_redis,
+        store_checks.application_missing_in_redis,
+    ),
 )
 """Of what is in Redis; without it they find nothing."""
 

@@ -7,7 +7,7 @@ changed between is told apart by the second look, which finds it saved.
 from collections.abc import Iterator
 
 from justitia_ray.doctor.finding import Fact, Severity
-from justitia_ray.doctor.look import Look
+from justitia_ray.doctor.look import Look, OfficeLook
 from justitia_ray.protocol.examination import ApplicationSeen
 from justitia_ray.store.office import told_of
 from justitia_ray.units import ApplicationId, Seconds
@@ -99,9 +99,9 @@ def redis_that_cannot_be_read(look: Look) -> Iterator[Fact]:
         )
 
 
-def another_scheduler_in_office(look: Look) -> Iterator[Fact]:
+def another_scheduler_in_office(look: OfficeLook) -> Iterator[Fact]:
     """The scheduler that the service asks is the one that took office last."""
-    if look.office is None or look.stored is None or look.stored.epoch is None:
+    if look.stored is None or look.stored.epoch is None:
         return
     if look.stored.epoch > look.office.epoch:
         yield Fact(
@@ -114,9 +114,9 @@ def another_scheduler_in_office(look: Look) -> Iterator[Fact]:
         )
 
 
-def epoch_that_was_set_back(look: Look) -> Iterator[Fact]:
+def epoch_that_was_set_back(look: OfficeLook) -> Iterator[Fact]:
     """Redis holds the epoch of the scheduler in office."""
-    if look.office is None or look.stored is None or not look.office.store:
+    if look.stored is None or not look.office.store:
         return
     stored = look.stored.epoch or 0
     if stored < look.office.epoch and look.office.store.trouble is None:
@@ -130,9 +130,9 @@ def epoch_that_was_set_back(look: Look) -> Iterator[Fact]:
         )
 
 
-def virtual_time_ahead_in_redis(look: Look) -> Iterator[Fact]:
+def virtual_time_ahead_in_redis(look: OfficeLook) -> Iterator[Fact]:
     """V in Redis is of a moment ago."""
-    if look.office is None or look.stored is None or look.stored.clock is None:
+    if look.stored is None or look.stored.clock is None:
         return
     stored, ours = look.stored.clock.get("virtual_time"), look.office.virtual_time
     if look.stored.epoch == look.office.epoch and isinstance(stored, int | float):
@@ -147,10 +147,10 @@ def virtual_time_ahead_in_redis(look: Look) -> Iterator[Fact]:
             )
 
 
-def application_only_in_redis(look: Look) -> Iterator[Fact]:
+def application_only_in_redis(look: OfficeLook) -> Iterator[Fact]:
     """Redis holds no application that has ended."""
     office = look.office
-    if office is None or look.stored is None or look.stored.epoch != office.epoch:
+    if look.stored is None or look.stored.epoch != office.epoch:
         return
     if "applications" in office.left_out or "ended" in office.left_out:
         return
@@ -167,11 +167,11 @@ def application_only_in_redis(look: Look) -> Iterator[Fact]:
             )
 
 
-def application_missing_in_redis(look: Look) -> Iterator[Fact]:
+def application_missing_in_redis(look: OfficeLook) -> Iterator[Fact]:
     """Redis holds every live application."""
-    if look.stored is None or look.office is None or look.stored.epoch != look.office.epoch:
+    if look.stored is None or look.stored.epoch != look.office.epoch:
         return
-    for application_id in look.applications:
+    for application_id in look.office.applications:
         if application_id not in look.stored.applications:
             yield Fact(
                 Severity.WRONG,

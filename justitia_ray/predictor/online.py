@@ -1,4 +1,4 @@
-"""The predictor that learns in service: a model a class, the class's mean, its neighbours, a prior.
+"""The predictor that learns in service: what is known of each class, its model, its trainings.
 
 Pure and synchronous: no clock, no process, no store. The service and the simulator drive the same
 class; trainings are handed out as data, and whoever drives it has them done.
@@ -14,10 +14,10 @@ from justitia_ray.predictor.class_life import ClassLife
 from justitia_ray.predictor.class_mean import ClassMeanPredictor
 from justitia_ray.predictor.cost_model import CostModel
 from justitia_ray.predictor.estimate import Estimate
+from justitia_ray.predictor.estimator import EstimateRequest, Estimator
 from justitia_ray.predictor.input_features import InputFeatures
 from justitia_ray.predictor.least_samples import LEAST_MINIMUM_SAMPLES
 from justitia_ray.predictor.model_file import model_from_bytes
-from justitia_ray.predictor.neighbours import cost_among_neighbours
 from justitia_ray.predictor.retraining import Judgement, TrainingJob, train
 from justitia_ray.predictor.sample import Sample
 from justitia_ray.predictor.stages import StageTable
@@ -52,18 +52,6 @@ class LearningSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class EstimateRequest:
-    """An application to estimate."""
-
-    application_class: str
-    input_tokens: Tokens
-    max_tokens: Tokens | None
-    """Most output tokens of one of its inferences; None if not bounded."""
-    features: InputFeatures | None = None
-    """Of its input, if that is known."""
-
-
-@dataclass(frozen=True, slots=True)
 class EndedTraining:
     """What a training left."""
 
@@ -79,11 +67,7 @@ class EndedTraining:
 
 
 class LearningPredictor:
-    """Estimates applications by the best that is known of their class, and learns from their ends.
-
-    In this order: a model of the class, if the input is known; the mean of the class; classes
-    whose inputs have a like form; one inference of the request's own size.
-    """
+    """Estimates what applications cost, and learns from those that ended."""
 
     def __init__(self, settings: LearningSettings | None = None) -> None:
         """Start with no knowledge."""
@@ -94,6 +78,7 @@ class LearningPredictor:
         self.stages = StageTable(self.settings.max_classes)
         """What is known of the stages of applications; `observe` feeds it."""
         self._lives: dict[str, ClassLife] = {}
+        self._estimator = Estimator(self._table, self._lives)
 
     # --- estimates
 
@@ -109,40 +94,12 @@ class LearningPredictor:
         return self.estimate_many([request])[0]
 
     def estimate_many(self, requests: Sequence[EstimateRequest]) -> list[Estimate]:
-        """Return what each application is expected to cost, one pass a class; changes nothing.
+        """Return what each application is expected to cost; see `Estimator`.
 
         Raises:
             RequestError: If a class's name has another form or a count is below its least.
         """
-        estimates = [
-            self._table.estimate(
-                request.application_class, request.input_tokens, request.max_tokens
-            )
-            for request in requests
-        ]
-        modelled: dict[str, list[int]] = {}
-        for i, request in enumerate(requests):
-            name = self._table.filed_under(request.application_class)
-            life = self._lives.get(name)
-            if request.features is None:
-                continue
-            if life is not None and life.model is not None:
-                modelled.setdefault(name, []).append(i)
-            elif estimates[i].source == "prior":
-                estimates[i] = self._by_neighbours(request.features, estimates[i])
-        for name, places in modelled.items():
-            model = self._lives[name].model
-            assert model is not None
-            inputs = [f for i in places if (f := requests[i].features) is not None]
-            for i, predicted in zip(places, model.predict(inputs), strict=True):
-                estimates[i] = Estimate(
-                    kv_token_time=float(predicted.kv_token_time),
-                    p10=float(predicted.p10),
-                    p90=float(predicted.p90),
-                    output_tokens=estimates[i].output_tokens,
-                    source="model",
-                )
-        return estimates
+        return self._estimator.estimate_many(requests)
 
     # --- learning
 
@@ -320,19 +277,6 @@ class LearningPredictor:
             settings = self.settings
             self._lives[name] = ClassLife(settings.history_per_class, settings.minimum_samples)
         return self._lives[name]
-
-    def _by_neighbours(self, features: InputFeatures, prior: Estimate) -> Estimate:
-        known = (
-            (life.form, mean)
-            for name, life in sorted(self._lives.items())
-            if (mean := self._table.log_mean(name)) is not None
-        )
-        cost = cost_among_neighbours(features, prior.kv_token_time, known)
-        if cost is None:
-            return prior
-        # As wide as the prior's, around another middle.
-        spread = prior.p90 / prior.kv_token_time
-        return Estimate(cost, cost / spread, cost * spread, prior.output_tokens, "neighbours")
 
 
 def train_due(predictor: LearningPredictor, now: Seconds) -> list[tuple[TrainingJob, Judgement]]:

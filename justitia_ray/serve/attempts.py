@@ -8,7 +8,6 @@ cancelled like any other. Attempts are known to one ingress process only.
 import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
 
 from justitia_ray.errors import EngineError, QueueFull, RequestError
 from justitia_ray.serve.replica_calls import StreamItem, in_fresh_context
@@ -147,14 +146,6 @@ class Attempts:
         self._attempts[key] = attempt
         attempt.task.add_done_callback(lambda _: self._ended(key, attempt))
         return attempt.read()
-
-    async def stop(self) -> None:
-        """Cancel all that runs."""
-        tasks = [attempt.task for attempt in self._attempts.values()]
-        for task in tasks:
-            task.cancel()
-        with suppress(asyncio.CancelledError):
-            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _grown(self, more_bytes: int) -> None:
         """Forget answers before their time, as far as they are too much together."""

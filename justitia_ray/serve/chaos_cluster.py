@@ -50,7 +50,7 @@ class ChaosCluster(LocalCluster):
         Args:
             file: A Serve configuration file of this project.
             size: In place of the file's.
-            args: Sections of the application's arguments, each merged into the file's.
+            args: Arguments of the application, merged into the file's at every depth.
         """
         super().__init__(_CPUS)
         home = Path(self.data_dir)
@@ -64,8 +64,7 @@ class ChaosCluster(LocalCluster):
         application = self.values["applications"][0]
         application["import_path"] = "justitia_ray.serve.chaos_app:build"
         arguments = application["args"]
-        for section, changes in args.items():
-            arguments[section] = arguments.get(section, {}) | changes
+        merge(arguments, args)
         arguments["store"] = {"redis_url": self.store.url, "data_dir": self.data_dir}
         wanted = {
             "Ingress": size.ingresses,
@@ -180,6 +179,15 @@ def gcs_answers() -> bool:
         named = ray.util.list_named_actors(all_namespaces=True)  # only the GCS knows
         return bool(named and serve.status().applications)
     return False
+
+
+def merge(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Change what is named in `changes`, at every depth, and keep the rest."""
+    for key, change in changes.items():
+        if isinstance(change, Mapping):
+            merge(into.setdefault(key, {}), change)
+        else:
+            into[key] = change
 
 
 @contextmanager

@@ -228,7 +228,12 @@ class ChaosRun:
         notes, runs = self._notes, read_journal(self._target.journal)
         self.runs = tuple(runs)
         struck = tuple(
-            Struck(hit, recovery_s(hit, notes, runs), elsewhere_s(hit, notes, runs))
+            Struck(
+                hit,
+                recovery_s(hit, notes, runs),
+                elsewhere_s(hit, notes, runs),
+                hit_nothing(hit, notes, runs),
+            )
             for hit in notes.hits
         )
         return Outcome(

@@ -11,6 +11,7 @@ from typing import Any
 from ray.exceptions import RayError
 
 from justitia_ray.chaos.callers import Callers
+from justitia_ray.chaos.journal import read_journal
 from justitia_ray.chaos.kinds import Kind
 from justitia_ray.chaos.load import PlannedApplication
 from justitia_ray.chaos.notes import Hit, Notes, Tag
@@ -27,6 +28,7 @@ Way = Callable[[Strike], Awaitable[Hit]]
 _LEAVING = 0.5
 """Share of the callers that disconnect at once."""
 _CHOOSE_AGAIN_S: Seconds = 0.2
+_SOMETHING_RUNS_WITHIN_S: Seconds = 5.0
 _KNOWN_FOR_S: Seconds = 1.0
 """What a scheduler has known for so long is saved: the default saves every half second."""
 
@@ -168,12 +170,19 @@ class Striker:
         return hit
 
     async def _busy_replica(self, draw: float) -> Member:
-        """Return one of the replicas that hold leases; any, if none does."""
-        status = await self._target.status()
-        running = await self._running("Replica")
-        leases = {name: replica["leases"] for name, replica in status["replicas"].items()}
-        busy = [member for member in running if leases.get(member.replica_id)]
-        return _chosen(busy or running, draw)
+        """Return one of the replicas that run something; any, if none does for a time.
+
+        A lease is not enough: what a dead ingress had outstanding holds some, and never runs.
+        """
+        deadline = time.monotonic() + _SOMETHING_RUNS_WITHIN_S
+        while True:
+            running = await self._running("Replica")
+            runs = await asyncio.to_thread(read_journal, self._target.journal)
+            under_way = {run.pid for run in runs if run.ended_at is None}
+            busy = [member for member in running if member.pid in under_way]
+            if busy or time.monotonic() > deadline:
+                return _chosen(busy or running, draw)
+            await asyncio.sleep(_CHOOSE_AGAIN_S)
 
     async def _victim(self, deployment: str, draw: float) -> Member:
         return _chosen(await self._running(deployment), draw)

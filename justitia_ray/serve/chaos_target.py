@@ -10,13 +10,13 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 import ray
 from ray import serve
-from ray.actor import ActorHandle
 from ray.exceptions import RayError
 from ray.serve.context import _get_global_client  # `serve.status` leaves out the processes
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import AppConfig
 from justitia_ray.serve.chaos_app import journal_file
+from justitia_ray.serve.returning_handle import ReturningHandle
 from justitia_ray.units import ReplicaId, Seconds
 
 _AGAIN_AFTER_S: Seconds = 0.1
@@ -53,9 +53,12 @@ class ChaosTarget:
         return journal_file(self.config)
 
     @cached_property
-    def scheduler(self) -> ActorHandle:
+    def scheduler(self) -> ReturningHandle:
         """The scheduler; the handle stays good over its restarts."""
-        return ray.get_actor(self.config.scheduler_name, namespace=self.config.scheduler.namespace)
+        section = self.config.scheduler
+        return ReturningHandle(
+            ray.get_actor(self.config.scheduler_name, namespace=section.namespace)
+        )
 
     async def ask_scheduler(self, method: str, *arguments: Any) -> Any:
         """Return its answer, or its successor's: waits for one while there is none."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from justitia_ray.errors import RequestError
 from justitia_ray.predictor.estimate import Estimate
-from justitia_ray.predictor.online import EstimateRequest
+from justitia_ray.predictor.estimator import EstimateRequest
 
 
 class EstimateBatch:

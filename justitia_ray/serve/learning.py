@@ -10,23 +10,22 @@ import asyncio
 import logging
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from justitia_ray.errors import AdmissionError, JustitiaError, StoreError
+from justitia_ray.errors import AdmissionError, StoreError
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.online import LearningPredictor, LearningSettings
 from justitia_ray.predictor.overview import overview
-from justitia_ray.predictor.retraining import TrainingJob
 from justitia_ray.predictor.sample_record import sample_to_dict
 from justitia_ray.serve.model_versions import ModelVersions
 from justitia_ray.serve.restoring import restore_predictor
 from justitia_ray.serve.training import Trainer
+from justitia_ray.serve.training_turns import TrainingTurns
+from justitia_ray.serve.unsent_observations import UnsentObservations
 from justitia_ray.store.predictions import (
     MOST_WAITING,
     Learned,
@@ -42,7 +41,6 @@ _HOLD_S: Seconds = 10.0
 """A learner that was killed is replaced after so long; one that stands still longer, too."""
 _AT_ONCE = 25
 """Finished applications learned before estimates have their turn: about 10 ms."""
-_KEPT_UNSENT = 10_000
 
 
 class Learner:
@@ -72,13 +70,13 @@ class Learner:
         """
         self._settings = settings
         self._store = store
-        self._trainer = trainer
-        self._store_inputs = store_inputs
         self._models_dir = models_dir
-        self._clock = clock
-        self._calendar = calendar
         self._name = uuid.uuid4().hex
         self._versions = ModelVersions(store)
+        self._unsent = UnsentObservations(store, store_inputs=store_inputs)
+        self._training = TrainingTurns(
+            trainer, self._versions, clock, calendar, self._training_ended
+        )
         self.predictor = LearningPredictor(settings)
         """What estimates; another object after the store was read again."""
         self.learns = False
@@ -87,10 +85,8 @@ class Learner:
         self._applied = ""
         self._ended: set[str] = set()
         """Classes whose training has ended since their progress was saved."""
-        self._unsent: deque[dict[str, Any]] = deque(maxlen=_KEPT_UNSENT)
         self._news = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
-        self._training: asyncio.Task[None] | None = None
         self._trouble: str | None = None
 
     async def start(self) -> None:
@@ -100,11 +96,11 @@ class Learner:
 
     async def stop(self) -> None:
         """Learn no more, and let another replica do so at once."""
-        for task in (self._loop, self._training):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+        if self._loop is not None:
+            self._loop.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._loop
+        await self._training.stop()
         with suppress(StoreError):
             await self._store.release(self._name)
         await self._store.aclose()
@@ -113,9 +109,9 @@ class Learner:
 
     async def observe_many(self, observations: Iterable[Observation]) -> None:
         """Take in applications that finished; they are learned soon, by whoever learns."""
-        self._unsent.extend(self._as_stored(observation) for observation in observations)
+        self._unsent.add(observations)
         with suppress(StoreError):  # the next tick tries again, and says so
-            await self._send()
+            await self._unsent.send()
         self._news.set()
 
     async def take_history(self, observations: Iterable[Observation]) -> None:
@@ -127,7 +123,7 @@ class Learner:
         """
         if await self._store.observed_count() > MOST_WAITING // 2:
             raise AdmissionError("the predictor is still learning what it was sent", 2.0)
-        await self._store.add_observed([self._as_stored(o) for o in observations])
+        await self._unsent.send_at_once(observations)
         self._news.set()
 
     async def roll_back(
@@ -161,7 +157,7 @@ class Learner:
     async def tick(self) -> None:
         """Do what is to be done now; a store that fails is tried again with the next tick."""
         try:
-            await self._send()
+            await self._unsent.send()
             held = await self._store.hold(self._name, _HOLD_S)
             if held and not self.learns:
                 await self._begin_to_learn()
@@ -180,10 +176,8 @@ class Learner:
         if self._trouble is not None:
             log_event(logger, logging.INFO, "predictor.store_works")
             self._trouble = None
-        if self.learns and (self._training is None or self._training.done()):
-            job = self.predictor.due_training(self._clock())
-            if job is not None:
-                self._training = asyncio.create_task(self._train(job))
+        if self.learns:
+            self._training.begin_due(self.predictor)
 
     async def _keep_ticking(self) -> None:
         while True:
@@ -198,21 +192,6 @@ class Learner:
                 self._forget_place()
                 await asyncio.sleep(_TICK_S)
 
-    async def _send(self) -> None:
-        if self._unsent:
-            batch = list(self._unsent)
-            self._unsent.clear()
-            try:
-                await self._store.add_observed(batch)
-            except StoreError:
-                self._unsent.extendleft(reversed(batch))
-                raise
-
-    def _as_stored(self, observation: Observation) -> dict[str, Any]:
-        if not self._store_inputs:
-            observation = replace(observation, sample=observation.sample.without_text())
-        return observation.to_dict()
-
     def _forget_place(self) -> None:
         self.learns = False
         self._revision = -1
@@ -220,8 +199,7 @@ class Learner:
     async def _begin_to_learn(self) -> None:
         stored = await self._store.load()
         predictor = await self._restored(stored, with_histories=True)
-        if self._training is not None:
-            self._training.cancel()
+        self._training.cancel()
         self.predictor, self._applied = predictor, stored.applied
         self.learns = True
         if self._models_dir is not None:
@@ -306,36 +284,9 @@ class Learner:
             self._revision = revision  # nobody else has changed anything: nothing to follow
         return True
 
-    async def _train(self, job: TrainingJob) -> None:
-        predictor, name = self.predictor, job.application_class
-        began = self._clock()
-        try:
-            data = await self._trainer.train(job)
-            ended = await asyncio.to_thread(predictor.judge, job, data, self._calendar())
-            await self._versions.publish(name, ended, data)
-        except JustitiaError as error:
-            wait_s = predictor.training_failed(job, self._clock())
-            log_event(
-                logger,
-                logging.WARNING,
-                "predictor.training_failed",
-                application_class=name,
-                reason=str(error),
-                again_in_s=wait_s,
-            )
-            return
-        predictor.take_over(name, ended)
-        self._ended.add(name)
+    def _training_ended(self, application_class: str) -> None:
+        self._ended.add(application_class)
         self._news.set()
-        log_event(
-            logger,
-            logging.INFO,
-            "predictor.trained",
-            application_class=name,
-            version=ended.index.active,
-            took_s=round(self._clock() - began, 1),
-            **ended.outcome,
-        )
 
 
 def _time_of(entry_id: str) -> Seconds:

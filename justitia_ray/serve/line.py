@@ -3,9 +3,10 @@
 import asyncio
 from typing import Any
 
+from justitia_ray.core.events import ReplicaPulled
 from justitia_ray.protocol.mailbox import Mailbox
 from justitia_ray.protocol.messages import Pull
-from justitia_ray.units import LeaseId, Seconds
+from justitia_ray.units import Seconds
 
 
 class Line(Mailbox[Any]):
@@ -20,18 +21,29 @@ class Line(Mailbox[Any]):
         """
         super().__init__()
         self._last = last
-        self.number = 0
-        """Of the last pull taken."""
-        self.ended: frozenset[LeaseId] = frozenset()
-        """Leases whose end that pull has reported; the next one may say so again."""
         self.last_pull: Pull | None = None
-        """That pull, for whoever examines the scheduler."""
+        """The last one taken, for whoever examines the scheduler."""
         self._bell: asyncio.Event | None = None
 
     @property
     def last(self) -> int:
         """Number of the last message put in."""
         return self._last
+
+    def take(self, pull: Pull) -> ReplicaPulled | None:
+        """Take a replica's pull; return what it reports, None if it came too late."""
+        if self.last_pull is not None and pull.number <= self.last_pull.number:
+            return None
+        self.last_pull = pull
+        self.unread(pull.ack)
+        return ReplicaPulled(
+            pull.replica_id,
+            pull.capacity,
+            pull.free_kv_tokens,
+            pull.progress,
+            pull.finished,
+            pull.draining,
+        )
 
     def ring(self) -> None:
         """Let the waiting call return."""

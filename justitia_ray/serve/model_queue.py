@@ -8,6 +8,7 @@ from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.estimates import Estimates
 from justitia_ray.serve.gateway import Gateway, Opening
 from justitia_ray.serve.replica_calls import ReplicaCalls
+from justitia_ray.serve.returning_handle import ReturningHandle
 from justitia_ray.serve.scheduler_calls import scheduler_calls
 from justitia_ray.serve.token_counter import TokenCounter
 from justitia_ray.units import ApplicationId
@@ -45,7 +46,7 @@ class ModelQueue:
         self._counter = counter
         self._estimates = Estimates(predictor, config.prediction)
         self.dispatcher = dispatcher(
-            scheduler,
+            ReturningHandle(scheduler),
             self._estimates.application_ended,
             self._configure,
             config.ingress.max_outstanding,

@@ -25,6 +25,8 @@ class Ticket:
     """Its application, if it was opened for it."""
     is_last: bool = False
     """Its application takes no more inferences."""
+    known: ApplicationArrived | None = None
+    """Its application as it was opened here, whose end may be heard of before this answer."""
     answers: deque[Grant | Refuse] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     lease_id: LeaseId | None = None

@@ -9,10 +9,11 @@ from ray.exceptions import RayActorError
 
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.errors import RequestError
+from justitia_ray.predictor.estimator import EstimateRequest
 from justitia_ray.predictor.input_features import InputFeatures, features_of
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.predictor.observation import Observation
-from justitia_ray.predictor.online import EstimateRequest, LearningSettings
+from justitia_ray.predictor.online import LearningSettings
 from justitia_ray.serve.estimate_batch import EstimateBatch
 from justitia_ray.serve.learning import Learner
 from justitia_ray.serve.scheduler_actor import get_current_scheduler

@@ -27,6 +27,7 @@ from justitia_ray.serve.engines import build_engine
 from justitia_ray.serve.examination import examine_replica
 from justitia_ray.serve.lease_desk import LeaseDesk
 from justitia_ray.serve.puller import Puller
+from justitia_ray.serve.returning_handle import ReturningHandle
 from justitia_ray.serve.scheduler_actor import get_current_scheduler
 
 logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
@@ -54,7 +55,7 @@ class Replica:
         self._desk = LeaseDesk(self._replica_id, self._engine, self._config.replica.lease_grace_s)
         self._puller = Puller(
             self._replica_id,
-            await get_current_scheduler(self._config),
+            ReturningHandle(await get_current_scheduler(self._config)),
             self._desk,
             self._engine,
             self._capacity,

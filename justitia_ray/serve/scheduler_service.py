@@ -1,20 +1,17 @@
-"""One SchedulerCore in office: carries out its actions, keeps its deadlines, saves its state.
+"""One SchedulerCore in office: takes the calls of ingresses and replicas, and answers them.
 
-Plain asyncio, without Ray: `scheduler_actor` puts it behind an actor. The core is synchronous and
-awaits nothing, so every event is handled whole, and there are no locks.
+Plain asyncio, without Ray: `scheduler_actor` puts it behind an actor. Nothing is awaited while an
+event is handled, so there are no locks.
 """
 
 import asyncio
-import logging
-import time
 from collections.abc import Callable
 from typing import Any
 
-from justitia_ray.config import AppConfig, SchedulingConfig, parse_scheduling_config
+from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import EndApplication, Refusal
-from justitia_ray.observability.log_events import application_ended, log_event
+from justitia_ray.core.actions import Refusal
 from justitia_ray.protocol.messages import (
     NOT_TAKEN,
     IngressMail,
@@ -23,29 +20,19 @@ from justitia_ray.protocol.messages import (
     ReplicaMail,
     Submission,
 )
-from justitia_ray.serve.alarm import Alarm, Attendance
-from justitia_ray.serve.decision_meter import DecisionMeter
+from justitia_ray.serve.alarm import Attendance
+from justitia_ray.serve.core_driver import CoreDriver
 from justitia_ray.serve.examination import Examiner
 from justitia_ray.serve.intake import DirectIntake, Intake, StrictIntake
 from justitia_ray.serve.kv_meter import KvMeter
 from justitia_ray.serve.line import Line
 from justitia_ray.serve.mail_room import MailRoom
-from justitia_ray.serve.new_core import core_with
 from justitia_ray.serve.scheduler_views import Backlog, application_view, core_view
 from justitia_ray.serve.state_keeper import StateKeeper
 from justitia_ray.serve.steady_clock import SteadyClock
 from justitia_ray.serve.tenure import Tenure
 from justitia_ray.store.scheduler_store import DurableState
-from justitia_ray.units import (
-    ApplicationId,
-    Epoch,
-    IngressId,
-    ReplicaId,
-    RequestId,
-    Seconds,
-)
-
-logger = logging.getLogger(__name__)
+from justitia_ray.units import ApplicationId, Epoch, IngressId, ReplicaId, RequestId
 
 LONG_POLL_S = 20.0
 
@@ -73,38 +60,32 @@ class SchedulerService:
             begin_again: Called with an epoch above which a scheduler has to take office in place
                 of this one; see `Tenure`.
         """
-        self._config = config
         self._stand_down = stand_down
         self._keeper = StateKeeper(store, revive_store)
-        self._settings = SchedulingConfig()
-        self._core = SchedulerCore()
-        self._in_office = asyncio.Event()
-        self._mail = MailRoom()
+        self._clock = SteadyClock() if clock is None else clock
+        self._driver = CoreDriver(config.scheduler, self._clock, MailRoom())
         self._kv_meter = KvMeter()
-        self._decisions = DecisionMeter()
         self._examiner = Examiner(config, LONG_POLL_S)
         self._tasks: list[asyncio.Task[None]] = []
-        self._alarm = Alarm(lambda: self._apply(ev.DeadlinePassed()))
-        self._clock = SteadyClock() if clock is None else clock
         self._intake: Intake = DirectIntake()
         if config.store.durability == "strict":
             self._intake = StrictIntake(
                 config.store.strict_timeout_s,
                 lambda name: name in self._core.state.applications,
-                lambda event: self._apply(event),
-                lambda refusals: self._mail.deliver(refusals, self._core.state, None),
+                lambda event: self._driver.apply(event),
+                lambda refusals: self._driver.mail.deliver(refusals, self._core.state, None),
                 lambda: self._tenure.save_soon(),
             )
         self._tenure = Tenure(
             self._keeper,
             self._intake,
-            lambda: (self._core, self._settings.model_dump()),
+            lambda: (self._core, self._driver.settings.model_dump()),
             self._lose_office,
             begin_again,
             config.store.save_interval_s,
             self._clock,
         )
-        self._attendance = Attendance(config.scheduler.abandoned_s, self._now)
+        self._attendance = Attendance(config.scheduler.abandoned_s, self._clock.now)
         self._backlog = Backlog()
 
     # --- office
@@ -112,6 +93,10 @@ class SchedulerService:
     @property
     def _epoch(self) -> Epoch:
         return self._tenure.epoch
+
+    @property
+    def _core(self) -> SchedulerCore:
+        return self._driver.core
 
     @property
     def is_succeeded(self) -> bool:
@@ -127,13 +112,8 @@ class SchedulerService:
             above: The epoch is to be above this one, too.
         """
         stored = await self._tenure.begin(above)
-        if stored.settings is not None:
-            self._settings = parse_scheduling_config(stored.settings)
-        self._core = core_with(
-            stored, self._settings, self._config.scheduler, self._epoch, self._clock
-        )
-        self._in_office.set()
-        self._set_alarm()
+        self._driver.begin(stored, self._epoch)
+        self._tenure.in_office.set()
         self._tasks = [
             asyncio.create_task(self._clock.keep_beating()),
             asyncio.create_task(self._tenure.keep_saving()),
@@ -146,10 +126,10 @@ class SchedulerService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._alarm.set(None)
-        if self._in_office.is_set():
+        self._driver.rest()
+        if self._tenure.in_office.is_set():
             await self._tenure.save_a_last_time()
-        self._mail.ring_all()
+        self._driver.mail.ring_all()
         await self._keeper.aclose()
 
     # --- calls of ingresses
@@ -178,7 +158,7 @@ class SchedulerService:
         """End it with all that waits or runs of it; return whether it was open."""
         await self._office()
         known = application_id in self._core.state.applications
-        self._apply(ev.ApplicationCancelled(application_id))
+        self._driver.apply(ev.ApplicationCancelled(application_id))
         self._intake.cancel(application_id)
         return known
 
@@ -186,7 +166,7 @@ class SchedulerService:
         """Return what is known of a live application, or None."""
         await self._office()
         await self._intake.is_stored(application_id)
-        return application_view(self._core, application_id, self._now())
+        return application_view(self._core, application_id, self._driver.now())
 
     async def submit_many(
         self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]
@@ -195,9 +175,9 @@ class SchedulerService:
         await self._office()
         if epoch != self._epoch:
             return self._other_epoch(epoch)
-        if self._mail.is_forgotten(ingress_id):
+        if self._driver.mail.is_forgotten(ingress_id):
             return IngressMail(self._epoch, forgotten=True)
-        line = self._mail.of_ingress(ingress_id)
+        line = self._driver.mail.of_ingress(ingress_id)
         for item in items:
             self._take(item, quiet=line)
         return IngressMail(self._epoch, await self._handed_out(line, ack))
@@ -207,13 +187,13 @@ class SchedulerService:
         await self._office()
         if epoch != self._epoch:
             return self._other_epoch(epoch)
-        if not self._mail.is_forgotten(ingress_id):
-            self._apply(ev.IngressHeard(ingress_id))
-            line = self._mail.of_ingress(ingress_id)
+        if not self._driver.mail.is_forgotten(ingress_id):
+            self._driver.apply(ev.IngressHeard(ingress_id))
+            line = self._driver.mail.of_ingress(ingress_id)
             line.unread(ack)
             if not await line.wait(LONG_POLL_S):
                 return IngressMail(self._epoch)
-            if not self._mail.is_forgotten(ingress_id):
+            if not self._driver.mail.is_forgotten(ingress_id):
                 return IngressMail(self._epoch, await self._handed_out(line, ack))
         self._tenure.check()
         return IngressMail(self._epoch, forgotten=True)
@@ -226,7 +206,7 @@ class SchedulerService:
         False says that the inference has ended here, so that the ingress has to submit it anew.
         """
         await self._office()
-        self._apply(ev.LeaseRefused(lease_id, replica_id, replica_gone))
+        self._driver.apply(ev.LeaseRefused(lease_id, replica_id, replica_gone))
         return request_id in self._core.state.inferences
 
     async def configure(self, settings: dict[str, Any]) -> Epoch:
@@ -236,13 +216,8 @@ class SchedulerService:
             ConfigError: If a setting is not allowed; those in force stay.
         """
         await self._office()
-        parsed = parse_scheduling_config(settings)
-        if parsed != self._settings:
-            options = tuple(parsed.policy_options.items())
-            self._apply(ev.PolicyChanged(parsed.policy, options, parsed.admission))
-            self._settings = parsed
+        if self._driver.configure(settings):
             self._keeper.save_everything()
-            log_event(logger, logging.INFO, "scheduler.configured", settings=parsed.model_dump())
         return self._epoch
 
     # --- calls of replicas
@@ -253,71 +228,54 @@ class SchedulerService:
         if pull.epoch != self._epoch:
             self._tenure.heard_of(pull.epoch)
             return ReplicaMail(self._epoch)
-        line = self._mail.of_replica(pull.replica_id)
-        if pull.number <= line.number:
+        line = self._driver.mail.of_replica(pull.replica_id)
+        news = line.take(pull)
+        if news is None:
             return ReplicaMail(NOT_TAKEN)
-        line.number, line.last_pull = pull.number, pull
-        news = tuple(end for end in pull.finished if end.lease_id not in line.ended)
-        line.ended = frozenset(end.lease_id for end in pull.finished)
-        line.unread(pull.ack)
-        self._kv_meter.report(pull, self._now())
-        self._apply(
-            ev.ReplicaPulled(
-                pull.replica_id,
-                pull.capacity,
-                pull.free_kv_tokens,
-                pull.progress,
-                news,
-                pull.draining,
-            )
-        )
+        self._kv_meter.report(pull, self._driver.now())
+        self._driver.apply(news)
         if not await line.wait(pull.wait_s):
             return ReplicaMail(self._epoch)
-        self._apply(ev.PullAnswered(pull.replica_id))
+        self._driver.apply(ev.PullAnswered(pull.replica_id))
         replica = self._core.state.replicas.get(pull.replica_id)
         return ReplicaMail(
             self._epoch,
             await self._handed_out(line, pull.ack),
             replica is not None and replica.draining,
-            self._backlog.kv_tokens(self._core, self._now()),
+            self._backlog.kv_tokens(self._core, self._driver.now()),
         )
 
     async def leave(self, replica_id: ReplicaId) -> None:
         """Take leave of a replica that shuts down; what it held waits again."""
         await self._office()
-        self._apply(ev.ReplicaLost(replica_id))
+        self._driver.apply(ev.ReplicaLost(replica_id))
 
     # --- for people
 
     async def status(self) -> dict[str, Any]:
         """Return the state of affairs: never blocks, also before this scheduler is in office."""
+        now = self._driver.now()
         return {
-            **self._standing(),
+            **self._tenure.standing(),
             "saves": self._keeper.saves,
-            "settings": self._settings.model_dump(),
-            **core_view(self._core, self._now(), self._backlog.kv_tokens(self._core, self._now())),
+            "settings": self._driver.settings.model_dump(),
+            **core_view(self._core, now, self._backlog.kv_tokens(self._core, now)),
             "kv": self._kv_meter.totals(),
-            "decisions": self._decisions.totals(),
+            "decisions": self._driver.decisions.totals(),
         }
 
     async def examine(self) -> dict[str, Any]:
         """Return a `SchedulerSeen` as a dict: never blocks, and walks over all there is."""
-        standing = self._standing() | {"held_back": len(self._intake.unstored())}
-        return self._examiner.look(self._core, self._mail, self._keeper, self._now(), **standing)
+        standing = self._tenure.standing() | {"held_back": len(self._intake.unstored())}
+        mail, now = self._driver.mail, self._driver.now()
+        return self._examiner.look(self._core, mail, self._keeper, now, **standing)
 
     # --- inside
 
     async def _office(self) -> None:
         self._attendance.called()
-        await self._in_office.wait()
+        await self._tenure.in_office.wait()
         self._tenure.check()
-
-    def _standing(self) -> dict[str, Any]:
-        return {
-            "ready": self._in_office.is_set() and self._tenure.lost is None,
-            "degraded": self._tenure.lost or self._keeper.trouble,
-            "epoch": self._epoch,
-        }
 
     def _other_epoch(self, epoch: Epoch) -> IngressMail:
         self._tenure.heard_of(epoch)
@@ -331,30 +289,12 @@ class SchedulerService:
         self._tenure.check()
         return messages
 
-    def _now(self) -> Seconds:
-        return self._clock.now()
-
     def _take(self, item: Submission, quiet: Line | None = None) -> None:
-        self._intake.take(item, lambda taken: self._apply(taken, quiet))
-
-    def _apply(self, event: ev.Event, quiet: Line | None = None) -> None:
-        """Handle an event and carry out what follows; `quiet` is read by the caller itself."""
-        began_at = time.perf_counter()
-        actions = self._core.handle(event, self._now())
-        self._decisions.note(time.perf_counter() - began_at)
-        for action in actions:
-            if isinstance(action, EndApplication):
-                application_ended(logger, action)
-        self._mail.deliver(actions, self._core.state, quiet)
-        self._set_alarm()
-
-    def _set_alarm(self) -> None:
-        deadline = self._core.next_deadline()
-        self._alarm.set(None if deadline is None else deadline - self._now())
+        self._intake.take(item, lambda taken: self._driver.apply(taken, quiet))
 
     def _lose_office(self) -> None:
         """Serve nobody any more; those who ask are told why, until nobody asks."""
-        self._alarm.set(None)
-        self._mail.ring_all()
+        self._driver.rest()
+        self._driver.mail.ring_all()
         if self._tenure.succeeded:
             self._stand_down("another process of this actor is in office")

@@ -1,5 +1,6 @@
 """A scheduler's time in office: its epoch, how it is confirmed, and how it ends."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -50,6 +51,8 @@ class Tenure:
             clock: See `Saver`.
         """
         self.epoch: Epoch = 0
+        self.in_office = asyncio.Event()
+        """Set once what the last scheduler left is there to go on with, and not cleared."""
         self.lost: str | None = None
         """Who is in office instead, and what to do."""
         self.succeeded = False
@@ -94,6 +97,14 @@ class Tenure:
         """
         if self.lost is not None:
             raise SchedulerSuperseded(self.lost)
+
+    def standing(self) -> dict[str, Any]:
+        """Return whether it serves calls, what is wrong, and its epoch."""
+        return {
+            "ready": self.in_office.is_set() and self.lost is None,
+            "degraded": self.lost or self._keeper.trouble,
+            "epoch": self.epoch,
+        }
 
     async def confirmed(self) -> None:
         """Wait until what was decided may be handed out, unless `check` then says that it may not.

@@ -133,7 +133,17 @@ class LearnedCosts:
                 self._predictor.serve(name, models.index(name), model, number)
 
 
-class TabledCosts:
+class _StagesLearned:
+    """Learns the stages of applications, and nothing of their costs."""
+
+    stages: StageTable
+
+    def learn(self, application: WorkloadApplication, action: EndApplication, now: Seconds) -> None:
+        """Learn its stages."""
+        self.stages.observe(application.application_class, action.stages)
+
+
+class TabledCosts(_StagesLearned):
     """Costs that somebody else has predicted, by application."""
 
     def __init__(
@@ -181,12 +191,8 @@ class TabledCosts:
             return expected.output_tokens
         return min(most, LearningSettings().prior_output_tokens)
 
-    def learn(self, application: WorkloadApplication, action: EndApplication, now: Seconds) -> None:
-        """Learn its stages."""
-        self.stages.observe(application.application_class, action.stages)
 
-
-class NoisyCosts:
+class NoisyCosts(_StagesLearned):
     """The truth times random factors from [1/λ, λ] (Justitia v2, Sec. V, Fig. 10).
 
     The paper names the interval only: factors are uniform in it. An application's cost has one
@@ -217,10 +223,6 @@ class NoisyCosts:
         """Return the noisy length, which may be longer than what fits."""
         factor = self._factor(f"{application.application_id}/{inference.inference_id}")
         return max(1, round(inference.output_tokens * factor))
-
-    def learn(self, application: WorkloadApplication, action: EndApplication, now: Seconds) -> None:
-        """Learn its stages."""
-        self.stages.observe(application.application_class, action.stages)
 
     def _factor(self, name: str) -> float:
         return random.Random(f"{self._seed}/noise/{name}").uniform(1 / self._noise, self._noise)

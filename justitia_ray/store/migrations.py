@@ -41,7 +41,8 @@ def _from_1(records: Records) -> Records:
     applications = {}
     for name, record in records.applications.items():
         if "state" in record and "attained" in record:  # live; others are only GPS's
-            record = {"replicas": [], "kv_token_time": record["attained"], **record}
+            filled = {"replicas": [], "ended_leases": [], "kv_token_time": record["attained"]}
+            record = filled | record
         applications[name] = record
     return Records(clock, applications)
 

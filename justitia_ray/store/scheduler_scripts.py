@@ -51,9 +51,10 @@ return found
 """KEYS as many as ARGV; ARGV: the type of each, `string`, `hash`, or `counted` for a hash of which
 only the number of fields is wanted. Returns their values."""
 
-# One script, so that no office is taken on data that this version cannot read. Where there is no
-# epoch, it begins at the milliseconds of Redis's clock: from 1 it would be taken for an earlier one
-# by those who knew this store before it was emptied.
+# One script, so that no office is taken on data that this version cannot read. An epoch is never
+# below the milliseconds of Redis's clock. From 1, or only one above what is stored, it could be one
+# that was given out before: a store that was emptied knows no more than what a living scheduler has
+# put back into it, and that need not be the latest.
 TAKE_OFFICE = (
     checking_kinds("string", "string")
     + _EPOCH
@@ -65,11 +66,9 @@ if not string.match(version, '^[1-9]%d*$') or tonumber(version) > tonumber(ARGV[
 end
 local stored = epoch_in(epoch)
 if not stored then return redis.error_reply('ERR epoch is no number') end
-if stored == 0 then
-  local now = redis.call('TIME')
-  stored = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
-end
-local taken = string.format('%.0f', math.max(stored, tonumber(ARGV[2])) + 1)
+local now = redis.call('TIME')
+local now_ms = tonumber(now[1]) * 1000 + math.floor(tonumber(now[2]) / 1000)
+local taken = string.format('%.0f', math.max(stored + 1, tonumber(ARGV[2]) + 1, now_ms))
 redis.call('SET', schema, version)
 redis.call('SET', epoch, taken)
 redis.call('SET', office, '{"epoch":' .. taken .. ',' .. ARGV[3])

@@ -114,6 +114,11 @@ class SchedulerStore:
     async def take_office(self, above: Epoch = 0) -> Epoch:
         """Raise the epoch and return it; writers of lower epochs are refused from now on.
 
+        It is above the stored one, and at least the milliseconds of Redis's clock. So none is given
+        out twice, whatever becomes of the data, as long as that clock goes forward and offices are
+        not taken by the millisecond. Where the clock falls behind (it was set back, or a server
+        with another one took over), an epoch may come again, but only if the data are lost, too.
+
         Data of an older version are brought to this one's form.
 
         Args:

@@ -6,7 +6,7 @@ hash tag: all keys of a model live in one slot, so that a script may touch them 
 | key after the prefix | type | value |
 |---|---|---|
 | `schema` | string | version of this table, an integer; a newer one is refused |
-| `epoch` | string | integer >= 1, raised by each office; it begins at Redis's clock, in ms |
+| `epoch` | string | integer >= 1, raised by each office, at least to Redis's clock in ms |
 | `office` | string | JSON object: who took it: `epoch`, and the fields of `office.Holder` |
 | `clock` | string | JSON object: the virtual clock |
 | `applications` | hash | application_id → JSON object |
@@ -27,8 +27,9 @@ checked arrays of numbers (`predictor.model_file`), never pickles: whoever can w
 not be able to run code here.
 
 Version 2 (this one) added `office`: a scheduler of version 1 would leave the name of another one
-there. Since then every live application has `replicas` and `kv_token_time`, and the clock `grants`,
-`policy` and `counted`, which version 1 did not always write. `migrations` has the steps.
+there. Since then every live application has `ended_leases`, and `replicas` and `kv_token_time`, and
+the clock `grants`, `policy` and `counted`, which version 1 did not always write. `migrations` has
+the steps.
 """
 
 import json

@@ -24,6 +24,8 @@ _MOST_BODY_BYTES = 100_000
 _MOST_APPLICATIONS = 100
 _SEED = 7
 _LEFT = tuple(f"left-{i}" for i in range(10))
+_LEAVERS = 80
+_PLACES = ("at once", "waiting", "running", "in mid-stream", "after the last token", "never")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -229,7 +231,7 @@ def memory_of(service: Service) -> int:
 async def test_callers_that_leave_at_random_leave_nothing_behind(
     abused: Service, client: httpx.AsyncClient
 ) -> None:
-    """At once, while they wait, in the middle of a stream, after its last token, or never.
+    """At once, while they wait, while they run, in mid-stream, after the last token, or never.
 
     What is left of any of them would add up until the service stands still.
     """
@@ -240,8 +242,10 @@ async def test_callers_that_leave_at_random_leave_nothing_behind(
         return left if left["applications"] == left["inferences"] == 0 else None
 
     before = await eventually(has_heard_of_all_ends, "the ingress has heard of all ends")
-    ends = await asyncio.gather(*(leaver(client, random.Random(lots.random())) for _ in range(80)))
-    for application_id in _LEFT:
+    ends = await asyncio.gather(
+        *(leaver(client, f"own-{i}", random.Random(lots.random())) for i in range(_LEAVERS))
+    )
+    for application_id in (*_LEFT, *(f"own-{i}" for i in range(_LEAVERS))):
         await client.delete(f"/v1/applications/{application_id}")
     await abused.until_idle()
     await eventually(lambda: kv_is_free(abused), "KV is free")
@@ -251,17 +255,20 @@ async def test_callers_that_leave_at_random_leave_nothing_behind(
 
     await eventually(is_quiet, f"the ingress has as much as before: {before}", 20.0)
     kinds = {kind: ends.count(kind) for kind in set(ends)}
-    assert {"at once", "waiting", "in mid-stream", "after the last token", "never"} == set(kinds)
+    assert set(_PLACES) == set(kinds)
     assert 200 == (await client.post(COMPLETIONS, json=completion())).status_code
 
 
-async def leaver(client: httpx.AsyncClient, lots: random.Random) -> str:
-    """Call and leave somewhere; return where."""
+async def leaver(client: httpx.AsyncClient, own: str, lots: random.Random) -> str:
+    """Call and leave somewhere; return where.
+
+    Who leaves while it waits or runs is alone in application `own`: that says when it does.
+    """
     body = completion(f"leaver {lots.randrange(1_000)}", lots.randrange(20, 300))
     headers = {}
     if lots.random() < 0.3:
         headers["x-justitia-application"] = lots.choice(_LEFT)
-    where = lots.choice(["at once", "waiting", "in mid-stream", "after the last token", "never"])
+    where = lots.choice(_PLACES)
     if where in ("in mid-stream", "after the last token"):
         events = lots.randrange(1, 4) if where == "in mid-stream" else None
         async with client.stream(
@@ -273,13 +280,27 @@ async def leaver(client: httpx.AsyncClient, lots: random.Random) -> str:
                 if events == 0 or line == "data: [DONE]":
                     break
     else:
+        if where in ("waiting", "running"):
+            headers["x-justitia-application"] = own
         call = asyncio.create_task(client.post(COMPLETIONS, json=body, headers=headers))
+        if where == "at once":
+            await asyncio.sleep(0)  # it has begun
+        elif where != "never":
+            await eventually(lambda: has_come_to(client, own, where), f"{own} is {where}", 60.0)
         if where != "never":
-            await asyncio.sleep(0.0 if where == "at once" else lots.uniform(0.05, 0.5))
             call.cancel()
         with suppress(asyncio.CancelledError):
             await call
     return where
+
+
+async def has_come_to(client: httpx.AsyncClient, application_id: str, where: str) -> bool:
+    """Return whether the scheduler has an application; for `running`, whether it has begun it."""
+    answer = await client.get(f"/v1/applications/{application_id}")
+    if answer.status_code == 404:
+        return False
+    seen = answer.json()
+    return where == "waiting" or seen["running"] + seen["ended"] > 0
 
 
 async def left_at_ingress(service: Service) -> dict[str, int]:

@@ -5,7 +5,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from justitia_ray.core.fair_share import NominalShare, ServedShare
+from justitia_ray.core.fair_share import ServedShare
+from justitia_ray.core.unsettled_share import NominalShare
 from justitia_ray.core.virtual_clock import VirtualClock
 from tests.exact import exact
 from tests.oracles.gps import FluidServer, ServedRules

@@ -14,7 +14,8 @@ from math import sqrt, ulp
 
 import pytest
 
-from justitia_ray.core.fair_share import NominalShare, ServedShare
+from justitia_ray.core.fair_share import ServedShare
+from justitia_ray.core.unsettled_share import NominalShare
 from justitia_ray.core.virtual_clock import VirtualClock
 from tests.exact import exact
 from tests.properties.share_steps import change

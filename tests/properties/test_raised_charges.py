@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from justitia_ray.core.fair_share import NominalShare, UnsettledShare
+from justitia_ray.core.unsettled_share import NominalShare, UnsettledShare
 from tests.exact import exact
 from tests.properties.engine import Arrival, Engine, Server
 from tests.properties.share_steps import VERBS, Step, lives

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Any
 
@@ -140,7 +141,8 @@ class Callers:
 
         def answer() -> Any:
             gateway = host.answers.gateway
-            return gateway.answer(PATH, headers, gateway.parse(PATH, raw))
+            items = gateway.answer(PATH, headers, gateway.parse(PATH, raw))
+            return _slowly(items, record.planned.reads_every_s)
 
         items = self._network.stream(here(), host.process, answer, record.planned.name)
         status, chunks = 0, []
@@ -158,6 +160,15 @@ class Callers:
     def _pick(self) -> IngressHost | None:
         ingresses = self._ingresses()
         return self._lots.choice(ingresses) if ingresses else None
+
+
+async def _slowly(items: AsyncGenerator[Any], every_s: Seconds) -> AsyncGenerator[Any]:
+    """Yield as fast as a reader takes it: what it has not taken waits at the ingress."""
+    async with aclosing(items):
+        async for item in items:
+            yield item
+            if every_s:
+                await asyncio.sleep(every_s)
 
 
 def _headers(application: PlannedApplication) -> dict[str, str]:

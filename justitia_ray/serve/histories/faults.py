@@ -1,6 +1,7 @@
 """How each kind of fault strikes, and when it is over."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from justitia_ray.serve.histories.network import Cut, Weather
@@ -34,16 +35,20 @@ def _scheduler_stall(world: World, fault: Fault) -> bool:
 
 
 def _two_schedulers(world: World, fault: Fault) -> bool:
-    """The old one stands still, is replaced, and goes on; some still reach it only."""
+    """The old one stands still, is replaced, and goes on; some reach it still, or now and then."""
     old = world.scheduler
     if not old.in_charge:
         return False
     world.pause(old.process, fault.for_s)
     names = [host.process.name for host in world.seats]
     names += [host.process.name for host in world.ingresses]
+    whole_s = fault.for_s + world.lots.uniform(0.5, 4.0)
     for name in names:
         if world.lots.random() < 0.5:
             world.keep_reaching(name, old)
+        elif world.lots.random() < 0.5:
+            back_s = world.lots.uniform(0.0, whole_s)
+            world.network.later(back_s, partial(world.keep_reaching, name, old))
 
     def replace() -> None:
         if world.scheduler is old and not world.over:
@@ -54,7 +59,7 @@ def _two_schedulers(world: World, fault: Fault) -> bool:
             world.keep_reaching(name, None)
 
     world.network.later(world.lots.uniform(0.0, fault.for_s), replace)
-    world.network.later(fault.for_s + world.lots.uniform(0.5, 4.0), find_the_new_one)
+    world.network.later(whole_s, find_the_new_one)
     return True
 
 

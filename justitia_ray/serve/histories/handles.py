@@ -7,9 +7,17 @@ from typing import Any, Protocol
 from ray.exceptions import RayActorError
 
 from justitia_ray.errors import ReplicaGone
-from justitia_ray.serve.histories.network import Network, Response, Stream, here
+from justitia_ray.serve.histories.calls import Response, Stream
+from justitia_ray.serve.histories.network import Network, here
 from justitia_ray.serve.histories.process import Process
-from justitia_ray.units import ReplicaId, Seconds
+from justitia_ray.units import Epoch, ReplicaId, Seconds
+
+_EPOCHS: dict[str, Callable[[tuple[Any, ...]], Epoch]] = {
+    "submit_many": lambda args: args[1],
+    "poll_grants": lambda args: args[1],
+    "pull": lambda args: args[0].epoch,
+}
+"""Where calls name an epoch."""
 
 
 class Target(Protocol):
@@ -41,19 +49,30 @@ class _Method:
 class SchedulerHandle:
     """The scheduler actor's handle in one process."""
 
-    def __init__(self, network: Network, find: Callable[[Process], Target | None]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        find: Callable[[Process], Target | None],
+        on_epoch: Callable[[Process, Epoch], None],
+    ) -> None:
         """Make a handle.
 
         Args:
             network: Carries the calls.
             find: Returns the scheduler that a process would reach now, if there is one.
+            on_epoch: Told which epoch a process names in a call.
         """
         self._network = network
         self._find = find
+        self._on_epoch = on_epoch
 
     def __getattr__(self, name: str) -> _Method:
+        named = _EPOCHS.get(name)
+
         def call(*args: Any) -> Response:
             source = here()
+            if named is not None:
+                self._on_epoch(source, named(args))
             target = self._find(source)
             if target is None:
                 return failed(self._network, RayActorError())

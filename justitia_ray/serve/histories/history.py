@@ -18,8 +18,9 @@ from justitia_ray.serve.histories.world import World
 from justitia_ray.units import Seconds
 
 _LOOK_EVERY_S: Seconds = 1.0
-_ANSWERED_WITHIN_S: Seconds = 150.0
-"""After the last fault: thirty inferences of up to 5 s each, one after the other on one replica."""
+_ANSWERED_WITHIN_S: Seconds = 210.0
+"""After the last fault: thirty inferences of up to 5 s each, one after the other on one replica,
+and three stages with a reader that takes 20 s."""
 _SAVED_S: Seconds = 2.0
 """After the last fault, everything is saved again."""
 _GOODBYE_S: Seconds = 3.0
@@ -163,6 +164,7 @@ async def _end(
             break
     tasks = {p.name: [str(task.get_coro()) for task in p.tasks] for p in processes}
     for process in processes:
+        loop.unpark(process)
         process.die()
     await asyncio.sleep(0.1)
     await loop.close_generators()

@@ -64,7 +64,7 @@ class SchedulerHost:
                 begin_again=lambda heard: on_outranked(self, heard),
             )
         )
-        self.answers.watch(witness, redis)
+        self.answers.watch(config.scheduler, witness, redis)
         self.process.start(self.answers.start(above))
 
     @property

@@ -74,6 +74,8 @@ class PlannedInference:
     choices: int = 1
     leaves_after_s: Seconds | None = None
     """Its caller disconnects then."""
+    reads_every_s: Seconds = 0.0
+    """Its caller takes so long for each chunk of the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,14 +185,16 @@ def _application(
 def _inference(lots: random.Random, name: str, kv_tokens: Tokens) -> PlannedInference:
     words = lots.randint(1, min(40, kv_tokens // 2))
     choices = 2 if lots.random() < 0.1 else 1
+    stream = lots.random() < 0.4
     most = min(25, (kv_tokens // choices - words) - 1)
     return PlannedInference(
         name=name,
         prompt=" ".join([name, *lots.choices(_WORDS, k=words - 1)]),
         max_tokens=lots.randint(1, max(1, most)),
-        stream=lots.random() < 0.4,
+        stream=stream,
         choices=choices,
         leaves_after_s=lots.uniform(0.0, 6.0) if lots.random() < 0.12 else None,
+        reads_every_s=lots.uniform(0.2, 0.8) if stream and lots.random() < 0.3 else 0.0,
     )
 
 

@@ -62,8 +62,8 @@ class StoreClient:
         """Raise the epoch, above another one too, and return it."""
 
         def step() -> int:
-            stored = self._redis.epoch or int(1000 * asyncio.get_running_loop().time())
-            self._redis.epoch = max(stored, above) + 1
+            now_ms = int(1000 * asyncio.get_running_loop().time())
+            self._redis.epoch = max(self._redis.epoch + 1, above + 1, now_ms)
             return self._redis.epoch
 
         return await self._exchange(step)

@@ -5,14 +5,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from justitia_ray.core import SchedulerCore
-from justitia_ray.core.actions import Abort, Action, EndApplication, Grant
+from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refusal, Refuse
 from justitia_ray.core.entities import Application
 from justitia_ray.core.invariants import InvariantViolation, check
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.serve.engine import Progress
+from justitia_ray.serve.histories.claims import FinishedLease
+from justitia_ray.serve.histories.process import Process
 from justitia_ray.serve.histories.redis_memory import Tags
 from justitia_ray.serve.histories.story import Story
-from justitia_ray.units import ApplicationId, Epoch, KvTokenTime, LeaseId, Seconds
+from justitia_ray.units import (
+    ApplicationId,
+    Epoch,
+    KvTokenTime,
+    LeaseId,
+    ReplicaId,
+    RequestId,
+    Seconds,
+)
 
 _MOST_FAILURES = 20
 
@@ -57,6 +67,10 @@ class Witness:
         self._began_at = self._loop.time()
         self._by_application: dict[ApplicationId, list[GrantedLease]] = {}
         self._offices: dict[Epoch, object] = {}
+        self.finished: dict[LeaseId, FinishedLease] = {}
+        """Made to their ends, and not aborted."""
+        self._refused: set[tuple[Epoch, RequestId]] = set()
+        self._named: dict[Process, Epoch] = {}
 
     @property
     def now(self) -> Seconds:
@@ -74,6 +88,13 @@ class Witness:
         """Add to the story."""
         if self.story.told:
             self.story.tell(self.now, f"{who:<12} {text}")
+
+    def names(self, process: Process, epoch: Epoch) -> None:
+        """A process calls the scheduler of an epoch: never of a lower one than before."""
+        before = self._named.get(process, 0)
+        if epoch < before:
+            self.fail("known_epochs_only_rise", f"{process.name} goes from {before} to {epoch}")
+        self._named[process] = max(before, epoch)
 
     # --- the scheduler
 
@@ -99,6 +120,14 @@ class Witness:
         except InvariantViolation as violation:
             self.fail("core_invariants", str(violation))
 
+    def submitted(self, epoch: Epoch, request_id: RequestId) -> None:
+        """An inference is submitted: not one that this scheduler has refused, by another name.
+
+        A scheduler that does not know the application may be told of it.
+        """
+        if request_id.endswith("+") and (epoch, request_id[:-1]) in self._refused:
+            self.fail("what_was_refused_is_not_asked_anew", request_id)
+
     def decided(self, epoch: Epoch, core: SchedulerCore, actions: Sequence[Action]) -> None:
         """A scheduler has decided something: grants are in order, bookings explained."""
         granted: list[Application] = []
@@ -107,6 +136,8 @@ class Witness:
                 granted.append(self._granted(core, action))
             elif isinstance(action, EndApplication):
                 self._application_ended(action)
+            elif isinstance(action, Refuse) and action.reason is not Refusal.UNKNOWN_APPLICATION:
+                self._refused.add((epoch, action.request_id))
             if self.story.told:
                 self.tell(f"scheduler-{epoch}", _told(action))
         if granted:
@@ -185,6 +216,10 @@ class Witness:
         """A payload runs."""
         self.tell(replica, f"runs {lease_id}")
         self.holders[lease_id] = engine
+
+    def made(self, replica: ReplicaId, lease_id: LeaseId, first_pull: int) -> None:
+        """An inference was made to its end; the pulls of its replica tell of it from one on."""
+        self.finished[lease_id] = FinishedLease(replica, first_pull, self.now)
 
     def ran(self, replica: str, lease_id: LeaseId, used: Progress) -> None:
         """A payload has ended, however it did."""

@@ -54,7 +54,7 @@ class World:
         self.left: list[Process] = []
         """Processes that have ended, to be looked at in the end."""
         self._reached: dict[str, SchedulerHost] = {}
-        self._scheduler = SchedulerHandle(self.network, self._find_scheduler)
+        self._scheduler = SchedulerHandle(self.network, self._find_scheduler, witness.names)
         self._routes = ReplicaHandle(self.network, self.replicas, loop.time)  # type: ignore[arg-type]
         self.callers_process = Process("callers")
         self.callers = Callers(MODEL, self.lots, self.network, witness, self._open_ingresses)

@@ -66,7 +66,7 @@ async def test_epoch_and_state_outlive_a_failover_behind_sentinel(tmp_path: Path
         assert kept
         assert all(url.removesuffix("/0") in trouble for trouble in troubles)
         assert ({"v": 2}, {"a": {"F": 1}}) == (stored.clock, stored.applications)
-        assert epoch + 1 == next_epoch
+        assert epoch < next_epoch
 
 
 async def test_stores_work_on_a_cluster(tmp_path: Path) -> None:

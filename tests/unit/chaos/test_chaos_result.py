@@ -19,7 +19,7 @@ CLEAN = Outcome(
         Struck(hit(Kind.SCHEDULER_KILLED, 13.0), 2.0),
         Struck(hit(Kind.SCHEDULER_KILLED, 33.0), 4.0),
         Struck(hit(Kind.REPLICA_KILLED, 43.0), 6.5, 1.25),
-        Struck(hit(Kind.REPLICA_KILLED, 48.0), None),
+        Struck(hit(Kind.REPLICA_KILLED, 48.0), None, hit_nothing=True),
         Struck(hit(Kind.REDEPLOYED, 50.0), 60.0),
     ),
     (),
@@ -43,6 +43,7 @@ def test_document_has_the_fields_of_the_contract() -> None:
         "away_s": 0.0,
         "recovery_s": 2.0,
         "elsewhere_s": None,
+        "nothing_to_recover": False,
         "target": "",
     } == found["faults"][0]
     assert {"times": 2, "median_s": 3.0, "max_s": 4.0} == found["recovery_by_kind"][
@@ -57,6 +58,23 @@ def test_table_says_which_targets_are_met() -> None:
     assert "MET" == lines["scheduler-killed"][-1]
     assert "MISSED" == lines["replica-killed"][-1]
     assert "60.00" == lines["redeployed"][-1]
+
+
+@pytest.mark.parametrize(
+    ("struck", "verdict"),
+    [
+        (Struck(hit(Kind.ENGINE_KILLED, 5.0), None), "MISSED"),
+        (Struck(hit(Kind.ENGINE_KILLED, 5.0), None, hit_nothing=True), "5.00"),
+    ],
+)
+def test_a_fault_that_is_not_over_misses_and_one_that_hit_nothing_shows_nothing(
+    struck: Struck, verdict: str
+) -> None:
+    """An idle engine that is killed says nothing of how soon its work is leased again."""
+    line = table(replace(CLEAN, struck=(struck,))).splitlines()[-1]
+
+    assert verdict == line.split()[-1]
+    assert struck.hit_nothing == ("with nothing to recover" in line)
 
 
 @pytest.mark.parametrize("name", ["lost", "doubled", "wrong", "cut", "broken"])

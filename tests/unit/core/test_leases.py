@@ -129,6 +129,7 @@ def test_replica_that_returns_starts_anew(leased: CoreDriver) -> None:
 def test_late_final_report_is_dropped_and_counted(leased: CoreDriver) -> None:
     """The first final report of an inference wins; service of the second is nobody's."""
     leased.pull(progress={"2": 1}, finished={"1": 10})
+    leased.pull(progress={"2": 1})
     attained = leased.account().attained
     actions = leased.pull(progress={"2": 1}, finished={"1": 12})
 
@@ -138,6 +139,28 @@ def test_late_final_report_is_dropped_and_counted(leased: CoreDriver) -> None:
         leased.account().attained,
     )
     assert leased.application().inferences == 1
+
+
+def test_final_report_that_is_repeated_is_not_late(leased: CoreDriver) -> None:
+    """A replica repeats it until it knows that it was heard: that is no news to anybody."""
+    leased.pull(progress={"2": 1}, finished={"1": 10})
+    for _ in range(2):
+        leased.pull(progress={"2": 1}, finished={"1": 10})
+
+    assert (0, 1) == (leased.core.state.late_reports, leased.application().inferences)
+
+
+def test_ended_leases_are_kept_until_their_replica_knows_that_they_are_counted(
+    leased: CoreDriver,
+) -> None:
+    """They are in every record of the application that is saved: they must not pile up."""
+    leased.pull(progress={"2": 1}, finished={"1": 10})
+    kept = list(leased.application().ended_leases)
+    leased.pull(progress={"2": 1}, finished={"1": 10})
+    still = list(leased.application().ended_leases)
+    leased.pull(progress={"2": 1})
+
+    assert (["1"], ["1"], {}) == (kept, still, leased.application().ended_leases)
 
 
 def test_final_report_given_twice_in_one_pull_counts_once(leased: CoreDriver) -> None:

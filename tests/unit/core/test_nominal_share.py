@@ -1,6 +1,6 @@
 """The paper's clock: V moves with time at M per iteration, and a tag never changes."""
 
-from justitia_ray.core.fair_share import NominalShare
+from justitia_ray.core.unsettled_share import NominalShare
 from justitia_ray.core.virtual_clock import VirtualClock
 from tests.exact import exact
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.fair_share import NominalShare, ServedShare
+from justitia_ray.core.fair_share import ServedShare
 from justitia_ray.core.policies import POLICIES, PolicyOptions, find_policy, parse_options
 from justitia_ray.core.policies.base import Key
 from justitia_ray.core.policies.justitia import rank_preserving_integer
+from justitia_ray.core.unsettled_share import NominalShare
 from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver, granted
 from tests.exact import exact

@@ -4,7 +4,8 @@ import pytest
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.fair_share import NominalShare, ServedShare
+from justitia_ray.core.fair_share import ServedShare
+from justitia_ray.core.unsettled_share import NominalShare
 from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver, aborted, ended, granted
 

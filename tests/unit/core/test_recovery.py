@@ -24,6 +24,10 @@ def old() -> CoreDriver:
 @pytest.fixture
 def new(old: CoreDriver) -> CoreDriver:
     """Return the scheduler that takes office after it, knowing of r0, at epoch 2."""
+    return _successor(old)
+
+
+def _successor(old: CoreDriver) -> CoreDriver:
     driver = CoreDriver(SchedulerCore(lease_prefix="2-"), now=old.now + 1.0)
     driver.core.recover(["r0"], driver.now)
     record = snapshot(old.core)
@@ -279,10 +283,7 @@ def test_own_lease_that_ended_is_not_taken_for_one_of_old(new: CoreDriver) -> No
 def test_end_that_was_booked_before_is_not_booked_again(old: CoreDriver) -> None:
     """Its answer was on its way when the scheduler was replaced: its ingress submits it again."""
     old.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
-    new = CoreDriver(SchedulerCore(lease_prefix="2-"), now=old.now + 1.0)
-    new.core.recover(["r0"], new.now)
-    record = snapshot(old.core)
-    restore(new.core, record["clock"], record["applications"])
+    new = _successor(old)
     before = (new.account().attained, new.application().inferences)
     _resubmit(new, "x", "1-2")
     word = ev.LeaseFinished("1-2", 0, 10, Outcome.FINISHED, booked=True)
@@ -290,3 +291,45 @@ def test_end_that_was_booked_before_is_not_booked_again(old: CoreDriver) -> None
 
     assert before == (new.account().attained, new.application().inferences)
     assert "x" not in new.core.state.inferences
+
+
+@pytest.mark.parametrize("claim_first", [True, False])
+def test_end_that_was_counted_is_not_counted_again_though_its_replica_does_not_know(
+    old: CoreDriver, claim_first: bool
+) -> None:
+    """The scheduler died before its answer to the pull: the replica reports the end as news."""
+    old.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
+    new = _successor(old)
+    before = (new.account().attained, new.application().inferences)
+    if claim_first:
+        _resubmit(new, "x", "1-2")
+    new.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
+    if not claim_first:
+        _resubmit(new, "x", "1-2")
+
+    assert before == (new.account().attained, new.application().inferences)
+    assert "x" not in new.core.state.inferences
+
+
+def test_end_that_was_not_saved_is_counted(old: CoreDriver) -> None:
+    """The scheduler died before it saved what the replica had told it."""
+    new = _successor(old)
+    before = new.application().inferences
+    old.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
+    _resubmit(new, "w", "1-1")
+    _resubmit(new, "x", "1-2")
+    new.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
+
+    assert old.account().attained == new.account().attained
+    assert before + 1 == new.application().inferences
+
+
+def test_counted_end_is_known_to_the_scheduler_after_the_next(old: CoreDriver) -> None:
+    """It may die as soon as it is in office, before the replica has reported to it."""
+    old.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
+    new = _successor(_successor(old))
+    before = (new.account().attained, new.application().inferences)
+    _resubmit(new, "x", "1-2")
+    new.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
+
+    assert before == (new.account().attained, new.application().inferences)

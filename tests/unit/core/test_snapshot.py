@@ -8,9 +8,9 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
-from justitia_ray.core.fair_share import NominalShare
 from justitia_ray.core.invariants import check
 from justitia_ray.core.snapshot import application_record, clock_record, restore, snapshot
+from justitia_ray.core.unsettled_share import NominalShare
 from justitia_ray.errors import StoreError
 from tests.core_driver import CoreDriver, granted
 

@@ -3,8 +3,8 @@
 import pytest
 
 from justitia_ray.core import SchedulerCore
-from justitia_ray.core.fair_share import UnsettledShare
 from justitia_ray.core.policies import parse_options
+from justitia_ray.core.unsettled_share import UnsettledShare
 from justitia_ray.core.virtual_clock import VirtualClock
 from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver

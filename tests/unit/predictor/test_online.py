@@ -9,7 +9,8 @@ import pytest
 from justitia_ray.core.stages import StageServed
 from justitia_ray.errors import ConfigError, RequestError, StoreError
 from justitia_ray.predictor.class_life import RETRY_S
-from justitia_ray.predictor.online import EstimateRequest, LearningPredictor, LearningSettings
+from justitia_ray.predictor.estimator import EstimateRequest
+from justitia_ray.predictor.online import LearningPredictor, LearningSettings
 from justitia_ray.predictor.retraining import Judgement, TrainingJob
 from tests.unit.predictor.small_models import (
     features_for,

@@ -5,6 +5,7 @@ from typing import Any
 
 from justitia_ray.core.events import LeaseFinished, LeaseProgress
 from justitia_ray.protocol.messages import IngressMail, Pull, ReplicaMail
+from justitia_ray.serve.conversation import Conversation
 from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.histories.parts import (
     Parts,
@@ -13,6 +14,7 @@ from justitia_ray.serve.histories.parts import (
     WatchedService,
 )
 from justitia_ray.serve.line import Line
+from justitia_ray.serve.puller import Puller
 from justitia_ray.units import Epoch
 
 
@@ -75,11 +77,46 @@ class _DeskThatTellsOnce(WatchedDesk):
         return progress, finished
 
 
-class _DispatcherThatSendsOnce(Dispatcher):
+class _DeskThatForgetsWhatEnded(WatchedDesk):
+    """Tells a new scheduler of no end that the one before has confirmed."""
+
+    def report_all_again(self) -> None:
+        self._remembered.clear()
+
+
+class _PullerForAnyEpoch(Puller):
+    """Listens to every scheduler that answers."""
+
+    def _take_epoch(self, epoch: Epoch) -> None:
+        if epoch != self._epoch:
+            self._epoch = 0
+            super()._take_epoch(epoch)
+
+
+class _ConversationThatSendsOnce(Conversation):
     """Submits nothing again to a new scheduler."""
 
     def _submit_everything(self, *, again: bool) -> None:
         self._cursor.reset()
+
+
+class _ConversationWithoutWhy(Conversation):
+    """Does not ask why an inference has ended whose lease it gives back."""
+
+    async def _hear_why(self, asked: Any) -> None:
+        return
+
+
+class _DispatcherThatSendsOnce(Dispatcher):
+    def start(self) -> None:
+        self._conversation.__class__ = _ConversationThatSendsOnce
+        super().start()
+
+
+class _DispatcherWithoutWhy(Dispatcher):
+    def start(self) -> None:
+        self._conversation.__class__ = _ConversationWithoutWhy
+        super().start()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +132,27 @@ class Broken:
 
 BROKEN: dict[str, Broken] = {
     "mail that was handed over is dropped": Broken(
-        Parts(service=_HastyService), 3, "all_happens_once"
+        Parts(service=_HastyService), 6, "every_call_has_its_answer"
     ),
-    "epochs are ignored": Broken(Parts(service=_ServiceForAnyEpoch), 16, "nothing_is_left_over"),
+    "epochs are ignored": Broken(
+        Parts(service=_ServiceForAnyEpoch), 1, "every_call_has_its_answer"
+    ),
     "tags are put back wrong": Broken(
-        Parts(service=_ServiceThatShiftsTags), 5, "tags_survive_restarts"
+        Parts(service=_ServiceThatShiftsTags), 1, "tags_survive_restarts"
     ),
-    "ends are told once": Broken(Parts(desk=_DeskThatTellsOnce), 180, "all_happens_once"),
+    "ends are told once": Broken(
+        Parts(desk=_DeskThatTellsOnce), 1, "what_has_ended_does_not_run_again"
+    ),
+    "a new scheduler is told nothing of what ended": Broken(
+        Parts(desk=_DeskThatForgetsWhatEnded), 69, "what_has_ended_does_not_run_again"
+    ),
+    "a replica listens to lower epochs": Broken(
+        Parts(puller=_PullerForAnyEpoch), 7, "known_epochs_only_rise"
+    ),
     "nothing is submitted again": Broken(
-        Parts(dispatcher=_DispatcherThatSendsOnce), 0, "every_call_has_its_answer"
+        Parts(dispatcher=_DispatcherThatSendsOnce), 6, "every_call_has_its_answer"
+    ),
+    "nobody asks why a lease ended": Broken(
+        Parts(dispatcher=_DispatcherWithoutWhy), 7, "what_was_refused_is_not_asked_anew"
     ),
 }

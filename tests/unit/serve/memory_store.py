@@ -23,7 +23,7 @@ class MemoryStore:
         self.saves = 0
 
     async def take_office(self, above: int = 0) -> int:
-        """Raise the epoch."""
+        """Raise the epoch, as Redis does while its clock is behind it."""
         self._answer()
         self.epoch = max(self.epoch, above) + 1
         return self.epoch

@@ -125,7 +125,7 @@ class PullingReplica:
 
 async def waits_for_work(service: SchedulerService) -> None:
     """Return once replica `r` has a pull outstanding."""
-    await eventually(lambda: service._mail.of_replica("r")._bell is not None, "it pulls")
+    await eventually(lambda: service._driver.mail.of_replica("r")._bell is not None, "it pulls")
 
 
 def pull(number: int, epoch: int = 1, **fields: Any) -> Pull:

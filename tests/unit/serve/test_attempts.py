@@ -51,7 +51,6 @@ async def test_second_caller_joins_the_running_attempt_from_its_start() -> None:
     assert await collect(first) == [b"b"]
     assert await second == [(200, {}), b"a", b"b"]
     assert source.begun == 1
-    await attempts.stop()
 
 
 async def test_retry_after_a_disconnect_finds_the_attempt_still_running() -> None:
@@ -65,7 +64,6 @@ async def test_retry_after_a_disconnect_finds_the_attempt_still_running() -> Non
 
     assert await collect(attempts.join("k", b"body", source.answer)) == [(200, {}), b"a"]
     assert source.begun == 1
-    await attempts.stop()
 
 
 async def test_attempt_that_nobody_reads_is_cancelled_after_the_linger_time() -> None:
@@ -76,7 +74,6 @@ async def test_attempt_that_nobody_reads_is_cancelled_after_the_linger_time() ->
     await first.aclose()
 
     await asyncio.wait_for(source.cancelled.wait(), 5)
-    await attempts.stop()
 
 
 async def test_attempt_that_failed_is_forgotten_so_that_a_retry_runs_again() -> None:
@@ -89,7 +86,6 @@ async def test_attempt_that_failed_is_forgotten_so_that_a_retry_runs_again() -> 
 
     assert await collect(attempts.join("k", b"body", source.answer)) == [(200, {})]
     assert source.begun == 2
-    await attempts.stop()
 
 
 async def test_key_of_another_body_is_refused() -> None:
@@ -101,7 +97,6 @@ async def test_key_of_another_body_is_refused() -> None:
     with pytest.raises(RequestError, match="Idempotency-Key"):
         attempts.join("k", b"another", source.answer)
     await first.aclose()
-    await attempts.stop()
 
 
 async def test_answer_is_read_again_while_it_is_kept_and_runs_again_after() -> None:
@@ -115,7 +110,6 @@ async def test_answer_is_read_again_while_it_is_kept_and_runs_again_after() -> N
 
     assert await collect(attempts.join("k", b"body", source.answer)) == [(200, {})]
     assert source.begun == 2
-    await attempts.stop()
 
 
 async def answered(attempts: Attempts, key: str, size: int) -> Source:
@@ -137,7 +131,6 @@ async def test_answers_beyond_their_memory_go_before_their_time_the_oldest_first
     assert [1, 1, 1] == [source.begun for source in sources]
     assert [0, 0] == [source.begun for source in again]  # read from what is kept
     assert 1 == first_again.begun
-    await attempts.stop()
 
 
 async def test_answer_that_is_being_read_is_not_taken_from_its_reader() -> None:
@@ -154,7 +147,6 @@ async def test_answer_that_is_being_read_is_not_taken_from_its_reader() -> None:
     assert [b"a" * 2_000, b"b" * 2_000] == rest
     assert [(200, {}), *rest] == again
     assert 1 == source.begun
-    await attempts.stop()
 
 
 async def test_no_attempt_is_begun_while_running_ones_fill_the_memory() -> None:
@@ -172,4 +164,3 @@ async def test_no_attempt_is_begun_while_running_ones_fill_the_memory() -> None:
     later = await answered(attempts, "another", 100)
 
     assert 1 == later.begun
-    await attempts.stop()

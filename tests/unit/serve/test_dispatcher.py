@@ -1,5 +1,6 @@
 """The ingress's side of the queue: batches, grants, and what a new scheduler is told."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ from justitia_ray.errors import (
 )
 from justitia_ray.errors import ApplicationClosed as ClosedError
 from justitia_ray.protocol.messages import Opened
-from justitia_ray.serve import dispatcher as module
+from justitia_ray.serve import failed_calls
 from justitia_ray.serve.dispatcher import Dispatcher
 from tests.eventually import eventually
 
@@ -72,9 +73,9 @@ async def dispatcher(
     scheduler: FakeScheduler, told: Told, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Dispatcher]:
     """A dispatcher that knows the scheduler's epoch and repeats calls at once."""
-    monkeypatch.setattr(module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(failed_calls, "_RETRY_S", 0.0)
     dispatcher = Dispatcher(scheduler, told.ended.append, told.new_epoch, _MOST, 0.0)
-    dispatcher.ingress_id = "i"
+    dispatcher._conversation.ingress_id = "i"
     dispatcher.start()
     await eventually(lambda: dispatcher.epoch == 1, "it knows the epoch")
     yield dispatcher
@@ -380,6 +381,57 @@ async def test_new_scheduler_is_told_all_that_is_outstanding(
     await eventually(lambda: told.new_epochs == 1, "the owner is told")
 
 
+async def test_application_that_ended_with_an_answer_that_was_lost_is_opened_again(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """The scheduler that knew of the end is gone, and the next one does not know the application.
+
+    One that refused it for another reason is not to run it.
+    """
+    ticket = dispatcher.submit(inference(), opened(), is_last=True)
+    scheduler.post(grant(), ended())
+    await dispatcher.next_grant(ticket)
+    scheduler.replace()
+    await eventually(lambda: dispatcher.epoch == 2, "there is another scheduler")
+    scheduler.post(Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
+    waiting = asyncio.ensure_future(dispatcher.next_grant(ticket))
+    first, item, last = (await taken(scheduler, 5))[-3:]
+
+    assert (replace(opened(), again=True), ApplicationClosed("a")) == (first, last)
+    assert isinstance(item, InferenceSubmitted)
+    assert ("q+", True) == (item.request_id, item.again)
+    scheduler.post(Refuse("q+", "i", Refusal.APPLICATION_CANCELLED))
+    with pytest.raises(ClosedError):
+        await waiting
+
+
+async def test_answer_lost_of_an_application_closed_before_it_was_read_is_made_again(
+    dispatcher: Dispatcher, scheduler: FakeScheduler
+) -> None:
+    """Its end had been heard of before the scheduler died: it is opened again, and closed."""
+    await dispatcher.open_application(opened())
+    ticket = dispatcher.submit(inference())
+    dispatcher.close_application("a")
+    scheduler.post(grant(), ended())
+    await dispatcher.next_grant(ticket)
+    await eventually(lambda: dispatcher.opened_here("a") is None, "its end was heard of")
+    scheduler.replace()
+    await eventually(lambda: dispatcher.epoch == 2, "there is another scheduler")
+    scheduler.post(Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
+    waiting = asyncio.ensure_future(dispatcher.next_grant(ticket))
+    await eventually(lambda: dispatcher.opened_here("a") is not None, "it is open again")
+    scheduler.post(grant("q+"))
+    await waiting
+    await eventually(
+        lambda: any(getattr(item, "request_id", "") == "q+" for item in scheduler.items), "again"
+    )
+    first, item, last = scheduler.items[-3:]
+
+    assert (replace(opened(), again=True), ApplicationClosed("a")) == (first, last)
+    assert isinstance(item, InferenceSubmitted)
+    assert ("q+", True) == (item.request_id, item.again)
+
+
 async def test_new_scheduler_is_told_of_closings_that_had_not_been_sent(
     dispatcher: Dispatcher, scheduler: FakeScheduler
 ) -> None:
@@ -577,8 +629,8 @@ async def test_what_waits_at_a_superseded_scheduler_is_refused_after_a_while(
     dispatcher: Dispatcher, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No successor was found meanwhile: its office is held by another deployment."""
-    monkeypatch.setattr(module, "_GIVE_UP_S", 0.01)
-    monkeypatch.setattr(module, "_RETRY_S", 0.001)
+    monkeypatch.setattr(failed_calls, "_GIVE_UP_S", 0.01)
+    monkeypatch.setattr(failed_calls, "_RETRY_S", 0.001)
     ticket = dispatcher.submit(inference(), opened())
     await taken(scheduler, 2)
     for method in ("poll_grants", "submit_many"):

@@ -7,7 +7,8 @@ import pytest
 
 from justitia_ray.errors import RequestError
 from justitia_ray.predictor.estimate import Estimate
-from justitia_ray.predictor.online import EstimateRequest, LearningPredictor
+from justitia_ray.predictor.estimator import EstimateRequest
+from justitia_ray.predictor.online import LearningPredictor
 from justitia_ray.serve.estimate_batch import EstimateBatch
 
 

@@ -120,7 +120,7 @@ async def test_while_no_replica_is_there_nothing_is_refused() -> None:
 
 
 async def test_chats_are_not_held_up_by_the_question() -> None:
-    """They are nearly all calls; of a model that only embeds they are refused once that is known."""
+    """They are nearly all calls; a model that only embeds refuses them once that is known."""
     gateway, replicas, _ = made(EMBEDDINGS)
     await gateway.check_served(CHAT)
     assert 0 == replicas.asked_paths

@@ -1,9 +1,13 @@
 """Histories of the protocol: the real parts keep every rule, and each rule finds a broken part."""
 
+import gc
+import warnings
+from dataclasses import replace
+
 import pytest
 
 from justitia_ray.serve.histories.history import play
-from justitia_ray.serve.histories.plan import draw_plan
+from justitia_ray.serve.histories.plan import Fault, FaultKind, draw_plan
 from justitia_ray.serve.histories.search import play_seeds
 from justitia_ray.serve.histories.shrink import shrink
 from justitia_ray.serve.histories.virtual_loop import NothingLeftToDo, VirtualLoop, run_virtually
@@ -49,6 +53,24 @@ def test_failing_history_is_made_smaller() -> None:
     assert broken.check == smaller.failures[0].check
     assert 1 == len(smaller.plan.faults)
     assert len(smaller.plan.applications) <= len(plan.applications)
+
+
+def test_history_that_fails_leaves_no_coroutine_behind() -> None:
+    """It ends at once, with processes that stand still: a warning would hide why it failed."""
+    plan = replace(
+        draw_plan(3),
+        faults=(
+            Fault(FaultKind.INGRESS_STALL, at_s=0.5, for_s=40.0),
+            Fault(FaultKind.SCHEDULER_CRASH, at_s=3.5, for_s=0.1),
+        ),
+    )
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        history = play(plan, BROKEN["tags are put back wrong"].parts)
+        gc.collect()
+
+    assert ["tags_survive_restarts"] == [failure.check for failure in history.failures[:1]]
+    assert [] == [str(warning.message) for warning in warned]
 
 
 def test_endless_wait_is_noticed() -> None:

@@ -85,8 +85,9 @@ async def tick(*learners: Learner) -> None:
     """Let each do what is due, and its training end."""
     for learner in learners:
         await learner.tick()
-        if learner._training is not None and not learner._training.done():
-            await asyncio.wait_for(learner._training, LONGEST_WAIT_S)
+        training = learner._training.running
+        if training is not None and not training.done():
+            await asyncio.wait_for(training, LONGEST_WAIT_S)
             await learner.tick()
 
 
@@ -326,7 +327,7 @@ async def test_rollback_reaches_every_replica_and_holds() -> None:
     await tick(learner)
     assert (1, 1) == (learner.predictor.serving("EV"), store.models["EV"].active)
 
-    cast(Any, learner._trainer).models.append(power_model_bytes())
+    cast(Any, learner._training._trainer).models.append(power_model_bytes())
     await other.roll_back("EV", None, release=True)
     await tick(learner)
     assert (3, False) == (store.models["EV"].active, store.models["EV"].pinned)
@@ -336,7 +337,7 @@ async def test_rollback_during_a_training_wins() -> None:
     """The model that was being trained does not take over behind the operator's back."""
     store = MemoryPredictionStore()
     learner = await trained(store, power_model_bytes(factor=1.2), power_model_bytes())
-    trainer = cast(StandInTrainer, learner._trainer)
+    trainer = cast(StandInTrainer, learner._training._trainer)
     trainer.gate.clear()
     await learner.observe_many(observations(10))
     await learner.tick()

@@ -161,7 +161,7 @@ async def test_grant_that_can_be_made_at_once_comes_with_the_answer(office: Offi
     """An idle system must not cost a second round trip."""
     service = await office.start()
     pulling = asyncio.create_task(service.pull(pull(1, wait_s=_FOREVER_S)))
-    await eventually(lambda: "r" in service._mail._replicas, "the replica pulls")
+    await eventually(lambda: "r" in service._driver.mail._replicas, "the replica pulls")
     mail = await service.submit_many("i", 1, 0, (opened(), inference("q")))
 
     (grant,) = granted(mail)
@@ -187,7 +187,7 @@ async def test_newer_long_poll_releases_the_older_one_with_nothing(office: Offic
     """Two polls of one ingress would otherwise share the messages between them."""
     service = await office.start()
     older = asyncio.create_task(service.poll_grants("i", 1, 0))
-    await eventually(lambda: "i" in service._mail._ingresses, "it polls")
+    await eventually(lambda: "i" in service._driver.mail._ingresses, "it polls")
     newer = asyncio.create_task(service.poll_grants("i", 1, 0))
 
     assert IngressMail(1) == await older
@@ -213,7 +213,7 @@ async def test_newer_pull_releases_the_older_one(office: Office) -> None:
     """A replica reports news by a pull beside the one that waits."""
     service = await office.start()
     older = asyncio.create_task(service.pull(pull(1, wait_s=_FOREVER_S)))
-    await eventually(lambda: "r" in service._mail._replicas, "it pulls")
+    await eventually(lambda: "r" in service._driver.mail._replicas, "it pulls")
     newer = asyncio.create_task(service.pull(pull(2, wait_s=_FOREVER_S)))
 
     assert ReplicaMail(1) == await older
@@ -256,7 +256,7 @@ async def test_replica_that_comes_back_is_sent_its_leases(office: Office) -> Non
     mail = await service.pull(pull(2))
     ((read, grant),) = mail.messages
     assert isinstance(grant, Grant)
-    await eventually(lambda: "r" not in service._mail._replicas, "it is given up")
+    await eventually(lambda: "r" not in service._driver.mail._replicas, "it is given up")
     held = (LeaseProgress(grant.lease_id, 50, 1, True),)
     back = await service.pull(pull(3, ack=read, progress=held))
 
@@ -269,17 +269,17 @@ async def test_mail_of_a_lost_ingress_is_forgotten_and_its_poll_let_go(office: O
     """Ingresses come and go; mail that nobody reads must not pile up."""
     service = await office.start(ingress_timeout_s=0.05)
     poll = asyncio.create_task(service.poll_grants("i", 1, 0))
-    await eventually(lambda: "i" in service._mail._ingresses, "it polls")
+    await eventually(lambda: "i" in service._driver.mail._ingresses, "it polls")
 
     assert IngressMail(1, forgotten=True) == await asyncio.wait_for(poll, 5.0)
-    assert not service._mail._ingresses
+    assert not service._driver.mail._ingresses
 
 
 async def test_lost_ingress_that_calls_again_is_told_that_it_was_forgotten(office: Office) -> None:
     """What it had waiting was ended: under its old name its callers would wait for ever."""
     service = await office.start(ingress_timeout_s=0.05)
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
-    await eventually(lambda: not service._mail._ingresses, "it is given up")
+    await eventually(lambda: not service._driver.mail._ingresses, "it is given up")
     told = IngressMail(1, forgotten=True)
 
     assert told == await service.submit_many("i", 1, 0, (inference("q2"),))
@@ -380,6 +380,31 @@ async def test_lease_that_finished_during_the_restart_is_not_run_again(office: O
     status = await second.status()
     # Grants go on counting where the first scheduler was: it made this one.
     assert (0, 0, 1) == (status["waiting"], status["in_flight"], status["grants"])
+
+
+async def test_end_that_was_repeated_is_counted_once_also_by_the_next_scheduler(
+    office: Office,
+) -> None:
+    """The answers to its pulls were lost: a replica tells the new one what it told the old one."""
+    first = await office.start()
+    await first.pull(pull(1))
+    await first.submit_many("i", 1, 0, (opened(), inference("q")))
+    (grant,) = granted(await first.pull(pull(2)))
+    end = (LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED),)
+    await first.pull(pull(3, finished=end))
+    await first.pull(pull(4, finished=end))
+    before = await first.application("a")
+    await first.stop()
+    second = await office.start()
+    claim = inference("q", again=True, age_s=1.0, lease_id=grant.lease_id)
+    await second.submit_many("i", 2, 0, (opened(), claim))
+    await second.pull(pull(5, epoch=2, finished=end))
+
+    after = await second.application("a")
+    assert before is not None
+    assert after is not None
+    told = ("kv_token_time", "ended", "running", "waiting")
+    assert [before[name] for name in told] == [after[name] for name in told]
 
 
 async def test_lost_store_degrades_the_scheduler_and_it_catches_up(office: Office) -> None:

@@ -203,7 +203,6 @@ async def test_retry_reads_a_stream_that_went_on_elsewhere_from_its_start(desk: 
     attempts = Attempts(_NEVER_S, _NEVER_S, most_bytes=100_000)
     first = await read(attempts.join("key", b"body", lambda: desk.run(3)))
     again = await read(attempts.join("key", b"body", lambda: desk.run()))
-    await attempts.stop()
 
     assert first == again
     assert 2 == desk.dispatcher.granted
