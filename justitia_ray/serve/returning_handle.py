@@ -11,7 +11,6 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from ray.actor import ActorHandle
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayError
 
 from justitia_ray.units import Seconds
@@ -28,11 +27,11 @@ class ReturningHandle:
     the new one was found, by that one.
     """
 
-    def __init__(self, scheduler: ActorHandle) -> None:
+    def __init__(self, scheduler: Any) -> None:
         """Wrap a handle; nothing is asked before a call of it fails.
 
         Args:
-            scheduler: Its `version` answers once it is in office.
+            scheduler: An actor's; its `version` answers once it is in office.
         """
         self._scheduler = scheduler
         self._search: asyncio.Task[None] | None = None

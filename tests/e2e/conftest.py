@@ -32,6 +32,9 @@ async def _deployed(serving: "Serving", name: str, **changes: dict[str, Any]) ->
     args["name"] = name
     args["model"] |= {"cache_dir": str(serving.directory / "models")} | changes["model"]
     args["engine"]["vllm_args"] |= changes["vllm_args"]
+    # A forced tool is called by a grammar of its schema alone: that of the parser's markup allows
+    # white space.
+    args["engine"]["env"]["VLLM_ENFORCE_STRICT_TOOL_CALLING"] = "0"
     args["store"] = {"data_dir": str(serving.directory / "redis")}
     args["scheduler"] |= {"namespace": serving.namespace}
     service = serving.add(Service(serving, name, "tests.e2e.probe_app:build", 1, {}, args))
@@ -48,9 +51,8 @@ async def service(serving: "Serving") -> "Service":
         model={"adapters": {ADAPTER: "random:tiny-adapter"}},
         vllm_args={
             "enable_auto_tool_choice": True,
-            # A forced tool is called by a grammar of its schema alone, as with any parser that has
-            # no markup of its own; random weights would go on with white space where JSON may.
-            "tool_call_parser": "phi4_mini_json",
+            "tool_call_parser": "hermes",
+            # Random weights would go on with white space wherever JSON allows it.
             "structured_outputs_config": '{"backend": "xgrammar", "disable_any_whitespace": true}',
         },
     )

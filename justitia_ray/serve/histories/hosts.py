@@ -16,6 +16,7 @@ from justitia_ray.serve.histories.redis_memory import RedisMemory, StoreClient
 from justitia_ray.serve.histories.witness import Witness, tags_of
 from justitia_ray.serve.model_queue import ModelQueue
 from justitia_ray.serve.replica import Replica
+from justitia_ray.serve.returning_handle import ReturningHandle
 from justitia_ray.serve.steady_clock import SteadyClock
 from justitia_ray.serve.token_counter import load_token_counter
 from justitia_ray.store.scheduler_store import SchedulerStore
@@ -95,7 +96,7 @@ class ReplicaWithoutServe(Replica):
         self.desk = self._desk = parts.desk(self._replica_id, self._engine, grace_s)
         self.puller = self._puller = parts.puller(
             self._replica_id,
-            scheduler,
+            ReturningHandle(scheduler),
             self.desk,
             self._engine,
             self._capacity,

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from justitia_ray import __version__
 from justitia_ray.config import SchedulerSection
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Grant
@@ -87,6 +88,10 @@ class WatchedService(SchedulerService):
         mail.witness, mail.service = witness, self
         driver = self._driver = WatchedDriver(section, self._clock, mail)
         driver.witness = witness
+
+    async def version(self) -> str:
+        """Say, as the actor does, that it is there."""
+        return __version__
 
     def make_mail_room(self) -> WatchedMailRoom:
         """Return the mail room of this scheduler."""
