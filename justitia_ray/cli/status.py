@@ -107,9 +107,11 @@ def _state(answer: Mapping[str, Any]) -> str:
 def _inferences(answer: Mapping[str, Any]) -> str | None:
     if "waiting" not in answer:
         return None
+    kept_out = answer.get("kept_out", 0)
     return (
-        f"{answer['waiting']:,} waiting, {answer['in_flight']:,} leased or running,"
-        f" {answer['grants']:,} granted"
+        f"{answer['waiting']:,} waiting"
+        + (f" ({kept_out:,} for silent ingresses)" if kept_out else "")
+        + f", {answer['in_flight']:,} leased or running, {answer['grants']:,} granted"
     )
 
 

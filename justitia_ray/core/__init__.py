@@ -65,10 +65,11 @@ Bound
     (`tests/properties/test_bound_limits`); with the served clock and rule 4 it goes first.
 
 Rooms
-    scheduler (which room an event goes to), applications, inferences, leases, replicas, recovery
-    (lives and failures), order (policy, accounts, queue in step), admission (is there room),
-    lag, lag_accounts, delay_bound, service_history (how late against GPS, and how late at most),
-    transitions (the states of an inference), snapshot (what outlives the scheduler), invariants.
+    scheduler (which room an event goes to), applications, inferences, leases, replicas, ingresses,
+    recovery (lives and failures), order (policy, accounts, queue in step), admission (is there
+    room), lag, lag_accounts, delay_bound, service_history (how late against GPS, and how late at
+    most), transitions (the states of an inference), snapshot (what outlives the scheduler),
+    invariants.
 """
 
 from justitia_ray.core.scheduler import SchedulerCore

@@ -118,6 +118,8 @@ class Application:
     """Leased or running."""
     claimed: set[RequestId] = field(default_factory=set)
     """Said to hold a lease of an earlier scheduler, which no replica has confirmed yet."""
+    kept_out: dict[RequestId, Inference] = field(default_factory=dict)
+    """Would wait, but their ingress is silent (`ingresses`)."""
     idle_since: Seconds | None = None
     inferences: int = 0
     """Ended so far."""
@@ -144,9 +146,14 @@ class Application:
     """Counted as ended, though their replicas may not know that yet, and report them again."""
 
     @property
+    def waiting_count(self) -> int:
+        """How many of its inferences wait, in the queue or kept out of it."""
+        return len(self.waiting) + len(self.kept_out)
+
+    @property
     def is_idle(self) -> bool:
-        """Whether nothing of it waits, is leased or runs."""
-        return not self.waiting and not self.in_flight and not self.claimed
+        """Whether nothing of it waits, is leased or runs, and nothing is kept out."""
+        return not (self.waiting or self.in_flight or self.claimed or self.kept_out)
 
 
 @dataclass(slots=True)

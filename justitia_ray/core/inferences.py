@@ -10,6 +10,7 @@ from justitia_ray.core.entities import (
     InferenceState,
     Outcome,
 )
+from justitia_ray.core.ingresses import Ingresses
 from justitia_ray.core.leases import Leases
 from justitia_ray.core.order import Order
 from justitia_ray.core.recovery import Recovery
@@ -26,12 +27,14 @@ class Inferences:
         order: Order,
         applications: Applications,
         leases: Leases,
+        ingresses: Ingresses,
         recovery: Recovery,
     ) -> None:
         self._state = state
         self._order = order
         self._applications = applications
         self._leases = leases
+        self._ingresses = ingresses
         self._recovery = recovery
 
     def submit(self, event: ev.InferenceSubmitted) -> Inference | None:
@@ -63,6 +66,7 @@ class Inferences:
             true_output_tokens=event.true_output_tokens,
         )
         state.inferences[event.request_id] = inference
+        self._ingresses.submitted(inference)
         state.known_inferences.add(application.tenant)
         if event.again:
             application.stages.miss()
@@ -78,10 +82,16 @@ class Inferences:
         return None
 
     def wait(self, inference: Inference) -> None:
-        """Put an inference into the queue, at its place in its application."""
+        """Put an inference into the queue, at its place in its application.
+
+        It is kept out of it while its ingress is silent.
+        """
         application = self._state.applications[inference.application_id]
         application.claimed.discard(inference.request_id)
-        self._order.enqueue(application, inference)
+        if self._ingresses.is_silent(inference.ingress_id):
+            self._ingresses.keep_out(application, inference)
+        else:
+            self._order.enqueue(application, inference)
 
     def requeue(self, inference: Inference) -> None:
         """Take an inference from its replica and let it wait again."""
@@ -113,10 +123,11 @@ class Inferences:
         elif inference.request_id in application.claimed:
             application.claimed.discard(inference.request_id)
             self._recovery.unclaim(inference.request_id)
-        else:
+        elif application.kept_out.pop(inference.request_id, None) is None:
             self._order.leave(application, inference)
         move(inference, InferenceState.ENDED)
         del self._state.inferences[inference.request_id]
+        self._ingresses.ended(inference)
         self._state.known_inferences.remove(application.tenant)
         if not is_counted:
             application.inferences += 1
@@ -136,9 +147,10 @@ class Inferences:
         self._applications.inference_ended(application)
 
     def stop_application(self, application: Application, outcome: Outcome, reason: Refusal) -> None:
-        """End an application with all that waits or runs of it."""
+        """End an application with all that waits, runs or is kept out of it."""
         application.state = ApplicationState.OPEN  # so that its last inference does not end it
         held = [self._state.inferences[r] for r in application.in_flight | application.claimed]
+        held += application.kept_out.values()
         held.sort(key=lambda inference: inference.order)
         for inference in [*application.waiting, *held]:
             refuse = Refuse(inference.request_id, inference.ingress_id, reason)

@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 
-from justitia_ray.core.entities import Application, InferenceState
+from justitia_ray.core.entities import Application, Inference, InferenceState
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.tenant import Tenant
 from justitia_ray.core.tenant_share import TenantShare
 from justitia_ray.core.virtual_clock import VirtualClock
-from justitia_ray.units import ClientId
+from justitia_ray.units import ClientId, IngressId
 
 RELATIVE_TOLERANCE = 1e-9
 """Of sums in floats, relative to what went into them; ints and fractions are compared exactly."""
@@ -39,7 +39,7 @@ class InvariantViolation(AssertionError):
 
 
 def inferences_are_in_one_place(core: SchedulerCore) -> None:
-    """Each inference waits, is in flight or is claimed: one of them, as its state says."""
+    """Each inference waits, is in flight, claimed or kept out: one of them, as its state says."""
     rule = "inferences_are_in_one_place"
     state = core.state
     seen: set[str] = set()
@@ -49,6 +49,7 @@ def inferences_are_in_one_place(core: SchedulerCore) -> None:
             "waiting": (waiting, (InferenceState.WAITING,)),
             "in_flight": (application.in_flight, (InferenceState.LEASED, InferenceState.RUNNING)),
             "claimed": (application.claimed, (InferenceState.WAITING,)),
+            "kept out": (application.kept_out, (InferenceState.WAITING,)),
         }
         for place, (request_ids, allowed) in places.items():
             for request_id in request_ids:
@@ -66,6 +67,27 @@ def inferences_are_in_one_place(core: SchedulerCore) -> None:
                 seen.add(request_id)
     lost = tuple(state.inferences.keys() - seen)
     _require(not lost, rule, lost, "in no place")
+
+
+def silent_ingresses_are_kept_out(core: SchedulerCore) -> None:
+    """What would wait is kept out of the order if its ingress is silent, and only then."""
+    rule = "silent_ingresses_are_kept_out"
+    state, ingresses = core.state, core.ingresses
+    for application in state.applications.values():
+        places = (("waits", application.waiting), ("is kept out", application.kept_out.values()))
+        for place, inferences in places:
+            for inference in inferences:
+                silent = ingresses.is_silent(inference.ingress_id)
+                ids = (inference.request_id, inference.ingress_id)
+                _require(silent == (place == "is kept out"), rule, ids, f"{place}, {silent=}")
+    of_ingress: dict[IngressId, list[Inference]] = {}
+    for inference in state.inferences.values():
+        of_ingress.setdefault(inference.ingress_id, []).append(inference)
+    for ingress_id in state.ingresses.keys() | of_ingress.keys():
+        there = of_ingress.get(ingress_id, [])
+        _require(ingresses.of(ingress_id) == there, rule, (ingress_id,), "its list is another")
+        is_known = ingress_id in state.ingresses
+        _require(is_known, rule, (ingress_id,), "was lost, and its inferences have not ended")
 
 
 def waiting_inferences_are_in_order(core: SchedulerCore) -> None:
@@ -298,6 +320,7 @@ def census_counts_what_is_there(core: SchedulerCore) -> None:
 
 RULES: tuple[Callable[[SchedulerCore], None], ...] = (
     inferences_are_in_one_place,
+    silent_ingresses_are_kept_out,
     waiting_inferences_are_in_order,
     leases_agree,
     queue_holds_what_waits,

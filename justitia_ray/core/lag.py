@@ -153,6 +153,19 @@ class LagMeter:
         if not inference.attempts:
             self.lose_credit(name)
 
+    def kept_out(self, inference: Inference) -> None:
+        """An inference is not in flight, if it was, and cannot be granted for a while."""
+        self._leave(inference)
+
+    def let_in(self, application_id: ApplicationId) -> None:
+        """What was kept out of an application is about to wait.
+
+        What GPS has served of it meanwhile comes before others now, and of itself nothing is
+        promised: it was not the order that kept it.
+        """
+        self.lose_credit(application_id)
+        self._stand(application_id).claim = Claim(proven=False)
+
     def started(
         self, application: Application, inference: Inference, *, passing: bool, nothing_waits: bool
     ) -> None:

@@ -110,15 +110,24 @@ class Order:
         """Let an inference wait."""
         if self.lag is not None:
             self.lag.waits(application, inference)
-        clients = self.policy.submitted(application, inference)
-        application.waiting.add(inference, self.policy.inference_key(inference))
-        self.queue.touch(application)
-        self.rekey(clients)
+        self._join(application, inference)
 
     def leave(self, application: Application, inference: Inference) -> None:
         """Take a waiting inference out of the queue."""
         application.waiting.remove(inference)
         self.queue.touch(application)
+
+    def kept_out(self, inference: Inference) -> None:
+        """An inference that is not in the queue will not wait until it is let in."""
+        if self.lag is not None:
+            self.lag.kept_out(inference)
+
+    def let_in(self, application: Application, inferences: Iterable[Inference]) -> None:
+        """Let inferences of one application wait that were kept out."""
+        if self.lag is not None:
+            self.lag.let_in(application.application_id)
+        for inference in inferences:
+            self._join(application, inference)
 
     def dispatched(self, application: Application, inference: Inference) -> None:
         """An inference was leased, and has left the queue."""
@@ -229,6 +238,12 @@ class Order:
             if self._state.applications[application_id].is_idle:
                 self.fair_share.withdraw(application_id)
         self._take_policy()
+
+    def _join(self, application: Application, inference: Inference) -> None:
+        clients = self.policy.submitted(application, inference)
+        application.waiting.add(inference, self.policy.inference_key(inference))
+        self.queue.touch(application)
+        self.rekey(clients)
 
     def _take_policy(self) -> None:
         self.policy = self._make_policy()

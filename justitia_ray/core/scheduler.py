@@ -17,6 +17,7 @@ from justitia_ray.core.applications import Applications
 from justitia_ray.core.deadlines import Lapse
 from justitia_ray.core.entities import ApplicationState, Outcome
 from justitia_ray.core.inferences import Inferences
+from justitia_ray.core.ingresses import Ingresses
 from justitia_ray.core.leases import Leases
 from justitia_ray.core.limits import Census, Limits
 from justitia_ray.core.order import Order, Place
@@ -26,7 +27,6 @@ from justitia_ray.core.state import State, Timeouts
 from justitia_ray.errors import ConfigError
 from justitia_ray.units import (
     ApplicationId,
-    IngressId,
     ReplicaId,
     RequestId,
     Seconds,
@@ -75,9 +75,15 @@ class SchedulerCore:
         self.order = Order(self.state, policy, policy_options or {}, measure_lag=measure_lag)
         self.recovery = Recovery()
         self.applications = Applications(self.state, self.order)
+        self.ingresses = Ingresses(self.state, self.order)
         self._leases = Leases(self.state, self.order, fits)
         self._inferences = Inferences(
-            self.state, self.order, self.applications, self._leases, self.recovery
+            self.state,
+            self.order,
+            self.applications,
+            self._leases,
+            self.ingresses,
+            self.recovery,
         )
         self._replicas = Replicas(
             self.state, self.order, self._leases, self._inferences, self.recovery
@@ -89,12 +95,12 @@ class SchedulerCore:
             ev.WeightChanged: self.applications.reweigh,
             ev.InferenceSubmitted: self._inference_submitted,
             ev.InferenceCancelled: self._inferences.cancel,
-            ev.LeaseRefused: self._replicas.refused,
+            ev.LeaseRefused: self._lease_refused,
             ev.ReplicaPulled: self._replica_pulled,
             ev.ReplicaReported: self._replica_reported,
             ev.PullAnswered: self._replicas.answered,
             ev.ReplicaLost: lambda event: self._replicas.lost(event.replica_id),
-            ev.IngressHeard: lambda event: self._hear_ingress(event.ingress_id),
+            ev.IngressHeard: lambda event: self.ingresses.hear(event.ingress_id),
             ev.PolicyChanged: self._policy_changed,
             ev.DeadlinePassed: lambda event: None,
         }
@@ -205,7 +211,10 @@ class SchedulerCore:
         self.state.deadlines.set(until, Lapse.RECOVERY, "")
 
     def backlog_kv_tokens(self) -> int:
-        """Return the KV that all waiting inferences would need at once. O(waiting)."""
+        """Return the KV that all waiting inferences would need at once. O(waiting).
+
+        What is kept out counts not: more replicas would not serve it.
+        """
         return sum(
             kv_need_tokens(inference, 1)
             for application in self.state.applications.values()
@@ -220,7 +229,7 @@ class SchedulerCore:
             self._leases.grant_all()
 
     def _application_arrived(self, event: ev.ApplicationArrived) -> None:
-        self._hear_ingress(event.ingress_id)
+        self.ingresses.hear(event.ingress_id)
         self.applications.arrive(event)
 
     def _application_cancelled(self, event: ev.ApplicationCancelled) -> None:
@@ -241,8 +250,14 @@ class SchedulerCore:
         if event.withdraws:
             self.applications.withdraw_idle()
 
+    def _lease_refused(self, event: ev.LeaseRefused) -> None:
+        lease = self.state.leases.get(event.lease_id)
+        if lease is not None:
+            self.ingresses.hear(self.state.inferences[lease.request_id].ingress_id)
+        self._replicas.refused(event)
+
     def _inference_submitted(self, event: ev.InferenceSubmitted) -> None:
-        self._hear_ingress(event.ingress_id)
+        self.ingresses.hear(event.ingress_id)
         claimant = self._inferences.submit(event)
         if claimant is not None and event.lease_id is not None:
             self._replicas.claim(claimant, event.lease_id)
@@ -254,25 +269,14 @@ class SchedulerCore:
         self._leases.placement.admission = fits
         self.state.room_changes += 1
 
-    def _hear_ingress(self, ingress_id: IngressId) -> None:
-        state = self.state
-        if ingress_id not in state.ingresses:
-            state.deadlines.set(state.now + state.timeouts.ingress_s, Lapse.INGRESS, ingress_id)
-        state.ingresses[ingress_id] = state.now
-
     def _lease_lapsed(self, lease_id: str) -> None:
         inference = self._leases.lapsed(lease_id)
         if inference is not None:
+            self.ingresses.left_unused(inference)
             self._inferences.requeue(inference)
 
     def _ingress_lapsed(self, ingress_id: str) -> None:
-        due = self.state.ingresses[ingress_id] + self.state.timeouts.ingress_s
-        if due > self.state.now:
-            self.state.deadlines.set(due, Lapse.INGRESS, ingress_id)
-            return
-        del self.state.ingresses[ingress_id]
-        orphans = [i for i in self.state.inferences.values() if i.ingress_id == ingress_id]
-        for inference in orphans:
+        for inference in self.ingresses.lapsed(ingress_id):
             self._inferences.end(inference, Outcome.EXPIRED)
 
     def _application_lapsed(self, application_id: str) -> None:

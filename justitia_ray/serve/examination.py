@@ -132,7 +132,7 @@ def _seen(
     accounts, sessions = fair_share.accounts, fair_share.sessions()
     virtual_time, clocks = fair_share.clock.virtual_time, _tenant_clocks(fair_share)
     ended = [name for name in sessions if name not in state.applications]
-    waiting = sum(len(application.waiting) for application in state.applications.values())
+    waiting = sum(application.waiting_count for application in state.applications.values())
     first = core.order.queue.first()
     next_up = None if first is None else first.waiting.first
     tables = {
@@ -218,7 +218,7 @@ def _application(
         attained=account.attained,
         age_s=now - application.arrived_at,
         idle_s=now - since if application.is_idle and since is not None else None,
-        waiting=len(application.waiting),
+        waiting=application.waiting_count,
         in_flight=len(application.in_flight),
     )
 

@@ -180,6 +180,8 @@ class SchedulerService:
         line = self._driver.mail.of_ingress(ingress_id)
         for item in items:
             self._take(item, quiet=line)
+        # After them: of a grant that goes with this answer its ingress was heard no earlier.
+        self._driver.apply(ev.IngressHeard(ingress_id), line)
         return IngressMail(self._epoch, await self._handed_out(line, ack))
 
     async def poll_grants(self, ingress_id: IngressId, epoch: Epoch, ack: int) -> IngressMail:

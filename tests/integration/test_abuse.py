@@ -219,13 +219,15 @@ async def rest_of(raw: Raw) -> bytes:
 
 
 def memory_of(service: Service) -> int:
-    """Return the memory of all processes of this machine's cluster that answer calls."""
-    names = ("ray::ServeReplica", "ray::ProxyActor", f"ray::ServeReplica:{service.name}")
-    return sum(
-        process.info["memory_info"].rss
-        for process in psutil.process_iter(["name", "cmdline", "memory_info"])
-        if any(" ".join(process.info["cmdline"] or ()).startswith(name) for name in names)
-    )
+    """Return the memory of all processes of this cluster that answer calls, in bytes."""
+    names = ("ray::ProxyActor", f"ray::ServeReplica:{service.name}")
+    memory = [
+        process.memory_info().rss
+        for process in psutil.Process().children(recursive=True)
+        if " ".join(process.cmdline()).startswith(names)
+    ]
+    assert len(memory) > 1, "the proxy and the application's processes are children of this one"
+    return sum(memory)
 
 
 async def test_callers_that_leave_at_random_leave_nothing_behind(

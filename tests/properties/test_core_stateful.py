@@ -217,6 +217,24 @@ class CoreMachine(RuleBasedStateMachine):
         if len(self.world.live_ingresses) == 2:
             self.world.kill_ingress(name)
 
+    @rule(name=_INGRESSES)
+    def wake_ingress(self, name: str) -> None:
+        """An ingress calls that may have stood still, for less or more than it is given."""
+        self.world.live_ingresses.add(name)
+        self._do(ev.IngressHeard(name))
+
+    @precondition(lambda self: len(self.world.live_ingresses) == 2)
+    @rule(name=_APPLICATIONS, ingress=_INGRESSES, slot=_SLOTS, wakes=st.booleans())
+    def let_leases_lapse(self, name: str, ingress: str, slot: int, wakes: bool) -> None:
+        """An ingress dies with what it has just sent, or stands still; a replica goes on asking."""
+        self.submit(name, [(9, 20, 15), (5, 5, 5)], 1, ingress, 1)
+        self.world.kill_ingress(ingress)
+        for _ in range(8):
+            self.world.pass_time(1.5)
+            self._do(self._replica(slot).pull())
+        if wakes:
+            self.wake_ingress(ingress)
+
     def teardown(self) -> None:
         """Let everything run to its end: nothing may be stuck."""
         if not hasattr(self, "world"):

@@ -70,6 +70,14 @@ def test_answer_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines["abc"].split() == ["abc", "7,344", "7", "0.2", "draining"]
 
 
+def test_what_is_kept_out_is_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """It waits for nothing that an operator could add: its ingress has to call, or is dead."""
+    with serving(200, json.dumps(ANSWER | {"kept_out": 14}).encode()) as url:
+        main(["status", "--url", url])
+
+    assert "1,040 waiting (14 for silent ingresses), 7 leased" in capsys.readouterr().out
+
+
 def test_json_is_the_answer_unchanged(capsys: pytest.CaptureFixture[str]) -> None:
     """Scripts read what the service said, not what this version shows of it."""
     with serving(200, json.dumps(ANSWER).encode()) as url:

@@ -48,6 +48,24 @@ def _wait_out_of_order(d: CoreDriver) -> None:
     d.core.order.queue.touch(d.application())
 
 
+def _keep_out_of_no_silent_ingress(d: CoreDriver) -> None:
+    inference = d.inference("z")
+    d.core.order.leave(d.application(), inference)
+    d.application().kept_out["z"] = inference
+
+
+def _fall_silent_and_wait(d: CoreDriver) -> None:
+    d.core.ingresses._silent.add("i0")
+
+
+def _list_no_inference(d: CoreDriver) -> None:
+    d.core.ingresses.ended(d.inference("z"))
+
+
+def _lose_ingress(d: CoreDriver) -> None:
+    d.core.state.ingresses.clear()
+
+
 def _lease_twice(d: CoreDriver) -> None:
     d.core.state.leases["1-9"] = Lease("1-9", "x", "r0", 0.0, 0)
 
@@ -208,6 +226,10 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("inferences_are_in_one_place", _wrong_owner),
     ("inferences_are_in_one_place", _keep_lease_id),
     ("inferences_are_in_one_place", _unknown_inference),
+    ("silent_ingresses_are_kept_out", _keep_out_of_no_silent_ingress),
+    ("silent_ingresses_are_kept_out", _fall_silent_and_wait),
+    ("silent_ingresses_are_kept_out", _list_no_inference),
+    ("silent_ingresses_are_kept_out", _lose_ingress),
     ("waiting_inferences_are_in_order", _wait_out_of_order),
     ("leases_agree", _lease_twice),
     ("leases_agree", _lose_replica),

@@ -147,12 +147,12 @@ BROKEN: dict[str, Broken] = {
         Parts(desk=_DeskThatForgetsWhatEnded), 69, "what_has_ended_does_not_run_again"
     ),
     "a replica listens to lower epochs": Broken(
-        Parts(puller=_PullerForAnyEpoch), 7, "known_epochs_only_rise"
+        Parts(puller=_PullerForAnyEpoch), 22, "known_epochs_only_rise"
     ),
     "nothing is submitted again": Broken(
         Parts(dispatcher=_DispatcherThatSendsOnce), 6, "every_call_has_its_answer"
     ),
     "nobody asks why a lease ended": Broken(
-        Parts(dispatcher=_DispatcherWithoutWhy), 7, "what_was_refused_is_not_asked_anew"
+        Parts(dispatcher=_DispatcherWithoutWhy), 65, "what_was_refused_is_not_asked_anew"
     ),
 }

@@ -12,6 +12,7 @@ from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.events import (
     ApplicationArrived,
+    InferenceCancelled,
     InferenceSubmitted,
     LeaseFinished,
     LeaseProgress,
@@ -457,3 +458,26 @@ async def test_abandoned_scheduler_stands_down(office: Office) -> None:
     await eventually(lambda: office.reasons, "it stands down")
 
     assert "nobody has called for 0.05 s" == office.reasons[0]
+
+
+async def test_grant_that_goes_with_the_answer_to_a_batch_is_no_sign_of_silence(
+    office: Office,
+) -> None:
+    """A cancellation in it made the room: that grant is told, and asks for no other message."""
+    service = await office.start()
+    await service.pull(pull(1))
+    batch = (opened(), inference("q1"), inference("q2"))
+    running = asyncio.create_task(service.pull(pull(2, wait_s=_FOREVER_S)))
+    await asyncio.sleep(0)
+    given = granted(await service.submit_many("i", 1, 0, batch))
+    await running
+    progress = (LeaseProgress(given[0].lease_id, 50, 1, True),)
+    holds = asyncio.create_task(service.pull(pull(3, ack=1, wait_s=_FOREVER_S, progress=progress)))
+    await asyncio.sleep(0)
+    mail = await service.submit_many("i", 1, 1, (InferenceCancelled("q1"),))
+    state = service._core.state
+    (lease,) = state.leases.values()
+
+    assert "q2" == lease.request_id == granted(mail)[-1].request_id
+    assert lease.granted_at <= state.ingresses["i"]
+    await cancelled(holds)
