@@ -20,7 +20,7 @@ from tests.integration.service import Service
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 MODEL, EMBEDDING = "tiny-llama", "tiny-embedding"
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).resolve().parents[2]
 _SAID: Any = [{"role": "user", "content": "a b c"}]
 
 

@@ -132,16 +132,16 @@ class Broken:
 
 BROKEN: dict[str, Broken] = {
     "mail that was handed over is dropped": Broken(
-        Parts(service=_HastyService), 6, "every_call_has_its_answer"
+        Parts(service=_HastyService), 7, "nothing_is_left_over"
     ),
     "epochs are ignored": Broken(
         Parts(service=_ServiceForAnyEpoch), 1, "every_call_has_its_answer"
     ),
     "tags are put back wrong": Broken(
-        Parts(service=_ServiceThatShiftsTags), 1, "tags_survive_restarts"
+        Parts(service=_ServiceThatShiftsTags), 9, "tags_survive_restarts"
     ),
     "ends are told once": Broken(
-        Parts(desk=_DeskThatTellsOnce), 1, "what_has_ended_does_not_run_again"
+        Parts(desk=_DeskThatTellsOnce), 41, "what_has_ended_does_not_run_again"
     ),
     "a new scheduler is told nothing of what ended": Broken(
         Parts(desk=_DeskThatForgetsWhatEnded), 69, "what_has_ended_does_not_run_again"
