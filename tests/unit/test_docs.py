@@ -172,3 +172,16 @@ def test_table_names_the_paths_that_are_served() -> None:
     named = {path for cell in cells for path in re.findall(r"`(?:[A-Z]+ )?(/[^`]+)`", cell)}
 
     assert sorted(served) == sorted(named)
+
+
+def test_every_example_is_listed() -> None:
+    """Who looks for an example reads the list, not the folders."""
+    examples = ROOT / "examples"
+    listed = (examples / "README.md").read_text()
+    missing = [
+        path.name
+        for path in examples.glob("*/*.py")
+        if f"`{path.relative_to(examples)}`" not in listed
+    ]
+
+    assert [] == missing
