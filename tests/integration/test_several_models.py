@@ -137,7 +137,8 @@ async def test_killed_scheduler_of_one_model_leaves_the_other_alone(
     again = await _ask(http, _OTHER)
 
     assert (200, 200) == (answer.status_code, again.status_code)
-    assert epochs == [own["epoch"], back["epoch"] - 1]
+    assert epochs[0] == own["epoch"]
+    assert epochs[1] < back["epoch"]
 
 
 async def test_doctor_finds_both_healthy(
