@@ -14,7 +14,7 @@ from justitia_ray.bench.cpu_time import cpu_by_role
 from justitia_ray.bench.live_arms import Arm
 from justitia_ray.bench.live_bench import Plays, play_all
 from justitia_ray.bench.live_document import LIVE, report, write_all
-from justitia_ray.bench.live_load import FULL, KV_BLOCKS, QUICK, Size
+from justitia_ray.bench.live_load import FULL, QUICK, Size
 from justitia_ray.bench.live_session import Session
 from justitia_ray.bench.machine import machine
 from justitia_ray.errors import ConfigError, JustitiaError
@@ -87,8 +87,6 @@ def play(
     app = LocalApp(options.config)
     arguments = app.values["applications"][0]["args"]
     arguments["prediction"] = {**arguments.get("prediction", {}), **PREDICTION}
-    if app.config.engine.kind == "vllm":
-        arguments["engine"]["vllm_args"]["num_gpu_blocks_override"] = KV_BLOCKS
 
     async def configure(arm: Arm) -> None:
         await asyncio.to_thread(app.configure, policy=arm.policy, policy_options=dict(arm.options))

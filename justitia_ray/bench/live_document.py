@@ -99,6 +99,7 @@ def write_all(
             "engine": asdict(model.engine),
             "call_latency_s": model.call_latency_s,
             "dispatch_s": model.dispatch_s,
+            "front_end_s": model.front_end_s,
             "pace": model.pace,
             "residual": model.fit.residual,
             "fitted_on_applications": len(plays.calibration.played),
@@ -133,7 +134,8 @@ def report(written: Written, model: LiveModel) -> str:
         f" iteration {1e3 * cost.base_s:.2f} ms, {1e6 * cost.per_sequence_s:.0f} µs a sequence,"
         f" {1e6 * cost.per_context_token_s:.2f} µs a token held, a prompt"
         f" {1e3 * cost.prefill_base_s:.1f} ms and {1e6 * cost.per_prefill_token_s:.0f} µs a token;"
-        f" {1e3 * (model.call_latency_s + model.dispatch_s):.0f} ms a call besides."
+        f" {1e3 * (model.call_latency_s + model.dispatch_s):.0f} ms a call besides, and two times"
+        f" {1e3 * model.front_end_s:.0f} ms of what all calls pass."
         f" Pace {model.pace:.2f}.",
         f"Order of the arms by mean completion time, live and simulated: {same}"
         f" ({', '.join(written.live_order)}; {', '.join(written.simulated_order)}).",
@@ -151,7 +153,7 @@ def report(written: Written, model: LiveModel) -> str:
 
 
 def _simulated(runs: list[LiveRun], model: LiveModel, plays: Plays) -> dict[str, RunResult]:
-    return {run.arm.name: model.predict(run.arm, run.played, plays.history) for run in runs}
+    return {run.arm.name: model.predict(run, plays.history) for run in runs}
 
 
 def _in_order(results: Mapping[str, RunResult]) -> dict[str, RunResult]:
@@ -163,7 +165,7 @@ def _elephant(plays: Plays, model: LiveModel) -> dict[str, Any]:
     arms = {}
     for run in plays.elephant_runs:
         live = as_result(run.played, run.kv_utilization, run.preemptions)
-        simulated = model.predict(run.arm, run.played, plays.history)
+        simulated = model.predict(run, plays.history)
         name = live.applications[0].application_id
         lateness = live.lateness.get(name)
         arms[run.arm.name] = {

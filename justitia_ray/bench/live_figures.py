@@ -30,7 +30,7 @@ class SeedFigures:
     classes: dict[str, dict[str, dict[str, float | int | None]]]
     """By class and arm: applications, live mean and p90, simulated mean."""
     machine: dict[str, dict[str, Any]]
-    """By arm: decisions, CPU time by role, seconds, applications that failed."""
+    """By arm: decisions, CPU time by role, seconds, the machine's speed, failed applications."""
 
     @property
     def arms(self) -> list[str]:
@@ -76,6 +76,7 @@ def seed_figures(
             "decisions": asdict(run.decisions),
             "cpu_s": {role: round(s, 2) for role, s in sorted(run.cpu_s.items())},
             "wall_s": run.wall_s,
+            "computation_s": run.computation_s,
             "failed": run.failed,
         }
         for run in runs
@@ -173,7 +174,11 @@ def cpu_line(seeds: Sequence[SeedFigures]) -> str:
         for role, seconds in sorted(middles.items(), key=lambda item: -item[1])
     )
     wall_s = statistics.median(run["wall_s"] for run in runs)
-    return f"CPU seconds of a run: {shown}; it takes {wall_s:.1f} s."
+    took = spread([1e3 * run["computation_s"] for run in runs])
+    return (
+        f"CPU seconds of a run: {shown}; it takes {wall_s:.1f} s. A fixed computation takes"
+        f" {took.format(2)} ms of CPU time meanwhile: what the machine's own speed does."
+    )
 
 
 def _shown(found: Mapping[str, float] | None, digits: int) -> str:

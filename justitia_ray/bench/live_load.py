@@ -7,18 +7,18 @@ from typing import Any
 
 from justitia_ray.units import Seconds
 from justitia_ray.workloads.load_plan import PlannedApplication
-from justitia_ray.workloads.nine_class_load import NINE_CLASS_MIX, nine_class_plan
+from justitia_ray.workloads.nine_class_load import nine_class_plan
 
 MICE = ("KBQAV", "CC", "ALFWI")
 """As in the simulated one: Justitia v1, Sec. V-C."""
-LENGTH_SCALE = 0.35
-"""On recorded lengths. With a quarter, at which nothing recorded needs cutting, calls cost these
-engines more than tokens do; with a half one DM is served for longer than all the others together.
+LENGTH_SCALE = 1.0
+"""On recorded lengths, as far as the model's context of 2,048 tokens goes: DM is cut to it. With a
+third of them calls cost these engines more than tokens do, and memory is not what is scarce."""
+GAP_SCALE = 0.3
+"""On tool time: at its full length the last applications wait for their tools and for nothing else.
 """
 SC_SAMPLES = 10
 """Of 40: each is a call, and 13 of 100 applications are of this class."""
-KV_BLOCKS = 81
-"""Of 32 tokens, one of them vLLM's null block: 2,560 tokens, for a context of 2,048."""
 _CALIBRATION_SEED = 1000
 """Added to the first seed: the engine profile is fitted on draws that are not predicted."""
 _MICE_LOAD = 0.8
@@ -44,10 +44,16 @@ class Size:
         return sum(self.mix.values())
 
 
-FULL = Size(NINE_CLASS_MIX, window_s=20.0, elephant="DM", mice_s=40.0)
+FULL = Size(
+    {"CC": 13, "KBQAV": 13, "ALFWI": 13, "EV": 2, "FV": 2, "DM": 1, "MRS": 1, "PE": 8, "SC": 8},
+    window_s=12.0,
+    elephant="DM",
+    mice_s=40.0,
+)
+"""About 60 of the paper's 100; of each class one at least."""
 QUICK = Size(
     {"CC": 8, "KBQAV": 8, "ALFWI": 7, "EV": 1, "FV": 1, "MRS": 1, "PE": 4, "SC": 5},
-    window_s=5.0,
+    window_s=6.0,
     elephant="MRS",
     mice_s=15.0,
 )
@@ -122,6 +128,7 @@ def _draw(
         sum(mix.values()),
         window_s=window_s,
         length_scale=LENGTH_SCALE,
+        gap_scale=GAP_SCALE,
         samples=SC_SAMPLES,
         mix=mix,
     ).applications

@@ -5,11 +5,12 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from justitia_ray.bench.live_arms import Arm
+from justitia_ray.bench.live_arms import FCFS, Arm
+from justitia_ray.bench.live_recorder import RecordedInference
 from justitia_ray.bench.live_rows import PlayedApplication, as_workload
 from justitia_ray.bench.live_session import LiveRun
 from justitia_ray.predictor.observation import Observation
-from justitia_ray.sim.calibration.residence import HeldLease, ResidenceFit, fit_residence
+from justitia_ray.sim.calibration.residence import CallAtReplica, ResidenceFit, fit_residence
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
@@ -18,13 +19,16 @@ from justitia_ray.units import Seconds
 
 REPORT_INTERVAL_S: Seconds = 0.25
 """`replica.report_interval_s`: how old what the scheduler knows of running inferences may be."""
+FRONT_ROLES = ("proxy", "ingress", "scheduler")
+"""Processes that every call passes, of each of which there is one."""
 _PACE_ROUNDS = 6
 _PACE_TOLERANCE = 0.01
 _LEAST_SLOPE, _MOST_SLOPE = 0.5, 4.0
 """Of a completion time over the times of iterations: above 1 where work waits."""
 _DISPATCH_SHARE = 0.5
-"""Of a call's latency under its lease: the way of the payload. The rest is that of the answer,
-while which the memory is free again. A call's times do not tell them apart."""
+"""Of the time under its lease that a call is not at its replica: the way of the payload. The rest
+is that of the answer, while which the memory is free again. A call's times do not tell them
+apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,55 +39,80 @@ class LiveModel:
     """All times as they are while every engine is busy."""
     replicas: int
     call_latency_s: Seconds
-    """Of a call, besides queue and engine and `dispatch_s`."""
+    """Of a call, besides queue, front end, engine and `dispatch_s`."""
     dispatch_s: Seconds
-    """How long a lease is held before its payload is at the engine."""
+    """How long a lease is held before its prompt is in the engine's hands, besides the front end.
+    """
+    front_end_s: Seconds
+    """How long each call occupies the front end, each way."""
     fit: ResidenceFit
     pace: float
     """What the fitted times were multiplied by, so that the mean completion time of the load that
     they were fitted on comes out right."""
+    computation_s: Seconds
+    """CPU time of a fixed computation while that load was played; see `MachineSpeed`."""
 
-    def predict(
-        self, arm: Arm, played: Sequence[PlayedApplication], history: Sequence[Observation]
-    ) -> RunResult:
-        """Simulate what was played, under a policy.
+    def predict(self, run: LiveRun, history: Sequence[Observation]) -> RunResult:
+        """Simulate what was played, under its policy and at the speed that the machine had.
 
         Args:
-            arm: The policy.
-            played: What came, how long it was, and which costs the service predicted.
+            run: What came, how long it was, and which costs the service predicted.
             history: What the service knew of the stages of each class.
         """
-        return simulate(
-            as_workload(played, self.call_latency_s),
-            RunSettings(
-                engine=self.engine,
-                policy=arm.policy,
-                policy_options=dict(arm.options),
-                replicas=self.replicas,
-                prediction="table",
-                predicted_costs={
-                    one.name: one.recorded.predicted_kv_token_time
-                    for one in played
-                    if one.recorded is not None
-                },
-                history=history,
-                lengths_are_known=True,
-                report_interval_s=REPORT_INTERVAL_S,
-                dispatch_s=self.dispatch_s,
-            ),
-        )
+        slower = self._paced(run.computation_s / self.computation_s)
+        return slower._simulate(run.arm, run.played, history)
 
     def takes_s(self, played: Sequence[PlayedApplication]) -> Seconds:
         """Return how long one of these applications takes all engines if they come at once."""
         at_once = [replace(one, arrived_at_s=0.0) for one in as_workload(played)]
-        settings = RunSettings(
+        return simulate(at_once, self._settings(FCFS, played, ())).makespan_s / len(at_once)
+
+    def _simulate(
+        self, arm: Arm, played: Sequence[PlayedApplication], history: Sequence[Observation]
+    ) -> RunResult:
+        load = as_workload(played, self.call_latency_s)
+        return simulate(load, self._settings(arm, played, history))
+
+    def _settings(
+        self, arm: Arm, played: Sequence[PlayedApplication], history: Sequence[Observation]
+    ) -> RunSettings:
+        return RunSettings(
             engine=self.engine,
-            policy="fcfs",
+            policy=arm.policy,
+            policy_options=dict(arm.options),
             replicas=self.replicas,
+            prediction="table",
+            predicted_costs={
+                one.name: one.recorded.predicted_kv_token_time
+                for one in played
+                if one.recorded is not None
+            },
+            history=history,
+            lengths_are_known=True,
             report_interval_s=REPORT_INTERVAL_S,
             dispatch_s=self.dispatch_s,
+            front_end_s=self.front_end_s,
         )
-        return simulate(at_once, settings).makespan_s / len(at_once)
+
+    def _paced(self, by: float) -> "LiveModel":
+        """Return the model with all its times multiplied."""
+        cost = self.engine.iteration
+        iteration = replace(
+            cost,
+            base_s=cost.base_s * by,
+            per_sequence_s=cost.per_sequence_s * by,
+            per_context_token_s=cost.per_context_token_s * by,
+            per_prefill_token_s=cost.per_prefill_token_s * by,
+            prefill_base_s=cost.prefill_base_s * by,
+        )
+        return replace(
+            self,
+            engine=replace(self.engine, iteration=iteration),
+            call_latency_s=self.call_latency_s * by,
+            dispatch_s=self.dispatch_s * by,
+            front_end_s=self.front_end_s * by,
+            pace=self.pace * by,
+        )
 
 
 def fit_model(run: LiveRun, start: EngineProfile, replicas: int) -> LiveModel:
@@ -97,36 +126,45 @@ def fit_model(run: LiveRun, start: EngineProfile, replicas: int) -> LiveModel:
     Raises:
         ConfigError: If too little was played to fit anything.
     """
-    calls = held_leases(run.played)
-    fit = fit_residence(calls)
-    waits = [row.waited_s for one in run.played for row in one.inferences]
-    dispatch_s = _DISPATCH_SHARE * fit.call_latency_s
-    model = LiveModel(
+    fit = fit_residence(calls_at_replicas(run.played))
+    rows = [row for one in run.played for row in one.inferences]
+    ways_s = statistics.fmean(_on_its_ways_s(row) for row in rows)
+    front_s = sum(run.cpu_s.get(role, 0.0) for role in FRONT_ROLES) / len(rows) / 2
+    bare = LiveModel(
         engine=replace(start, iteration=fit.cost, speedup=1.0),
         replicas=replicas,
-        call_latency_s=min(waits) + fit.call_latency_s - dispatch_s,
-        dispatch_s=dispatch_s,
+        call_latency_s=min(row.waited_s for row in rows),
+        dispatch_s=fit.call_latency_s,
+        front_end_s=front_s,
         fit=fit,
         pace=1.0,
+        computation_s=run.computation_s,
+    )
+    passing_s = bare.predict(run, ()).front_end_s
+    model = replace(
+        bare,
+        call_latency_s=bare.call_latency_s + max(0.0, (1 - _DISPATCH_SHARE) * ways_s - passing_s),
+        dispatch_s=bare.dispatch_s + max(0.0, _DISPATCH_SHARE * ways_s - passing_s),
     )
     measured_s = _mean_jct(one.record.jct_s for one in run.played if one.is_whole)
 
     def error(pace: float) -> float:
         """Return how much too late the model is at a pace, as a logarithm."""
-        simulated = _at_pace(model, pace).predict(run.arm, run.played, ())
+        simulated = model._paced(pace).predict(run, ())
         ends = _mean_jct(a.jct_s for a in simulated.applications if a.jct_s is not None)
         return math.log(ends / measured_s)
 
-    return _at_pace(model, _zero_of(error))
+    return model._paced(_zero_of(error))
 
 
-def held_leases(played: Sequence[PlayedApplication]) -> list[HeldLease]:
-    """Return the calls of a play that say where they ran."""
+def calls_at_replicas(played: Sequence[PlayedApplication]) -> list[CallAtReplica]:
+    """Return when the calls of a play were at their replicas, of those that say it."""
     return [
-        HeldLease(
+        CallAtReplica(
             row.replica,
-            row.submitted_at_s + row.waited_s,
-            row.finished_at_s,
+            (ended_at_s := row.finished_at_s - (1 - _DISPATCH_SHARE) * _on_its_ways_s(row))
+            - row.ran_s,
+            ended_at_s,
             row.prompt_tokens,
             row.output_tokens,
         )
@@ -134,6 +172,11 @@ def held_leases(played: Sequence[PlayedApplication]) -> list[HeldLease]:
         for row in one.inferences
         if row.replica is not None
     ]
+
+
+def _on_its_ways_s(row: RecordedInference) -> Seconds:
+    """Return how long a call had its lease, or its answer, and was not at its replica."""
+    return max(0.0, row.finished_at_s - row.submitted_at_s - row.waited_s - row.ran_s)
 
 
 def _zero_of(error: Callable[[float], float]) -> float:
@@ -152,20 +195,6 @@ def _zero_of(error: Callable[[float], float]) -> float:
         slope = (found - was) / (now - before) if now != before else 1.0
         at = now - found / min(max(slope, _LEAST_SLOPE), _MOST_SLOPE)
     return math.exp(min(tried, key=lambda one: abs(one[1]))[0])
-
-
-def _at_pace(model: LiveModel, pace: float) -> LiveModel:
-    """Return the model with the times of its iterations multiplied."""
-    cost = model.fit.cost
-    iteration = replace(
-        cost,
-        base_s=cost.base_s * pace,
-        per_sequence_s=cost.per_sequence_s * pace,
-        per_context_token_s=cost.per_context_token_s * pace,
-        per_prefill_token_s=cost.per_prefill_token_s * pace,
-        prefill_base_s=cost.prefill_base_s * pace,
-    )
-    return replace(model, engine=replace(model.engine, iteration=iteration), pace=pace)
 
 
 def _mean_jct(times: Iterable[Seconds]) -> Seconds:

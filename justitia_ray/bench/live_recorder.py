@@ -23,6 +23,7 @@ _APPLICATION_HEADER = "x-justitia-application"
 _CLASS_HEADER = "x-justitia-class"
 _REPLICA_HEADER = "x-justitia-replica"
 _WAITED_HEADER = "x-justitia-waited-s"
+_RAN_HEADER = "x-justitia-ran-s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class RecordedInference:
     replica: ReplicaId | None
     waited_s: Seconds
     """In the scheduler's queue, from its submission there to its lease."""
+    ran_s: Seconds
+    """At its replica, from its payload's arrival to the whole answer."""
 
 
 @dataclass(slots=True)
@@ -134,6 +137,7 @@ class Recorder:
                     int(usage.get("completion_tokens") or 0),
                     answer.headers.get(_REPLICA_HEADER),
                     float(answer.headers.get(_WAITED_HEADER, "0")),
+                    float(answer.headers.get(_RAN_HEADER, "0")),
                 )
             )
         return answer

@@ -66,6 +66,9 @@ class LagMeter:
 
     def arrive(self, application: Application) -> None:
         """An application is about to be charged."""
+        if len(self._state.applications) == 1 and self._accounts.rejoin():
+            self.history.start_over()
+            self._bound.forget(nothing_known=False)
         self.history.begin(self._accounts.clock.virtual_time)
         self._accounts.arrive(application)
         self._stand(application.application_id)

@@ -3,7 +3,7 @@
 The shadow is a `ServedShare` fed with this run's service and the true costs, or with the
 predictions, settled, where the truth is not known. The accounts of the scheduler are that already,
 unless they run on another clock, in another cost, between tenants, or on predictions where the
-truth is known; from then on the shadow has accounts of its own.
+truth is known; from then on the shadow has accounts of its own, until nothing is live.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,8 @@ class LagAccounts:
         """Begin with the scheduler's own, if they are what a shadow would be."""
         self._state = state
         self._own = own
-        self._shadow: ServedShare | None = None if _are_shadow(options) else ServedShare()
+        self._could_be_own = _are_shadow(options)
+        self._shadow: ServedShare | None = None if self._could_be_own else ServedShare()
 
     @property
     def are_own(self) -> bool:
@@ -45,9 +46,17 @@ class LagAccounts:
 
     def follow(self, own: FairShare, options: PolicyOptions) -> None:
         """Take in the scheduler's accounts that are in force from now on."""
-        if self._shadow is None and not _are_shadow(options):
+        self._could_be_own = _are_shadow(options)
+        if self._shadow is None and not self._could_be_own:
             self._shadow = self.share
         self._own = own
+
+    def rejoin(self) -> bool:
+        """Drop the shadow if it need not go on, once nothing is live; return whether it was."""
+        if self._shadow is None or not self._could_be_own:
+            return False
+        self._shadow = None
+        return True
 
     def arrive(self, application: Application) -> None:
         """An application is about to be charged."""

@@ -46,6 +46,12 @@ class ServiceHistory:
         if self._began is None:
             self._began = virtual_time
 
+    def start_over(self) -> None:
+        """Forget what V has reached: it is that of another clock from now on."""
+        self._began = None
+        self._reached.clear()
+        self._levels.clear()
+
     def rise_from(self, now: Seconds) -> None:
         """Note that S rises again: something runs after nothing did."""
         self._since = now

@@ -6,6 +6,8 @@ from justitia_ray.core.actions import Grant
 
 REPLICA_HEADER = "x-justitia-replica"
 WAITED_HEADER = "x-justitia-waited-s"
+RAN_HEADER = "x-justitia-ran-s"
+"""Set by the replica, if it has the whole answer before its head goes: not in streams."""
 
 
 def served_by(head: Mapping[str, str], grant: Grant) -> dict[str, str]:

@@ -48,6 +48,10 @@ def add_health(app: FastAPI, models: ServedModels) -> None:
         data = [_card(m, name) for m in models for name in m.config.model.names]
         return {"object": "list", "data": data}
 
+    @app.get("/v1/models/{name:path}")
+    async def model_card(name: str) -> dict[str, Any]:
+        return _card(models.named(name), name)
+
 
 def _card(model: ServedModel, name: str) -> dict[str, Any]:
     card = {

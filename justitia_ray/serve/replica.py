@@ -13,6 +13,7 @@ from ray.exceptions import RayActorError
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.core.entities import Outcome
 from justitia_ray.errors import EngineError
+from justitia_ray.serve.answer_headers import RAN_HEADER
 from justitia_ray.serve.coalesce import coalesce
 from justitia_ray.serve.continuation import PackedPart, Resume, in_parts, left_out, packed
 from justitia_ray.serve.engine import (
@@ -73,13 +74,15 @@ class Replica:
             UnknownLease: If the lease does not hold (any more).
             EngineError: If the engine died.
         """
-        status, head, chunks = 0, {}, []
+        clock = asyncio.get_running_loop().time
+        arrived_at, status, head, chunks = clock(), 0, {}, []
         async with aclosing(self._answer(lease_id, path, headers, body)) as items:
             async for item in items:
                 if isinstance(item, ResponseHead):
                     status, head = item.status, dict(item.headers)
                 else:
                     chunks.append(item)
+        head[RAN_HEADER] = f"{clock() - arrived_at:.4f}"
         return status, head, b"".join(chunks)
 
     async def stream(

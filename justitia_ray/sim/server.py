@@ -23,7 +23,9 @@ Rank = Callable[[RequestId], Any]
 class Server:
     """The engine of one replica; it stands at the boundary `at`."""
 
-    def __init__(self, index: int, profile: EngineProfile, dispatch_s: Seconds = 0.0) -> None:
+    def __init__(
+        self, index: int, profile: EngineProfile, on_the_way: OnTheWay | None = None
+    ) -> None:
         self.index = index
         self.name = str(index)
         self.profile = profile
@@ -37,7 +39,7 @@ class Server:
         self.kv_token_seconds = 0.0
         """KV held so far, over time."""
         self.memory = KvMemory(profile)
-        self._on_the_way = OnTheWay(dispatch_s)
+        self._on_the_way = on_the_way or OnTheWay()
         self._computing: dict[RequestId, Sequence] = {}
         """What runs and has prompt tokens to be computed, in order."""
         self._starting: list[Sequence] = []

@@ -28,6 +28,9 @@ class RunSettings:
     dispatch_s: Seconds = 0.0
     """How long after its lease an inference is at its engine: its memory is kept for it meanwhile,
     and nothing of it is computed. In the service its payload is on the way then."""
+    front_end_s: Seconds = 0.0
+    """How long a call occupies what all calls pass, one at a time, on their way to an engine and
+    back: in the service the processes before the replicas."""
     sample_kv: bool = False
     """Whether to record how much KV each application holds."""
     models_dir: str | None = None

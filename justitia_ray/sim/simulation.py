@@ -15,9 +15,11 @@ import math
 from collections.abc import Callable, Sequence
 
 from justitia_ray.core import events as ev
+from justitia_ray.sim.front_end import FrontEnd
 from justitia_ray.sim.gate import Gate
 from justitia_ray.sim.kv_memory import KvMemory
 from justitia_ray.sim.link import CoreLink
+from justitia_ray.sim.on_the_way import OnTheWay
 from justitia_ray.sim.prefix_cache import PrefixCache
 from justitia_ray.sim.results import InferenceResult, RunResult
 from justitia_ray.sim.sequence import Sequence as Running
@@ -61,9 +63,10 @@ class Simulation:
         self._link = CoreLink(settings, self._result)
         self._core = self._link.core
         self._gate = Gate(self._link, settings)
-        self._submissions = Submissions(applications, self._link)
+        self._front_end = FrontEnd(settings.front_end_s)
+        self._submissions = Submissions(applications, self._link, self._front_end)
         self._servers = [
-            Server(index, settings.engine, settings.dispatch_s)
+            Server(index, settings.engine, OnTheWay(settings.dispatch_s, self._front_end))
             for index in range(settings.replicas)
         ]
         self._prefixes = [PrefixCache(settings.engine) for _ in self._servers]
@@ -276,6 +279,7 @@ class Simulation:
             for a in self._applications
             for i in a.inferences
         ]
+        result.front_end_s = self._front_end.mean_s
         result.preemptions = sum(row.preemptions for row in result.inferences)
         if self._applications:
             result.makespan_s = end_at - min(a.arrived_at_s for a in self._applications)

@@ -5,6 +5,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 
+from justitia_ray.sim.front_end import FrontEnd
 from justitia_ray.sim.inference_graph import InferenceGraph
 from justitia_ray.sim.link import CoreLink
 from justitia_ray.sim.results import InferenceResult
@@ -15,8 +16,11 @@ from justitia_ray.units import Seconds
 class Submissions:
     """Arrivals in order, and inferences that follow on others or wait for a tool."""
 
-    def __init__(self, applications: Iterable[WorkloadApplication], link: CoreLink) -> None:
+    def __init__(
+        self, applications: Iterable[WorkloadApplication], link: CoreLink, front_end: FrontEnd
+    ) -> None:
         self._link = link
+        self._front_end = front_end
         self._graph = InferenceGraph()
         self._arrivals = deque(sorted(applications, key=lambda a: a.arrived_at_s))
         self._opened = 0
@@ -48,9 +52,10 @@ class Submissions:
 
     def follow(self, finished: InferenceResult, now: Seconds) -> None:
         """Submit what waited for an inference that has finished, or have it due after its delay."""
+        answered_at = self._front_end.passed_at(now)
         following = self._graph.finish(finished.application_id, finished.inference_id)
         for application, inference in following:
-            self._submit_after(now, application, inference, now)
+            self._submit_after(answered_at, application, inference, now)
 
     def _arrive(self, now: Seconds) -> None:
         application = self._arrivals.popleft()
@@ -68,7 +73,7 @@ class Submissions:
         inference: WorkloadInference,
         now: Seconds,
     ) -> None:
-        if inference.delay_s:
+        if inference.delay_s or since > now:
             self._dues_known += 1
             due_at = since + inference.delay_s
             heapq.heappush(self._dues, (due_at, self._dues_known, application, inference))

@@ -162,7 +162,9 @@ def test_table_names_the_paths_that_are_served() -> None:
     # Paths are added from what a model has; its parts are asked when a request comes.
     model = ServedModel(config, *(cast(Any, object()) for _ in range(4)))
     served = {
-        route.path.replace("{application_id:path}", "{id}").replace("application_class", "class")
+        route.path.replace("{application_id:path}", "{id}")
+        .replace("application_class", "class")
+        .replace("{name:path}", "{name}")
         for route in build_http_app(ServedModels([model])).routes
         if isinstance(route, APIRoute)
     }

@@ -1,15 +1,15 @@
-"""What an iteration and a call cost, from how long calls held their leases on engines under load.
+"""What an iteration and a call cost, from how long calls were at their replicas under load.
 
-Of a call that is not streamed only three instants are known: when its lease was granted, on which
-replica, and when its answer was there. In between lie the way of the payload, the computation of
-its prompt, one iteration for each of its tokens, and the way of the answer. That time is
+Of a call that is not streamed only this is known: on which replica it was, and when. In that time
+lie the computation of its prompt, one iteration for each of its tokens, and what the replica does
+before and after. It is
 
     latency + Σ over its iterations (base + per_sequence · running + per_context_token · context)
             + Σ over prompts computed meanwhile (prefill_base + per_prefill_token · prompt tokens)
 
-with what ran beside it on the same replica known from the leases of the others, and its own prompt
+with what ran beside it on the same replica known from the times of the others, and its own prompt
 among those computed. A call makes its tokens evenly over its time, a prompt is computed when its
-lease begins. So the coefficients follow by least squares on relative errors, none negative.
+call begins. So the coefficients follow by least squares on relative errors, none negative.
 
 `regression` does the same for streams, whose first tokens say when decoding began.
 """
@@ -33,11 +33,11 @@ _LEAST_ITERATION_S: Seconds = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLease:
+class CallAtReplica:
     """One call that was answered. Instants are on one clock, in seconds."""
 
     replica: ReplicaId
-    granted_at_s: Seconds
+    arrived_at_s: Seconds
     finished_at_s: Seconds
     prompt_tokens: Tokens
     output_tokens: Tokens
@@ -49,12 +49,12 @@ class ResidenceFit:
 
     cost: IterationCost
     call_latency_s: Seconds
-    """Of a call besides queue and engine."""
+    """Of a call at its replica, besides the engine's iterations."""
     residual: float
-    """Root mean square relative error of a call's time under its lease."""
+    """Root mean square relative error of a call's time at its replica."""
 
 
-def fit_residence(calls: Sequence[HeldLease]) -> ResidenceFit:
+def fit_residence(calls: Sequence[CallAtReplica]) -> ResidenceFit:
     """Fit the cost of an iteration and of a call; deterministic.
 
     Args:
@@ -63,7 +63,7 @@ def fit_residence(calls: Sequence[HeldLease]) -> ResidenceFit:
     Raises:
         ConfigError: If there are fewer than 30 that took time.
     """
-    taken = [c for c in calls if c.finished_at_s > c.granted_at_s and c.output_tokens > 0]
+    taken = [c for c in calls if c.finished_at_s > c.arrived_at_s and c.output_tokens > 0]
     if len(taken) < _LEAST_CALLS:
         raise ConfigError(
             f"a profile is fitted on at least {_LEAST_CALLS} calls that took time, got {len(taken)}"
@@ -85,9 +85,9 @@ def fit_residence(calls: Sequence[HeldLease]) -> ResidenceFit:
     return ResidenceFit(cost, latency_s, math.sqrt(float(np.mean((1 - rows @ found) ** 2))))
 
 
-def _rows(calls: Sequence[HeldLease]) -> Floats:
+def _rows(calls: Sequence[CallAtReplica]) -> Floats:
     """Return what each call of one replica went through, over its time: `[n, 6]`."""
-    start = np.array([c.granted_at_s for c in calls])
+    start = np.array([c.arrived_at_s for c in calls])
     end = np.array([c.finished_at_s for c in calls])
     prompt = np.array([c.prompt_tokens for c in calls], dtype=np.float64)
     made = np.array([c.output_tokens for c in calls], dtype=np.float64)

@@ -25,9 +25,11 @@ def inference(
     tokens: tuple[int, int] = (100, 10),
     waited_s: float = 0.0,
     replica: str | None = "r1",
+    ways_s: float = 0.0,
 ) -> RecordedInference:
-    """Return an inference of a prompt and an output."""
-    return RecordedInference(submitted_at_s, finished_at_s, *tokens, replica, waited_s)
+    """Return an inference of a prompt and an output, under its lease and `ways_s` not run."""
+    ran_s = finished_at_s - submitted_at_s - waited_s - ways_s
+    return RecordedInference(submitted_at_s, finished_at_s, *tokens, replica, waited_s, ran_s)
 
 
 def application(
@@ -66,9 +68,10 @@ def application(
     )
 
 
-def run(arm: Arm, played: Sequence[PlayedApplication]) -> LiveRun:
+def run(arm: Arm, played: Sequence[PlayedApplication], computation_s: float = 0.003) -> LiveRun:
     """Return a play under an arm."""
-    return LiveRun(arm, tuple(played), 0.5, 0, NO_DECISIONS, {"engine": 1.0}, 10.0)
+    cpu_s = {"engine": 1.0}
+    return LiveRun(arm, tuple(played), 0.5, 0, NO_DECISIONS, cpu_s, 10.0, computation_s)
 
 
 def simulated_play(engine: EngineProfile, count: int, seed: int, way_s: float) -> LiveRun:
@@ -112,6 +115,7 @@ def simulated_play(engine: EngineProfile, count: int, seed: int, way_s: float) -
                 (row.prompt_tokens, row.output_tokens),
                 row.dispatched_at_s - row.submitted_at_s,
                 str(row.replica),
+                way_s,
             )
         )
     played = [application(n, a.arrived_at_s, rows[a.application_id]) for n, a in enumerate(load)]

@@ -58,11 +58,16 @@ class LiveService:
         if path == "/v1/chat/completions":
             if self.fails and headers["x-justitia-class"].startswith(self.fails):
                 return Response(500, {}, json.dumps({"error": {"message": "broken"}}).encode())
-            await asyncio.sleep(0.01 + 0.002 * fields["max_tokens"])
+            ran_s = 0.01 + 0.002 * fields["max_tokens"]
+            await asyncio.sleep(ran_s)
             self.used_token_s += 1.0
             usage = {"prompt_tokens": 20, "completion_tokens": fields["max_tokens"]}
             choices = [{"index": 0, "message": {"content": "Answer: 1"}}]
-            head = {"x-justitia-replica": "r1", "x-justitia-waited-s": "0.0"}
+            head = {
+                "x-justitia-replica": "r1",
+                "x-justitia-waited-s": "0.0",
+                "x-justitia-ran-s": f"{ran_s:.4f}",
+            }
             content = json.dumps({"choices": choices, "usage": usage}).encode()
             return Response(200, head, content)
         return _answer({"gps_lag": None})

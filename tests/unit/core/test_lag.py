@@ -205,6 +205,24 @@ def test_other_accounts_leave_the_yardstick_as_it_was(
     assert (891, 18.0, None) == (lag.kv_token_time, lag.seconds, lag.bound_kv_token_time)
 
 
+@pytest.mark.parametrize("options", _OTHER_ACCOUNTS)
+def test_promise_is_back_when_nothing_is_live(core: CoreDriver, options: dict[str, Any]) -> None:
+    """The yardstick is the scheduler's accounts again: an operator's trial of a clock is over."""
+    core.handle(ev.PolicyChanged("justitia", tuple(options.items())))
+    _giant_runs(core)
+    apart = _lag(_mouse_ends(core))
+    core.handle(ev.PolicyChanged("justitia"))
+    core.open("next", _MOUSE)
+    core.submit("n", "next", prompt=1, output=1)
+    core.handle(ev.ApplicationClosed("next"))
+    after = _lag(_pull(core, finished={"3": 1}))
+
+    assert apart is not None
+    assert apart.bound_kv_token_time is None
+    assert after is not None
+    assert (0, _MOUSE) == (after.kv_token_time, after.bound_kv_token_time)
+
+
 def test_truth_parts_the_yardstick_from_the_accounts(core: CoreDriver) -> None:
     """From the first application whose true cost is another than predicted, in mid-run."""
     core.open("giant", _GIANT)

@@ -202,6 +202,23 @@ async def test_models_are_listed_with_their_adapters(two: TwoModels) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", [CHAT, ADAPTER, EMBED, EMBED.replace("/", "%2F")])
+async def test_card_of_one_model_is_that_of_the_list(two: TwoModels, name: str) -> None:
+    """The clients of OpenAI and Anthropic ask so whether a model is there; names have slashes."""
+    cards = {card["id"]: card for card in (await two.http.get("/v1/models")).json()["data"]}
+    answer = await two.http.get(f"/v1/models/{name}")
+
+    assert cards[name.replace("%2F", "/")] == answer.json()
+
+
+async def test_card_of_a_model_that_is_not_there_is_not_found(two: TwoModels) -> None:
+    """In OpenAI's form, with what there is."""
+    answer = await two.http.get("/v1/models/other")
+
+    assert 404 == answer.status_code
+    assert "'chat', 'chat-sql', 'org/embed' are served" in answer.json()["error"]["message"]
+
+
 async def test_readiness_is_of_all_models_or_of_the_named_one(two: TwoModels) -> None:
     """A probe takes the service for ready when every model is; it may look at one."""
     two.embed.status = AdmissionError("the scheduler is being started again")

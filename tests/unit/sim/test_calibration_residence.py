@@ -1,11 +1,11 @@
-"""Coefficients from how long calls held their leases: known answers on simulated engines."""
+"""Coefficients from how long calls were at their replicas: known answers of simulated engines."""
 
 from dataclasses import replace
 
 import pytest
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.calibration.residence import HeldLease, fit_residence
+from justitia_ray.sim.calibration.residence import CallAtReplica, fit_residence
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
 from tests.unit.bench.live_made_up import simulated_play
 
@@ -24,10 +24,10 @@ ENGINE = EngineProfile(
 )
 
 
-def leases_of(engine: EngineProfile, way_s: float) -> list[HeldLease]:
-    """Return the leases of a play on two engines."""
+def calls_of(engine: EngineProfile, way_s: float) -> list[CallAtReplica]:
+    """Return the calls of a play on two engines, which see to each for `way_s` besides."""
     return [
-        HeldLease(
+        CallAtReplica(
             str(row.replica),
             row.submitted_at_s + row.waited_s,
             row.finished_at_s,
@@ -46,7 +46,7 @@ def iteration_s(cost: IterationCost, sequences: int, context: int) -> float:
 
 def test_fit_finds_what_iterations_and_prompts_cost() -> None:
     """Base, sequences and context trade against each other; what a usual batch takes is known."""
-    fit = fit_residence(leases_of(ENGINE, 0.0))
+    fit = fit_residence(calls_of(ENGINE, 0.0))
 
     assert iteration_s(ENGINE.iteration, 10, 5000) == pytest.approx(
         iteration_s(fit.cost, 10, 5000), rel=0.05
@@ -57,9 +57,9 @@ def test_fit_finds_what_iterations_and_prompts_cost() -> None:
     assert fit.residual < 0.06
 
 
-def test_fit_tells_the_way_of_a_call_from_its_engine() -> None:
+def test_fit_tells_what_a_replica_does_besides_from_its_engine() -> None:
     """It is the same for long and short calls, and batches do not make it longer."""
-    near, far = (fit_residence(leases_of(ENGINE, way_s)) for way_s in (0.0, 0.08))
+    near, far = (fit_residence(calls_of(ENGINE, way_s)) for way_s in (0.0, 0.08))
 
     assert 0.08 == pytest.approx(far.call_latency_s - near.call_latency_s, abs=0.02)
 
@@ -77,14 +77,14 @@ def test_slower_engines_are_found_slower_in_proportion() -> None:
             per_prefill_token_s=2 * cost.per_prefill_token_s,
         ),
     )
-    fast, slow = (fit_residence(leases_of(engine, 0.0)).cost for engine in (ENGINE, half))
+    fast, slow = (fit_residence(calls_of(engine, 0.0)).cost for engine in (ENGINE, half))
 
     assert 2.0 == pytest.approx(iteration_s(slow, 10, 5000) / iteration_s(fast, 10, 5000), rel=0.06)
 
 
 def test_too_few_calls_are_refused() -> None:
     """Six coefficients of five calls would be noise that looks like a profile."""
-    leases = leases_of(ENGINE, 0.0)[:5]
+    calls = calls_of(ENGINE, 0.0)[:5]
 
     with pytest.raises(ConfigError, match="at least 30 calls that took time, got 5"):
-        fit_residence(leases)
+        fit_residence(calls)
