@@ -50,6 +50,8 @@ def make_vllm_engine(model_path: str) -> Engine:
             "max_model_len": _KV_TOKENS,
             "max_num_seqs": _MAX_NUM_SEQS,
             "enable_prefix_caching": False,
+            "enable_auto_tool_choice": True,
+            "tool_call_parser": "hermes",
         },
     )
 

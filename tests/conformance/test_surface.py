@@ -27,7 +27,9 @@ _BODIES: dict[str, dict[str, Any]] = {
     RESPONSES: {"input": "hi there", "max_output_tokens": 6},
     MESSAGES: {"messages": chat("hi there"), "max_tokens": 6},
 }
-_NAME = re.compile(r'"((?:resp|msg|rs|fc|call|chatcmpl)[_-][0-9a-f-]{16,})"|"created_at":(\d+)')
+_NAME = re.compile(
+    r'"((?:resp|msg|rs|fc|call|chatcmpl(?:-tool)?)[_-][0-9a-f-]{16,})"|"created_at":(\d+)'
+)
 
 
 def leased(path: str, **more: Any) -> EngineCall:
@@ -36,14 +38,43 @@ def leased(path: str, **more: Any) -> EngineCall:
     return EngineCall(next(LEASES), 0, path, {}, json.dumps(body).encode())
 
 
-def told(stream: bytes) -> str:
-    """Return what a stream says, with each name in it replaced by its place in order."""
+def told(stream: bytes) -> list[tuple[dict[str, Any], str | None]]:
+    """Return the events of a stream, each with its piece of a text, if it has one.
+
+    Each name is replaced by its place in order. Pieces of one text are joined: an engine that is
+    ahead of its reader hands out several tokens at once.
+    """
     places: dict[str, int] = {}
 
     def place(found: re.Match[str]) -> str:
-        return f"name {places.setdefault(found[0], len(places))}"
+        number = places.setdefault(found[0], len(places))
+        return f'"name {number}"' if found[1] else f'"created_at":{number}'
 
-    return _NAME.sub(place, stream.decode())
+    lines = [line for line in _NAME.sub(place, stream.decode()).splitlines() if line]
+    events: list[dict[str, Any]] = []
+    for kind, data in zip(lines[::2], lines[1::2], strict=True):
+        events.append(json.loads(data.removeprefix("data: ")))
+        assert kind == f"event: {events[-1]['type']}"
+    numbers = [event.pop("sequence_number") for event in events if "sequence_number" in event]
+    assert numbers == list(range(len(numbers)))
+    joined: list[tuple[dict[str, Any], str | None]] = []
+    for event in events:
+        piece = _taken_piece(event)
+        if piece is not None and joined and event == joined[-1][0]:
+            joined[-1] = (event, f"{joined[-1][1]}{piece}")
+        else:
+            joined.append((event, piece))
+    return joined
+
+
+def _taken_piece(event: dict[str, Any]) -> str | None:
+    """Take the piece of a text out of an event; None if there is none in it."""
+    holder = event if isinstance(event.get("delta"), str) else event.get("delta") or {}
+    for name in ("delta", "text", "partial_json"):
+        if isinstance(holder.get(name), str):
+            piece: str = holder.pop(name)
+            return piece
+    return None
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])

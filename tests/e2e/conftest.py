@@ -1,4 +1,4 @@
-"""The applications of these tests, each with one real vLLM engine on the CPU."""
+"""The applications of these tests, with real vLLM engines on the CPU, by the shipped files."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,59 +14,64 @@ if TYPE_CHECKING:
 REPLACED_WITHIN_S = 600.0
 """An engine starts in 27 s on two cores that nobody else uses, and in 170 s on busy ones."""
 ADAPTER = "tiny-poet"
-_CONFIGURATION = Path(__file__).parents[2] / "deployments" / "local-cpu.yaml"
+EMBEDDING = "tiny-embedding"
+RERANKER = "tiny-reranker"
+_DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 
 
-async def _deployed(serving: "Serving", name: str, **changes: dict[str, Any]) -> "Service":
-    """Deploy the shipped file with one engine and these changes, its files in the tests' directory.
+def _shipped(file: str, serving: "Serving", name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return `args` and `user_config` of a shipped file, its data in the tests' directory.
 
     Args:
+        file: Its name.
         serving: Serve.
         name: Of the Serve application.
-        changes: What `model` and `vllm_args` hold besides, or instead.
     """
-    from tests.integration.service import Service
-
-    (application,) = yaml.safe_load(_CONFIGURATION.read_text())["applications"]
-    args: dict[str, Any] = application["args"]
-    args["name"] = name
-    args["model"] |= {"cache_dir": str(serving.directory / "models")} | changes["model"]
-    args["engine"]["vllm_args"] |= changes["vllm_args"]
-    # A forced tool is called by a grammar of its schema alone: that of the parser's markup allows
-    # white space.
-    args["engine"]["env"]["VLLM_ENFORCE_STRICT_TOOL_CALLING"] = "0"
+    (application,) = yaml.safe_load((_DEPLOYMENTS / file).read_text())["applications"]
+    (ingress,) = (one for one in application["deployments"] if one["name"] == "Ingress")
+    args: dict[str, Any] = application["args"] | {"name": name}
+    for model in args.get("models") or [args["model"]]:
+        model["cache_dir"] = str(serving.directory / "models")
     args["store"] = {"data_dir": str(serving.directory / "redis")}
     args["scheduler"] |= {"namespace": serving.namespace}
-    service = serving.add(Service(serving, name, "tests.e2e.probe_app:build", 1, {}, args))
+    return args, ingress["user_config"]
+
+
+async def _deployed(
+    serving: "Serving", name: str, args: dict[str, Any], user_config: dict[str, Any]
+) -> "Service":
+    from tests.integration.service import Service
+
+    path = "tests.e2e.probe_app:build"
+    service = serving.add(Service(serving, name, path, 1, user_config, args))
     await service.deploy(REPLACED_WITHIN_S)
     return service
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def service(serving: "Serving") -> "Service":
-    """A model that generates: with a parser for tools, and an adapter."""
-    return await _deployed(
-        serving,
-        "real",
-        model={"adapters": {ADAPTER: "random:tiny-adapter"}},
-        vllm_args={
-            "enable_auto_tool_choice": True,
-            "tool_call_parser": "hermes",
-            # Random weights would go on with white space wherever JSON allows it.
-            "structured_outputs_config": '{"backend": "xgrammar", "disable_any_whitespace": true}',
-        },
-    )
+    """`local-cpu.yaml` with one engine, a parser for tools, and an adapter."""
+    args, user_config = _shipped("local-cpu.yaml", serving, "real")
+    args["model"]["adapters"] = {ADAPTER: "random:tiny-adapter"}
+    args["engine"]["vllm_args"] |= {
+        "enable_auto_tool_choice": True,
+        "tool_call_parser": "hermes",
+        # Random weights would go on with white space wherever JSON allows it.
+        "structured_outputs_config": '{"backend": "xgrammar", "disable_any_whitespace": true}',
+    }
+    # A forced tool is called by a grammar of its schema alone: that of the parser's markup allows
+    # white space.
+    args["engine"]["env"]["VLLM_ENFORCE_STRICT_TOOL_CALLING"] = "0"
+    return await _deployed(serving, "real", args, user_config)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def reading(serving: "Serving") -> "Service":
-    """A model that embeds."""
-    return await _deployed(
-        serving,
-        "reading",
-        model={"name": "tiny-embedding", "path": "random:tiny-embedding"},
-        vllm_args={"max_model_len": 512, "max_num_seqs": 32},
-    )
+    """`several-models.yaml` with its model that embeds, and one that scores pairs of texts."""
+    args, user_config = _shipped("several-models.yaml", serving, "reading")
+    _, embedding = args["models"]
+    args["models"] = [embedding, embedding | {"name": RERANKER, "path": f"random:{RERANKER}"}]
+    return await _deployed(serving, "reading", args, user_config)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

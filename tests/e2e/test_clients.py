@@ -1,7 +1,8 @@
 """Clients as agents have them, unchanged, over real HTTP: whatever one of them is, it is served.
 
 The model says noise; a tool is called because the call is forced. What is shown is that each client
-understands every answer, and that nothing of its inference is left behind.
+understands every answer, and that nothing of its inference is left behind. Tools with the official
+clients are in `test_tools.py`.
 """
 
 import asyncio
@@ -15,11 +16,12 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests.e2e.conftest import ADAPTER, EMBEDDING
 from tests.integration.service import Service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
-MODEL, EMBEDDING = "tiny-llama", "tiny-embedding"
+MODEL = "tiny-llama"
 _ROOT = Path(__file__).resolve().parents[2]
 _SAID: Any = [{"role": "user", "content": "a b c"}]
 
@@ -30,47 +32,71 @@ class Weather(BaseModel):
     warm: bool
 
 
-_TOOL: Any = {
-    "type": "function",
-    "function": {
-        "name": "Weather",
-        "strict": True,
-        "parameters": {
-            "type": "object",
-            "properties": {"warm": {"type": "boolean"}},
-            "required": ["warm"],
-            "additionalProperties": False,
-        },
-    },
-}
-_NAMED: Any = {"type": "function", "function": {"name": "Weather"}}
-"""The call of this tool is forced: a model of random weights would never choose it."""
-
-
 # --- OpenAI's own
 
 
 async def test_openai_client_parses_what_a_schema_shaped(service: Service) -> None:
-    """`parse` sends the schema of a class and reads the answer into it."""
+    """It sends the schema of a class and reads the answer into it, whole and from a stream."""
+    asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "response_format": Weather}
     async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
-        answer = await client.chat.completions.parse(
-            model=MODEL, messages=_SAID, max_tokens=32, response_format=Weather
-        )
+        whole = await client.chat.completions.parse(**asked)
+        async with client.chat.completions.stream(**asked) as stream:
+            streamed = await stream.get_final_completion()
+        response = await client.responses.parse(model=MODEL, input="a", text_format=Weather)
 
-    assert isinstance(answer.choices[0].message.parsed, Weather)
+    for answer in (whole, streamed):
+        assert isinstance(answer.choices[0].message.parsed, Weather)
+    assert isinstance(response.output_parsed, Weather)
     await service.until_idle()
 
 
-async def test_openai_client_gathers_a_tool_call_from_a_stream(service: Service) -> None:
-    """Its helper joins the pieces of the arguments."""
+async def test_openai_client_reads_choices_and_log_probabilities(service: Service) -> None:
+    """Of a chat whole and as a stream, of a batch of prompts, of a response."""
+    asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 4, "n": 2, "temperature": 1}
+    measured: Any = {"logprobs": True, "top_logprobs": 2}
+    output: Any = "message.output_text.logprobs"
     async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
-        asked = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "tools": [_TOOL]}
-        async with client.chat.completions.stream(**asked, tool_choice=_NAMED) as stream:
-            answer = await stream.get_final_completion()
-    (call,) = answer.choices[0].message.tool_calls or []
+        whole = await client.chat.completions.create(**asked, **measured)
+        stream = await client.chat.completions.create(**asked, **measured, stream=True)
+        pieces = [choice async for chunk in stream for choice in chunk.choices]
+        batch = await client.completions.create(
+            model=MODEL, prompt=["a", "b c"], max_tokens=4, n=2, logprobs=1, temperature=1
+        )
+        response = await client.responses.create(
+            model=MODEL, input="a", max_output_tokens=4, include=[output], top_logprobs=2
+        )
 
-    assert "Weather" == call.function.name
-    assert Weather.model_validate_json(call.function.arguments)
+    assert [0, 1] == [choice.index for choice in whole.choices]
+    assert {0, 1} == {piece.index for piece in pieces}
+    for choices in (whole.choices, pieces):
+        tokens = [token for one in choices if one.logprobs for token in one.logprobs.content or []]
+        assert {2} == {len(token.top_logprobs) for token in tokens}
+    assert [0, 1, 2, 3] == [choice.index for choice in batch.choices]
+    for text in batch.choices:
+        assert text.logprobs is not None
+        assert all(value <= 0 for value in text.logprobs.token_logprobs or [1])
+    said: Any = response.output[-1]
+    assert {2} == {len(token.top_logprobs) for token in said.content[0].logprobs}
+    await service.until_idle()
+
+
+async def test_clients_find_the_adapter_among_the_models(service: Service) -> None:
+    """By the name under which it is listed, in each of OpenAI's forms and in Anthropic's."""
+    asked: Any = {"model": ADAPTER, "max_tokens": 6, "temperature": 0}
+    async with (
+        openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client,
+        anthropic.AsyncAnthropic(base_url=service.url, api_key="none") as other,
+    ):
+        listed = [model.id async for model in client.models.list()]
+        one, same = await client.models.retrieve(ADAPTER), await other.models.retrieve(ADAPTER)
+        chat = await client.chat.completions.create(**asked, messages=_SAID)
+        completion = await client.completions.create(**asked, prompt="a b c")
+        response = await client.responses.create(model=ADAPTER, input="a", max_output_tokens=6)
+        message = await other.messages.create(model=ADAPTER, messages=_SAID, max_tokens=6)
+
+    assert [MODEL, ADAPTER] == listed
+    assert [ADAPTER] * 2 == [one.id, same.id]
+    assert {ADAPTER} == {chat.model, completion.model, response.model, message.model}
     await service.until_idle()
 
 
@@ -91,14 +117,21 @@ async def test_openai_client_reads_responses_whole_and_as_a_stream(service: Serv
 
 
 async def test_openai_client_reads_embeddings(reading: Service) -> None:
-    """By default it asks for base64, and turns it into numbers."""
-    async with openai.AsyncOpenAI(base_url=f"{reading.url}/v1", api_key="none") as client:
+    """By default it asks for base64, and turns it into numbers; texts may be sent as tokens."""
+    async with (
+        openai.AsyncOpenAI(base_url=f"{reading.url}/v1", api_key="none") as client,
+        reading.http() as http,
+    ):
         answer = await client.embeddings.create(model=EMBEDDING, input=["a b", "c"])
+        counted = (await http.post("/tokenize", json={"model": EMBEDDING, "prompt": "a b"})).json()
+        of_tokens = await client.embeddings.create(model=EMBEDDING, input=counted["tokens"])
         with pytest.raises(openai.NotFoundError):
             await client.chat.completions.create(model=EMBEDDING, messages=_SAID)
+    first = answer.data[0].embedding
 
     assert [64, 64] == [len(one.embedding) for one in answer.data]
-    assert abs(sum(value * value for value in answer.data[0].embedding) - 1) < 1e-3
+    assert abs(sum(value * value for value in first) - 1) < 1e-3
+    assert first == pytest.approx(of_tokens.data[0].embedding, abs=1e-3)
     await reading.until_idle()
 
 
@@ -125,19 +158,16 @@ async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Se
     await service.until_idle()
 
 
-async def test_anthropic_client_is_given_a_tool_call(service: Service) -> None:
-    """As a block, also when it comes in pieces."""
-    tool: Any = {"name": "Weather", "input_schema": _TOOL["function"]["parameters"]}
-    asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "tools": [tool]}
-    async with (
-        anthropic.AsyncAnthropic(base_url=service.url, api_key="none") as client,
-        client.messages.stream(**asked, tool_choice={"type": "tool", "name": "Weather"}) as stream,
-    ):
-        message = await stream.get_final_message()
-    blocks = [block for block in message.content if block.type == "tool_use"]
+async def test_anthropic_client_parses_what_a_schema_shaped(service: Service) -> None:
+    """Its own words for it, whole and as a stream."""
+    asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "output_format": Weather}
+    async with anthropic.AsyncAnthropic(base_url=service.url, api_key="none") as client:
+        whole = await client.messages.parse(**asked)
+        async with client.messages.stream(**asked) as stream:
+            streamed = await stream.get_final_message()
 
-    assert 1 == len(blocks)
-    assert Weather.model_validate(blocks[0].input)
+    assert isinstance(whole.parsed_output, Weather)
+    assert isinstance(streamed.parsed_output, Weather)
     await service.until_idle()
 
 
@@ -159,21 +189,33 @@ async def told(library: str, service: Service, reading: Service) -> Any:
     return json.loads(out.splitlines()[-1])
 
 
-def check_talk(said: Any, tool: str) -> None:
-    """Fail if a stream lost something, or a forced tool was not called as its schema says."""
+def check_talk(said: Any, tool: str, calls: int) -> None:
+    """Fail if a stream lost something, or a forced tool was not called as its schema says.
+
+    Args:
+        said: By a program of `frameworks`.
+        tool: Its name.
+        calls: How often it was called, whole and in pieces.
+    """
     assert said["whole"]
     assert said["whole"] == said["streamed"]
-    assert [tool] == [name for name, _ in said["called"]]
-    assert all(isinstance(arguments["warm"], bool) for _, arguments in said["called"])
+    assert [tool] * calls == [name for name, _ in said["called"]]
+    for shaped in (said["shaped"], *(arguments for _, arguments in said["called"])):
+        assert isinstance(shaped["warm"], bool)
+        assert 1 == len(shaped)
 
 
 async def test_langchain_is_served(service: Service, reading: Service) -> None:
-    """Its classes for OpenAI's and for Anthropic's form; both say the same."""
+    """Its classes for OpenAI's two forms and for Anthropic's; all say the same."""
     said = await told("langchain", service, reading)
 
-    check_talk(said["openai"], "Weather")
-    check_talk(said["anthropic"], "Weather")
-    assert said["openai"]["whole"] == said["anthropic"]["whole"]
+    for form in ("openai", "responses", "anthropic"):
+        check_talk(said[form], "Weather", 2)
+        assert said["openai"]["whole"] == said[form]["whole"]
+        assert all(said[form]["batch"])
+    assert said["adapted"] != said["openai"]["whole"]
+    assert 2 == said["choices"]
+    assert {2} == set(said["alternatives"])
     assert [64, 64] == said["sizes"]
 
 
@@ -181,7 +223,11 @@ async def test_llama_index_is_served(service: Service, reading: Service) -> None
     """By its classes for services of OpenAI's form."""
     said = await told("llama_index", service, reading)
 
-    check_talk(said, "weather")
+    check_talk(said, "weather", 2)
+    assert said["completed"]
+    assert said["completed"] == said["completed_in_pieces"]
+    assert said["adapted"] != said["whole"]
+    assert {2} == set(said["alternatives"])
     assert [64, 64] == said["sizes"]
 
 
@@ -189,7 +235,12 @@ async def test_litellm_is_served(service: Service, reading: Service) -> None:
     """By its providers for OpenAI's and Anthropic's form, and for vLLM's rankings."""
     said = await told("litellm", service, reading)
 
-    check_talk(said, "Weather")
-    assert said["whole"] == said["anthropic"]
+    check_talk(said, "Weather", 3)
+    assert said["whole"] == said["anthropic"] == said["response"]
+    assert said["adapted"] != said["whole"]
+    assert 2 == said["choices"] == len(said["batch"])
+    assert all(said["batch"])
+    assert {2} == set(said["alternatives"])
     assert [64, 64] == said["sizes"]
     assert [1, 0] == said["ranking"]
+    assert [0, 1] == sorted(said["pair_ranking"])

@@ -281,8 +281,12 @@ class Service:
         return last
 
     async def until_idle(self, within_s: float = 60.0) -> Json:
-        """Return the status once nothing waits, runs or holds KV any more."""
-        return await self.until(is_idle, "nothing waits, runs or holds KV", within_s)
+        """Return the first model's status once nothing of any waits, runs or holds KV any more."""
+        what = "nothing waits, runs or holds KV"
+        statuses = [
+            await self.until(is_idle, what, within_s, place.config) for place in self.placed
+        ]
+        return statuses[0]
 
 
 def is_idle(status: Json) -> bool:

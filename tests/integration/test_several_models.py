@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
@@ -36,8 +35,7 @@ async def two(serving: Serving) -> AsyncIterator[Service]:
         await service.deploy()
     yield service
     if service.name in serving.deployed:
-        for place in service.placed:
-            await service.until(_is_idle, "nothing is left", config=place.config)
+        await service.until_idle()
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -45,10 +43,6 @@ async def http(two: Service) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of it."""
     async with two.http() as client:
         yield client
-
-
-def _is_idle(status: dict[str, Any]) -> bool:
-    return bool(0 == status["waiting"] == status["in_flight"] == status["applications"])
 
 
 def _other(service: Service) -> AppConfig:

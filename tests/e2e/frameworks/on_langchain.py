@@ -1,10 +1,13 @@
-"""LangChain: chat, stream and tool in OpenAI's and in Anthropic's form, and embeddings."""
+"""LangChain: chat, stream, tool and schema in OpenAI's and in Anthropic's form, and embeddings."""
 
 import json
 import sys
+from functools import reduce
+from operator import add
 from typing import Any
 
 from langchain_anthropic import ChatAnthropic
+from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
 
@@ -16,30 +19,43 @@ class Weather(BaseModel):
 
 
 def talked(chat: Any) -> dict[str, Any]:
-    """Return what a chat model says whole, in pieces, and when it has to call a tool."""
-    called = chat.bind_tools([Weather], tool_choice="Weather").invoke("a b c")
+    """Return what a chat model says whole and in pieces, when it has to call a tool, in a shape."""
+    with_tool = chat.bind_tools([Weather], tool_choice="Weather")
+    calls = with_tool.invoke("a b c").tool_calls
+    calls += reduce(add, with_tool.stream("a b c")).tool_calls
+    shaped = chat.with_structured_output(Weather, method="json_schema")
     return {
         "whole": chat.invoke("a b c").text,
         "streamed": "".join(piece.text for piece in chat.stream("a b c")),
-        "called": [(call["name"], call["args"]) for call in called.tool_calls],
+        "called": [(call["name"], call["args"]) for call in calls],
+        "shaped": shaped.invoke("a b c").model_dump(),
+        "batch": [answer.text for answer in chat.batch(["a b c", "d"])],
     }
 
 
-def main(generating: str, embedding: str) -> None:
+def main(generating: str, reading: str) -> None:
     """Talk to two services by their addresses."""
     options: dict[str, Any] = {"api_key": "none", "max_tokens": 32, "temperature": 0}
-    openai = ChatOpenAI(base_url=f"{generating}/v1", model="tiny-llama", **options)
+    of_openai: dict[str, Any] = options | {"base_url": f"{generating}/v1", "model": "tiny-llama"}
+    openai = ChatOpenAI(**of_openai)
+    several = ChatOpenAI(**(of_openai | {"n": 2, "temperature": 1}))
+    measured = openai.bind(logprobs=True, top_logprobs=2).invoke("a b c")
+    probabilities = measured.response_metadata["logprobs"]["content"]
     anthropic = ChatAnthropic(base_url=generating, model="tiny-llama", **options)  # type: ignore[call-arg]
     # By default it would send token ids, of OpenAI's tokenizer.
     embeddings = OpenAIEmbeddings(
-        base_url=f"{embedding}/v1",
+        base_url=f"{reading}/v1",
         api_key="none",  # type: ignore[arg-type]
         model="tiny-embedding",
         check_embedding_ctx_length=False,
     )
     told = {
         "openai": talked(openai),
+        "responses": talked(ChatOpenAI(**of_openai, use_responses_api=True)),
         "anthropic": talked(anthropic),
+        "choices": len(several.generate([[HumanMessage("a b c")]]).generations[0]),
+        "alternatives": [len(token["top_logprobs"]) for token in probabilities],
+        "adapted": ChatOpenAI(**(of_openai | {"model": "tiny-poet"})).invoke("a b c").text,
         "sizes": [len(one) for one in embeddings.embed_documents(["a b", "c"])],
     }
     print(json.dumps(told))  # noqa: T201

@@ -1,0 +1,144 @@
+"""A call of a tool that the model chooses, cut anywhere, goes on in each of vLLM's protocols.
+
+A model of random weights never chooses one. So the first tokens are put into its mouth, as outputs
+of an earlier attempt: they open the call, and what the model says next is taken for its arguments.
+"""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from justitia_ray.protocol.messages_body import MESSAGES
+from justitia_ray.protocol.responses_body import RESPONSES
+from justitia_ray.serve.continuation import Delivered, Part
+from justitia_ray.serve.engine import AsideCall, Engine, EngineCall, Output
+from tests.conformance.conftest import VLLM_ONLY
+from tests.conformance.test_continuation import continued, parts_of
+from tests.conformance.test_engines import CHAT, LEASES, MODEL, chat, events
+from tests.conformance.test_surface import told
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.parametrize("started", VLLM_ONLY, indirect=True),
+]
+
+_OPENED = '<tool_call>\n{"name": "weather", "arguments": {"city": "'
+_CALL = _OPENED + 'Oslo"}}\n</tool_call>'
+_SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+_FUNCTION = {"name": "weather", "parameters": _SCHEMA}
+_OWN_TOKENS = 6
+"""What the model says after those that are put into its mouth."""
+_BODIES: dict[str, tuple[dict[str, Any], str]] = {
+    CHAT: (
+        {"messages": chat("hi"), "tools": [{"type": "function", "function": _FUNCTION}]},
+        "max_tokens",
+    ),
+    RESPONSES: ({"input": "hi", "tools": [{"type": "function", **_FUNCTION}]}, "max_output_tokens"),
+    MESSAGES: (
+        {"messages": chat("hi"), "tools": [{"name": "weather", "input_schema": _SCHEMA}]},
+        "max_tokens",
+    ),
+}
+
+
+async def outputs_of(engine: Engine, text: str) -> tuple[Output, ...]:
+    """Return the outputs with which the engine would have said a text, a token each."""
+    asked = {"model": MODEL, "prompt": text, "add_special_tokens": False}
+    head, body = await engine.aside(AsideCall("/tokenize", {}, json.dumps(asked).encode()))
+    assert 200 == head.status
+    return tuple(Output((token,)) for token in json.loads(body)["tokens"])
+
+
+def ending(output: Output) -> Output:
+    """Return the output with which a sequence ends by itself."""
+    return output._replace(finish_reason="stop")
+
+
+def leased(path: str, said: tuple[Output, ...], own_tokens: int) -> EngineCall:
+    """Return a stream under a new lease that begins as was said."""
+    fields, limit = _BODIES[path]
+    body = {"model": MODEL, "temperature": 0, "stream": True, "ignore_eos": True, **fields}
+    body[limit] = len(said) + own_tokens
+    return EngineCall(next(LEASES), 0, path, {}, json.dumps(body).encode(), said)
+
+
+def called(path: str, stream: bytes) -> tuple[list[str], str]:
+    """Return the names of the tools that a stream calls, and all of their arguments as text."""
+    lines = [line for line in stream.decode().splitlines() if line.startswith("data: {")]
+    found = [json.loads(line.removeprefix("data: ")) for line in lines]
+    if path == CHAT:
+        deltas = [choice["delta"] for event in found for choice in event["choices"]]
+        calls = [call["function"] for delta in deltas for call in delta.get("tool_calls") or []]
+        names = [call["name"] for call in calls if call.get("name")]
+        return names, "".join(call.get("arguments") or "" for call in calls)
+    if path == RESPONSES:
+        kinds = ("response.output_item.added", "response.function_call_arguments.delta")
+        added, deltas = ([e for e in found if e["type"] == kind] for kind in kinds)
+        items = [event["item"] for event in added if event["item"]["type"] == "function_call"]
+        return [item["name"] for item in items], "".join(event["delta"] for event in deltas)
+    blocks = [e["content_block"] for e in found if e["type"] == "content_block_start"]
+    pieces = [event.get("delta", {}).get("partial_json") or "" for event in found]
+    return [block["name"] for block in blocks if block["type"] == "tool_use"], "".join(pieces)
+
+
+def said_by(path: str, stream: bytes) -> Any:
+    """Return what a stream says, however it is cut into chunks."""
+    if path != CHAT:
+        return told(stream)
+    choices = [choice for event in events(stream) for choice in event["choices"]]
+    calls = [call for choice in choices for call in choice["delta"].get("tool_calls") or []]
+    names = {event["id"] for event in events(stream)} | {c["id"] for c in calls if c.get("id")}
+    ends = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
+    text = "".join(choice["delta"].get("content") or "" for choice in choices)
+    return called(path, stream), text, ends, len(names)
+
+
+@pytest.mark.parametrize("path", _BODIES)
+async def test_call_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, path: str) -> None:
+    """Half of its arguments are no JSON: an agent whose stream went on wrongly would fail on them.
+
+    Its name and its id are told once, and the arguments that the model makes after the cut are
+    those that it would have made.
+    """
+    said = await outputs_of(engine, _OPENED)
+    call = leased(path, said, _OWN_TOKENS)
+    whole = await parts_of(engine, call)
+    final = engine.release(call.lease_id)
+    undisturbed = b"".join(part.body for part in whole)
+    names, arguments = called(path, undisturbed)
+    assert ["weather"] == names
+    assert len(arguments) > len('{"city": "')
+    assert {""} == {part.obstacle for part in whole}
+    for cut in range(1, len(whole)):
+        delivered = Delivered(names=path == RESPONSES)
+        delivered.add(Part(b"", 0, said))
+        for part in whole[:cut]:
+            delivered.add(part)
+
+        rest, counted = await continued(engine, call, delivered)
+
+        begun = b"".join(part.body for part in whole[:cut])
+        assert said_by(path, undisturbed) == said_by(path, begun + rest)
+        assert final == counted
+
+
+@pytest.mark.parametrize("path", _BODIES)
+async def test_call_that_was_whole_when_it_was_cut_is_told_to_its_end(
+    engine: Engine, path: str
+) -> None:
+    """The engine has nothing left to do, but the caller has not heard of the end."""
+    made = await outputs_of(engine, _CALL)
+    said = (*made[:-1], ending(made[-1]))
+    call = leased(path, said, 1)
+    whole = await parts_of(engine, call)
+    delivered = Delivered(names=path == RESPONSES)
+    delivered.add(Part(b"", 0, said))
+    delivered.add(whole[0])
+
+    rest, _ = await continued(engine, replace(call, earlier=()), delivered)
+
+    undisturbed = b"".join(part.body for part in whole)
+    assert (["weather"], '{"city": "Oslo"}') == called(path, undisturbed)
+    assert said_by(path, undisturbed) == said_by(path, whole[0].body + rest)

@@ -1,0 +1,136 @@
+"""Several models in one application on real engines: one that embeds, and one that ranks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+
+from justitia_ray.cli.main import main
+from justitia_ray.protocol.pooling_body import RANKINGS, SCORES
+from justitia_ray.serve.tiny_model import materialise_model
+from tests.e2e.conftest import EMBEDDING, REPLACED_WITHIN_S, RERANKER
+from tests.integration.service import Service, Serving
+
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
+
+_QUERY = "a b c"
+_DOCUMENTS = ["import os", "return self", "a b c", "class Thing:"]
+_CLOSE = 1e-4
+"""Two programs add the same floating-point numbers in another order."""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def http(reading: Service) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client of both."""
+    async with reading.http(REPLACED_WITHIN_S) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def scores(serving: Serving) -> list[float]:
+    """What the model itself says of the query with each document, without vLLM."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    path = materialise_model(f"random:{RERANKER}", serving.directory / "models")
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    model = AutoModelForSequenceClassification.from_pretrained(path)
+    pairs = tokenizer([_QUERY] * len(_DOCUMENTS), _DOCUMENTS, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        found: list[float] = torch.sigmoid(model(**pairs).logits[:, 0]).tolist()
+    return found
+
+
+async def told(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
+    """Return the answer of the model that ranks."""
+    answer = await http.post(path, json={"model": RERANKER} | body)
+    assert 200 == answer.status_code, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@pytest.mark.parametrize("path", SCORES)
+async def test_score_is_that_of_the_model(
+    http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
+) -> None:
+    """Of one text with each of several, and of pairs in step: all scores, in their order."""
+    one = await told(http, path, text_1=_QUERY, text_2=_DOCUMENTS)
+    pairs = await told(http, path, queries=[_QUERY] * 2, documents=_DOCUMENTS[:2])
+
+    assert scores == pytest.approx([found["score"] for found in one["data"]], abs=_CLOSE)
+    assert scores[:2] == pytest.approx([found["score"] for found in pairs["data"]], abs=_CLOSE)
+    assert len(scores) == len({round(score / _CLOSE) for score in scores})  # none like another
+    await reading.until_idle()
+
+
+@pytest.mark.parametrize("path", RANKINGS)
+async def test_ranking_is_the_order_of_the_scores(
+    http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
+) -> None:
+    """Best first, each with its place in the request, and no more than are asked for."""
+    order = sorted(range(len(scores)), key=lambda place: -scores[place])
+    ranked = (await told(http, path, query=_QUERY, documents=_DOCUMENTS))["results"]
+    best = (await told(http, path, query=_QUERY, documents=_DOCUMENTS, top_n=2))["results"]
+
+    assert order == [found["index"] for found in ranked]
+    assert order[:2] == [found["index"] for found in best]
+    assert sorted(scores, reverse=True) == pytest.approx(
+        [found["relevance_score"] for found in ranked], abs=_CLOSE
+    )
+    await reading.until_idle()
+
+
+async def test_agent_asks_each_model_at_once(http: httpx.AsyncClient, reading: Service) -> None:
+    """What a request names picks the queue; together they are one application of the agent."""
+    headers = {"x-justitia-application": "retrieval", "x-justitia-class": "rag"}
+    async with openai.AsyncOpenAI(
+        base_url=f"{reading.url}/v1", api_key="none", default_headers=headers
+    ) as client:
+        listed = [model.id async for model in client.models.list()]
+        asked = {"model": RERANKER, "query": _QUERY, "documents": _DOCUMENTS}
+        embedded, ranked = await asyncio.gather(
+            asyncio.gather(
+                *(client.embeddings.create(model=EMBEDDING, input=_DOCUMENTS) for _ in range(3))
+            ),
+            asyncio.gather(
+                *(http.post("/v1/rerank", json=asked, headers=headers) for _ in range(4))
+            ),
+        )
+    view = (await http.get("/v1/applications/retrieval")).json()
+    await http.post("/v1/applications/retrieval/close")
+
+    assert [EMBEDDING, RERANKER] == listed
+    assert [[64] * len(_DOCUMENTS)] * 3 == [
+        [len(one.embedding) for one in answer.data] for answer in embedded
+    ]
+    assert [200] * 4 == [answer.status_code for answer in ranked]
+    assert {EMBEDDING: 3, RERANKER: 4} == {
+        model: one["waiting"] + one["running"] + one["ended"]
+        for model, one in view["models"].items()
+    }
+    await reading.until_idle()
+
+
+async def test_status_and_doctor_tell_of_each_model(
+    reading: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its policy as the file has it; and nothing is wrong with any of them."""
+    status = await asyncio.to_thread(main, ["status", "--url", reading.url])
+    shown = capsys.readouterr().out
+    asked = ["doctor", "--url", reading.url, "--interval-s", "1"]
+    health = await asyncio.to_thread(main, asked)
+    said = capsys.readouterr().out
+
+    models = [EMBEDDING, RERANKER]
+    rows = [line.split(maxsplit=1) for line in shown.splitlines() if line.strip()]
+    assert 0 == status
+    assert models == [row[1] for row in rows if row[0] == "model"]
+    assert ["fcfs", "justitia"] == [row[1].partition(",")[0] for row in rows if row[0] == "policy"]
+    assert 0 == health, said
+    assert [f"reading/{model}" for model in models] == [
+        line.partition(":")[0] for line in said.splitlines() if " checks, nothing wrong" in line
+    ]

@@ -1,0 +1,243 @@
+"""Tools with the official clients: called in a stream, answered, and lost with an engine.
+
+The call is forced: a model of random weights would never choose one.
+"""
+
+import asyncio
+import json
+from typing import Any
+
+import anthropic
+import openai
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from tests.e2e.conftest import REPLACED_WITHIN_S
+from tests.eventually import eventually
+from tests.integration.service import Service
+
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
+
+_MODEL = "tiny-llama"
+_SAID: Any = [{"role": "user", "content": "a b c"}]
+_NAME = "weather"
+_LONG = 300
+"""Days of a forecast that is not whole before the engine dies."""
+
+
+def schema(days: int) -> dict[str, Any]:
+    """Return the schema of the tool's arguments: whether it is warm, on each of some days."""
+    each = {"type": "array", "items": {"type": "boolean"}, "minItems": days, "maxItems": days}
+    return {
+        "type": "object",
+        "properties": {"days": each},
+        "required": ["days"],
+        "additionalProperties": False,
+    }
+
+
+def of_chat(days: int = 1) -> dict[str, Any]:
+    """Return what a chat is asked with."""
+    function = {"name": _NAME, "strict": True, "parameters": schema(days)}
+    return {
+        "model": _MODEL,
+        "messages": _SAID,
+        "tools": [{"type": "function", "function": function}],
+        "tool_choice": {"type": "function", "function": {"name": _NAME}},
+        "max_tokens": 1_500,
+    }
+
+
+def of_response(days: int = 1) -> dict[str, Any]:
+    """Return what a response is asked with."""
+    return {
+        "model": _MODEL,
+        "input": _SAID,
+        "tools": [{"type": "function", "name": _NAME, "strict": True, "parameters": schema(days)}],
+        "tool_choice": {"type": "function", "name": _NAME},
+        "max_output_tokens": 1_500,
+    }
+
+
+def of_message(days: int = 1) -> dict[str, Any]:
+    """Return what a message is asked with."""
+    return {
+        "model": _MODEL,
+        "messages": _SAID,
+        "tools": [{"name": _NAME, "input_schema": schema(days)}],
+        "tool_choice": {"type": "tool", "name": _NAME},
+        "max_tokens": 1_500,
+    }
+
+
+def unforced(asked: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return what is asked in the next turn, in which the model may say what it likes."""
+    limits = {name: 4 for name in asked if name.startswith("max_")}
+    return {k: v for k, v in asked.items() if k != "tool_choice"} | limits | more
+
+
+def checked(arguments: str) -> dict[str, Any]:
+    """Return a tool's arguments; fails if they are not of its schema."""
+    read: dict[str, Any] = json.loads(arguments)
+    assert ["days"] == list(read)
+    assert all(isinstance(day, bool) for day in read["days"])
+    return read
+
+
+# --- a call in a stream, and the turn after it
+
+
+async def test_chat_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
+    """The id of the call joins them; the prompt then holds both."""
+    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
+        asked = of_chat()
+        options: Any = {"stream_options": {"include_usage": True}}
+        async with client.chat.completions.stream(**asked, **options) as stream:
+            first = await stream.get_final_completion()
+        message = first.choices[0].message
+        (call,) = message.tool_calls or []
+        answer = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
+        turns = [*_SAID, message.model_dump(exclude_none=True), answer]
+        second = await client.chat.completions.create(**unforced(asked, messages=turns))
+
+    assert _NAME == call.function.name
+    assert checked(call.function.arguments)
+    assert first.usage is not None
+    assert second.usage is not None
+    assert first.usage.prompt_tokens < second.usage.prompt_tokens
+    await service.until_idle()
+
+
+async def test_response_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
+    """Its pieces are those of the call that the last event holds, under the ids of its item."""
+    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
+        asked = of_response()
+        async with client.responses.stream(**asked) as stream:
+            events: list[Any] = [event async for event in stream]
+            first = await stream.get_final_response()
+        (call,) = [item for item in first.output if item.type == "function_call"]
+        answer = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+        turns = [*_SAID, call.model_dump(exclude_none=True), answer]
+        second = await client.responses.create(**unforced(asked, input=turns))
+    pieces = [e for e in events if e.type == "response.function_call_arguments.delta"]
+    (done,) = [e for e in events if e.type == "response.function_call_arguments.done"]
+
+    assert _NAME == call.name
+    assert checked(call.arguments)
+    assert call.arguments == "".join(piece.delta for piece in pieces) == done.arguments
+    assert {call.id} == {event.item_id for event in (*pieces, done)}
+    assert list(range(len(events))) == [event.sequence_number for event in events]
+    assert first.usage is not None
+    assert second.usage is not None
+    assert first.usage.input_tokens < second.usage.input_tokens
+    await service.until_idle()
+
+
+async def test_message_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
+    """As blocks in the next message of the user."""
+    async with anthropic.AsyncAnthropic(base_url=service.url, api_key="none") as client:
+        asked = of_message()
+        async with client.messages.stream(**asked) as stream:
+            first = await stream.get_final_message()
+        (call,) = [block for block in first.content if block.type == "tool_use"]
+        answer = {"type": "tool_result", "tool_use_id": call.id, "content": "sunny"}
+        turns = [
+            *_SAID,
+            {"role": "assistant", "content": [call.model_dump(exclude_none=True)]},
+            {"role": "user", "content": [answer]},
+        ]
+        second = await client.messages.create(**unforced(asked, messages=turns))
+
+    assert _NAME == call.name
+    assert checked(json.dumps(call.input))
+    assert "tool_use" == first.stop_reason
+    assert first.usage.input_tokens < second.usage.input_tokens
+    await service.until_idle()
+
+
+async def test_required_tool_is_called(service: Service) -> None:
+    """Any of them will do; the model is pushed to the end of its list, which it would not find."""
+    async with (
+        openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client,
+        service.http() as http,
+    ):
+        bracket = {"prompt": "]", "add_special_tokens": False}
+        (token,) = (await http.post("/tokenize", json=bracket)).json()["tokens"]
+        asked: Any = of_chat() | {"tool_choice": "required", "logit_bias": {str(token): 100}}
+        answer = await client.chat.completions.create(**asked)
+    calls = answer.choices[0].message.tool_calls or []
+
+    assert [_NAME] == [call.function.name for call in calls]
+    assert checked(calls[0].function.arguments)
+    await service.until_idle()
+
+
+# --- a call whose engine dies
+
+
+class Reader:
+    """Reads streams in the background and keeps what has come of each."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[str, str] = {"chat": "", "response": "", "message": ""}
+        """Of the tool's arguments."""
+        self.ends: dict[str, str] = {}
+        """Words of the error with which a stream ended."""
+
+    async def read_chat(self, client: openai.AsyncOpenAI) -> None:
+        stream: Any = await client.chat.completions.create(**of_chat(days=_LONG), stream=True)
+        try:
+            async for chunk in stream:
+                for call in chunk.choices[0].delta.tool_calls or []:
+                    self.pieces["chat"] += call.function.arguments or ""
+        except openai.APIError as error:
+            self.ends["chat"] = error.message
+
+    async def read_response(self, client: openai.AsyncOpenAI) -> None:
+        stream: Any = await client.responses.create(**of_response(days=_LONG), stream=True)
+        async for event in stream:
+            if event.type == "response.function_call_arguments.delta":
+                self.pieces["response"] += event.delta
+            elif event.type == "error":
+                self.ends["response"] = event.message
+
+    async def read_message(self, client: anthropic.AsyncAnthropic) -> None:
+        stream: Any = await client.messages.create(**of_message(days=_LONG), stream=True)
+        try:
+            async for event in stream:
+                if event.type == "content_block_delta":
+                    self.pieces["message"] += event.delta.partial_json
+        except anthropic.APIStatusError as error:
+            self.ends["message"] = error.message
+
+
+async def test_call_lost_with_its_engine_ends_with_an_error_in_each_client(
+    service: Service,
+) -> None:
+    """The grammar of a forced call is lost with the engine: a second half would not fit the first.
+
+    Half of the arguments is no JSON; a client that was told of a good end would hand it to a tool.
+    """
+    (replica_id,) = await service.pulling()
+    (pid,) = await service.probe(replica_id, "engine_pids")
+    core, reader = psutil.Process(pid), Reader()
+    async with (
+        openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client,
+        anthropic.AsyncAnthropic(base_url=service.url, api_key="none", max_retries=0) as other,
+    ):
+        reading = asyncio.gather(
+            reader.read_chat(client), reader.read_response(client), reader.read_message(other)
+        )
+        await eventually(lambda: all(reader.pieces.values()), "each has begun its call", 60)
+        core.suspend()  # else a quick machine ends the streams before it is killed
+        core.kill()
+        await reading
+    await eventually(service.is_whole, "another replica is there", REPLACED_WITHIN_S)
+
+    assert {"chat", "response", "message"} == set(reader.ends)
+    for told, words in reader.ends.items():
+        assert "lost in the middle of this stream" in words, told
+        assert "structured_outputs" in words, told
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(reader.pieces[told])
+    await service.until_idle()
