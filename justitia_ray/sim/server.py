@@ -14,6 +14,7 @@ from justitia_ray.sim.kv_memory import KvMemory
 from justitia_ray.sim.on_the_way import OnTheWay
 from justitia_ray.sim.pace import Pace
 from justitia_ray.sim.sequence import Sequence
+from justitia_ray.sim.uncomputed import Uncomputed
 from justitia_ray.units import RequestId, Seconds, Tokens
 
 Rank = Callable[[RequestId], Any]
@@ -40,15 +41,12 @@ class Server:
         """KV held so far, over time."""
         self.memory = KvMemory(profile)
         self._on_the_way = on_the_way or OnTheWay()
-        self._computing: dict[RequestId, Sequence] = {}
-        """What runs and has prompt tokens to be computed, in order."""
+        self._uncomputed = Uncomputed(profile)
         self._starting: list[Sequence] = []
         """What makes its first token in the next iteration, or has made it in a prefill alone."""
         self._ends = LazyHeap()
         """What gains tokens, by the iteration that makes its last; then in order."""
         self._entered = 0
-        self._last_prefill = -profile.admit_every
-        """Iterations that had ended when prompts were computed last."""
         self._pace = Pace(profile)
         self._ticks = False
 
@@ -65,12 +63,11 @@ class Server:
         if not self.running:
             return max(instant, self.at)
         first = self._pace.first_from(instant, self.iteration)
-        return self._pace.at(max(first, self._last_prefill + self.profile.admit_every))
+        return self._pace.at(max(first, self._uncomputed.next_at()))
 
     def admits_now(self) -> bool:
         """Return whether new inferences are considered at the boundary at which it stands."""
-        waited = self.iteration - self._last_prefill
-        return not self.running or waited >= self.profile.admit_every
+        return not self.running or self.iteration >= self._uncomputed.next_at()
 
     def instant_after(self, iterations: int) -> Seconds:
         """Return the boundary after so many more iterations, if nothing changes."""
@@ -107,7 +104,7 @@ class Server:
         if passed == 0:
             return
         at = self._pace.at(iteration)
-        gained = (len(self.running) - len(self._computing)) * passed
+        gained = (len(self.running) - len(self._uncomputed)) * passed
         self.kv_token_seconds += (self.context_tokens + gained / 2) * (at - self.at)
         self.context_tokens += gained
         self.iteration, self.at = iteration, at
@@ -137,7 +134,7 @@ class Server:
         while by_order and not self._next_fits():
             sequence = by_order.pop()
             self._leave(sequence)
-            self._computing.pop(sequence.request_id, None)
+            self._uncomputed.drop(sequence.request_id)
             self.swapped[sequence.request_id] = sequence
             sequence.result.preemptions += 1
 
@@ -173,7 +170,7 @@ class Server:
         if sequence.computed:
             self._let_go_on(sequence)
         else:
-            self._computing[sequence.request_id] = sequence
+            self._uncomputed.put(sequence)
 
     def start_iteration(self) -> None:
         """Begin the next iterations, when all that may run from this boundary on does.
@@ -185,7 +182,7 @@ class Server:
             return
         alone = self.profile.prefill == "separate"
         prefill_s = self._compute_alone() if alone else self._compute_in_iteration()
-        gaining = len(self.running) - len(self._computing)
+        gaining = len(self.running) - len(self._uncomputed)
         if alone and prefill_s:
             self.kv_token_seconds += self.context_tokens * prefill_s
             self.at += prefill_s
@@ -216,17 +213,17 @@ class Server:
     def _next_change_of_running(self) -> Seconds | None:
         if not self.running:
             return None
-        decoding = len(self.running) - len(self._computing)
-        if self._computing:
+        decoding = len(self.running) - len(self._uncomputed)
+        if self._uncomputed:
             prefill = self.iteration + 1
             if self.profile.prefill == "separate":
-                prefill = max(prefill, self._last_prefill + self.profile.admit_every)
+                prefill = max(prefill, self._uncomputed.next_at())
             if not decoding or self.profile.prefill != "separate":
                 return self._pace.at(prefill)
         first = self._ends.first()
         assert first is not None
         last = int(self._ends.key(first)[0])
-        if self._computing:
+        if self._uncomputed:
             last = min(last, prefill)
         overflow = self.memory.overflows_at(
             self.running.values(), self.context_tokens, self.iteration, last
@@ -235,52 +232,26 @@ class Server:
 
     def _compute_alone(self) -> Seconds:
         """Compute a batch of prompts now, if it is time; return how long that takes."""
-        waited = self.iteration - self._last_prefill >= self.profile.admit_every
-        nothing_decodes = len(self._computing) == len(self.running)
-        if not self._computing or not (waited or nothing_decodes):
+        tokens, batch = self._uncomputed.take_alone(self.iteration, len(self.running))
+        if not batch:
             return 0.0
-        batch: list[Sequence] = []
-        tokens = 0
-        for sequence in self._computing.values():
-            if batch and tokens + sequence.prefill_tokens > self.profile.max_batched_tokens:
-                break
-            batch.append(sequence)
-            tokens += sequence.prefill_tokens
-        prefill_s = self._pace.prefill_s(tokens)
         for sequence in batch:
             sequence.made += 1
             self.context_tokens += 1
             self._computed(sequence)
-        self._last_prefill = self.iteration
-        return prefill_s
+        return self._pace.prefill_s(tokens)
 
     def _compute_in_iteration(self) -> Seconds:
         """Compute prompts with the next iteration; return how much longer that makes it."""
-        if not self._computing:
+        if not self._uncomputed:
             return 0.0
-        budget = None
-        if self.profile.prefill == "chunked":
-            decoding = len(self.running) - len(self._computing)
-            budget = max(1, self.profile.max_batched_tokens - decoding)
-        tokens = 0
-        done: list[Sequence] = []
-        for sequence in self._computing.values():
-            left = sequence.prefill_tokens
-            part = left if budget is None else min(left, budget - tokens)
-            tokens += part
-            sequence.prefill_tokens -= part
-            if part == left:
-                done.append(sequence)
-            if tokens == budget:
-                break
+        tokens, done = self._uncomputed.take_with_iteration(self.iteration, len(self.running))
         prefill_s = self._pace.prefill_s(tokens)
         for sequence in done:
             self._computed(sequence)
-        self._last_prefill = self.iteration
         return prefill_s
 
     def _computed(self, sequence: Sequence) -> None:
-        del self._computing[sequence.request_id]
         if sequence.result.first_token_at_s is None:
             self._starting.append(sequence)
         self._let_go_on(sequence)
