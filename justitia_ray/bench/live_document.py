@@ -23,7 +23,6 @@ from justitia_ray.bench.live_figures import (
 from justitia_ray.bench.live_load import Size
 from justitia_ray.bench.live_model import LiveModel
 from justitia_ray.bench.live_rows import as_result
-from justitia_ray.bench.live_session import LiveRun
 from justitia_ray.replacing import replacing_text
 from justitia_ray.sim.result_files import write_results
 from justitia_ray.sim.results import RunResult
@@ -69,10 +68,11 @@ def write_all(
     write_results(out / "calibration" / "live", fitted_on, dict(about))
     for seed, runs in plays.runs.items():
         live = _in_order(live_results(runs))
-        simulated = _in_order(_simulated(runs, model, plays))
+        predictions = {run.arm.name: model.predict(run, plays.history) for run in runs}
+        simulated = _in_order({name: p.result for name, p in predictions.items()})
         for name, results in (("live", live), ("simulated", simulated)):
             write_results(out / f"seed-{seed}" / name, results, {"seed": seed, **about})
-        figures.append(seed_figures(seed, runs, live, simulated))
+        figures.append(seed_figures(seed, runs, live, predictions))
         say(f"seed {seed} simulated")
     table = over_seeds(figures)
     elephant = _elephant(plays, model)
@@ -152,10 +152,6 @@ def report(written: Written, model: LiveModel) -> str:
     return "\n".join(lines)
 
 
-def _simulated(runs: list[LiveRun], model: LiveModel, plays: Plays) -> dict[str, RunResult]:
-    return {run.arm.name: model.predict(run, plays.history) for run in runs}
-
-
 def _in_order(results: Mapping[str, RunResult]) -> dict[str, RunResult]:
     """Return results in the order of the arms, however they were rotated."""
     return {arm.name: results[arm.name] for arm in ARMS if arm.name in results}
@@ -165,7 +161,7 @@ def _elephant(plays: Plays, model: LiveModel) -> dict[str, Any]:
     arms = {}
     for run in plays.elephant_runs:
         live = as_result(run.played, run.kv_utilization, run.preemptions)
-        simulated = model.predict(run, plays.history)
+        simulated = model.predict(run, plays.history).result
         name = live.applications[0].application_id
         lateness = live.lateness.get(name)
         arms[run.arm.name] = {

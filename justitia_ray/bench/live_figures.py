@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from justitia_ray.bench.live_model import Prediction
 from justitia_ray.bench.live_rows import as_result
 from justitia_ray.bench.live_session import LiveRun
 from justitia_ray.bench.statistics import Spread, paired_ratios, spread
@@ -30,7 +31,8 @@ class SeedFigures:
     classes: dict[str, dict[str, dict[str, float | int | None]]]
     """By class and arm: applications, live mean and p90, simulated mean."""
     machine: dict[str, dict[str, Any]]
-    """By arm: decisions, CPU time by role, seconds, the machine's speed, failed applications."""
+    """By arm: decisions, CPU time by role, seconds, failed applications; how slow the machine was,
+    and what is simulated without that."""
 
     @property
     def arms(self) -> list[str]:
@@ -40,6 +42,12 @@ class SeedFigures:
     def error(self, arm: str) -> float | None:
         """Return how far the simulated mean completion time is off, as a share of the live one."""
         live, simulated = (part[arm]["mean_jct_s"] for part in (self.live, self.simulated))
+        return simulated / live - 1 if live and simulated is not None else None
+
+    def error_at_usual_speed(self, arm: str) -> float | None:
+        """Return the same of what is simulated as if the machine were always equally fast."""
+        live = self.live[arm]["mean_jct_s"]
+        simulated = self.machine[arm]["simulated_at_usual_speed_jct_s"]
         return simulated / live - 1 if live and simulated is not None else None
 
     def document(self) -> dict[str, Any]:
@@ -55,9 +63,13 @@ def live_results(runs: Sequence[LiveRun]) -> dict[str, RunResult]:
 
 
 def seed_figures(
-    seed: int, runs: Sequence[LiveRun], live: Outcomes, simulated: Outcomes
+    seed: int,
+    runs: Sequence[LiveRun],
+    live: Outcomes,
+    predictions: Mapping[str, Prediction],
 ) -> SeedFigures:
     """Return the figures of one seed."""
+    simulated = {arm: prediction.result for arm, prediction in predictions.items()}
     names = sorted({a.application_class for run in live.values() for a in run.applications})
     classes = {
         name: {
@@ -76,7 +88,8 @@ def seed_figures(
             "decisions": asdict(run.decisions),
             "cpu_s": {role: round(s, 2) for role, s in sorted(run.cpu_s.items())},
             "wall_s": run.wall_s,
-            "computation_s": run.computation_s,
+            "slowness": predictions[run.arm.name].slowness,
+            "simulated_at_usual_speed_jct_s": _mean(predictions[run.arm.name].usual.applications),
             "failed": run.failed,
         }
         for run in runs
@@ -101,6 +114,8 @@ def over_seeds(seeds: Sequence[SeedFigures]) -> dict[str, dict[str, Any]]:
         }
         row["simulated_mean_jct_s"] = _spread([s.simulated[arm]["mean_jct_s"] for s in seeds])
         row["error"] = _spread([s.error(arm) for s in seeds])
+        row["slowness"] = _spread([s.machine[arm]["slowness"] for s in seeds])
+        row["error_at_usual_speed"] = _spread([s.error_at_usual_speed(arm) for s in seeds])
         for percent in ("p50_s", "p99_s"):
             row[f"decision_{percent}"] = _spread(
                 [s.machine[arm]["decisions"][percent] for s in seeds]
@@ -125,6 +140,7 @@ def printed(table: Mapping[str, Mapping[str, Any]]) -> str:
     heads = (
         *("arm", "mean JCT s", "p90 JCT s", "over vtc", "over fcfs", "no later than vtc"),
         *("worst to vtc", "KV", "preempted", "decision p50/p99 µs", "simulated s", "error"),
+        *("machine slower", "error without that"),
     )
     lines = [heads]
     for arm, row in table.items():
@@ -143,6 +159,8 @@ def printed(table: Mapping[str, Mapping[str, Any]]) -> str:
                 "/".join("–" if t is None else f"{1e6 * t['median']:.0f}" for t in times),
                 _shown(row["simulated_mean_jct_s"], 1),
                 _shown(row["error"], 2),
+                _shown(row["slowness"], 2),
+                _shown(row["error_at_usual_speed"], 2),
             )
         )
     return text_table(lines, numbers_from=1)
@@ -174,11 +192,7 @@ def cpu_line(seeds: Sequence[SeedFigures]) -> str:
         for role, seconds in sorted(middles.items(), key=lambda item: -item[1])
     )
     wall_s = statistics.median(run["wall_s"] for run in runs)
-    took = spread([1e3 * run["computation_s"] for run in runs])
-    return (
-        f"CPU seconds of a run: {shown}; it takes {wall_s:.1f} s. A fixed computation takes"
-        f" {took.format(2)} ms of CPU time meanwhile: what the machine's own speed does."
-    )
+    return f"CPU seconds of a run: {shown}; it takes {wall_s:.1f} s."
 
 
 def _shown(found: Mapping[str, float] | None, digits: int) -> str:

@@ -1,4 +1,10 @@
-"""The simulator's model of the engines that a load was played on, and its word on a play."""
+"""The simulator's model of the engines that a load was played on, and its word on a play.
+
+A machine that others share is not always equally fast: the same load cost its engines between 20
+and 31 s of CPU time within minutes. How fast it was during a play is read from the engines: their
+CPU time over how long the model has them busy with the same load, against that of the play that
+the model was fitted on.
+"""
 
 import math
 import statistics
@@ -19,16 +25,32 @@ from justitia_ray.units import Seconds
 
 REPORT_INTERVAL_S: Seconds = 0.25
 """`replica.report_interval_s`: how old what the scheduler knows of running inferences may be."""
-FRONT_ROLES = ("proxy", "ingress", "scheduler")
-"""Processes that every call passes, of each of which there is one."""
 _PACE_ROUNDS = 6
 _PACE_TOLERANCE = 0.01
 _LEAST_SLOPE, _MOST_SLOPE = 0.5, 4.0
 """Of a completion time over the times of iterations: above 1 where work waits."""
+_ENGINE = "engine"
+"""Role of the engines' processes."""
 _DISPATCH_SHARE = 0.5
 """Of the time under its lease that a call is not at its replica: the way of the payload. The rest
 is that of the answer, while which the memory is free again. A call's times do not tell them
 apart."""
+_UNDISTURBED = 0.1
+"""So many of all calls are taken for such that met no other on their ways."""
+_MOST_FRONT_END_S: Seconds = 0.2
+_FRONT_END_ROUNDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The simulator's word on one play."""
+
+    usual: RunResult
+    """At the speed of the play that the model was fitted on."""
+    slowness: float
+    """How much slower the machine was than then."""
+    result: RunResult
+    """At the speed that the machine had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +71,30 @@ class LiveModel:
     pace: float
     """What the fitted times were multiplied by, so that the mean completion time of the load that
     they were fitted on comes out right."""
-    computation_s: Seconds
-    """CPU time of a fixed computation while that load was played; see `MachineSpeed`."""
+    cpu_share: float
+    """CPU time of the engines while that load was played, over how long they were busy by this; 0
+    if they have no processes of their own, so that nothing tells it apart."""
 
-    def predict(self, run: LiveRun, history: Sequence[Observation]) -> RunResult:
-        """Simulate what was played, under its policy and at the speed that the machine had.
+    def predict(self, run: LiveRun, history: Sequence[Observation]) -> Prediction:
+        """Simulate what was played, under its policy.
 
         Args:
-            run: What came, how long it was, and which costs the service predicted.
+            run: What came, how long it was, which costs the service predicted, and what CPU time
+                the engines took.
             history: What the service knew of the stages of each class.
         """
-        slower = self._paced(run.computation_s / self.computation_s)
-        return slower._simulate(run.arm, run.played, history)
+        usual = self._simulate(run, history)
+        slowness = (_cpu_share(run, usual) / self.cpu_share) or 1.0 if self.cpu_share else 1.0
+        return Prediction(usual, slowness, self._paced(slowness)._simulate(run, history))
 
     def takes_s(self, played: Sequence[PlayedApplication]) -> Seconds:
         """Return how long one of these applications takes all engines if they come at once."""
         at_once = [replace(one, arrived_at_s=0.0) for one in as_workload(played)]
         return simulate(at_once, self._settings(FCFS, played, ())).makespan_s / len(at_once)
 
-    def _simulate(
-        self, arm: Arm, played: Sequence[PlayedApplication], history: Sequence[Observation]
-    ) -> RunResult:
-        load = as_workload(played, self.call_latency_s)
-        return simulate(load, self._settings(arm, played, history))
+    def _simulate(self, run: LiveRun, history: Sequence[Observation]) -> RunResult:
+        load = as_workload(run.played, self.call_latency_s)
+        return simulate(load, self._settings(run.arm, run.played, history))
 
     def _settings(
         self, arm: Arm, played: Sequence[PlayedApplication], history: Sequence[Observation]
@@ -128,33 +151,49 @@ def fit_model(run: LiveRun, start: EngineProfile, replicas: int) -> LiveModel:
     """
     fit = fit_residence(calls_at_replicas(run.played))
     rows = [row for one in run.played for row in one.inferences]
-    ways_s = statistics.fmean(_on_its_ways_s(row) for row in rows)
-    front_s = sum(run.cpu_s.get(role, 0.0) for role in FRONT_ROLES) / len(rows) / 2
-    bare = LiveModel(
+    ways_s = sorted(_on_its_ways_s(row) for row in rows)
+    alone_s = ways_s[int(_UNDISTURBED * len(ways_s))]
+    model = LiveModel(
         engine=replace(start, iteration=fit.cost, speedup=1.0),
         replicas=replicas,
-        call_latency_s=min(row.waited_s for row in rows),
-        dispatch_s=fit.call_latency_s,
-        front_end_s=front_s,
+        call_latency_s=min(row.waited_s for row in rows) + (1 - _DISPATCH_SHARE) * alone_s,
+        dispatch_s=_DISPATCH_SHARE * alone_s + fit.call_latency_s,
+        front_end_s=0.0,
         fit=fit,
         pace=1.0,
-        computation_s=run.computation_s,
+        cpu_share=1.0,
     )
-    passing_s = bare.predict(run, ()).front_end_s
-    model = replace(
-        bare,
-        call_latency_s=bare.call_latency_s + max(0.0, (1 - _DISPATCH_SHARE) * ways_s - passing_s),
-        dispatch_s=bare.dispatch_s + max(0.0, _DISPATCH_SHARE * ways_s - passing_s),
-    )
+    meetings_s = (statistics.fmean(ways_s) - alone_s) / 2
+    model = _with_front_end(model, run, meetings_s)
     measured_s = _mean_jct(one.record.jct_s for one in run.played if one.is_whole)
 
     def error(pace: float) -> float:
         """Return how much too late the model is at a pace, as a logarithm."""
-        simulated = model._paced(pace).predict(run, ())
+        simulated = model._paced(pace)._simulate(run, ())
         ends = _mean_jct(a.jct_s for a in simulated.applications if a.jct_s is not None)
         return math.log(ends / measured_s)
 
-    return model._paced(_zero_of(error))
+    model = model._paced(_zero_of(error))
+    return replace(model, cpu_share=_cpu_share(run, model._simulate(run, ())))
+
+
+def _with_front_end(model: LiveModel, run: LiveRun, passing_s: Seconds) -> LiveModel:
+    """Return the model with a front end that calls take so long to pass, one way, in the mean.
+
+    By bisection: who meets whom depends on it.
+    """
+    low, high = 0.0, _MOST_FRONT_END_S
+    for _ in range(_FRONT_END_ROUNDS):
+        middle = (low + high) / 2
+        if replace(model, front_end_s=middle)._simulate(run, ()).front_end_s < passing_s:
+            low = middle
+        else:
+            high = middle
+    return replace(model, front_end_s=low)
+
+
+def _cpu_share(run: LiveRun, simulated: RunResult) -> float:
+    return run.cpu_s.get(_ENGINE, 0.0) / simulated.busy_s
 
 
 def calls_at_replicas(played: Sequence[PlayedApplication]) -> list[CallAtReplica]:

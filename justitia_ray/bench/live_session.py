@@ -13,7 +13,6 @@ from justitia_ray.bench.decisions import Decisions, decisions_between
 from justitia_ray.bench.live_arms import Arm
 from justitia_ray.bench.live_recorder import Recorder
 from justitia_ray.bench.live_rows import PlayedApplication
-from justitia_ray.bench.machine_speed import MachineSpeed
 from justitia_ray.client import JustitiaClient
 from justitia_ray.client.calls import JsonCalls
 from justitia_ray.client.transport import HttpTransport, Transport
@@ -46,8 +45,6 @@ class LiveRun:
     cpu_s: Mapping[str, Seconds]
     """CPU time by the role of the process."""
     wall_s: Seconds
-    computation_s: Seconds
-    """CPU time of a fixed computation meanwhile: how slow the machine was."""
 
     @property
     def failed(self) -> int:
@@ -103,13 +100,8 @@ class Session:
         cpu_before = self._cpu_s(before.get("pid"))
         started = self._clock()
         recorder = Recorder(self._make(self._url), class_suffix, self._clock)
-        speed = MachineSpeed()
-        watching = asyncio.create_task(speed.watch())
-        try:
-            async with JustitiaClient(recorder) as client:
-                records = await play(load, client, clock=self._clock)
-        finally:
-            watching.cancel()
+        async with JustitiaClient(recorder) as client:
+            records = await play(load, client, clock=self._clock)
         wall_s = self._clock() - started
         after = await self.status()
         cpu_after = self._cpu_s(after.get("pid"))
@@ -133,7 +125,6 @@ class Session:
             decisions_between(before["decisions"], after["decisions"]),
             {role: cpu_after[role] - cpu_before.get(role, 0.0) for role in cpu_after},
             wall_s,
-            speed.computation_s,
         )
 
     async def teach(self, history: Sequence[Observation], class_suffixes: Sequence[str]) -> None:

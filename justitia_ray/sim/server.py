@@ -39,6 +39,8 @@ class Server:
         """KV of what runs."""
         self.kv_token_seconds = 0.0
         """KV held so far, over time."""
+        self.busy_s: Seconds = 0.0
+        """How long anything has run."""
         self.memory = KvMemory(profile)
         self._on_the_way = on_the_way or OnTheWay()
         self._uncomputed = Uncomputed(profile)
@@ -106,6 +108,7 @@ class Server:
         at = self._pace.at(iteration)
         gained = (len(self.running) - len(self._uncomputed)) * passed
         self.kv_token_seconds += (self.context_tokens + gained / 2) * (at - self.at)
+        self.busy_s += at - self.at
         self.context_tokens += gained
         self.iteration, self.at = iteration, at
 
@@ -185,6 +188,7 @@ class Server:
         gaining = len(self.running) - len(self._uncomputed)
         if alone and prefill_s:
             self.kv_token_seconds += self.context_tokens * prefill_s
+            self.busy_s += prefill_s
             self.at += prefill_s
             self._pace.start(self.at, self.iteration, gaining, self.context_tokens)
         elif prefill_s or not self._ticks:

@@ -68,10 +68,10 @@ def application(
     )
 
 
-def run(arm: Arm, played: Sequence[PlayedApplication], computation_s: float = 0.003) -> LiveRun:
+def run(arm: Arm, played: Sequence[PlayedApplication], engine_cpu_s: float = 1.0) -> LiveRun:
     """Return a play under an arm."""
-    cpu_s = {"engine": 1.0}
-    return LiveRun(arm, tuple(played), 0.5, 0, NO_DECISIONS, cpu_s, 10.0, computation_s)
+    cpu_s = {"engine": engine_cpu_s}
+    return LiveRun(arm, tuple(played), 0.5, 0, NO_DECISIONS, cpu_s, 10.0)
 
 
 def simulated_play(engine: EngineProfile, count: int, seed: int, way_s: float) -> LiveRun:
@@ -119,4 +119,4 @@ def simulated_play(engine: EngineProfile, count: int, seed: int, way_s: float) -
             )
         )
     played = [application(n, a.arrived_at_s, rows[a.application_id]) for n, a in enumerate(load)]
-    return run(Arm("fcfs", "fcfs"), played)
+    return run(Arm("fcfs", "fcfs"), played, 0.8 * result.busy_s)

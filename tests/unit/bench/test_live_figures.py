@@ -13,6 +13,7 @@ from justitia_ray.bench.live_figures import (
     printed,
     seed_figures,
 )
+from justitia_ray.bench.live_model import Prediction
 from tests.unit.bench.live_made_up import application, inference, run
 
 VTC = Arm("vtc", "vtc")
@@ -46,7 +47,10 @@ def figures(seed: int, jcts: dict[Arm, tuple[float, float]], simulated: float) -
         )
         for one in runs
     ]
-    return seed_figures(seed, runs, live, live_results(scaled))
+    predictions = {
+        arm: Prediction(live[arm], 1.25, result) for arm, result in live_results(scaled).items()
+    }
+    return seed_figures(seed, runs, live, predictions)
 
 
 SEEDS = [
@@ -86,12 +90,18 @@ def test_classes_are_kept_apart() -> None:
     assert 14.0 * 1.1 == pytest.approx(SEEDS[0].classes["MRS"]["justitia"]["simulated_mean_jct_s"])
 
 
+def test_speed_of_the_machine_is_shown_beside_the_error() -> None:
+    """The one error is the model's, the other also of what it was not told."""
+    row = over_seeds(SEEDS)["fcfs"]
+
+    assert 1.25 == row["slowness"]["median"]
+    assert pytest.approx(0.0) == row["error_at_usual_speed"]["high"]
+    assert pytest.approx(0.1) == row["error"]["high"]
+
+
 def test_cpu_time_is_shown_by_role() -> None:
     """On two cores it says whether memory or computation is what lacks."""
-    assert cpu_line(SEEDS).startswith(
-        "CPU seconds of a run: engine 1.0; it takes 10.0 s. A fixed computation takes"
-        " 3.00 (3.00 to 3.00) ms of CPU time"
-    )
+    assert "CPU seconds of a run: engine 1.0; it takes 10.0 s." == cpu_line(SEEDS)
 
 
 def test_order_of_arms_goes_by_the_median() -> None:

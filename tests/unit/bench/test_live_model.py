@@ -7,6 +7,7 @@ import pytest
 
 from justitia_ray.bench.live_arms import FCFS, SRJF
 from justitia_ray.bench.live_model import calls_at_replicas, fit_model
+from justitia_ray.bench.live_recorder import RecordedInference
 from justitia_ray.sim.calibration.residence import CallAtReplica
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
 from justitia_ray.sim.results import RunResult
@@ -36,13 +37,18 @@ def mean_jct(result: RunResult) -> float:
     return statistics.fmean(a.jct_s for a in result.applications if a.jct_s is not None)
 
 
+def _later(rows: list[RecordedInference], by_s: float) -> list[RecordedInference]:
+    """Return calls that were longer on their ways."""
+    return [replace(row, finished_at_s=row.finished_at_s + by_s) for row in rows]
+
+
 def test_model_fitted_on_one_play_predicts_another() -> None:
     """Engines of known costs stand for the live ones: whatever is lost in between shows here."""
     fitted_on, other = (simulated_play(ENGINE, 30, seed, 0.03) for seed in (1, 2))
     model = fit_model(fitted_on, START, 2)
 
     measured = statistics.fmean(one.record.jct_s for one in other.played)
-    assert measured == pytest.approx(mean_jct(model.predict(other, ())), rel=0.05)
+    assert measured == pytest.approx(mean_jct(model.predict(other, ()).usual), rel=0.05)
     assert 0.9 < model.pace < 1.1
 
 
@@ -56,7 +62,7 @@ def test_prediction_goes_by_the_costs_that_the_service_predicted() -> None:
     ]
     model = replace(fit_model(simulated_play(ENGINE, 20, 1, 0.0), START, 2), replicas=1)
 
-    result = model.predict(run(SRJF, [*blocked, *told_wrong]), ())
+    result = model.predict(run(SRJF, [*blocked, *told_wrong]), ()).usual
     started = {i.application_id: i.dispatched_at_s for i in result.inferences}
     assert started["a002"] is not None
     assert started["a003"] is not None
@@ -64,25 +70,43 @@ def test_prediction_goes_by_the_costs_that_the_service_predicted() -> None:
 
 
 def test_prediction_goes_by_the_speed_of_the_machine_meanwhile() -> None:
-    """Nothing of the service is twice as slow, but the machine: it is no error of the model."""
+    """Engines that take twice the CPU time for the same are on a machine that is half as fast."""
     fitted_on = simulated_play(ENGINE, 20, 1, 0.0)
     model = fit_model(fitted_on, START, 2)
-    at_once = [replace(a, record=replace(a.record, arrived_at_s=0.0)) for a in fitted_on.played]
-    usual, slow = (
-        model.predict(run(FCFS, at_once, computation_s), ()) for computation_s in (0.003, 0.006)
+    cpu_s = {"engine": 2 * fitted_on.cpu_s["engine"]}
+    usual, slow = (model.predict(r, ()) for r in (fitted_on, replace(fitted_on, cpu_s=cpu_s)))
+
+    assert pytest.approx(1.0) == usual.slowness
+    assert mean_jct(usual.usual) == mean_jct(slow.usual)
+    assert pytest.approx(2.0) == slow.slowness
+    assert 1.8 < mean_jct(slow.result) / mean_jct(slow.usual) < 2.5
+
+
+def test_engines_without_processes_of_their_own_say_nothing_of_the_machine() -> None:
+    """Those that sleep live in their replicas."""
+    fitted_on = replace(simulated_play(ENGINE, 20, 1, 0.0), cpu_s={"replica": 3.0})
+
+    assert 1.0 == fit_model(fitted_on, START, 2).predict(fitted_on, ()).slowness
+
+
+def test_what_calls_meet_on_their_ways_is_a_queue() -> None:
+    """Those that come alone pass in the time of the tenth part that passes fastest."""
+    alone = simulated_play(ENGINE, 30, 1, 0.02)
+    played = [
+        replace(one, recorded=replace(one.recorded, inferences=_later(one.inferences, 0.1)))
+        if one.planned.number % 2
+        else one
+        for one in alone.played
+        if one.recorded is not None
+    ]
+    near, far = (
+        fit_model(alone, START, 2),
+        fit_model(replace(alone, played=tuple(played)), START, 2),
     )
 
-    assert 2.0 == pytest.approx(mean_jct(slow) / mean_jct(usual), rel=0.1)
-
-
-def test_what_each_call_passes_is_timed_by_its_processes() -> None:
-    """The CPU time of those before the replicas, of a call, half of it each way."""
-    fitted_on = simulated_play(ENGINE, 20, 1, 0.0)
-    calls = sum(len(one.inferences) for one in fitted_on.played)
-    cpu_s = {"proxy": 0.01 * calls, "ingress": 0.02 * calls, "engine": 5.0, "replica": 3.0}
-    model = fit_model(replace(fitted_on, cpu_s=cpu_s), START, 2)
-
-    assert 0.015 == pytest.approx(model.front_end_s / model.pace)
+    assert near.front_end_s == pytest.approx(0.0, abs=1e-3)
+    assert far.front_end_s > 0.005
+    assert far.dispatch_s / far.pace == pytest.approx(near.dispatch_s / near.pace, abs=0.005)
 
 
 def test_calls_that_do_not_say_where_they_ran_are_left_out_of_the_fit() -> None:
