@@ -1,0 +1,41 @@
+"""The readiness probe k8s/image/engine-ready, beside Ray's own exporter and Serve's own proxy."""
+
+import asyncio
+
+import httpx
+import pytest
+import ray
+
+from tests.eventually import eventually
+from tests.integration.service import Service
+from tests.readme import ROOT
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+PROBE = ROOT / "k8s" / "image" / "engine-ready"
+EXPORTED_WITHIN_S = 60.0
+"""Ray's workers report every 10 s, late on busy cores."""
+
+
+async def says(serve_port: int, metrics_port: int) -> str | None:
+    """Return what the probe finds wrong, None if nothing."""
+    probe = await asyncio.create_subprocess_exec(
+        PROBE, str(serve_port), str(metrics_port), stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await probe.communicate()
+    return said.decode() if probe.returncode else None
+
+
+async def test_node_with_an_engine_is_ready(service: Service, http: httpx.AsyncClient) -> None:
+    """If Ray exported the metric otherwise, no pod with an engine would ever be ready."""
+    assert http.base_url.port is not None
+    (node,) = [node for node in ray.nodes() if node["Alive"]]
+    ports = http.base_url.port, int(node["MetricsExportPort"])
+
+    async def ready() -> bool:
+        return await says(*ports) is None
+
+    await eventually(ready, "an engine is seen to be loaded", EXPORTED_WITHIN_S)
+
+    # A port that answers HTTP and exports nothing.
+    assert "engine-ready: no engine has loaded\n" == await says(ports[0], ports[0])

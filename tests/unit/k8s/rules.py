@@ -1,0 +1,297 @@
+"""What the manifests hold to beyond their schemas: one function a rule, one line a breach."""
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.unit.k8s.kustomization import Manifest
+from tests.unit.k8s.manifests import (
+    PodTemplate,
+    deployment,
+    group,
+    of_kind,
+    pod_templates,
+    ray_service,
+    selects,
+    serve_config,
+    walk,
+)
+
+GRACEFUL_SHUTDOWN_S = 600
+"""Of an ingress and of a replica (justitia_ray/serve/app.py)."""
+
+ENGINE_LOADS_S = 240
+"""What the whole application took to be ready on two busy cores (k8s/README.md)."""
+
+NO_HOOK: dict[str, Any] = {"preStop": {"exec": {"command": []}}}
+
+_SECRET_NAME = re.compile(r"(password|token|secret|key)$", re.IGNORECASE)
+_RESOURCE_NUMBER = re.compile(r"^\s*(cpu|memory|storage|nvidia\.com/gpu): \S+")
+
+
+def images_are_pinned(found: list[Manifest]) -> Iterator[str]:
+    """A tag that moves is another program tomorrow."""
+    for template in pod_templates(found):
+        image = template.container["image"]
+        _, colon, tag = image.rpartition(":")
+        if not colon or "/" in tag or tag == "latest" or not re.search(r"\d+\.\d+\.\d+", tag):
+            yield f"{template.name}: {image}"
+
+
+def no_secret_in_clear(found: list[Manifest]) -> Iterator[str]:
+    """Manifests are in a repository, and in the history of it for ever."""
+    for manifest in found:
+        if manifest["kind"] == "Secret":
+            yield f"a Secret {manifest['metadata']['name']}"
+    for template in pod_templates(found):
+        for variable in template.container.get("env", []):
+            if _SECRET_NAME.search(variable["name"]) and "value" in variable:
+                yield f"{template.name}: {variable['name']}"
+    options = ray_service(found)["spec"]["rayClusterConfig"]["gcsFaultToleranceOptions"]
+    if "valueFrom" not in options["redisPassword"]:
+        yield "gcsFaultToleranceOptions.redisPassword"
+
+
+def pods_are_confined(found: list[Manifest]) -> Iterator[str]:
+    """Whoever breaks out of an engine should stand in an empty room."""
+    for template in pod_templates(found):
+        pod, container = template.spec["securityContext"], template.container["securityContext"]
+        held = {
+            "runAsNonRoot": pod.get("runAsNonRoot") is True and pod.get("runAsUser", 0) > 0,
+            "seccompProfile": pod.get("seccompProfile") == {"type": "RuntimeDefault"},
+            "allowPrivilegeEscalation": container.get("allowPrivilegeEscalation") is False,
+            "readOnlyRootFilesystem": container.get("readOnlyRootFilesystem") is True,
+            "capabilities": container.get("capabilities") == {"drop": ["ALL"]},
+        }
+        yield from (f"{template.name}: {name}" for name, holds in held.items() if not holds)
+
+
+def tokens_are_for_the_autoscaler(found: list[Manifest]) -> Iterator[str]:
+    """Only it calls the Kubernetes API, and it runs beside the head."""
+    scales = ray_service(found)["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"]
+    accounts = {m["metadata"]["name"] for m in of_kind(found, "ServiceAccount")}
+    for template in pod_templates(found):
+        wanted = scales and template.name == "head"
+        if template.spec["automountServiceAccountToken"] is not wanted:
+            yield f"{template.name}: automountServiceAccountToken"
+        if template.spec["serviceAccountName"] not in accounts:
+            yield f"{template.name}: serviceAccountName"
+
+
+def limits_fit_requests(found: list[Manifest]) -> Iterator[str]:
+    """Memory and GPUs are not shared; every number is there."""
+    for template in pod_templates(found):
+        resources = template.container["resources"]
+        requests, limits = resources["requests"], resources["limits"]
+        if set(requests) != set(limits) or not {"cpu", "memory"} <= set(requests):
+            yield f"{template.name}: {sorted(requests)} and {sorted(limits)}"
+        for name in set(limits) - {"cpu"}:
+            if requests.get(name) != limits[name]:
+                yield f"{template.name}: {name} {requests.get(name)} and {limits[name]}"
+
+
+def head_takes_no_work(found: list[Manifest]) -> Iterator[str]:
+    """Replicas and scheduler go on while the head is away, because they are not on it."""
+    head = ray_service(found)["spec"]["rayClusterConfig"]["headGroupSpec"]
+    if head["rayStartParams"].get("num-cpus") != "0":
+        yield "head: num-cpus"
+
+
+def work_goes_where_it_belongs(found: list[Manifest]) -> Iterator[str]:
+    """A scheduler on an engine's pod goes with it; an engine elsewhere starves its neighbours."""
+    engines, cpu = group(found, "engines"), group(found, "cpu")
+    options = deployment(found, "Replica")["ray_actor_options"]
+    if engines["rayStartParams"].get("num-cpus") != "0":
+        yield "engines: num-cpus"
+    if options.get("num_cpus") != 0 or options.get("resources") != {"engine": 1}:
+        yield f"Replica: {options}"
+    if '\\"engine\\": 1' not in engines["rayStartParams"].get("resources", ""):
+        yield "engines: resources"
+    if "resources" in cpu["rayStartParams"] or "num-cpus" in cpu["rayStartParams"]:
+        yield "cpu: rayStartParams"
+    gpus = engines["template"]["spec"]["containers"][0]["resources"]["limits"].get(
+        "nvidia.com/gpu", 0
+    )
+    if gpus != options.get("num_gpus", 0):
+        yield f"engines: {gpus} GPUs, Replica: {options.get('num_gpus', 0)}"
+
+
+def replicas_have_pods(found: list[Manifest]) -> Iterator[str]:
+    """One that fits nowhere keeps the application from ever being ready."""
+    ingress, cpu = deployment(found, "Ingress"), group(found, "cpu")
+    if ingress["max_replicas_per_node"] != 1 or ingress["num_replicas"] != cpu["replicas"]:
+        yield f"{ingress['num_replicas']} ingresses, {cpu['replicas']} cpu pods"
+    engines, replicas = group(found, "engines"), deployment(found, "Replica")["num_replicas"]
+    if engines["replicas"] != replicas:
+        yield f"{replicas} engines, {engines['replicas']} pods of engines"
+    for name, workers in (("cpu", cpu), ("engines", engines)):
+        if not 1 <= workers["minReplicas"] <= workers["replicas"] <= workers["maxReplicas"]:
+            yield f"{name}: replicas"
+    cores = float(cpu["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"])
+    options = [deployment(found, n)["ray_actor_options"] for n in ("Ingress", "Predictor")]
+    if sum(o["num_cpus"] for o in options) + 0.1 > cores:  # and the scheduler
+        yield f"cpu: {cores} CPUs"
+
+
+def streams_may_end(found: list[Manifest]) -> Iterator[str]:
+    """A pod that is killed sooner cuts what Serve still waits for."""
+    for name in ("cpu", "engines"):
+        pod = group(found, name)["template"]["spec"]
+        if pod["terminationGracePeriodSeconds"] <= max(_deadline_s(pod), GRACEFUL_SHUTDOWN_S):
+            yield f"{name}: terminationGracePeriodSeconds"
+    if ray_service(found)["spec"]["rayClusterDeletionDelaySeconds"] <= GRACEFUL_SHUTDOWN_S:
+        yield "rayClusterDeletionDelaySeconds"
+
+
+def replacements_load_first(found: list[Manifest]) -> Iterator[str]:
+    """Serve ends a replica its graceful time before the deadline, ready replacement or not."""
+    for name in ("cpu", "engines"):
+        deadline_s = _deadline_s(group(found, name)["template"]["spec"])
+        if deadline_s <= GRACEFUL_SHUTDOWN_S + ENGINE_LOADS_S:
+            yield f"{name}: leave-node {deadline_s}"
+
+
+def engines_are_ready_when_loaded(found: list[Manifest]) -> Iterator[str]:
+    """The budget counts ready pods: one that loads must not stand for one that pulls."""
+    container = group(found, "engines")["template"]["spec"]["containers"][0]
+    ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
+    probe = container["readinessProbe"]
+    asked = probe.get("exec", {}).get("command")
+    if asked != ["engine-ready", ports.get("serve"), ports.get("metrics")]:
+        yield f"engines: readinessProbe {probe}"
+    if not _arguments(found).get("metrics", {}).get("enabled", True):
+        yield "engines: engine-ready reads a metric, and metrics.enabled is false"
+
+
+def one_cluster_at_a_time(found: list[Manifest]) -> Iterator[str]:
+    """Two clusters with one `args.name` on one Redis take the office from each other."""
+    if ray_service(found)["spec"].get("upgradeStrategy") != {"type": "None"}:
+        yield "upgradeStrategy"
+
+
+def probes_ask_ports_that_are_there(found: list[Manifest]) -> Iterator[str]:
+    """A probe of another port fails for ever, and restarts what is well."""
+    for template in pod_templates(found):
+        ports = {port["name"] for port in template.container["ports"]}
+        for name in ("startupProbe", "readinessProbe", "livenessProbe"):
+            probe = template.container.get(name)
+            if probe is None:
+                yield f"{template.name}: no {name}"
+                continue
+            asked = (probe.get("httpGet") or probe.get("tcpSocket") or {}).get("port")
+            if asked is not None and asked not in ports:
+                yield f"{template.name}: {name} {asked}"
+
+
+def budgets_select_pods(found: list[Manifest]) -> Iterator[str]:
+    """A budget that selects nothing protects nothing, and nothing says so."""
+    for budget in of_kind(found, "PodDisruptionBudget"):
+        name, spec = budget["metadata"]["name"], budget["spec"]
+        selected = _selected(found, spec["selector"])
+        if not selected:
+            yield f"{name}: selects no pod"
+        # The controller of Ray's pods has no `scale`: nothing but a number is computed for them.
+        if not isinstance(spec.get("minAvailable"), int) or "maxUnavailable" in spec:
+            yield f"{name}: not a number of pods"
+        pods = sum(group(found, t.name)["replicas"] for t in selected)
+        if selected and spec.get("minAvailable", 0) >= pods:
+            yield f"{name}: blocks every drain of {pods} pods"
+
+
+def policies_name_ports_that_are_there(found: list[Manifest]) -> Iterator[str]:
+    """A rule for a port that nobody listens on opens nothing."""
+    for policy in of_kind(found, "NetworkPolicy"):
+        name, selected = policy["metadata"]["name"], _selected(found, policy["spec"]["podSelector"])
+        if not selected:
+            yield f"{name}: selects no pod"
+        for rule in policy["spec"].get("ingress", []):
+            for port in rule.get("ports", []):
+                yield from (
+                    f"{name}: {template.name} has no port {port['port']}"
+                    for template in selected
+                    if port["port"] not in {p["name"] for p in template.container["ports"]}
+                )
+            for peer in rule["from"]:
+                if "namespaceSelector" not in peer and not _selected(found, peer["podSelector"]):
+                    yield f"{name}: lets nobody in"
+
+
+def services_find_pods(found: list[Manifest]) -> Iterator[str]:
+    """A service without pods answers nobody."""
+    for service in of_kind(found, "Service"):
+        selected = _selected(found, {"matchLabels": service["spec"]["selector"]})
+        ports = {p["name"] for t in selected for p in t.container["ports"]}
+        wanted = {port["targetPort"] for port in service["spec"]["ports"]}
+        if not wanted <= ports:
+            yield f"{service['metadata']['name']}: {sorted(wanted)}"
+
+
+def redis_is_reached(found: list[Manifest]) -> Iterator[str]:
+    """GCS and scheduler find it by name, in different databases, with a secret's password."""
+    names = {m["metadata"]["name"] for m in of_kind(found, "Service")}
+    cluster = ray_service(found)["spec"]["rayClusterConfig"]
+    address = cluster["gcsFaultToleranceOptions"]["redisAddress"]
+    config = _arguments(found)["store"]
+    if address.partition(":")[0] not in names or config["redis_url"] != f"redis://{address}/1":
+        yield f"{address} and {config['redis_url']}"
+    for template in pod_templates(found):
+        if template.component != "redis" and config["redis_password_env"] not in {
+            variable["name"] for variable in template.container["env"]
+        }:
+            yield f"{template.name}: no {config['redis_password_env']}"
+
+
+def secrets_are_documented(found: list[Manifest], text: str) -> Iterator[str]:
+    """Whoever installs it makes them: with a name that the README lacks, no pod starts."""
+    for path, value in walk(found):
+        if path.endswith("secretKeyRef"):
+            command = f"kubectl -n justitia create secret generic {value['name']}"
+            if command not in text or f"{value['key']}=" not in text:
+                yield f"{value['name']}, {value['key']}"
+
+
+def numbers_have_reasons(file: Path) -> Iterator[str]:
+    """A number without a reason is copied for ever."""
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        if _RESOURCE_NUMBER.match(line) and "#" not in line:
+            yield f"{file.name}:{number}: {line.strip()}"
+
+
+def _selected(found: list[Manifest], selector: dict[str, Any]) -> list[PodTemplate]:
+    return [t for t in pod_templates(found) if selects(selector, t.labels)]
+
+
+def _deadline_s(pod: dict[str, Any]) -> int:
+    """Return for how long a pod lets Ray move what runs on it; 0 if it does not ask."""
+    command = pod["containers"][0].get("lifecycle", NO_HOOK)["preStop"]["exec"]["command"]
+    return int(command[1]) if command[:1] == ["leave-node"] else 0
+
+
+def _arguments(found: list[Manifest]) -> dict[str, Any]:
+    (application,) = serve_config(found)["applications"]
+    arguments = application["args"]
+    assert isinstance(arguments, dict)
+    return arguments
+
+
+Rule = Callable[[list[Manifest]], Iterator[str]]
+RULES: tuple[Rule, ...] = (
+    images_are_pinned,
+    no_secret_in_clear,
+    pods_are_confined,
+    tokens_are_for_the_autoscaler,
+    limits_fit_requests,
+    head_takes_no_work,
+    work_goes_where_it_belongs,
+    replicas_have_pods,
+    streams_may_end,
+    replacements_load_first,
+    engines_are_ready_when_loaded,
+    one_cluster_at_a_time,
+    probes_ask_ports_that_are_there,
+    budgets_select_pods,
+    policies_name_ports_that_are_there,
+    services_find_pods,
+    redis_is_reached,
+)

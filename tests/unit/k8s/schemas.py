@@ -1,0 +1,88 @@
+"""Strict schemas: what Kubernetes would drop without a word is an error."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import yaml
+
+from justitia_ray.serve.config_file import check_values
+from tests.unit.k8s.kustomization import Manifest
+from tests.unit.k8s.manifests import SCHEMAS, pod_templates
+
+KUBERNETES = ("1.31", "1.37")
+"""The oldest and the newest version that the manifests are checked against."""
+
+_OF_OPERATORS = {"ray.io/v1"}
+
+
+def errors(found: list[Manifest]) -> list[str]:
+    """Return what is wrong with these manifests, one line each: kind, name, place, reason."""
+    lines = []
+    for manifest in found:
+        name = f"{manifest['kind']} {manifest['metadata']['name']}"
+        if manifest["apiVersion"] in _OF_OPERATORS:
+            lines += [f"{name}: {line}" for line in _kuberay_errors(manifest)]
+            lines += [f"{name}: serveConfigV2: {line}" for line in _serve_errors(manifest)]
+        else:
+            lines += [f"{name}: {line}" for line in _core_errors(manifest)]
+    for template in pod_templates(found):
+        lines += [f"pod {template.name}: {line}" for line in _core_errors(template.as_pod())]
+    return lines
+
+
+def closed(schema: Any) -> Any:
+    """Return a schema in which an object that lists its properties allows no others."""
+    if isinstance(schema, list):
+        return [closed(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    strict = {key: closed(value) for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict) and not schema.get(
+        "x-kubernetes-preserve-unknown-fields"
+    ):
+        strict.setdefault("additionalProperties", False)
+    if schema.get("x-kubernetes-int-or-string"):
+        strict["type"] = ["integer", "string"]
+    return strict
+
+
+def _kuberay_errors(manifest: Manifest) -> Iterator[str]:
+    # A custom resource's schema leaves its metadata to Kubernetes: they are those of any object.
+    yield from _core_errors(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": manifest["metadata"]}
+    )
+    for error in _kuberay(manifest["kind"].lower()).iter_errors(manifest):
+        yield f"{error.json_path}: {error.message}"
+
+
+@cache
+def _kuberay(kind: str) -> jsonschema.Draft202012Validator:
+    text = gzip.decompress((SCHEMAS / f"{kind}_v1.schema.json.gz").read_bytes())
+    schema = closed(json.loads(text))
+    return jsonschema.Draft202012Validator(schema)
+
+
+def _core_errors(manifest: Manifest) -> tuple[str, ...]:
+    return _core_errors_of(json.dumps(manifest))
+
+
+@cache
+def _core_errors_of(manifest: str) -> tuple[str, ...]:
+    """Tests change one manifest of many: the others are checked once."""
+    lines = []
+    for version in KUBERNETES:
+        try:
+            kubernetes_validate.validate(json.loads(manifest), version, strict=True)
+        except kubernetes_validate.ValidationError as error:
+            place = ".".join(str(part) for part in error.path)
+            lines.append(f"{place}: {error.message} (Kubernetes {version})")
+    return tuple(lines)
+
+
+def _serve_errors(manifest: Manifest) -> tuple[str, ...]:
+    return check_values(yaml.safe_load(manifest["spec"]["serveConfigV2"])).errors

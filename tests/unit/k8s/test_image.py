@@ -1,0 +1,111 @@
+"""The Dockerfile, as far as it can be read: no image is built here."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import justitia_ray
+from tests.unit.k8s.manifests import K8S, NAMES, manifests, pod_templates, ray_service
+
+ROOT = K8S.parent
+DOCKERFILE = K8S / "image" / "Dockerfile"
+TEXT = DOCKERFILE.read_text(encoding="utf-8")
+
+
+def hadolint(text: str) -> list[str]:
+    """Return what hadolint finds: it parses the file, and runs shellcheck on each RUN."""
+    program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    assert program is not None
+    done = subprocess.run([program, "-"], input=text, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
+
+
+def test_dockerfile_has_no_findings() -> None:
+    """What does not parse is found here and not by whoever builds it."""
+    assert [] == hadolint(TEXT)
+
+
+def test_finding_is_reported() -> None:
+    """The same check on files with a slip each."""
+    assert "unexpected" in hadolint(TEXT.replace("COPY --from=install-cpu", "COPPY"))[0]
+    assert "DL3006" in hadolint("FROM python\nUSER 1000\n")[0]
+
+
+def test_base_image_is_pinned() -> None:
+    """A tag that moves makes another image of the same sources."""
+    images = re.findall(r"^ARG \w*IMAGE=(\S+)$", TEXT, re.MULTILINE)
+    stages = set(re.findall(r"^FROM \S+ AS (\S+)$", TEXT, re.MULTILINE))
+
+    assert images
+    assert all(re.search(r":\d+\.\d+\.\d+", image) for image in images)
+    assert set(re.findall(r"^FROM (\S+)", TEXT, re.MULTILINE)) - stages == {"${PYTHON_IMAGE}"}
+
+
+def test_python_of_the_image_is_one_that_is_supported() -> None:
+    """The package asks for it, and would refuse to install."""
+    (version,) = re.findall(r"^ARG PYTHON_IMAGE=python:(\d+\.\d+)\.", TEXT, re.MULTILINE)
+
+    assert version in ("3.11", "3.12", "3.13")
+
+
+def test_image_runs_as_the_user_of_the_pods() -> None:
+    """Another id could not write to its own home directory."""
+    uids = {
+        t.spec["securityContext"]["runAsUser"]
+        for t in pod_templates(manifests("base"))
+        if t.component != "redis"
+    }
+
+    assert uids == {int(uid) for uid in re.findall(r"^USER (\d+)", TEXT, re.MULTILINE)}
+    assert uids == {int(uid) for uid in re.findall(r"useradd --uid (\d+)", TEXT)}
+
+
+def test_what_is_copied_is_there_and_not_ignored() -> None:
+    """.dockerignore lists what the image is built from; a file that it lacks stops the build."""
+    copied = {
+        source
+        for line in re.findall(r"^COPY (?!--from)(.*)$", TEXT, re.MULTILINE)
+        for source in line.split()[:-1]
+        if not source.startswith("--")
+    }
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+
+    assert copied == {line[1:] for line in ignored if line.startswith("!")}
+    # Without the package itself: CI also tests the wheel, with the sources taken away.
+    assert [] == [s for s in copied - {"justitia_ray"} if not (ROOT / s).exists()]
+    assert "*" in ignored
+
+
+def test_targets_and_tags_are_those_of_the_manifests() -> None:
+    """The commands that the Dockerfile begins with make the images that the pods ask for."""
+    made = set(re.findall(r"docker build .* --target (\w+) -t (\S+) \.", TEXT))
+    wanted = {
+        t.container["image"]
+        for name in NAMES
+        for t in pod_templates(manifests(name))
+        if t.component != "redis"
+    }
+
+    assert {(tag.rpartition("-")[2], tag) for tag in wanted} == made
+    assert {f"justitia-ray:{justitia_ray.__version__}-{t}" for t in ("cpu", "gpu")} == wanted
+
+
+def test_ray_is_the_one_that_the_operator_is_told_of() -> None:
+    """It chooses the autoscaler's protocol by this number."""
+    told = ray_service(manifests("base"))["spec"]["rayClusterConfig"]["rayVersion"]
+    (wanted,) = re.findall(r'"ray\[serve\]>=([\d.]+),', (ROOT / "pyproject.toml").read_text())
+
+    assert told.startswith(f"{wanted}.")
+
+
+@pytest.mark.parametrize("program", ["leave-node", "engine-ready"])
+def test_program_of_the_pods_is_in_the_image(program: str) -> None:
+    """The preStop and a probe of the worker pods start them by name."""
+    copied = rf"^COPY .*k8s/image/{program} /usr/local/bin/{program}$"
+
+    assert re.search(copied, TEXT, re.MULTILINE)
+    assert (K8S / "image" / program).stat().st_mode & 0o111

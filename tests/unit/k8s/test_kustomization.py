@@ -1,0 +1,102 @@
+"""The renderer of these tests: that of kustomize, as far as k8s/ needs it."""
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.k8s.kustomization import NotUnderstood, render
+from tests.unit.k8s.manifests import K8S, NAMES, manifests
+
+KUSTOMIZE = shutil.which("kustomize")
+
+
+def by_name(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(m["kind"], m["metadata"]["name"]): m for m in found}
+
+
+def kustomization(directory: Path, text: str, **files: str) -> Path:
+    (directory / "kustomization.yaml").write_text(text)
+    for name, content in files.items():
+        (directory / f"{name}.yaml").write_text(content)
+    return directory
+
+
+@pytest.mark.skipif(KUSTOMIZE is None, reason="needs kustomize 5 on the PATH")
+@pytest.mark.parametrize("name", [*NAMES, "with-pod-monitor"])
+def test_kustomize_renders_the_same(name: str, tmp_path: Path) -> None:
+    """What is tested here has to be what `kubectl apply -k` applies."""
+    directory = K8S / name
+    if name == "with-pod-monitor":
+        up = "/".join([".."] * (len(tmp_path.parts) - 1))
+        text = f"resources: [{up}{K8S}/base]\ncomponents: [{up}{K8S}/components/pod-monitor]\n"
+        directory = kustomization(tmp_path, text)
+    printed = subprocess.run(
+        [str(KUSTOMIZE), "build", str(directory)], check=True, capture_output=True, text=True
+    ).stdout
+
+    assert by_name(list(yaml.safe_load_all(printed))) == by_name(render(directory))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("resources: [a.yaml]\nnamePrefix: x-\n", "namePrefix"),
+        (
+            "resources: [a.yaml]\npatches:\n  - patch: |-\n      kind: Secret\n      data: {}\n",
+            "a merge patch",
+        ),
+        (
+            "resources: [a.yaml]\npatches:\n  - patch: '[]'\n    target: {kind: Secret, name: b}\n",
+            "Secret b: 0 of them",
+        ),
+        (
+            "resources: [a.yaml]\nreplacements:\n  - source: {kind: Secret, name: a, fieldPath:"
+            " 'data.[x]'}\n    targets:\n      - select: {kind: Secret, name: a}\n"
+            "        fieldPaths: [spec.y]\n",
+            "spec",
+        ),
+    ],
+)
+def test_what_is_not_understood_is_an_error(text: str, reason: str, tmp_path: Path) -> None:
+    """A field that was passed over would be tested as if it were not there."""
+    secret = "kind: Secret\nmetadata: {name: a}\ndata: {x: y}\n"
+    directory = kustomization(tmp_path, text, a=secret)
+
+    with pytest.raises((NotUnderstood, KeyError), match=reason):
+        render(directory)
+
+
+def test_patch_reaches_one_of_two_places_that_share_an_anchor(tmp_path: Path) -> None:
+    """The base writes an environment once for three pods; the GPU overlay adds to two of them."""
+    text = (
+        "resources: [a.yaml]\npatches:\n  - patch: |-\n      - {op: add, path: /a/-, value: 3}\n"
+        "    target: {kind: Secret, name: a}\n"
+    )
+    directory = kustomization(
+        tmp_path, text, a="kind: Secret\nmetadata: {name: a}\na: &shared [1, 2]\nb: *shared\n"
+    )
+
+    (found,) = render(directory)
+
+    assert [1, 2, 3] == found["a"]
+    assert [1, 2] == found["b"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_carrier_of_the_serve_configuration_is_not_applied(name: str) -> None:
+    """It would stand in the cluster beside the RayService, and a change of it would do nothing."""
+    assert "serve-config" not in [m["metadata"]["name"] for m in manifests(name)]
+
+
+def test_component_adds_to_what_there_is(tmp_path: Path) -> None:
+    """Clusters without Prometheus' operator apply everything but the PodMonitor."""
+    up = "/".join([".."] * (len(tmp_path.parts) - 1))
+    text = f"resources: [{up}{K8S}/base]\ncomponents: [{up}{K8S}/components/pod-monitor]\n"
+    found = render(kustomization(tmp_path, text))
+
+    assert len(manifests("base")) + 1 == len(found)
+    assert [] == [m for m in manifests("base") if m["kind"] == "PodMonitor"]

@@ -1,0 +1,129 @@
+"""What k8s/README.md tells users to write: an overlay of their own, and a patch of what runs."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jsonpatch
+import pytest
+import yaml
+
+from tests.unit.k8s import rules
+from tests.unit.k8s.kustomization import Manifest, render
+from tests.unit.k8s.manifests import (
+    K8S,
+    group,
+    manifests,
+    needs_schemas,
+    of_kind,
+    pod_templates,
+    ray_service,
+    serve_config,
+)
+from tests.unit.k8s.schemas import errors
+
+README = (K8S / "README.md").read_text(encoding="utf-8")
+OVERLAY, MONITOR = re.findall(r"<!-- own overlay -->\n```yaml\n(.*?)```", README, re.DOTALL)
+MODEL = "example/other-model"
+
+
+def rendered(directory: Path, text: str) -> list[Manifest]:
+    """Return what an overlay with this kustomization renders to, beside a copy of k8s/."""
+    shutil.copytree(K8S, directory / "k8s")
+    mine = directory / "k8s" / "overlays" / "mine"
+    mine.mkdir()
+    theirs = (K8S / "overlays" / "gpu" / "serve.yaml").read_text(encoding="utf-8")
+    (mine / "serve.yaml").write_text(theirs.replace("Qwen/Qwen3-8B", MODEL))
+    (mine / "kustomization.yaml").write_text(text)
+    return render(mine)
+
+
+def model_of(found: list[Manifest]) -> str:
+    (application,) = serve_config(found)["applications"]
+    return str(application["args"]["model"]["name"])
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
+    """The overlay of the README, with another model."""
+    return rendered(tmp_path_factory.mktemp("own"), OVERLAY)
+
+
+def test_own_overlay_serves_another_model(own: list[Manifest]) -> None:
+    """The model is what everybody changes first."""
+    assert MODEL == model_of(own)
+
+
+@pytest.mark.parametrize("section", ["configMapGenerator", "replacements"])
+def test_model_stays_without_both_sections(section: str, tmp_path: Path) -> None:
+    """As the README says: a copy of serve.yaml that nothing reads changes nothing, silently."""
+    values = yaml.safe_load(OVERLAY)
+    del values[section]
+
+    assert "Qwen/Qwen3-8B" == model_of(rendered(tmp_path, yaml.safe_dump(values)))
+
+
+def test_own_overlay_comes_from_its_registry(own: list[Manifest]) -> None:
+    """Each of Ray's pods; Redis has an image of its own."""
+    ours = [template for template in pod_templates(own) if template.component != "redis"]
+
+    assert {"registry.example.com/justitia-ray:0.1.0-gpu"} == {t.container["image"] for t in ours}
+    assert [[{"name": "justitia-registry"}]] * 3 == [t.spec["imagePullSecrets"] for t in ours]
+    assert "create secret generic justitia-registry" in README
+
+
+def test_own_overlay_names_its_storage_and_its_limit(own: list[Manifest]) -> None:
+    """The two numbers and names that differ from one cluster to the next."""
+    (claim,) = of_kind(own, "PersistentVolumeClaim")
+
+    assert "nfs-csi" == claim["spec"]["storageClassName"]
+    assert 4 == group(own, "engines")["maxReplicas"]
+
+
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+def test_own_overlay_holds_to_every_rule(rule: rules.Rule, own: list[Manifest]) -> None:
+    """What users copy is to be as sound as what is delivered."""
+    assert [] == list(rule(own))
+
+
+@needs_schemas
+def test_own_overlay_fits_the_schemas(own: list[Manifest]) -> None:
+    """A field at a wrong place would be dropped without a word."""
+    assert [] == errors(own)
+
+
+def test_pod_monitor_gets_the_label_that_prometheus_selects_by(tmp_path: Path) -> None:
+    """Without it the Prometheus of the usual chart passes over it, and nothing says so."""
+    found = rendered(tmp_path, f"resources: [../gpu]\n{MONITOR}")
+    (monitor,) = of_kind(found, "PodMonitor")
+
+    assert "prometheus" == monitor["metadata"]["labels"]["release"]
+    assert "justitia" == monitor["metadata"]["namespace"]
+
+
+def patch_of_the_readme() -> list[dict[str, Any]]:
+    """Return the operations that make a group of a running cluster larger."""
+    (text,) = re.findall(r"patch raycluster .*--patch '(\[.*?\])'", README, re.DOTALL)
+    operations = json.loads(text)
+    assert isinstance(operations, list)
+    return operations
+
+
+def test_group_that_runs_is_made_larger() -> None:
+    """The RayCluster has the spec of `rayClusterConfig`; KubeRay would not hand the change on."""
+    cluster = {"spec": ray_service(manifests("base"))["spec"]["rayClusterConfig"]}
+    changed = jsonpatch.apply_patch(cluster, patch_of_the_readme())
+    _, engines = changed["spec"]["workerGroupSpecs"]
+
+    assert (3, 3) == (engines["replicas"], engines["maxReplicas"])
+
+
+def test_another_group_is_not_made_larger() -> None:
+    """Groups are named by their place: the patch looks first."""
+    cluster = {"spec": ray_service(manifests("base"))["spec"]["rayClusterConfig"]}
+    cluster["spec"]["workerGroupSpecs"].reverse()
+
+    with pytest.raises(jsonpatch.JsonPatchTestFailed):
+        jsonpatch.apply_patch(cluster, patch_of_the_readme())

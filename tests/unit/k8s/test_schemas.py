@@ -1,0 +1,126 @@
+"""Every manifest is what Kubernetes, KubeRay, Ray Serve and this project's schema take."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.serve.config_file import check_file
+from tests.unit.k8s.kustomization import Manifest, render
+from tests.unit.k8s.manifests import (
+    K8S,
+    NAMES,
+    group,
+    manifests,
+    needs_schemas,
+    of_kind,
+    ray_service,
+)
+from tests.unit.k8s.schemas import closed, errors
+
+pytestmark = needs_schemas
+
+
+def stateful_set(found: list[Manifest]) -> dict[str, Any]:
+    (redis,) = of_kind(found, "StatefulSet")
+    return redis
+
+
+def rename(node: dict[str, Any], old: str, new: str) -> None:
+    node[new] = node.pop(old)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_manifests_fit_their_schemas(name: str) -> None:
+    """An operator finds out here, and not by a pod that never comes."""
+    assert [] == errors(manifests(name))
+
+
+WRONG: list[tuple[str, Callable[[list[Manifest]], None]]] = [
+    (
+        "RayService justitia: $.spec.rayClusterConfig: Additional properties are not allowed"
+        " ('rayVersoin' was unexpected)",
+        lambda m: rename(ray_service(m)["spec"]["rayClusterConfig"], "rayVersion", "rayVersoin"),
+    ),
+    (
+        "RayService justitia: $.spec.rayClusterConfig.workerGroupSpecs[1].replicas: 'two' is not"
+        " of type 'integer'",
+        lambda m: group(m, "engines").update(replicas="two"),
+    ),
+    (
+        "Additional properties are not allowed ('lables' was unexpected)",
+        lambda m: rename(ray_service(m)["metadata"], "labels", "lables"),
+    ),
+    (
+        "pod cpu: spec.containers.0: Additional properties are not allowed ('readynessProbe' was"
+        " unexpected) (Kubernetes 1.31)",
+        lambda m: rename(
+            group(m, "cpu")["template"]["spec"]["containers"][0],
+            "readinessProbe",
+            "readynessProbe",
+        ),
+    ),
+    (
+        "StatefulSet justitia-redis: spec: Additional properties are not allowed ('replica' was"
+        " unexpected) (Kubernetes 1.37)",
+        lambda m: rename(stateful_set(m)["spec"], "replicas", "replica"),
+    ),
+    (
+        "serveConfigV2: applications[0].args.store.redis_ulr: unknown key",
+        lambda m: ray_service(m)["spec"].update(
+            serveConfigV2=ray_service(m)["spec"]["serveConfigV2"].replace("redis_url", "redis_ulr")
+        ),
+    ),
+    (
+        "serveConfigV2: applications[0].deployments[0].num_replica: unknown key",
+        lambda m: ray_service(m)["spec"].update(
+            serveConfigV2=ray_service(m)["spec"]["serveConfigV2"].replace(
+                "num_replicas", "num_replica", 1
+            )
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(("line", "change"), WRONG, ids=[line[-50:] for line, _ in WRONG])
+def test_slip_is_found(line: str, change: Callable[[list[Manifest]], None]) -> None:
+    """Kubernetes prunes unknown fields of a custom resource: what was meant would not be there."""
+    found = manifests("base")
+    change(found)
+
+    assert any(line in error for error in errors(found))
+
+
+def test_closed_schema_leaves_open_what_says_so() -> None:
+    """Labels and the like have keys of anybody's choosing."""
+    schema = {
+        "properties": {
+            "labels": {"additionalProperties": {"type": "string"}},
+            "any": {"properties": {}, "x-kubernetes-preserve-unknown-fields": True},
+            "port": {"x-kubernetes-int-or-string": True},
+        }
+    }
+
+    strict = closed(schema)
+
+    assert strict["additionalProperties"] is False
+    assert {"additionalProperties": {"type": "string"}} == strict["properties"]["labels"]
+    assert "additionalProperties" not in strict["properties"]["any"]
+    assert ["integer", "string"] == strict["properties"]["port"]["type"]
+
+
+@pytest.mark.parametrize("file", sorted(K8S.glob("**/serve.yaml")), ids=lambda f: f.parent.name)
+def test_serve_file_passes_check_config(file: Path) -> None:
+    """The README has users check the file that they edit."""
+    assert () == check_file(file).errors
+
+
+def test_each_kustomization_is_tested() -> None:
+    """One more overlay that no test renders may be broken from the start."""
+    directories = {f.parent for f in K8S.glob("**/kustomization.yaml")}
+    components = {d for d in directories if d.parent.name == "components"}
+
+    assert {K8S / name for name in NAMES} == directories - components
+    for directory in components:
+        assert render(directory)
