@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "report",
     "predictor": "predictor",
     "data": "data",
+    "dashboard": "dashboard",
 }
 """Modules by command. Only the one that is asked for is imported: some take a second to come."""
 

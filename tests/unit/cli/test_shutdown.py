@@ -8,14 +8,8 @@ import ray
 from justitia_ray.cli.main import main
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.serve import shutdown
-from justitia_ray.serve.shutdown import (
-    Chosen,
-    Outcome,
-    Running,
-    SchedulerName,
-    named_in,
-    scheduler_of,
-)
+from justitia_ray.serve.running import Running, SchedulerName, scheduler_of
+from justitia_ray.serve.shutdown import Chosen, Outcome, named_in
 
 SERVE_FILE = """
 applications:

@@ -1,0 +1,230 @@
+"""The state of a service as tables for a terminal, less than 120 characters wide."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from justitia_ray.text_table import text_table
+
+Json = Mapping[str, Any]
+
+_MOST_CLASSES = 10
+_WAITS_FOR = {
+    "recovery": "replicas to report what runs",
+    "replica": "a replica that takes work",
+    "room": "room at a replica",
+}
+
+
+def readable(seen: Json) -> str:
+    """Return what `justitia status --json` prints as text, the models one after the other.
+
+    A scheduler that is still starting says little of itself: what it leaves out is left out here.
+    """
+    return "\n\n".join(_model(name, status) for name, status in seen["models"].items())
+
+
+def _model(name: str, status: Json) -> str:
+    facts = [("model", name), *_facts(status)]
+    tables = (
+        (2, _replicas(status)),
+        (3, _applications(status)),
+        (2, _classes(status.get("predictor", {}))),
+    )
+    return "\n\n".join(
+        [
+            "\n".join(f"{name:<14}{value}" for name, value in facts if value is not None),
+            *(text_table(rows, numbers_from=first) for first, rows in tables if len(rows) > 1),
+        ]
+    )
+
+
+def _facts(status: Json) -> list[tuple[str, str | None]]:
+    settings, kv = status.get("settings", {}), status.get("kv", {})
+    used, there = kv.get("used_token_s", 0), kv.get("capacity_token_s", 0)
+    return [
+        ("state", _state(status)),
+        ("version", status.get("version")),
+        ("policy", _join(status.get("policy"), settings.get("admission"), ", admission ")),
+        ("scheduler", f"epoch {status['epoch']}" if "epoch" in status else None),
+        ("V", _virtual_time(status)),
+        ("redis", _store(status.get("store"))),
+        ("applications", _count(status, "applications", "open")),
+        ("inferences", _inferences(status)),
+        ("backlog", _count(status, "backlog_kv_tokens", "KV tokens")),
+        *_next(status),
+        ("ingresses", _count(status, "ingresses", "")),
+        ("replicas", f"{len(status['replicas'])}" if "replicas" in status else None),
+        ("KV used", f"{used / there:.0%} on average since the start" if there else None),
+        ("preemptions", f"{kv['preemptions']:,}" if "preemptions" in kv else None),
+        ("predictor", _predictor(status.get("predictor"))),
+    ]
+
+
+def _state(status: Json) -> str:
+    if not status.get("ready"):
+        return f"not ready: {status.get('degraded') or 'not in office'}"
+    if status.get("degraded") is not None:
+        return f"degraded: {status['degraded']}"
+    if not status.get("replicas", True):
+        return "not ready: no replica pulls; engines may be loading"
+    return "recovering" if status.get("recovering") else "ready"
+
+
+def _store(store: Json | None) -> str | None:
+    if store is None:
+        return None
+    if store["kind"] == "none":
+        return "none: nothing is stored (durability none)"
+    about = f"{'embedded' if store['kind'] == 'embedded' else 'given'}, {store['durability']}"
+    if not store["connected"]:
+        about += ", not connected"
+    ago = store["saved_s_ago"]
+    saved = "nothing saved yet" if ago is None else f"saved {ago:.1f} s ago"
+    unsaved = store["unsaved_applications"]
+    return (
+        f"{about}; {saved}, every {store['save_interval_s']:g} s;"
+        f" {unsaved:,} {'application' if unsaved == 1 else 'applications'} to save"
+    )
+
+
+def _virtual_time(status: Json) -> str | None:
+    if "virtual_time" not in status:
+        return None
+    return f"{_amount(status['virtual_time'])}, as F: service for each unit of weight"
+
+
+def _inferences(status: Json) -> str | None:
+    if "waiting" not in status:
+        return None
+    kept_out = status.get("kept_out", 0)
+    return (
+        f"{status['waiting']:,} waiting"
+        + (f" ({kept_out:,} for silent ingresses)" if kept_out else "")
+        + f", {status['in_flight']:,} leased or running, {status['grants']:,} granted"
+    )
+
+
+def _next(status: Json) -> list[tuple[str, str | None]]:
+    """Return who would be granted next, and why."""
+    head, held_back_s = status.get("head"), status.get("held_back_s")
+    if head is None:
+        held = held_back_s is not None
+        return [("next", f"held back by the policy for {held_back_s:.1f} s" if held else None)]
+    key = ", ".join(_amount(part) for part in head["key"])
+    return [
+        (
+            "next",
+            f"{_short(head['application_id'], 32)} of tenant {_short(head['tenant'], 12)}:"
+            f" F {_amount(head['virtual_finish_time'])}, least key ({key})",
+        ),
+        (
+            "",
+            f"{head['prompt_tokens']:,} prompt tokens, {head['predicted_output_tokens']:,} output"
+            f" expected; has waited {head['waited_s']:.1f} s for {_WAITS_FOR[head['waits_for']]}",
+        ),
+    ]
+
+
+def _predictor(predictor: Json | None) -> str | None:
+    if predictor is None:
+        return None
+    if "error" in predictor:
+        return f"cannot be asked: {predictor['error']}"
+    classes = predictor.get("classes", {})
+    modelled = sum(bool(known.get("serving")) for known in classes.values())
+    more = f"; the first {_MOST_CLASSES} here" if len(classes) > _MOST_CLASSES else ""
+    return f"{len(classes):,} classes, {modelled:,} with a model{more}"
+
+
+def _replicas(status: Json) -> Sequence[Sequence[str]]:
+    rows = [
+        ["replica", "state", "KV used", "KV tokens", "use", "running", "leases", "seqs", "silent s"]
+    ]
+    for replica_id, replica in status.get("replicas", {}).items():
+        there, used = replica["kv_tokens"], replica.get("used_kv_tokens")
+        rows.append(
+            [
+                _short(replica_id, 24),
+                "draining" if replica["draining"] else "serving",
+                "–" if used is None else f"{used:,}",
+                f"{there:,}",
+                "–" if used is None or not there else f"{used / there:.0%}",
+                _number(replica.get("running")),
+                _number(replica["leases"]),
+                f"{_number(replica.get('sequences'))}/{_number(replica.get('max_num_seqs'))}",
+                f"{replica['silent_s']:.1f}",
+            ]
+        )
+    return rows
+
+
+def _applications(status: Json) -> Sequence[Sequence[str]]:
+    return [
+        ["application", "class", "tenant", "F", "lag s", "bound s", "waits", "runs", "age s"],
+        *(
+            [
+                _short(application["application_id"], 24),
+                _short(application["application_class"], 12),
+                _short(application["tenant"], 12),
+                _amount(application["virtual_finish_time"]),
+                _seconds((application["gps_lag"] or {}).get("seconds")),
+                _seconds((application["gps_lag"] or {}).get("bound_s")),
+                _number(application["waiting"]),
+                _number(application["running"]),
+                _seconds(application["age_s"]),
+            ]
+            for application in status.get("first_applications", ())
+        ),
+    ]
+
+
+def _classes(predictor: Json) -> Sequence[Sequence[str]]:
+    classes = predictor.get("classes", {})
+    most_known = sorted(classes, key=lambda name: (-classes[name]["samples"], name))
+    return [
+        ["class", "serves", "samples", "mean token·it", "versions", "newest"],
+        *(
+            [
+                _short(name, 32),
+                _serves(classes[name]),
+                _number(classes[name]["samples"]),
+                _amount(classes[name]["kv_token_time_mean"]),
+                _number(len(classes[name]["versions"])),
+                _number(max((v["version"] for v in classes[name]["versions"]), default=None)),
+            ]
+            for name in most_known[:_MOST_CLASSES]
+        ),
+    ]
+
+
+def _serves(known: Json) -> str:
+    version = known.get("serving", known["active"])
+    pinned = ", pinned" if known["pinned"] else ""
+    return f"version {version}{pinned}" if version else f"class mean{pinned}"
+
+
+def _count(status: Json, key: str, unit: str) -> str | None:
+    return f"{status[key]:,} {unit}".rstrip() if key in status else None
+
+
+def _join(first: str | None, second: str | None, between: str) -> str | None:
+    return first if first is None or second is None else f"{first}{between}{second}"
+
+
+def _short(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def _number(value: int | None) -> str:
+    return "–" if value is None else f"{value:,}"
+
+
+def _seconds(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.1f}"
+
+
+def _amount(value: float | None) -> str:
+    """Return a number of token·iterations, or of what else an order compares."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if abs(value) < 1e12 else f"{value:.4g}"
