@@ -16,7 +16,15 @@ from justitia_ray.bench.cpu_time import cpu_by_role
 from justitia_ray.bench.machine import machine
 from justitia_ray.bench.serve_measures import Arms, Bench
 from justitia_ray.bench.serve_plan import Plan, fake_plan, vllm_plan
-from justitia_ray.bench.serve_report import cpu_table, document, rows, table, verdicts
+from justitia_ray.bench.serve_report import (
+    cpu_table,
+    document,
+    metrics_rows,
+    metrics_verdict,
+    rows,
+    table,
+    verdicts,
+)
 from justitia_ray.errors import JustitiaError
 from justitia_ray.serve.bench_arms import DIRECT_PATH, Arm, BenchArms
 
@@ -66,6 +74,9 @@ SETTINGS = {
 }
 
 
+METRICS_ARMS = (Arm("measured"), Arm("unmeasured", metrics=False))
+
+
 def main() -> int:
     """Run the benchmark; return 1 if a call failed, 0 otherwise, whatever the figures are."""
     options = parse_arguments()
@@ -78,6 +89,11 @@ def main() -> int:
         "quick": options.quick,
     }
     try:
+        if options.metrics:
+            results["metrics"] = run_metrics(options.repeats or 5, options.seed)
+            if options.json is not None:
+                write(options.json, results)
+            return 0
         for engine in tuple(SETTINGS) if options.engine == "both" else (options.engine,):
             setting = SETTINGS[engine]
             repeats = options.repeats or (2 if options.quick else 5)
@@ -142,6 +158,33 @@ def run_engine(engine: str, setting: Setting, plan: Plan, seed: int) -> Mapping[
     }
 
 
+def run_metrics(repeats: int, seed: int) -> Mapping[str, Any]:
+    """Measure what metrics cost on fake engines, print the report and return it."""
+    setting, plan = SETTINGS["fake"], fake_plan(repeats, quick=True)
+    pair = (METRICS_ARMS[0].name, METRICS_ARMS[1].name)
+    with BenchArms(setting.file, METRICS_ARMS, setting.replicas) as arms:
+        schedulers = arms.schedulers()
+        bench = Bench(
+            plan,
+            arms.config.model.name,
+            setting.arms,
+            {arm.name: arms.target(arm) for arm in METRICS_ARMS},
+            lambda: cpu_by_role(os.getpid(), schedulers),
+            seed,
+            lambda line: print(f"  {line}", flush=True),
+        )
+        measured = asyncio.run(bench.run_metrics(pair))
+    found = metrics_rows(measured, pair)
+    judged = metrics_verdict(found)
+    print(
+        f"\nWith: metrics. Without: `metrics.enabled: false`. {plan.saturating_callers} callers,"
+        f" {plan.saturating_unary}; {plan.saturating_calls} calls, each an application.\n"
+        f"{repeats} repeats, alternating; the median (least to greatest), compared pair by pair."
+        f" Seed {seed}.\n\n{table(found)}\n\n{cpu_table(measured)}\n\n{judged}"
+    )
+    return {"plan": asdict(plan), **document(measured, found, [judged])}
+
+
 def describe(plan: Plan, setting: Setting) -> str:
     """Return what was called, how often, and how the figures are to be read."""
     return (
@@ -165,6 +208,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench_serve", description=__doc__)
     parser.add_argument("--engine", choices=(*SETTINGS, "both"), default="both")
     parser.add_argument("--quick", action="store_true", help="fewer calls, 2 repeats in place of 5")
+    parser.add_argument(
+        "--metrics", action="store_true", help="measure what metrics cost, and nothing else"
+    )
     parser.add_argument("--repeats", type=int, help="of every measure")
     parser.add_argument("--seed", type=int, default=1, help="of the load (default 1)")
     parser.add_argument("--json", type=Path, help="write everything there, every sample too")

@@ -26,6 +26,7 @@ CONCURRENT = "concurrent streams"
 SATURATED_UNARY = "saturating unary calls"
 SATURATED_STREAM = "saturating streams"
 CHUNKS = "saturating streams, chunks joined"
+METRICS = "saturating unary calls, metrics"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +137,25 @@ class Bench:
                 for arm in order:
                     block = await self._saturated(arm, shape, (measure, repeat))
                     measured.add(measure, arm, block)
+        return measured
+
+    async def run_metrics(self, pair: tuple[str, str]) -> Measured:
+        """Warm two arms up, then saturate one after the other.
+
+        Args:
+            pair: Names of the arms with metrics and without.
+
+        Raises:
+            CallFailed: If a call fails.
+        """
+        plan, measured = self._plan, Measured()
+        for arm in pair:
+            await self._warm_up(arm)
+        for repeat in range(plan.repeats):
+            self._say(f"repeat {repeat + 1} of {plan.repeats}")
+            for arm in pair[:: -1 if repeat % 2 else 1]:
+                block = await self._saturated(arm, plan.saturating_unary, (METRICS, repeat))
+                measured.add(METRICS, arm, block)
         return measured
 
     async def _warm_up(self, arm: str) -> None:

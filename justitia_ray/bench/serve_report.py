@@ -9,6 +9,7 @@ from justitia_ray.bench.serve_measures import (
     CONCURRENT,
     IDLE_STREAM,
     IDLE_UNARY,
+    METRICS,
     SATURATED_STREAM,
     SATURATED_UNARY,
     Arms,
@@ -25,6 +26,7 @@ from justitia_ray.bench.statistics import (
 from justitia_ray.text_table import text_table
 
 _MOST_ADDED_TTFT_MS = 5.0
+_MOST_CPU_OF_METRICS = 1.03
 _LEAST_THROUGHPUT = {"fake": 0.97, "vllm": 0.90}
 _CPU_ROLES = ("proxy", "ingress", "scheduler", "predictor", "replica", "engine", "ray", "client")
 
@@ -102,6 +104,21 @@ def rows(measured: Measured, arms: Arms) -> list[Row]:
     return found
 
 
+def metrics_rows(measured: Measured, pair: tuple[str, str]) -> list[Row]:
+    """Return what metrics cost: with them and without."""
+    return [
+        compare(measured, METRICS, figure, of, pair, "ratio")
+        for figure, of in (("CPU ms a call", _cpu), ("tokens/s", _rate))
+    ]
+
+
+def metrics_verdict(found: Sequence[Row]) -> Verdict:
+    """Return whether metrics cost as little CPU as they may."""
+    ratio = _row(found, METRICS, "CPU ms a call").compared
+    target = f"[fake] {METRICS}: CPU <= {_MOST_CPU_OF_METRICS:g}x"
+    return Verdict(target, ratio.median <= _MOST_CPU_OF_METRICS, f"{ratio.format(3)}x")
+
+
 def verdicts(engine: str, found: Sequence[Row]) -> list[Verdict]:
     """Return one verdict for each target."""
     least = _LEAST_THROUGHPUT[engine]
@@ -137,8 +154,8 @@ def table(found: Sequence[Row]) -> str:
 def cpu_table(measured: Measured) -> str:
     """Return where the CPU time of a call goes: ms, median over the repeats, by role."""
     lines = [f"{'CPU ms a call':44}" + "".join(f"{role:>10}" for role in _CPU_ROLES)]
-    for measure in (CONCURRENT, SATURATED_UNARY, SATURATED_STREAM, CHUNKS):
-        for arm, blocks in measured.blocks[measure].items():
+    for measure in (CONCURRENT, SATURATED_UNARY, SATURATED_STREAM, CHUNKS, METRICS):
+        for arm, blocks in measured.blocks.get(measure, {}).items():
             cells = []
             for role in _CPU_ROLES:
                 ms = spread([block.cpu_ms.get(role, 0.0) for block in blocks]).median

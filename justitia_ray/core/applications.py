@@ -189,6 +189,7 @@ class Applications:
         self._state.changed[application_id] = None
 
     def _turn_away(self, event: ev.ApplicationArrived) -> None:
+        self._state.tally.turned_away += event.application_id not in self._turned_away
         self._turned_away.pop(event.application_id, None)
         self._turned_away[event.application_id] = None
         if len(self._turned_away) > _REMEMBERED:

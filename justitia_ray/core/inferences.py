@@ -113,7 +113,8 @@ class Inferences:
             outcome: How it ended.
             is_counted: Whether an earlier scheduler has counted it among the ended ones.
         """
-        application = self._state.applications[inference.application_id]
+        state = self._state
+        application = state.applications[inference.application_id]
         if inference.lease_id is not None:
             lease = self._leases.release(inference)
             if outcome in (Outcome.CANCELLED, Outcome.EXPIRED):
@@ -123,16 +124,17 @@ class Inferences:
         elif inference.request_id in application.claimed:
             application.claimed.discard(inference.request_id)
             self._recovery.unclaim(inference.request_id)
-        elif application.kept_out.pop(inference.request_id, None) is None:
+        elif not self._ingresses.take_out(application, inference):
             self._order.leave(application, inference)
         move(inference, InferenceState.ENDED)
-        del self._state.inferences[inference.request_id]
+        del state.inferences[inference.request_id]
         self._ingresses.ended(inference)
-        self._state.known_inferences.remove(application.tenant)
+        state.known_inferences.remove(application.tenant)
         if not is_counted:
             application.inferences += 1
             application.output_tokens += inference.output_tokens
             application.failed += outcome is Outcome.FAILED
+            state.tally.ended[outcome] += 1
         application.unfinished_kv_token_time -= inference.attained
         application.stages.add(
             inference.stage,

@@ -28,6 +28,8 @@ class Ingresses:
         self._inferences: dict[IngressId, dict[RequestId, Inference]] = {}
         """Those that have not ended, in the order of their submission."""
         self._silent: set[IngressId] = set()
+        self.kept_out = 0
+        """How many inferences are kept out."""
 
     def of(self, ingress_id: IngressId) -> list[Inference]:
         """Return the inferences of an ingress, in the order of their submission."""
@@ -79,7 +81,14 @@ class Ingresses:
     def keep_out(self, application: Application, inference: Inference) -> None:
         """An inference of a silent ingress, which is not in the queue, waits to be let in."""
         application.kept_out[inference.request_id] = inference
+        self.kept_out += 1
         self._order.kept_out(inference)
+
+    def take_out(self, application: Application, inference: Inference) -> bool:
+        """Keep an inference out no longer; return whether it was."""
+        was_kept_out = application.kept_out.pop(inference.request_id, None) is not None
+        self.kept_out -= was_kept_out
+        return was_kept_out
 
     def lapsed(self, ingress_id: IngressId) -> list[Inference]:
         """Return what is to be ended of an ingress: all if it is lost, else nothing."""
@@ -95,7 +104,7 @@ class Ingresses:
         back: dict[ApplicationId, list[Inference]] = {}
         for inference in self.of(ingress_id):
             application = self._state.applications[inference.application_id]
-            if application.kept_out.pop(inference.request_id, None) is not None:
+            if self.take_out(application, inference):
                 back.setdefault(inference.application_id, []).append(inference)
         for application_id, inferences in back.items():
             self._order.let_in(self._state.applications[application_id], inferences)

@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
 
+from justitia_ray.core.admission import kv_need_tokens
 from justitia_ray.core.entities import Application, Inference, InferenceState
 from justitia_ray.core.scheduler import SchedulerCore
+from justitia_ray.core.tally import Tally
 from justitia_ray.core.tenant import Tenant
 from justitia_ray.core.tenant_share import TenantShare
 from justitia_ray.core.virtual_clock import VirtualClock
@@ -80,6 +82,9 @@ def silent_ingresses_are_kept_out(core: SchedulerCore) -> None:
                 silent = ingresses.is_silent(inference.ingress_id)
                 ids = (inference.request_id, inference.ingress_id)
                 _require(silent == (place == "is kept out"), rule, ids, f"{place}, {silent=}")
+    there_are = sum(len(application.kept_out) for application in state.applications.values())
+    detail = f"counted {ingresses.kept_out} as kept out, there are {there_are}"
+    _require(ingresses.kept_out == there_are, rule, (), detail)
     of_ingress: dict[IngressId, list[Inference]] = {}
     for inference in state.inferences.values():
         of_ingress.setdefault(inference.ingress_id, []).append(inference)
@@ -318,6 +323,19 @@ def census_counts_what_is_there(core: SchedulerCore) -> None:
         _require(census.total == len(tenants), rule, (), detail)
 
 
+def tally_is_of_what_waits(core: SchedulerCore) -> None:
+    """The sums over the queue are those of a walk over it."""
+    rule = "tally_is_of_what_waits"
+    walked = Tally()
+    for application in core.state.applications.values():
+        for inference in application.waiting.values():
+            walked.waits(inference, kv_need_tokens(inference, 1))
+    counted = core.state.tally
+    for name in ("waiting_kv_tokens", "waiting_kv_token_time"):
+        told, true = getattr(counted, name), getattr(walked, name)
+        _require(_equal(told, true, max(1, true)), rule, (), f"{name} is {told}, not {true}")
+
+
 RULES: tuple[Callable[[SchedulerCore], None], ...] = (
     inferences_are_in_one_place,
     silent_ingresses_are_kept_out,
@@ -332,6 +350,7 @@ RULES: tuple[Callable[[SchedulerCore], None], ...] = (
     replicas_have_seats_for_their_leases,
     service_is_what_was_metered,
     census_counts_what_is_there,
+    tally_is_of_what_waits,
 )
 
 

@@ -76,7 +76,7 @@ class Leases:
         state.grants += 1
         priority = order.policy.engine_priority(application, inference, state.grants)
         lease_id = f"{state.lease_prefix}{state.grants}"
-        application.waiting.remove(inference)
+        order.take_out(application, inference)
         self.lease(inference, replica, lease_id, priority)
         if replica.prompt_budget is not None:
             replica.prompt_budget -= inference.prompt_tokens

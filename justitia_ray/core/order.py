@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from justitia_ray.core.actions import Lag
+from justitia_ray.core.admission import kv_need_tokens
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.fair_share import FairShare, ServedShare
 from justitia_ray.core.lag import LagMeter
@@ -86,6 +87,7 @@ class Order:
         if self.options.accounts_cost != "kv_token_time":
             return False
         raised = self.fair_share.expect(application_id, remaining)
+        self._state.tally.expected += raised
         if raised and self.lag is not None:
             self.lag.raised(application_id)
         return raised
@@ -114,8 +116,13 @@ class Order:
 
     def leave(self, application: Application, inference: Inference) -> None:
         """Take a waiting inference out of the queue."""
-        application.waiting.remove(inference)
+        self.take_out(application, inference)
         self.queue.touch(application)
+
+    def take_out(self, application: Application, inference: Inference) -> None:
+        """Take an inference out of its application's line; who calls sorts the queue anew."""
+        application.waiting.remove(inference)
+        self._state.tally.waits_no_more(inference, kv_need_tokens(inference, 1))
 
     def kept_out(self, inference: Inference) -> None:
         """An inference that is not in the queue will not wait until it is let in."""
@@ -153,6 +160,7 @@ class Order:
         if not deliveries:
             return
         changed = self.fair_share.deliver(self._charges(deliveries))
+        self._state.tally.outran += len(changed)
         if self.lag is not None:
             self.lag.served(deliveries, changed)
         for delivery in deliveries:
@@ -242,6 +250,7 @@ class Order:
     def _join(self, application: Application, inference: Inference) -> None:
         clients = self.policy.submitted(application, inference)
         application.waiting.add(inference, self.policy.inference_key(inference))
+        self._state.tally.waits(inference, kv_need_tokens(inference, 1))
         self.queue.touch(application)
         self.rekey(clients)
 

@@ -1,9 +1,10 @@
 """Which application comes next: clients in the policy's order, and inside each its applications."""
 
+import heapq
 from collections.abc import Iterator
 
 from justitia_ray.core.entities import Application
-from justitia_ray.core.lazy_heap import LazyHeap
+from justitia_ray.core.lazy_heap import Key, LazyHeap
 from justitia_ray.core.policies.base import Policy
 from justitia_ray.units import ApplicationId, ClientId, Seconds
 
@@ -91,6 +92,29 @@ class Queue:
             application_id = self._members[client].first()
             assert application_id is not None
             yield self._applications[application_id]
+
+    def in_order(self) -> Iterator[Application]:
+        """Yield the applications that may be granted, in order, by their keys as they are now.
+
+        The first k take O(k log k), however many there are. Nothing may be touched meanwhile.
+        """
+        assert self._policy is not None
+        clients = self._order.in_order()
+        coming = next(clients, None)
+        begun: list[tuple[Key, ClientId, Application, Iterator[ApplicationId]]] = []
+        while coming is not None or begun:
+            if coming is not None and (not begun or self._order.key(coming) < begun[0][0]):
+                client, coming = coming, next(clients, None)
+                members = self._members[client].in_order()
+                yield self._applications[next(members)]
+            else:
+                _, client, application, members = heapq.heappop(begun)
+                yield application
+            following = next(members, None)
+            if following is not None:
+                application = self._applications[following]
+                key = self._policy.key(client, application)
+                heapq.heappush(begun, (key, client, application, members))
 
     def set_aside(self, application: Application) -> None:
         """Take an application out until it is touched, to see who comes after it."""

@@ -127,6 +127,7 @@ class Replicas:
         if lease is None:
             self._state.late_reports += 1
             return
+        self._state.tally.leases_refused += 1
         self._leases.abort(lease)
         self._inferences.requeue(self._state.inferences[lease.request_id])
 
@@ -260,6 +261,7 @@ class Replicas:
             application.booked_before -= booked
             unbooked = 1 - booked / amount
             amount -= booked
+        self._state.tally.serve(application.tenant, amount)
         application.kv_token_time += amount
         application.unfinished_kv_token_time += amount
         if isinstance(report, ev.LeaseProgress) and report.running:

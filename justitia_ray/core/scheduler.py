@@ -12,7 +12,7 @@ from typing import Any
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Lag, Refusal
-from justitia_ray.core.admission import ADMISSIONS, Admission, kv_need_tokens
+from justitia_ray.core.admission import ADMISSIONS, Admission
 from justitia_ray.core.applications import Applications
 from justitia_ray.core.deadlines import Lapse
 from justitia_ray.core.entities import ApplicationState, Outcome
@@ -211,15 +211,11 @@ class SchedulerCore:
         self.state.deadlines.set(until, Lapse.RECOVERY, "")
 
     def backlog_kv_tokens(self) -> int:
-        """Return the KV that all waiting inferences would need at once. O(waiting).
+        """Return the KV that all waiting inferences would need at once.
 
         What is kept out counts not: more replicas would not serve it.
         """
-        return sum(
-            kv_need_tokens(inference, 1)
-            for application in self.state.applications.values()
-            for inference in application.waiting.values()
-        )
+        return self.state.tally.waiting_kv_tokens
 
     def _grant(self) -> None:
         if self.recovery.complete(self.state.now):
@@ -272,6 +268,7 @@ class SchedulerCore:
     def _lease_lapsed(self, lease_id: str) -> None:
         inference = self._leases.lapsed(lease_id)
         if inference is not None:
+            self.state.tally.leases_expired += 1
             self.ingresses.left_unused(inference)
             self._inferences.requeue(inference)
 

@@ -6,6 +6,7 @@ from justitia_ray.core.actions import Action
 from justitia_ray.core.deadlines import Deadlines
 from justitia_ray.core.entities import Application, Inference, Lease, Replica
 from justitia_ray.core.limits import Census
+from justitia_ray.core.tally import Tally
 from justitia_ray.units import (
     ApplicationId,
     IngressId,
@@ -56,6 +57,7 @@ class State:
     deadlines: Deadlines = field(default_factory=Deadlines)
     open_applications: Census = field(default_factory=Census)
     known_inferences: Census = field(default_factory=Census)
+    tally: Tally = field(default_factory=Tally)
     actions: list[Action] = field(default_factory=list)
     changed: dict[ApplicationId, None] = field(default_factory=dict)
     """Applications whose durable record changed, in order."""

@@ -8,7 +8,7 @@ from ray.serve import Application
 from ray.serve.config import RequestRouterConfig
 
 from justitia_ray.app_args import PlacedModel, parse_app_args
-from justitia_ray.config import AppConfig
+from justitia_ray.config import AppConfig, SharedSections
 from justitia_ray.errors import ConfigError
 from justitia_ray.serve.ingress import Ingress
 from justitia_ray.serve.lease_router import LeaseRouter
@@ -18,9 +18,6 @@ from justitia_ray.serve.stores import embedded_server
 
 _UNBOUNDED = 100_000
 """Ongoing calls of a deployment: the queue is ours, Serve must never hold a call back."""
-
-_QUIET = {"enable_access_log": False}
-"""One access line for each request is enough, and the Ingress writes it."""
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -42,6 +39,7 @@ def build(args: dict[str, Any]) -> Application:
         max_ongoing_requests=_UNBOUNDED,
         graceful_shutdown_timeout_s=600,
         user_config={},
+        logging_config=_logging(parsed),
     )
     return ingress.bind(parsed.model_dump(), [_parts(place) for place in placed])
 
@@ -49,6 +47,8 @@ def build(args: dict[str, Any]) -> Application:
 def _parts(place: PlacedModel) -> tuple[Application, Application]:
     """Return the engines and the predictor of one model."""
     values = place.config.model_dump()
+    # One access line for each request is enough, and the Ingress writes it.
+    quiet = {"enable_access_log": False, **(_logging(place.config) or {})}
     replicas = serve.deployment(
         Replica,
         name=place.replicas,
@@ -56,16 +56,21 @@ def _parts(place: PlacedModel) -> tuple[Application, Application]:
         request_router_config=RequestRouterConfig(request_router_class=LeaseRouter),
         graceful_shutdown_timeout_s=600,  # longer than the longest generation
         health_check_period_s=2,  # a dead engine leaves by itself; this is for a hung one
-        logging_config=_QUIET,
+        logging_config=quiet,
     ).bind(values)
     predictor = serve.deployment(
         Predictor,
         name=place.predictor,
         num_replicas=place.config.prediction.replicas,
         max_ongoing_requests=_UNBOUNDED,
-        logging_config=_QUIET,
+        logging_config=quiet,
     ).bind(values)
     return replicas, predictor
+
+
+def _logging(sections: SharedSections) -> dict[str, Any] | None:
+    """Return what a deployment's log is to be like; None: as the operator tells Serve."""
+    return None if sections.log_encoding is None else {"encoding": sections.log_encoding}
 
 
 def _refuse_embedded_store_on_many_nodes(config: AppConfig) -> None:

@@ -31,6 +31,7 @@ class Arm:
     """In place of the file's."""
     iteration_s: Seconds | None = None
     """Of the fake engine, in place of the file's."""
+    metrics: bool = True
 
 
 DIRECT_PATH = "justitia_ray.serve.direct_app:build"
@@ -94,6 +95,7 @@ class BenchArms(LocalCluster):
         }
         values["args"]["name"] = arm.name
         values["args"]["store"] = {"data_dir": self.data_dir}
+        values["args"]["metrics"] = {"enabled": arm.metrics}
         if arm.chunk_interval_s is not None:
             section = values["args"].setdefault("replica", {})
             section["chunk_interval_s"] = arm.chunk_interval_s

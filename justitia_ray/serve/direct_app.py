@@ -55,6 +55,7 @@ class DirectGateway(Gateway):
             None, lambda _: None, _nothing, section.max_outstanding, section.submit_interval_s
         )
         super().__init__(config, idle, calls, Estimates(None, config.prediction), counter)
+        self._counter = counter
 
     async def unary(self, path: str, headers: Mapping[str, str], body: InferenceBody) -> Answer:
         """Run one inference and return its whole answer; a lost replica is an error."""
@@ -179,7 +180,7 @@ def _no_scheduler() -> SchedulerCalls:
     async def untouched(application_id: str) -> bool:
         return False
 
-    async def status() -> dict[str, Any]:
+    async def status(applications: int) -> dict[str, Any]:
         return {"ready": True, "degraded": None, "replicas": {"any": {}}}
 
     return SchedulerCalls(unknown, untouched, untouched, status)

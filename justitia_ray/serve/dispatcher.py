@@ -40,6 +40,7 @@ class Dispatcher:
         on_new_epoch: Callable[[], Coroutine[Any, Any, None]],
         max_outstanding: int,
         submit_interval_s: Seconds,
+        on_opening: Callable[[ApplicationId, bool], None] = lambda application_id, is_open: None,
     ) -> None:
         """Prepare; `start` begins to talk.
 
@@ -49,7 +50,10 @@ class Dispatcher:
             on_new_epoch: Run when another scheduler has taken office.
             max_outstanding: More inferences at once are refused.
             submit_interval_s: Least time from one batch of submissions to the next.
+            on_opening: Told of an application at each grant for it that it is open, and that it is
+                not when it was refused, or its end is told to another ingress.
         """
+        self._on_opening = on_opening
         self._on_application_ended = on_application_ended
         self._max_outstanding = max_outstanding
         self._outstanding = Outstanding()
@@ -238,12 +242,15 @@ class Dispatcher:
             self._on_application_ended(message)
         elif isinstance(message, RefuseApplication | ForgetApplication):
             self._outstanding.forget(message.application_id)
+            self._on_opening(message.application_id, False)
         else:
             self._deliver(message)
 
     def _deliver(self, message: Grant | Refuse) -> None:
         ticket = self._outstanding.tickets.get(message.request_id)
         if ticket is not None:
+            if isinstance(message, Grant):
+                self._on_opening(ticket.item.application_id, True)
             ticket.answers.append(message)
             ticket.news.set()
         elif isinstance(message, Grant):

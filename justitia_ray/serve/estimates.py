@@ -10,6 +10,8 @@ from ray.serve.handle import DeploymentHandle
 from justitia_ray.config import PredictionSection
 from justitia_ray.core.actions import EndApplication
 from justitia_ray.errors import StoreError
+from justitia_ray.observability.ingress_metrics import IngressMetrics
+from justitia_ray.observability.log_events import log_event
 from justitia_ray.predictor.class_mean import ClassMeanPredictor
 from justitia_ray.predictor.estimate import Estimate
 from justitia_ray.predictor.observation import Observation, is_lesson
@@ -38,7 +40,20 @@ class Estimates:
     stage comes from a copy as well.
     """
 
-    def __init__(self, predictor: DeploymentHandle, section: PredictionSection) -> None:
+    def __init__(
+        self,
+        predictor: DeploymentHandle,
+        section: PredictionSection,
+        metrics: IngressMetrics | None = None,
+    ) -> None:
+        """Know nothing yet.
+
+        Args:
+            predictor: Handle of its deployment.
+            section: How long it is waited for, and so on.
+            metrics: What is told of estimates and their errors; None: nothing is.
+        """
+        self._metrics = metrics
         self._predictor = predictor
         self._deadline_s = section.deadline_s
         self._max_classes = section.max_classes
@@ -114,10 +129,14 @@ class Estimates:
         try:
             return await asyncio.wait_for(in_fresh_context(call()), self._deadline_s)
         except (TimeoutError, RayError, ValueError):
+            if self._metrics is not None:
+                self._metrics.missed()
             return fallback
 
     def application_ended(self, ended: EndApplication) -> None:
         """Teach the predictor, soon, what an application took, if it ran to its end."""
+        if self._metrics is not None:
+            self._metrics.ended(ended)
         seen = self._inputs.take(ended.application_id)
         if is_lesson(ended):
             sample = Sample(
@@ -138,7 +157,7 @@ class Estimates:
             try:
                 await self._predictor.observe_many.remote(batch)
             except RayError as error:
-                logger.warning("predictor.unreachable %s", type(error).__name__)
+                _log_unreachable(error)
                 self._finished = (batch + self._finished)[-_KEPT:]
 
     async def _keep_refreshing(self) -> None:
@@ -148,5 +167,9 @@ class Estimates:
                 self._table.restore(table["classes"])
                 self._stages = StageTable.from_dict(table["stages"], self._max_classes)
             except (RayError, StoreError) as error:
-                logger.warning("predictor.unreachable %s", type(error).__name__)
+                _log_unreachable(error)
             await asyncio.sleep(_REFRESH_S)
+
+
+def _log_unreachable(error: Exception) -> None:
+    log_event(logger, logging.WARNING, "predictor.unreachable", reason=type(error).__name__)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
@@ -33,6 +33,7 @@ from justitia_ray.serve.line import Line
 from justitia_ray.serve.mail_room import MailRoom
 from justitia_ray.serve.puller import Puller
 from justitia_ray.serve.state_keeper import StateKeeper
+from justitia_ray.serve.stores import store_kind
 from justitia_ray.units import ClientId, Seconds, VirtualTime
 
 _MOST_CHECKED = 20_000
@@ -60,7 +61,7 @@ class Examiner:
             long_poll_s=long_poll_s,
             application_s=section.application_idle_s,
         )
-        self._store_kind = _store_kind(config)
+        self._store_kind = store_kind(config)
         self._save_interval_s = config.store.save_interval_s
         self._last: tuple[Seconds, SchedulerSeen] | None = None
 
@@ -274,12 +275,6 @@ def _broken_rules(core: SchedulerCore) -> Iterable[str]:
             yield str(violation)
         except Exception as error:  # a state that no rule could be looked at in
             yield f"{rule.__name__}: {type(error).__name__}: {error}"
-
-
-def _store_kind(config: AppConfig) -> Literal["embedded", "redis", "none"]:
-    if config.store.durability == "none":
-        return "none"
-    return "embedded" if config.store.redis_url is None else "redis"
 
 
 def _loop_now() -> Seconds:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ray.exceptions import RayActorError, RayError
 
 from justitia_ray.errors import SchedulerSuperseded
+from justitia_ray.observability.log_events import log_event
 from justitia_ray.units import Seconds
 
 logger = logging.getLogger("ray.serve")
@@ -38,11 +39,11 @@ class FailedCalls:
         if isinstance(error, SchedulerSuperseded):
             if self._superseded_at is None:
                 self._superseded_at = asyncio.get_running_loop().time()
-                logger.error("scheduler.superseded %s", error.message)
+                log_event(logger, logging.ERROR, "scheduler.superseded", reason=error.message)
             elif self.is_given_up():
                 self._on_given_up()
         elif not isinstance(error, RayActorError):
-            logger.error("scheduler.call_failed call=%s error=%s", call, error)
+            log_event(logger, logging.ERROR, "scheduler.call_failed", call=call, reason=str(error))
 
     def is_given_up(self) -> bool:
         """Return whether it has said for too long that another one is in office."""

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from justitia_ray.errors import BodyTooLarge, JustitiaError, RequestError
+from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.status import error_body, error_headers, status_of
 from justitia_ray.serve.examination_http import add_examination
 from justitia_ray.serve.http_applications import add_applications
@@ -57,7 +58,8 @@ def _add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:
         # Starlette raises it again, so that Serve logs where it comes from.
-        logger.error("request.failed path=%s error=%s", request.url.path, type(error).__name__)
+        reason = type(error).__name__
+        log_event(logger, logging.ERROR, "request.failed", path=request.url.path, reason=reason)
         body = {"message": "the service failed to answer; its log says why"}
         error_type = {"type": "InternalServerError", "param": None, "code": None}
         return JSONResponse({"error": body | error_type}, 500)

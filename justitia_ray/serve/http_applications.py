@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from justitia_ray.config import describe
 from justitia_ray.errors import RequestError, UnknownApplication, shown_short
-from justitia_ray.serve.gateway import DEFAULT_TENANT, Opening
 from justitia_ray.serve.models import ServedModel, ServedModels
+from justitia_ray.serve.opening import DEFAULT_TENANT, Opening
 from justitia_ray.serve.openings import Openings
 from justitia_ray.units import ApplicationId
 

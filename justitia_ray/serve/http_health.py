@@ -6,8 +6,9 @@ from typing import Any, Literal
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 
-from justitia_ray.errors import AdmissionError
+from justitia_ray.errors import AdmissionError, RequestError, shown_short
 from justitia_ray.serve.models import ServedModel, ServedModels
+from justitia_ray.serve.order_views import MOST_APPLICATIONS
 from justitia_ray.units import Seconds
 
 _ANSWER_S: Seconds = 5.0
@@ -34,10 +35,11 @@ def add_health(app: FastAPI, models: ServedModels) -> None:
         return JSONResponse(content, 503 if told else 200)
 
     @app.get("/v1/status")
-    async def status(model: str | None = None) -> dict[str, Any]:
+    async def status(applications: str = "0", model: str | None = None) -> dict[str, Any]:
+        most = _how_many(applications)
         if models.only is not None or model is not None:
-            return await _status(models.named(model))
-        answers = await asyncio.gather(*(_status_or_why(m) for m in models))
+            return await _status(models.named(model), most)
+        answers = await asyncio.gather(*(_status_or_why(m, most) for m in models))
         return {
             "ready": all(answer["ready"] for answer in answers),
             "models": {m.name: answer for m, answer in zip(models, answers, strict=True)},
@@ -66,7 +68,7 @@ def _card(model: ServedModel, name: str) -> dict[str, Any]:
 
 async def _not_ready(model: ServedModel) -> str | None:
     try:
-        status = await asyncio.wait_for(model.scheduler.status(), _ANSWER_S)
+        status = await asyncio.wait_for(model.scheduler.status(0), _ANSWER_S)
     except TimeoutError:
         return f"scheduler: no answer within {_ANSWER_S:g} s"
     except AdmissionError as error:
@@ -76,14 +78,31 @@ async def _not_ready(model: ServedModel) -> str | None:
     return None if status["replicas"] else "no replica pulls"
 
 
-async def _status(model: ServedModel) -> dict[str, Any]:
-    return {"model": model.name} | await model.scheduler.status()
+def _how_many(applications: str) -> int:
+    """Read how many applications a status is to tell of.
+
+    Raises:
+        RequestError: If it is no such number.
+    """
+    if applications.isdecimal() and len(applications) <= 9:
+        most = int(applications)
+        if most <= MOST_APPLICATIONS:
+            return most
+    raise RequestError(
+        f"applications is {shown_short(applications)}: an integer from 0 to"
+        f" {MOST_APPLICATIONS:,} is allowed",
+        "applications",
+    )
 
 
-async def _status_or_why(model: ServedModel) -> dict[str, Any]:
+async def _status(model: ServedModel, applications: int) -> dict[str, Any]:
+    return {"model": model.name} | await model.scheduler.status(applications)
+
+
+async def _status_or_why(model: ServedModel, applications: int) -> dict[str, Any]:
     """Return a model's status; one whose scheduler is away must not hide the others'."""
     try:
-        return await asyncio.wait_for(_status(model), _ANSWER_S)
+        return await asyncio.wait_for(_status(model, applications), _ANSWER_S)
     except TimeoutError:
         reason = f"no answer within {_ANSWER_S:g} s"
     except AdmissionError as error:

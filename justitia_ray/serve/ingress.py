@@ -14,12 +14,13 @@ from justitia_ray.app_args import AppArgs, PlacedModel, parse_app_args, parse_ap
 from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.serve.asgi import call_asgi
 from justitia_ray.serve.examination_calls import ExaminationCalls
-from justitia_ray.serve.gateway import Opening
 from justitia_ray.serve.http_app import build_http_app
 from justitia_ray.serve.model_queue import ModelQueue
 from justitia_ray.serve.models import ServedModel, ServedModels
+from justitia_ray.serve.opening import Opening
 from justitia_ray.serve.openings import Openings
 from justitia_ray.serve.predictor_calls import PredictorCalls
+from justitia_ray.serve.ray_metrics import RayMetrics
 from justitia_ray.serve.scheduler_actor import get_current_scheduler
 from justitia_ray.serve.token_counter import load_token_counter
 from justitia_ray.units import ApplicationId
@@ -44,6 +45,8 @@ class Ingress:
         placed = self._args.each_model()
         self._openings = self._openings_of(len(placed))
         schedulers = await asyncio.gather(*(get_current_scheduler(p.config) for p in placed))
+        replica_id = serve.get_replica_context().replica_id.unique_id
+        backend = RayMetrics()
         self._queues = [
             ModelQueue(
                 place.config,
@@ -52,6 +55,8 @@ class Ingress:
                 predictor,
                 load_token_counter(place.config),
                 opened_elsewhere=self._opened_elsewhere,
+                replica_id=replica_id,
+                backend=backend,
             )
             for place, scheduler, (replicas, predictor) in zip(
                 placed, schedulers, parts, strict=True

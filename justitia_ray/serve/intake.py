@@ -87,7 +87,7 @@ class StrictIntake:
         timeout_s: Seconds,
         is_open: Callable[[ApplicationId], bool],
         apply: Callable[[ev.Event], None],
-        refuse: Callable[[Sequence[Refuse]], None],
+        give_up: Callable[[ApplicationId, Sequence[Refuse]], None],
         save_soon: Callable[[], None],
     ) -> None:
         """Begin empty.
@@ -96,13 +96,13 @@ class StrictIntake:
             timeout_s: How long an application may wait to be stored.
             is_open: Whether the core has an application.
             apply: Hands an event to the core, and on what follows.
-            refuse: Tells ingresses of inferences that will not run.
+            give_up: Forgets an application, and tells ingresses that its inferences will not run.
             save_soon: Asks for a save.
         """
         self._timeout_s = timeout_s
         self._is_open = is_open
         self._apply = apply
-        self._refuse = refuse
+        self._give_up = give_up
         self._save_soon = save_soon
         self._arrivals: dict[ApplicationId, _Arrival] = {}
         self._holds: dict[RequestId, ApplicationId] = {}
@@ -146,7 +146,7 @@ class StrictIntake:
     def _arrived(self, name: ApplicationId) -> None:
         if self._is_open(name):  # there was room for it
             loop = asyncio.get_running_loop()
-            self._arrivals[name] = _Arrival(loop.call_later(self._timeout_s, self._give_up, name))
+            self._arrivals[name] = _Arrival(loop.call_later(self._timeout_s, self._lapse, name))
             self._save_soon()
 
     def _holds_back(self, item: Submission) -> bool:
@@ -162,17 +162,17 @@ class StrictIntake:
         arrival.held.append(item)
         return True
 
-    def _give_up(self, name: ApplicationId) -> None:
+    def _lapse(self, name: ApplicationId) -> None:
         held = self._let_go(name, stored=False)
         cancelled = {i.request_id for i in held if isinstance(i, ev.InferenceCancelled)}
-        self._refuse(
+        self._give_up(
+            name,
             [
                 Refuse(item.request_id, item.ingress_id, Refusal.NOT_STORED)
                 for item in held
                 if isinstance(item, ev.InferenceSubmitted) and item.request_id not in cancelled
-            ]
+            ],
         )
-        self._apply(ev.ApplicationCancelled(name))
 
     def _let_go(self, name: ApplicationId, *, stored: bool) -> list[Submission]:
         arrival = self._arrivals.pop(name, None)

@@ -36,6 +36,11 @@ class KvMeter:
         used = capacity - pull.free_kv_tokens
         self._gauges[pull.replica_id] = _Gauge(now, capacity, used, pull.preemptions)
 
+    def used_tokens(self, replica_id: ReplicaId) -> Tokens | None:
+        """Return the KV that a replica held when it reported last; None if it never did."""
+        gauge = self._gauges.get(replica_id)
+        return None if gauge is None else gauge.used
+
     def totals(self) -> dict[str, Any]:
         """Return KV held and KV there, in token·seconds, and preemptions, since the start."""
         return {

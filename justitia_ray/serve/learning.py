@@ -17,6 +17,7 @@ from typing import Any
 
 from justitia_ray.errors import AdmissionError, StoreError
 from justitia_ray.observability.log_events import log_event
+from justitia_ray.observability.predictor_metrics import PredictorMetrics
 from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.online import LearningPredictor, LearningSettings
 from justitia_ray.predictor.overview import overview
@@ -56,6 +57,7 @@ class Learner:
         models_dir: Path | None = None,
         clock: Callable[[], Seconds] = time.monotonic,
         calendar: Callable[[], Seconds] = time.time,
+        metrics: PredictorMetrics | None = None,
     ) -> None:
         """Prepare; nothing is read yet.
 
@@ -67,7 +69,9 @@ class Learner:
             models_dir: Trained models to begin with.
             clock: Never goes back.
             calendar: Seconds since 1970, for records.
+            metrics: What is told of what is learned; None: nothing is.
         """
+        self._metrics = metrics
         self._settings = settings
         self._store = store
         self._models_dir = models_dir
@@ -75,7 +79,7 @@ class Learner:
         self._versions = ModelVersions(store)
         self._unsent = UnsentObservations(store, store_inputs=store_inputs)
         self._training = TrainingTurns(
-            trainer, self._versions, clock, calendar, self._training_ended
+            trainer, self._versions, clock, calendar, self._training_ended, metrics
         )
         self.predictor = LearningPredictor(settings)
         """What estimates; another object after the store was read again."""
@@ -248,6 +252,8 @@ class Learner:
                 log_event(logger, logging.ERROR, "predictor.observations_refused", count=unreadable)
             if not await self._save(entries[-1][0], samples):
                 return
+            if self._metrics is not None:
+                self._metrics.learned(sum(map(len, samples.values())))
             await self._versions.withdraw(samples, self.predictor)
             await asyncio.sleep(0)
         if self._ended:

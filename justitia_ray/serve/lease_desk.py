@@ -17,7 +17,7 @@ from justitia_ray.core.events import LeaseFinished, LeaseProgress
 from justitia_ray.errors import EngineError, UnknownLease
 from justitia_ray.protocol.messages import ReplicaMessage
 from justitia_ray.serve.engine import Engine
-from justitia_ray.units import LeaseId, ReplicaId, Seconds
+from justitia_ray.units import LeaseId, ReplicaId, Seconds, Tokens
 
 _REMEMBERED_S: Seconds = 60.0
 """A scheduler that takes office is told what finished so lately: its ingresses may not know."""
@@ -65,6 +65,10 @@ class LeaseDesk:
         self._finished: dict[LeaseId, LeaseFinished] = {}
         """Not confirmed."""
         self._remembered: deque[tuple[Seconds, LeaseFinished]] = deque()
+        self.prompt_tokens: Tokens = 0
+        """Of all calls that have ended here."""
+        self.output_tokens: Tokens = 0
+        """Likewise."""
         self.news = asyncio.Event()
         """Set when a report is worth making before its time."""
 
@@ -184,6 +188,8 @@ class LeaseDesk:
 
     def _finish(self, lease: HeldLease) -> None:
         used = self._engine.release(lease.lease_id)
+        self.prompt_tokens += used.prompt_tokens
+        self.output_tokens += used.output_tokens
         del self._held[lease.lease_id]
         if not lease.aborted:  # whoever aborted it has forgotten it
             self._finished[lease.lease_id] = LeaseFinished(

@@ -8,7 +8,7 @@ rest, its input and weight among it; at another one what the headers say has to 
 from collections import OrderedDict
 from dataclasses import replace
 
-from justitia_ray.serve.gateway import Opening
+from justitia_ray.serve.opening import Opening
 from justitia_ray.units import ApplicationId, Seconds
 
 _MOST_CHARACTERS = 16 * 2**20

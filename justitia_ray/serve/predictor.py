@@ -9,13 +9,16 @@ from ray.exceptions import RayActorError
 
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.errors import RequestError
+from justitia_ray.observability.predictor_metrics import PredictorMetrics
 from justitia_ray.predictor.estimator import EstimateRequest
 from justitia_ray.predictor.input_features import InputFeatures, features_of
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.online import LearningSettings
 from justitia_ray.serve.estimate_batch import EstimateBatch
+from justitia_ray.serve.exporter import Exporter, new_measures
 from justitia_ray.serve.learning import Learner
+from justitia_ray.serve.ray_metrics import RayMetrics
 from justitia_ray.serve.scheduler_actor import get_current_scheduler
 from justitia_ray.serve.stores import prediction_store
 from justitia_ray.serve.training import Trainer
@@ -40,6 +43,11 @@ class Predictor:
         self._config = parse_app_config(config)
         models_dir = _models_dir(self._config)
         section = self._config.prediction
+        self._metrics: PredictorMetrics | None = None
+        self._exporting: asyncio.Task[None] | None = None
+        if self._config.metrics.enabled:
+            measures = new_measures(self._config, "predictor")
+            self._metrics = PredictorMetrics(measures)
         self._learner = Learner(
             LearningSettings(
                 prior_output_tokens=section.prior_output_tokens,
@@ -51,11 +59,16 @@ class Predictor:
             Trainer(section.training_timeout_s),
             store_inputs=section.store_inputs,
             models_dir=models_dir,
+            metrics=self._metrics,
         )
         self._batch = EstimateBatch(
             lambda requests: self._learner.predictor.estimate_many(requests)
         )
         await self._learner.start()
+        if self._metrics is not None:
+            interval_s = self._config.metrics.interval_s
+            exporter = Exporter(measures, self._look, RayMetrics(), interval_s)
+            self._exporting = asyncio.get_running_loop().create_task(exporter.run())
 
     async def estimate(
         self,
@@ -124,7 +137,15 @@ class Predictor:
 
     async def __del__(self) -> None:
         """Serve calls this when nothing runs any more."""
+        if self._exporting is not None:
+            self._exporting.cancel()
         await self._learner.stop()
+
+    def _look(self) -> None:
+        """Tell what answers for each class now."""
+        assert self._metrics is not None
+        predictor = self._learner.predictor
+        self._metrics.look({name: predictor.serving(name) for name in predictor.table()})
 
 
 async def _store_url(config: AppConfig) -> str | None:

@@ -15,6 +15,7 @@ from ray.exceptions import RayActorError, RayError
 from justitia_ray.config import ReplicaSection
 from justitia_ray.core.entities import ReplicaCapacity
 from justitia_ray.errors import EngineError, SchedulerSuperseded
+from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.mailbox import Cursor
 from justitia_ray.protocol.messages import Pull, ReplicaMail
 from justitia_ray.serve.engine import Engine, EngineCapacity
@@ -127,7 +128,10 @@ class Puller:
         except RayError as error:
             # The one is only being started again, the other says itself what is wrong.
             if not isinstance(error, RayActorError | SchedulerSuperseded):
-                logger.error("scheduler.call_failed call=pull error=%s", error)
+                reason = str(error)
+                log_event(
+                    logger, logging.ERROR, "scheduler.call_failed", call="pull", reason=reason
+                )
             return False
         if mail.epoch != pull.epoch:
             self._take_epoch(mail.epoch)
@@ -152,7 +156,7 @@ class Puller:
             self._unused_since = now
         elif now - self._unused_since >= _REJOIN_S:
             self._unused_since = None
-            logger.warning("replica.rejoins")
+            log_event(logger, logging.WARNING, "replica.rejoins")
             with suppress(RayError):
                 await self._scheduler.leave.remote(self._replica_id)
 

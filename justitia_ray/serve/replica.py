@@ -13,6 +13,8 @@ from ray.exceptions import RayActorError
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.core.entities import Outcome
 from justitia_ray.errors import EngineError
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.observability.replica_metrics import ReplicaMetrics
 from justitia_ray.serve.answer_headers import RAN_HEADER
 from justitia_ray.serve.coalesce import coalesce
 from justitia_ray.serve.continuation import PackedPart, Resume, in_parts, left_out, packed
@@ -26,8 +28,10 @@ from justitia_ray.serve.engine import (
 )
 from justitia_ray.serve.engines import build_engine
 from justitia_ray.serve.examination import examine_replica
+from justitia_ray.serve.exporter import Exporter, new_measures
 from justitia_ray.serve.lease_desk import LeaseDesk
 from justitia_ray.serve.puller import Puller
+from justitia_ray.serve.ray_metrics import RayMetrics
 from justitia_ray.serve.returning_handle import ReturningHandle
 from justitia_ray.serve.scheduler_actor import get_current_scheduler
 
@@ -63,7 +67,15 @@ class Replica:
             self._config.replica,
             self._engine_died,
         )
-        self._pulling = asyncio.get_running_loop().create_task(self._puller.run())
+        loop = asyncio.get_running_loop()
+        self._pulling = loop.create_task(self._puller.run())
+        self._exporting: asyncio.Task[None] | None = None
+        if self._config.metrics.enabled:
+            measures = new_measures(self._config, "replica", self._replica_id)
+            self._metrics = ReplicaMetrics(measures, self._capacity.kv_tokens)
+            interval_s = self._config.metrics.interval_s
+            exporter = Exporter(measures, self._look, RayMetrics(), interval_s)
+            self._exporting = loop.create_task(exporter.run())
 
     async def unary(
         self, lease_id: str, epoch: int, path: str, headers: Mapping[str, str], body: bytes
@@ -166,11 +178,23 @@ class Replica:
         if self._pulling is None:  # shut down while its engine was loading: the process is to go
             return
         self._puller.draining = True
+        if self._exporting is not None:
+            self._exporting.cancel()
         self._pulling.cancel()
         with suppress(asyncio.CancelledError, RayActorError):
             await self._pulling
         await self._puller.leave()
         await self._engine.stop()
+
+    def _look(self) -> None:
+        """Tell what there is now."""
+        self._metrics.look(
+            free_kv_tokens=self._engine.free_kv_tokens(),
+            held_leases=self._desk.held,
+            preemptions=self._engine.preemptions(),
+            prompt_tokens=self._desk.prompt_tokens,
+            output_tokens=self._desk.output_tokens,
+        )
 
     async def _answer(
         self,
@@ -200,5 +224,5 @@ class Replica:
         """Leave the process, once callers were told and the scheduler has the last report."""
         if not self._puller.draining:
             self._puller.draining = True
-            logger.error("replica.engine_died %s", error)
+            log_event(logger, logging.ERROR, "replica.engine_died", reason=str(error))
             asyncio.get_running_loop().call_later(_LAST_WORDS_S, os._exit, 1)

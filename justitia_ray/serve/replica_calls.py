@@ -18,6 +18,7 @@ from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.core.actions import Grant
 from justitia_ray.errors import EngineError, LeaseError, NoReplicaAnswers
+from justitia_ray.observability.log_events import log_event
 from justitia_ray.serve.continuation import Part, Resume, unpacked
 from justitia_ray.units import ReplicaId, Seconds
 
@@ -164,7 +165,8 @@ class ReplicaCalls:
                     try:
                         return await in_fresh_context(call(handle))
                     except LEASE_UNUSABLE as error:
-                        logger.warning("replica.unusable reason=%s", type(error).__name__)
+                        reason = type(error).__name__
+                        log_event(logger, logging.WARNING, "replica.unusable", reason=reason)
                         await asyncio.sleep(_AGAIN_S)
         except TimeoutError:
             raise NoReplicaAnswers(f"no replica has answered within {within_s:g} s") from None

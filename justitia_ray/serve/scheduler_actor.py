@@ -14,7 +14,10 @@ from justitia_ray import __version__
 from justitia_ray.config import AppConfig, parse_app_config
 from justitia_ray.core import events as ev
 from justitia_ray.errors import JustitiaError
+from justitia_ray.observability.json_lines import write_json_lines
+from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.messages import IngressMail, Opened, Pull, ReplicaMail, Submission
+from justitia_ray.serve.ray_metrics import RayMetrics
 from justitia_ray.serve.scheduler_service import SchedulerService
 from justitia_ray.serve.steady_clock import SteadyClock, elapsed
 from justitia_ray.serve.stores import embedded_server, scheduler_store, store_url
@@ -35,9 +38,9 @@ class SchedulerActor:
         # stands still for 0.1 s.
         gc.freeze()
         gc.set_threshold(700, 10, 10_000)
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-        logging.getLogger("justitia_ray").setLevel(logging.INFO)
+        write_json_lines()
         self._config = parse_app_config(config)
+        self._ray_metrics = RayMetrics()
         self._redis = embedded_server(self._config)
         self._service: SchedulerService | None = None
         """In office, or about to be."""
@@ -101,11 +104,12 @@ class SchedulerActor:
         """Take leave of a replica that shuts down."""
         await (await self._started()).leave(replica_id)
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self, applications: int = 0) -> dict[str, Any]:
         """Return the state of affairs."""
         if self._service is None:
             return {"ready": False, "degraded": self._failure, "epoch": 0}
-        return await self._service.status() | {"version": __version__, "pid": os.getpid()}
+        office = {"version": __version__, "pid": os.getpid()}
+        return await self._service.status(applications) | office
 
     async def examine(self) -> dict[str, Any]:
         """Return what it says of itself when it is examined."""
@@ -149,6 +153,7 @@ class SchedulerActor:
             None if self._redis is None else self._redis.start,
             SteadyClock(elapsed),
             self._begin_again,
+            self._ray_metrics,
         )
 
     def _holder(self) -> Holder:
@@ -167,7 +172,7 @@ class SchedulerActor:
 
     def _stand_down(self, reason: str) -> None:
         """End this actor for good; Ray must not start it again."""
-        logger.warning("scheduler.stands_down %s", reason)
+        log_event(logger, logging.WARNING, "scheduler.stands_down", reason=reason)
         if self._service is not None and self._service.is_succeeded:
             # Ray took this process for dead and has another one. To end the actor would end that.
             os._exit(0)
@@ -209,7 +214,7 @@ async def get_current_scheduler(config: AppConfig) -> ActorHandle:
             running = await scheduler.version.remote()
             if _parts(running) >= _parts(__version__):
                 return scheduler
-            logger.info("scheduler.replaced %s by %s", running, __version__)
+            log_event(logger, logging.INFO, "scheduler.replaced", version=running, by=__version__)
             await scheduler.retire.remote()
             ray.kill(scheduler, no_restart=True)
         except RayActorError:
@@ -225,7 +230,7 @@ def end_scheduler(config: AppConfig, timeout_s: float = 30.0) -> bool:
     try:
         ray.get(scheduler.retire.remote(), timeout=timeout_s)
     except RayError as error:
-        logger.warning("scheduler.killed_unsaved %s", error)
+        log_event(logger, logging.WARNING, "scheduler.killed_unsaved", reason=str(error))
     ray.kill(scheduler, no_restart=True)
     return True
 

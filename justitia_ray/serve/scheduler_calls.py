@@ -17,7 +17,7 @@ class SchedulerCalls:
         application: Callable[[ApplicationId], Awaitable[dict[str, Any] | None]],
         close: Callable[[ApplicationId], Awaitable[bool]],
         cancel: Callable[[ApplicationId], Awaitable[bool]],
-        status: Callable[[], Awaitable[dict[str, Any]]],
+        status: Callable[[int], Awaitable[dict[str, Any]]],
     ) -> None:
         self.application = application
         self.close = close
@@ -33,7 +33,7 @@ def scheduler_calls(scheduler: Any, note_closed: Callable[[ApplicationId], None]
         note_closed: Told of each application that was closed by such a call.
     """
 
-    async def ask(method: str, *arguments: str) -> Any:
+    async def ask(method: str, *arguments: str | int) -> Any:
         try:
             return await getattr(scheduler, method).remote(*arguments)
         except RayActorError:
@@ -53,8 +53,8 @@ def scheduler_calls(scheduler: Any, note_closed: Callable[[ApplicationId], None]
     async def cancel(application_id: ApplicationId) -> bool:
         return bool(await ask("cancel_application", application_id))
 
-    async def status() -> dict[str, Any]:
-        found: dict[str, Any] = await ask("status")
+    async def status(applications: int) -> dict[str, Any]:
+        found: dict[str, Any] = await ask("status", applications)
         return found
 
     return SchedulerCalls(application, close, cancel, status)

@@ -4,7 +4,6 @@ Plain asyncio, without Ray: `scheduler_actor` puts it behind an actor. Nothing i
 event is handled, so there are no locks.
 """
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Refusal
+from justitia_ray.observability.measures import Backend
 from justitia_ray.protocol.messages import (
     NOT_TAKEN,
     IngressMail,
@@ -20,15 +20,12 @@ from justitia_ray.protocol.messages import (
     ReplicaMail,
     Submission,
 )
-from justitia_ray.serve.alarm import Attendance
 from justitia_ray.serve.core_driver import CoreDriver
 from justitia_ray.serve.examination import Examiner
-from justitia_ray.serve.intake import DirectIntake, Intake, StrictIntake
 from justitia_ray.serve.kv_meter import KvMeter
-from justitia_ray.serve.line import Line
-from justitia_ray.serve.mail_room import MailRoom
-from justitia_ray.serve.scheduler_views import Backlog, application_view, core_view
-from justitia_ray.serve.state_keeper import StateKeeper
+from justitia_ray.serve.order_views import first_applications, head_view
+from justitia_ray.serve.scheduler_office import SchedulerOffice
+from justitia_ray.serve.scheduler_views import application_view, core_view, store_view
 from justitia_ray.serve.steady_clock import SteadyClock
 from justitia_ray.serve.tenure import Tenure
 from justitia_ray.store.scheduler_store import DurableState
@@ -48,6 +45,7 @@ class SchedulerService:
         revive_store: Callable[[], None] | None = None,
         clock: SteadyClock | None = None,
         begin_again: Callable[[Epoch], None] = lambda above: None,
+        backend: Backend | None = None,
     ) -> None:
         """Prepare; nothing runs before `start`.
 
@@ -59,36 +57,30 @@ class SchedulerService:
             clock: Where the time comes from; this machine's if None.
             begin_again: Called with an epoch above which a scheduler has to take office in place
                 of this one; see `Tenure`.
+            backend: Where metrics go; None: nowhere.
         """
-        self._stand_down = stand_down
-        self._keeper = StateKeeper(store, revive_store)
-        self._clock = SteadyClock() if clock is None else clock
-        self._driver = CoreDriver(config.scheduler, self._clock, MailRoom())
+        self._office = SchedulerOffice(
+            config,
+            store,
+            stand_down,
+            revive_store,
+            SteadyClock() if clock is None else clock,
+            begin_again,
+            backend,
+        )
         self._kv_meter = KvMeter()
         self._examiner = Examiner(config, LONG_POLL_S)
-        self._tasks: list[asyncio.Task[None]] = []
-        self._intake: Intake = DirectIntake()
-        if config.store.durability == "strict":
-            self._intake = StrictIntake(
-                config.store.strict_timeout_s,
-                lambda name: name in self._core.state.applications,
-                lambda event: self._driver.apply(event),
-                lambda refusals: self._driver.mail.deliver(refusals, self._core.state, None),
-                lambda: self._tenure.save_soon(),
-            )
-        self._tenure = Tenure(
-            self._keeper,
-            self._intake,
-            lambda: (self._core, self._driver.settings.model_dump()),
-            self._lose_office,
-            begin_again,
-            config.store.save_interval_s,
-            self._clock,
-        )
-        self._attendance = Attendance(config.scheduler.abandoned_s, self._clock.now)
-        self._backlog = Backlog()
+        self._config = config
 
     # --- office
+
+    @property
+    def _driver(self) -> CoreDriver:
+        return self._office.driver
+
+    @property
+    def _tenure(self) -> Tenure:
+        return self._office.tenure
 
     @property
     def _epoch(self) -> Epoch:
@@ -111,82 +103,67 @@ class SchedulerService:
         Args:
             above: The epoch is to be above this one, too.
         """
-        stored = await self._tenure.begin(above)
-        self._driver.begin(stored, self._epoch)
-        self._tenure.in_office.set()
-        self._tasks = [
-            asyncio.create_task(self._clock.keep_beating()),
-            asyncio.create_task(self._tenure.keep_saving()),
-            asyncio.create_task(self._attendance.end(self._stand_down)),
-        ]
+        await self._office.open(above)
 
     async def stop(self) -> None:
         """Save a last time and serve no more."""
-        self._tenure.end_saving()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._driver.rest()
-        if self._tenure.in_office.is_set():
-            await self._tenure.save_a_last_time()
-        self._driver.mail.ring_all()
-        await self._keeper.aclose()
+        await self._office.close()
 
     # --- calls of ingresses
 
     async def open_application(self, arrival: ev.ApplicationArrived) -> Opened:
         """Tag an application; opening one that is open returns its tag."""
-        await self._office()
-        self._take(arrival)
+        await self._office.enter()
+        self._office.take(arrival)
         name = arrival.application_id
         if name not in self._core.state.applications:
             return Opened(self._epoch, 0.0, Refusal.TOO_MANY_APPLICATIONS)
         tag = self._core.tag(name)
-        is_stored = await self._intake.is_stored(name)
+        is_stored = await self._office.intake.is_stored(name)
         await self._tenure.confirmed()
         self._tenure.check()
         return Opened(self._epoch, tag, None if is_stored else Refusal.NOT_STORED)
 
     async def close_application(self, application_id: ApplicationId) -> bool:
         """Take no more inferences of it; return whether it was open."""
-        await self._office()
+        await self._office.enter()
         known = application_id in self._core.state.applications
-        self._take(ev.ApplicationClosed(application_id))
+        self._office.take(ev.ApplicationClosed(application_id))
         return known
 
     async def cancel_application(self, application_id: ApplicationId) -> bool:
         """End it with all that waits or runs of it; return whether it was open."""
-        await self._office()
+        await self._office.enter()
         known = application_id in self._core.state.applications
         self._driver.apply(ev.ApplicationCancelled(application_id))
-        self._intake.cancel(application_id)
+        self._office.intake.cancel(application_id)
         return known
 
     async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return what is known of a live application, or None."""
-        await self._office()
-        await self._intake.is_stored(application_id)
+        await self._office.enter()
+        await self._office.intake.is_stored(application_id)
         return application_view(self._core, application_id, self._driver.now())
 
     async def submit_many(
         self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]
     ) -> IngressMail:
         """Take a batch in its order, and return the grants that can be made at once."""
-        await self._office()
+        await self._office.enter()
         if epoch != self._epoch:
             return self._other_epoch(epoch)
         if self._driver.mail.is_forgotten(ingress_id):
             return IngressMail(self._epoch, forgotten=True)
         line = self._driver.mail.of_ingress(ingress_id)
         for item in items:
-            self._take(item, quiet=line)
+            self._office.take(item, quiet=line)
         # After them: of a grant that goes with this answer its ingress was heard no earlier.
         self._driver.apply(ev.IngressHeard(ingress_id), line)
-        return IngressMail(self._epoch, await self._handed_out(line, ack))
+        return IngressMail(self._epoch, await self._office.handed_out(line, ack))
 
     async def poll_grants(self, ingress_id: IngressId, epoch: Epoch, ack: int) -> IngressMail:
         """Return what the ingress has not read; wait for it if there is nothing."""
-        await self._office()
+        await self._office.enter()
         if epoch != self._epoch:
             return self._other_epoch(epoch)
         if not self._driver.mail.is_forgotten(ingress_id):
@@ -196,7 +173,7 @@ class SchedulerService:
             if not await line.wait(LONG_POLL_S):
                 return IngressMail(self._epoch)
             if not self._driver.mail.is_forgotten(ingress_id):
-                return IngressMail(self._epoch, await self._handed_out(line, ack))
+                return IngressMail(self._epoch, await self._office.handed_out(line, ack))
         self._tenure.check()
         return IngressMail(self._epoch, forgotten=True)
 
@@ -207,7 +184,7 @@ class SchedulerService:
 
         False says that the inference has ended here, so that the ingress has to submit it anew.
         """
-        await self._office()
+        await self._office.enter()
         self._driver.apply(ev.LeaseRefused(lease_id, replica_id, replica_gone))
         return request_id in self._core.state.inferences
 
@@ -217,16 +194,16 @@ class SchedulerService:
         Raises:
             ConfigError: If a setting is not allowed; those in force stay.
         """
-        await self._office()
+        await self._office.enter()
         if self._driver.configure(settings):
-            self._keeper.save_everything()
+            self._office.keeper.save_everything()
         return self._epoch
 
     # --- calls of replicas
 
     async def pull(self, pull: Pull) -> ReplicaMail:
         """Book what a replica reports, and lease it what comes first and fits."""
-        await self._office()
+        await self._office.enter()
         if pull.epoch != self._epoch:
             self._tenure.heard_of(pull.epoch)
             return ReplicaMail(self._epoch)
@@ -242,61 +219,45 @@ class SchedulerService:
         replica = self._core.state.replicas.get(pull.replica_id)
         return ReplicaMail(
             self._epoch,
-            await self._handed_out(line, pull.ack),
+            await self._office.handed_out(line, pull.ack),
             replica is not None and replica.draining,
-            self._backlog.kv_tokens(self._core, self._driver.now()),
+            self._core.backlog_kv_tokens(),
         )
 
     async def leave(self, replica_id: ReplicaId) -> None:
         """Take leave of a replica that shuts down; what it held waits again."""
-        await self._office()
+        await self._office.enter()
         self._driver.apply(ev.ReplicaLost(replica_id))
 
     # --- for people
 
-    async def status(self) -> dict[str, Any]:
-        """Return the state of affairs: never blocks, also before this scheduler is in office."""
+    async def status(self, applications: int = 0) -> dict[str, Any]:
+        """Return the state of affairs: never blocks, also before this scheduler is in office.
+
+        Args:
+            applications: How many of the first live ones to tell of.
+        """
         now = self._driver.now()
         return {
             **self._tenure.standing(),
-            "saves": self._keeper.saves,
+            "saves": self._office.keeper.saves,
             "settings": self._driver.settings.model_dump(),
-            **core_view(self._core, now, self._backlog.kv_tokens(self._core, now)),
+            **core_view(self._core, now, self._kv_meter.used_tokens),
+            "head": head_view(self._core, now),
+            "first_applications": first_applications(self._core, now, applications),
+            "store": store_view(self._config, self._office.keeper, self._core),
             "kv": self._kv_meter.totals(),
             "decisions": self._driver.decisions.totals(),
         }
 
     async def examine(self) -> dict[str, Any]:
         """Return a `SchedulerSeen` as a dict: never blocks, and walks over all there is."""
-        standing = self._tenure.standing() | {"held_back": len(self._intake.unstored())}
+        standing = self._tenure.standing() | {"held_back": len(self._office.intake.unstored())}
         mail, now = self._driver.mail, self._driver.now()
-        return self._examiner.look(self._core, mail, self._keeper, now, **standing)
+        return self._examiner.look(self._core, mail, self._office.keeper, now, **standing)
 
     # --- inside
-
-    async def _office(self) -> None:
-        self._attendance.called()
-        await self._tenure.in_office.wait()
-        self._tenure.check()
 
     def _other_epoch(self, epoch: Epoch) -> IngressMail:
         self._tenure.heard_of(epoch)
         return IngressMail(self._epoch)
-
-    async def _handed_out(self, line: Line, ack: int) -> tuple[Any, ...]:
-        """Return what its reader has not read, once the epoch is known to be in office."""
-        messages = tuple(line.unread(ack))
-        if messages:
-            await self._tenure.confirmed()
-        self._tenure.check()
-        return messages
-
-    def _take(self, item: Submission, quiet: Line | None = None) -> None:
-        self._intake.take(item, lambda taken: self._driver.apply(taken, quiet))
-
-    def _lose_office(self) -> None:
-        """Serve nobody any more; those who ask are told why, until nobody asks."""
-        self._driver.rest()
-        self._driver.mail.ring_all()
-        if self._tenure.succeeded:
-            self._stand_down("another process of this actor is in office")

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from justitia_ray.core import SchedulerCore
@@ -42,6 +42,11 @@ class StateKeeper:
         """When the last of them ended, by the loop's clock."""
         self.trouble: str | None = None
         """Why the store cannot be used at present."""
+
+    @property
+    def unsaved(self) -> Collection[ApplicationId]:
+        """Applications that a save which failed left to the next."""
+        return self._unsaved.keys()
 
     async def take_office(self, above: Epoch = 0) -> tuple[Epoch, StoredState]:
         """Return a new epoch, above another one too, and what the last scheduler left.

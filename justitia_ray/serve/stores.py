@@ -1,6 +1,7 @@
 """Which stores the configuration asks for, and what they need from the environment."""
 
 import os
+from typing import Literal
 
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import ConfigError
@@ -12,6 +13,13 @@ from justitia_ray.store.prediction_memory import PredictionMemory
 from justitia_ray.store.prediction_store import PredictionStore
 from justitia_ray.store.predictions import Predictions
 from justitia_ray.store.scheduler_store import DurableState, SchedulerStore
+
+
+def store_kind(config: AppConfig) -> Literal["embedded", "redis", "none"]:
+    """Return whose Redis the state is kept in."""
+    if config.store.durability == "none":
+        return "none"
+    return "embedded" if config.store.redis_url is None else "redis"
 
 
 def embedded_server(config: AppConfig) -> EmbeddedRedis | None:

@@ -9,6 +9,7 @@ from ray.exceptions import RayActorError, RayTaskError
 from justitia_ray.config import IngressSection
 from justitia_ray.core.actions import Grant
 from justitia_ray.errors import CannotContinue, EngineError, JustitiaError, ReplicaGone
+from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.error_forms import error_event
 from justitia_ray.protocol.responses_body import RESPONSES
 from justitia_ray.serve.answer_headers import served_by
@@ -103,11 +104,13 @@ class StreamAttempts:
 
 async def give_back(dispatcher: Dispatcher, ticket: Ticket, grant: Grant, error: Exception) -> None:
     """Return a lease that could not be used, or not to its end; the inference waits again."""
-    logger.warning(
-        "lease.unusable lease_id=%s replica_id=%s reason=%s",
-        grant.lease_id,
-        grant.replica_id,
-        type(error).__name__,
+    log_event(
+        logger,
+        logging.WARNING,
+        "lease.unusable",
+        lease_id=grant.lease_id,
+        replica_id=grant.replica_id,
+        reason=type(error).__name__,
     )
     gone = isinstance(error, ReplicaGone | RayActorError)
     await dispatcher.refuse(ticket, grant, replica_gone=gone)

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from justitia_ray.errors import JustitiaError
 from justitia_ray.observability.log_events import log_event
+from justitia_ray.observability.predictor_metrics import PredictorMetrics
 from justitia_ray.predictor.online import LearningPredictor
 from justitia_ray.predictor.retraining import TrainingJob
 from justitia_ray.serve.model_versions import ModelVersions
@@ -26,6 +27,7 @@ class TrainingTurns:
         clock: Callable[[], Seconds],
         calendar: Callable[[], Seconds],
         on_ended: Callable[[str], None],
+        metrics: PredictorMetrics | None = None,
     ) -> None:
         """Prepare.
 
@@ -35,7 +37,9 @@ class TrainingTurns:
             clock: Never goes back.
             calendar: Seconds since 1970, for records.
             on_ended: Told the class whose training has ended, and changed what is known of it.
+            metrics: What is told of trainings; None: nothing is.
         """
+        self._metrics = metrics
         self._trainer = trainer
         self._versions = versions
         self._clock = clock
@@ -71,6 +75,8 @@ class TrainingTurns:
             ended = await asyncio.to_thread(predictor.judge, job, data, self._calendar())
             await self._versions.publish(name, ended, data)
         except JustitiaError as error:
+            if self._metrics is not None:
+                self._metrics.trained("failed")
             wait_s = predictor.training_failed(job, self._clock())
             log_event(
                 logger,
@@ -82,6 +88,8 @@ class TrainingTurns:
             )
             return
         predictor.take_over(name, ended)
+        if self._metrics is not None:
+            self._metrics.trained("rejected" if ended.model is None else "took_over")
         self._on_ended(name)
         log_event(
             logger,

@@ -24,7 +24,12 @@ from tests.readme import README, ROOT, blocks
 DEPLOYMENTS = (ROOT / "deployments" / "README.md").read_text()
 PAGES = sorted(
     page
-    for page in [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob(".github/*.md")]
+    for page in [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("*/*.md"),
+        *ROOT.glob("deployments/*/*.md"),
+        *ROOT.glob(".github/*.md"),
+    ]
     if not page.is_relative_to(ROOT / ".venv")
 )
 LISTED = ("core", "serve")

@@ -10,12 +10,12 @@ from typing import Any
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from justitia_ray.errors import AdmissionError
-from justitia_ray.serve.gateway import Opening
 from justitia_ray.serve.histories.answers import PATH, CallRecord, Verdict, body_of, read_answer
 from justitia_ray.serve.histories.hosts import IngressHost
 from justitia_ray.serve.histories.network import Network, here
 from justitia_ray.serve.histories.plan import Ending, PlannedApplication
 from justitia_ray.serve.histories.witness import Witness
+from justitia_ray.serve.opening import Opening
 from justitia_ray.units import Seconds
 
 _AGAIN_S: Seconds = 0.5

@@ -65,7 +65,7 @@ class SchedulerHost:
                 begin_again=lambda heard: on_outranked(self, heard),
             )
         )
-        self.answers.watch(config.scheduler, witness, redis)
+        self.answers.watch(config, witness, redis)
         self.process.start(self.answers.start(above))
 
     @property
@@ -105,6 +105,7 @@ class ReplicaWithoutServe(Replica):
         )
         self.desk.witness, self.desk.puller = witness, self.puller
         self._pulling = asyncio.get_running_loop().create_task(self._puller.run())
+        self._exporting = None
 
     async def leave(self) -> None:
         """Do what Serve lets a replica do before it is gone."""

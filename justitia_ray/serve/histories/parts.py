@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from justitia_ray import __version__
-from justitia_ray.config import SchedulerSection
+from justitia_ray.config import AppConfig
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Grant
 from justitia_ray.core.entities import Outcome
@@ -25,7 +25,7 @@ from justitia_ray.serve.mail_room import MailRoom
 from justitia_ray.serve.puller import Puller
 from justitia_ray.serve.scheduler_service import SchedulerService
 from justitia_ray.store.scheduler_store import StoredState
-from justitia_ray.units import Epoch, LeaseId, Seconds
+from justitia_ray.units import ApplicationId, Epoch, LeaseId, Seconds
 
 _LOOK_AT_ONE_IN = 8
 """Of signs of life, which change nothing as a rule; after all else the state is looked at."""
@@ -60,12 +60,18 @@ class WatchedDriver(CoreDriver):
         self.claims = Claims(self.witness.finished, self._section.ingress_timeout_s)
         self.epoch, self.began_at = epoch, self.witness.now
 
-    def apply(self, event: ev.Event, quiet: Line | None = None) -> None:
+    def apply(
+        self,
+        event: ev.Event,
+        quiet: Line | None = None,
+        *,
+        unstored: ApplicationId | None = None,
+    ) -> None:
         """Handle an event, then show what the core is like."""
         if isinstance(event, ev.InferenceSubmitted):
             self.claims.note(event)
             self.witness.submitted(self.epoch, event.request_id)
-        super().apply(event, quiet)
+        super().apply(event, quiet, unstored=unstored)
         if self.claims.pending:
             now, lines = self.witness.now, self.mail.lines_to_replicas()
             for wrong in self.claims.run_again(self.core, lines, now - self.began_at, now):
@@ -81,12 +87,13 @@ class WatchedService(SchedulerService):
     witness: Witness
     redis: RedisMemory
 
-    def watch(self, section: SchedulerSection, witness: Witness, redis: RedisMemory) -> None:
+    def watch(self, config: AppConfig, witness: Witness, redis: RedisMemory) -> None:
         """Begin to show."""
         self.witness, self.redis = witness, redis
         mail = self.make_mail_room()
         mail.witness, mail.service = witness, self
-        driver = self._driver = WatchedDriver(section, self._clock, mail)
+        driver = WatchedDriver(config.scheduler, self._office.clock, mail, config.model.name)
+        self._office.driver = driver
         driver.witness = witness
 
     async def version(self) -> str:

@@ -203,10 +203,11 @@ async def test_killed_embedded_redis_is_started_again_and_nothing_is_lost(tmp_pa
         server._process.kill()
         server._process.wait()
         meanwhile = granted(await service.submit_many("i", epoch, 0, (opened(), inference("q"))))
-        await eventually(lambda: service._keeper.trouble, "it notices")
+        await eventually(lambda: service._office.keeper.trouble, "it notices")
 
         async def is_saved() -> bool:
-            return service._keeper.trouble is None and "a" in (await store.load()).applications
+            is_there = service._office.keeper.trouble is None
+            return is_there and "a" in (await store.load()).applications
 
         assert await eventually(is_saved, "it is back")
         assert ["q"] == meanwhile

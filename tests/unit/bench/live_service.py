@@ -8,7 +8,7 @@ from typing import Any
 
 from justitia_ray.bench.live_arms import Arm
 from justitia_ray.client import Response, StreamedResponse
-from justitia_ray.serve.decision_meter import DecisionMeter
+from justitia_ray.observability.decision_meter import DecisionMeter
 
 
 class LiveService:

@@ -1,7 +1,7 @@
 """Decision times between two readings of counts that only grow."""
 
 from justitia_ray.bench.decisions import Decisions, decisions_between
-from justitia_ray.serve.decision_meter import STEP, DecisionMeter
+from justitia_ray.observability.decision_meter import STEP, DecisionMeter
 
 
 def test_readings_are_subtracted() -> None:

@@ -10,13 +10,22 @@ from justitia_ray.bench.serve_measures import (
     CONCURRENT,
     IDLE_STREAM,
     IDLE_UNARY,
+    METRICS,
     SATURATED_STREAM,
     SATURATED_UNARY,
     Arms,
     Block,
     Measured,
 )
-from justitia_ray.bench.serve_report import cpu_table, document, rows, table, verdicts
+from justitia_ray.bench.serve_report import (
+    cpu_table,
+    document,
+    metrics_rows,
+    metrics_verdict,
+    rows,
+    table,
+    verdicts,
+)
 
 ARMS = Arms("ours", "theirs", "ours", "unjoined")
 
@@ -95,3 +104,18 @@ def test_report_names_every_measure_and_survives_json() -> None:
     assert all(measure in text for measure in taken.blocks)
     assert set(taken.blocks) == set(written["blocks"])
     assert [10.0] * 4 == written["blocks"][IDLE_STREAM]["ours"][0]["ttft_ms"]
+
+
+@pytest.mark.parametrize(("with_metrics_ms", "met"), [((5.1, 5.2, 5.0), True), ((5.3,) * 3, False)])
+def test_metrics_are_held_to_three_percent_of_the_cpu(
+    with_metrics_ms: tuple[float, ...], met: bool
+) -> None:
+    """5.1 of 5.0 ms is 2 %, in the median of the pairs; 5.3 is 6 %."""
+    found = Measured()
+    for ms in with_metrics_ms:
+        for arm, cpu_ms in (("on", ms), ("off", 5.0)):
+            found.add(METRICS, arm, Block(block(0.01, 1000).samples, 1000, {"scheduler": cpu_ms}))
+    compared = metrics_rows(found, ("on", "off"))
+
+    assert met == metrics_verdict(compared).met
+    assert f"{METRICS}, on" in cpu_table(found)

@@ -62,6 +62,10 @@ def _list_no_inference(d: CoreDriver) -> None:
     d.core.ingresses.ended(d.inference("z"))
 
 
+def _count_one_as_kept_out(d: CoreDriver) -> None:
+    d.core.ingresses.kept_out += 1
+
+
 def _lose_ingress(d: CoreDriver) -> None:
     d.core.state.ingresses.clear()
 
@@ -217,7 +221,17 @@ def _count_inference_of_nobody(d: CoreDriver) -> None:
     d.core.state.known_inferences.add("nobody")
 
 
+def _tally_nothing_waiting(d: CoreDriver) -> None:
+    d.core.state.tally.waiting_kv_tokens = 0
+
+
+def _tally_nobody(d: CoreDriver) -> None:
+    d.core.state.tally.waiting_kv_token_time += 1
+
+
 DAMAGES: list[tuple[str, Damage]] = [
+    ("tally_is_of_what_waits", _tally_nothing_waiting),
+    ("tally_is_of_what_waits", _tally_nobody),
     ("census_counts_what_is_there", _forget_application_counted),
     ("census_counts_what_is_there", _count_inference_of_nobody),
     ("inferences_are_in_one_place", _move_to_claimed),
@@ -229,6 +243,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("silent_ingresses_are_kept_out", _keep_out_of_no_silent_ingress),
     ("silent_ingresses_are_kept_out", _fall_silent_and_wait),
     ("silent_ingresses_are_kept_out", _list_no_inference),
+    ("silent_ingresses_are_kept_out", _count_one_as_kept_out),
     ("silent_ingresses_are_kept_out", _lose_ingress),
     ("waiting_inferences_are_in_order", _wait_out_of_order),
     ("leases_agree", _lease_twice),

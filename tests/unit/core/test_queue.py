@@ -1,5 +1,7 @@
 """The queue: clients and applications in order, parked ones, ones set aside, another order."""
 
+import random
+
 import pytest
 
 from justitia_ray.core.entities import Application
@@ -230,3 +232,46 @@ def test_name_that_is_alone_leaves_no_stale_entries() -> None:
         heap.put("a", (float(key),))
 
     assert (1, "a", (49.0,)) == (len(heap._heap), heap.first(), heap.key("a"))
+
+
+def test_heap_in_order_skips_what_moved_or_left() -> None:
+    """Its heap holds stale entries: a name comes once, where its key is now."""
+    heap = LazyHeap()
+    for name, key in (("a", 1), ("b", 2), ("c", 3), ("d", 4), ("a", 5), ("b", 9), ("b", 2)):
+        heap.put(name, (key,))
+    heap.drop("d")
+
+    assert ["b", "c", "a"] == list(heap.in_order()) == list(heap)
+    assert [] == list(LazyHeap().in_order())
+
+
+def test_heap_in_order_is_sorted_whatever_happened_before() -> None:
+    """The first of many are found without sorting all, and have to be the same."""
+    lots, heap = random.Random(3), LazyHeap()
+    for _ in range(2_000):
+        name = f"n{lots.randrange(300)}"
+        if lots.random() < 0.2:
+            heap.drop(name)
+        else:
+            heap.put(name, (lots.randrange(1_000), int(name[1:])))
+        if lots.random() < 0.02:
+            assert list(heap) == list(heap.in_order())
+            assert heap.first() == next(heap.in_order(), None)
+
+
+def test_queue_in_order_goes_on_inside_a_client() -> None:
+    """All of it that may be granted: a client's second application stands by its own key."""
+    policy = StubPolicy(by_tenant=True)
+    queue = _queue(
+        policy,
+        application("a", 1, tenant="t"),
+        application("b", 4, tenant="t"),
+        application("c", 2, tenant="u"),
+        application("d", 3, tenant="v"),
+        application("e", 5, tenant="u"),
+    )
+    policy.eligible["v"] = 10.0
+    queue.touch_client("v")
+
+    assert ["a", "c", "b", "e"] == [waiting.application_id for waiting in queue.in_order()]
+    assert [] == list(_queue().in_order())

@@ -65,6 +65,7 @@ def test_lapsed_lease_of_a_silent_ingress_keeps_all_that_waits_of_it_out(
 ) -> None:
     """They come first, so each would hold a seat for 5 s that somebody else could use, in turn."""
     assert ["w", "x", "y", "z"] == sorted(_kept_out(silent))
+    assert 4 == silent.core.ingresses.kept_out
     assert [] == silent.waiting("a")
     assert {"p", "q"} == {lease.request_id for lease in silent.core.state.leases.values()}
 
@@ -93,6 +94,7 @@ def test_ingress_that_is_heard_again_has_its_places_and_its_tag(silent: CoreDriv
         silent.handle(ev.PullAnswered("r0"))
     silent.handle(ev.IngressHeard("i0"))
 
+    assert 0 == silent.core.ingresses.kept_out
     assert (["x", "y", "z", "w"], [], tag) == (
         silent.waiting("a"),
         _kept_out(silent),
@@ -198,7 +200,9 @@ def test_closed_application_does_not_end_before_what_is_kept_out_of_it(silent: C
         closed += silent.handle(ev.InferenceCancelled(name))
 
     assert [] == ended(closed)
+    assert 1 == silent.core.ingresses.kept_out
     assert [("a", "finished")] == ended(silent.handle(ev.InferenceCancelled("w")))
+    assert 0 == silent.core.ingresses.kept_out
 
 
 def test_cancelled_application_ends_with_what_is_kept_out_of_it(silent: CoreDriver) -> None:

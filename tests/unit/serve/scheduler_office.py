@@ -9,9 +9,11 @@ from justitia_ray.core.actions import Grant
 from justitia_ray.core.entities import ReplicaCapacity
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted, LeaseProgress
 from justitia_ray.protocol.messages import IngressMail, Pull, ReplicaMail
+from justitia_ray.serve.exporter import Exporter
 from justitia_ray.serve.scheduler_service import SchedulerService
 from justitia_ray.serve.steady_clock import SteadyClock
 from tests.eventually import eventually
+from tests.unit.observability.taken import Taken
 from tests.unit.serve.memory_store import MemoryStore
 
 
@@ -43,6 +45,8 @@ class Office:
         self.services: list[SchedulerService] = []
         self.replicas: list[PullingReplica] = []
         self.hands = Hands()
+        self.told = [Taken()]
+        """What each service exported."""
 
     @property
     def config(self) -> AppConfig:
@@ -63,7 +67,9 @@ class Office:
             self.reasons.append,
             clock=SteadyClock(self.hands),
             begin_again=self.outranked.append,
+            backend=self.told[-1],
         )
+        self.told.append(Taken())
         self.services.append(service)
         await service.start()
         return service
@@ -121,6 +127,13 @@ class PullingReplica:
                     held[message.lease_id] = message
                 else:
                     held.pop(message.lease_id, None)
+
+
+def exporter_of(service: SchedulerService) -> Exporter:
+    """Return what exports its metrics."""
+    exporter = service._office._exporter
+    assert exporter is not None
+    return exporter
 
 
 async def waits_for_work(service: SchedulerService) -> None:

@@ -45,9 +45,15 @@ class Told:
 
     def __init__(self) -> None:
         self.ended: list[EndApplication] = []
+        self.openings: list[tuple[str, bool]] = []
+        """Applications, and whether they are open."""
         self.new_epochs = 0
         self.failures: list[Exception] = []
         """Of what is done at a new epoch."""
+
+    def opening(self, application_id: str, is_open: bool) -> None:
+        """Keep it."""
+        self.openings.append((application_id, is_open))
 
     async def new_epoch(self) -> None:
         """Count it."""
@@ -74,7 +80,7 @@ async def dispatcher(
 ) -> AsyncIterator[Dispatcher]:
     """A dispatcher that knows the scheduler's epoch and repeats calls at once."""
     monkeypatch.setattr(failed_calls, "_RETRY_S", 0.0)
-    dispatcher = Dispatcher(scheduler, told.ended.append, told.new_epoch, _MOST, 0.0)
+    dispatcher = Dispatcher(scheduler, told.ended.append, told.new_epoch, _MOST, 0.0, told.opening)
     dispatcher._conversation.ingress_id = "i"
     dispatcher.start()
     await eventually(lambda: dispatcher.epoch == 1, "it knows the epoch")
@@ -329,6 +335,23 @@ async def test_application_that_the_scheduler_has_no_room_for_is_not_open_here(
 
     assert dispatcher.opened_here("a") is None
     assert 0 == dispatcher.outstanding
+
+
+async def test_owner_hears_whether_an_application_was_opened_for_its_inference(
+    dispatcher: Dispatcher, scheduler: FakeScheduler, told: Told
+) -> None:
+    """It has no answer of its own: a lease says so, or a refusal."""
+    first = dispatcher.submit(inference("q1", "a"), opened("a"))
+    second = dispatcher.submit(inference("q2", "b"), opened("b"))
+    scheduler.post(
+        RefuseApplication("a", "i"),
+        Refuse("q1", "i", Refusal.TOO_MANY_APPLICATIONS),
+        grant("q2"),
+    )
+    await dispatcher.next_grant(second)
+    dispatcher.cancel(first)
+
+    assert [("a", False), ("b", True)] == told.openings
 
 
 async def test_opening_that_is_refused_is_an_error_that_says_when_to_come_back(

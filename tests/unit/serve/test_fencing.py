@@ -13,6 +13,7 @@ from tests.unit.serve.memory_store import MemoryStore
 from tests.unit.serve.scheduler_office import (
     Office,
     PullingReplica,
+    exporter_of,
     granted,
     inference,
     opened,
@@ -89,6 +90,23 @@ async def test_scheduler_that_lost_its_office_hands_out_nothing_and_says_to_whom
     office.replicas.append(PullingReplica(new, 2))
     await waits_for_work(new)
     assert ["q"] == granted(await new.submit_many("i", 2, 0, (opened(), inference("q"))))
+
+
+async def test_scheduler_that_lost_its_office_tells_of_no_queue_any_more(office: Office) -> None:
+    """Its process lives on while somebody asks: what it told last would be added to the other's."""
+    old = await office.start()
+    await old.open_application(opened())
+    await old.submit_many("i", 1, 0, (inference("q"),))
+    exporter_of(old).export()
+    before = dict(office.told[0].gauges)
+    office.store.epoch = 2
+    old._tenure.heard_of(2)
+    await eventually(lambda: old._tenure.lost, "it has noticed")
+    gauges = ("waiting_inferences",), ("live_applications",), ("backlog_kv_tokens",)
+
+    assert [1, 1, 30] == [before[name] for name in gauges]
+    assert [0, 0, 0] == [office.told[0].gauges[name] for name in gauges]
+    assert exporter_of(old)._has_ended
 
 
 async def test_scheduler_that_lost_its_office_never_writes_again(office: Office) -> None:
@@ -217,7 +235,7 @@ async def test_error_of_ours_does_not_end_saving(
     """A scheduler that no longer saves would lose everything with the next restart, unnoticed."""
     service = await office.start()
     with monkeypatch.context() as patch:
-        patch.setattr(service._keeper, "save", None)
+        patch.setattr(service._office.keeper, "save", None)
         assert not await service._tenure._saver.next_save()
 
     assert await service._tenure._saver.next_save()

@@ -9,13 +9,16 @@ import pytest
 from justitia_ray.config import AppConfig
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.core.stages import StageServed
-from justitia_ray.errors import EngineError
+from justitia_ray.errors import EngineError, TooManyApplications
+from justitia_ray.observability.ingress_metrics import IngressMetrics
 from justitia_ray.predictor.class_mean import ClassMeanPredictor
 from justitia_ray.predictor.estimate import Estimate
 from justitia_ray.predictor.stages import CHARGE_FACTOR, Expectation, StageTable
-from justitia_ray.serve.gateway import Gateway, Opening
+from justitia_ray.serve.gateway import Gateway
+from justitia_ray.serve.opening import Opening
 from justitia_ray.serve.outstanding import Outstanding, Ticket
 from justitia_ray.serve.token_counter import PromptSize
+from tests.unit.observability.taken import exported, measures
 
 _PATH = "/v1/completions"
 _MODEL = "tiny"
@@ -102,7 +105,11 @@ class Desk:
     def __init__(self) -> None:
         self.dispatcher, self.estimates = FakeDispatcher(), FakeEstimates()
         parts = (self.dispatcher, None, self.estimates, FakeCounter())
-        self.gateway = Gateway(_config(), *cast("tuple[Any, Any, Any, Any]", parts))
+        self.measures = measures("ingress")
+        self.metrics = IngressMetrics(self.measures)
+        self.gateway = Gateway(
+            _config(), *cast("tuple[Any, Any, Any, Any]", parts), metrics=self.metrics
+        )
 
     async def submit(self, headers: dict[str, str], **fields: Any) -> InferenceSubmitted:
         """Let one inference be submitted, and return what the scheduler is told."""
@@ -111,6 +118,11 @@ class Desk:
         with pytest.raises(EngineError, match="no replica here"):
             await self.gateway.unary(_PATH, headers, parsed)
         return self.dispatcher.items[-1]
+
+    def predictions(self) -> dict[str, float]:
+        """Return how many applications were opened, by what their estimate rests on."""
+        told = exported(self.measures).counts
+        return {key[1]: n for key, n in told.items() if key[0] == "predictions_total" and n}
 
 
 @pytest.fixture
@@ -188,6 +200,46 @@ async def test_input_is_remembered_until_its_application_ends(desk: Desk) -> Non
     await desk.submit({**_IN_A, "x-justitia-application": "b"})
 
     assert {"b": "seen: input", "a": "seen: text"} == desk.estimates.remembered
+
+
+async def test_estimate_is_counted_where_its_application_is_opened(desk: Desk) -> None:
+    """Once: neither for its inferences nor when it is opened again, with another estimate."""
+    desk.estimates.table.observe("EV", 1_000, 1, 10)
+    for name in ("EV", "unknown"):
+        await desk.gateway.open_application(Opening(name, "input", application_id="a"))
+    await desk.submit(_IN_A)
+
+    assert {"class": 1} == desk.predictions()
+
+
+async def test_opening_that_is_refused_is_no_estimate_of_an_application(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller comes again, and is estimated anew."""
+
+    async def refuse(arrival: ApplicationArrived) -> float:
+        raise TooManyApplications("no room", 5.0)
+
+    monkeypatch.setattr(desk.dispatcher, "open_application", refuse)
+    with pytest.raises(TooManyApplications):
+        await desk.gateway.open_application(Opening("EV", "input", application_id="a"))
+    desk.metrics.opened("a")
+
+    assert {} == desk.predictions()
+
+
+async def test_estimate_of_an_application_that_an_inference_opens_is_counted_at_its_lease(
+    desk: Desk,
+) -> None:
+    """Two first inferences at once have an estimate each; until then it may be refused."""
+    await desk.submit(_IN_A)
+    desk.dispatcher.outstanding.open.clear()
+    await desk.submit(_IN_A)
+    before = desk.predictions()
+    for _ in range(2):
+        desk.metrics.opened("a")
+
+    assert ({}, {"prior": 1}) == (before, desk.predictions())
 
 
 def test_position_is_forgotten_with_its_application() -> None:

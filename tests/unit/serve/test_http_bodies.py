@@ -11,9 +11,10 @@ import pytest
 from justitia_ray.config import parse_app_config
 from justitia_ray.protocol.endpoints import parse_body
 from justitia_ray.protocol.openai_body import COMPLETIONS
-from justitia_ray.serve.gateway import Gateway, Opening
+from justitia_ray.serve.gateway import Gateway
 from justitia_ray.serve.http_app import build_http_app
 from justitia_ray.serve.models import ServedModel, ServedModels
+from justitia_ray.serve.opening import Opening
 from justitia_ray.serve.scheduler_calls import SchedulerCalls
 
 _MOST = 1_000
@@ -150,7 +151,8 @@ async def test_body_that_is_no_request_is_a_400_in_a_sentence(
 @pytest.mark.parametrize(
     ("body", "param"),
     [
-        ({"application_class": "c" * 129}, "application_class"),
+        ({"application_class": "c" * 65}, "application_class"),
+        ({"application_class": "a b"}, "application_class"),
         ({"application_class": ""}, "application_class"),
         ({"application_class": "a\nb"}, "application_class"),
         ({"application_class": "c", "application_id": "a" * 129}, "application_id"),

@@ -16,6 +16,7 @@ from justitia_ray.serve.ingress import Ingress
 _ARGS = {
     "models": [{"name": "m", "path": "none"}, {"name": "org/n", "path": "none"}],
     "engine": {"kind": "fake"},
+    "metrics": {"enabled": False},  # there is no exporter without a cluster
 }
 
 
@@ -36,7 +37,7 @@ class Handle:
         self.policies.append(settings["policy"])
         return 1
 
-    async def _status(self) -> dict[str, Any]:
+    async def _status(self, applications: int) -> dict[str, Any]:
         return {"ready": True, "degraded": None, "replicas": {}, "policy": self.policies[-1]}
 
     async def _table(self) -> dict[str, Any]:
@@ -73,7 +74,8 @@ async def ingress(
         return schedulers[config.model.name]
 
     monkeypatch.setattr(module, "get_current_scheduler", find)
-    monkeypatch.setattr(serve, "get_replica_context", lambda: SimpleNamespace(app_name="a"))
+    context = SimpleNamespace(app_name="a", replica_id=SimpleNamespace(unique_id="i"))
+    monkeypatch.setattr(serve, "get_replica_context", lambda: context)
     found = object.__new__(WithoutServe)
     parts: Any = [(Handle(), Handle()), (Handle(), Handle())]
     await Ingress.__init__(found, _ARGS, parts)

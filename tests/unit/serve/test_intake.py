@@ -11,7 +11,14 @@ from justitia_ray.core.events import ApplicationClosed, InferenceCancelled
 from justitia_ray.serve.scheduler_service import SchedulerService
 from tests.eventually import eventually
 from tests.unit.serve.memory_store import MemoryStore
-from tests.unit.serve.scheduler_office import Office, granted, inference, opened, waits_for_work
+from tests.unit.serve.scheduler_office import (
+    Office,
+    exporter_of,
+    granted,
+    inference,
+    opened,
+    waits_for_work,
+)
 
 _SHORT_S = 0.02
 
@@ -128,6 +135,11 @@ async def test_opening_is_refused_and_forgotten_while_the_store_is_away(office: 
         read = mail.messages[-1][0]
     await eventually(lambda: 1 == len(service._core.state.applications), "both are forgotten")
 
+    exporter_of(service).export()
+    counts = office.told[0].counts
+    told_of = {key: n for key, n in counts.items() if key[0] == "refusals_total" and n}
+    assert {("refusals_total", "not_stored"): 2} == told_of
+    assert 0 == counts["application_outcomes_total", "cancelled", "c", "t"]
     assert (Refusal.NOT_STORED, [], ["q-known"]) == (refused.refusal, granted(first), on)
     assert [Refuse("q-b", "i", Refusal.NOT_STORED)] == [m for m in told if isinstance(m, Refuse)]
     assert {"a", "b"} >= {m.application_id for m in told if isinstance(m, EndApplication)}
@@ -183,7 +195,7 @@ async def test_those_who_wait_to_be_stored_are_let_go_at_the_end(office: Office)
     service = await office.start()
     office.store.away = True
     opening = asyncio.create_task(service.open_application(opened("a")))
-    await eventually(lambda: service._intake.unstored(), "it waits")
+    await eventually(lambda: service._office.intake.unstored(), "it waits")
     await service.stop()
 
     assert Refusal.NOT_STORED == (await opening).refusal

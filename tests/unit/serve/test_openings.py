@@ -2,7 +2,7 @@
 
 import pytest
 
-from justitia_ray.serve.gateway import Opening
+from justitia_ray.serve.opening import Opening
 from justitia_ray.serve.openings import Openings
 
 

@@ -18,7 +18,7 @@ _READY: dict[str, Any] = {"ready": True, "degraded": None, "replicas": {"r": {}}
 async def answer(path: str, status: dict[str, Any] | Exception) -> httpx.Response:
     """Ask an application whose scheduler says that."""
 
-    async def scheduler_status() -> dict[str, Any]:
+    async def scheduler_status(applications: int) -> dict[str, Any]:
         if isinstance(status, Exception):
             raise status
         return status

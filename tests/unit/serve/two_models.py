@@ -66,7 +66,7 @@ class Queue:
         self.ended.append(("cancel", application_id))
         return self.open.pop(application_id, None) is not None
 
-    async def _status(self) -> dict[str, Any]:
+    async def _status(self, applications: int) -> dict[str, Any]:
         if isinstance(self.status, AdmissionError):
             raise self.status
         return self.status

@@ -1,0 +1,213 @@
+"""What operators see of a running service: metrics in Ray's own exporter, and log lines."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+import pytest_asyncio
+import ray
+
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.events import ApplicationArrived, InferenceCancelled, InferenceSubmitted
+from justitia_ray.observability import metrics as m
+from justitia_ray.observability.metrics import TABLE, Metric
+from justitia_ray.protocol.messages import IngressMail
+from tests.eventually import eventually
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.exported import Sample, scraped, values
+from tests.integration.load import OpenStream, leave
+from tests.integration.service import Service, Serving
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+KV_TOKENS = 2_000
+LONG = 1_500
+"""Two of these outputs do not fit the memory, so that the engine preempts."""
+WITHIN_S = 90.0
+"""Ray's workers export every 10 s."""
+
+STILL = {
+    m.BOUND_VIOLATIONS_TOTAL,  # would be a defect of the core
+    m.TRAININGS_TOTAL,  # a training takes many more applications
+    m.MODEL_VERSION,  # so there is no version but 0, the mean
+    m.PREDICTOR_MISSED_TOTAL,  # it answers as a rule, and on a busy machine not always
+}
+"""What has no reason to rise here: it has to be there, and unit tests show that it rises."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def measured(serving: Serving) -> AsyncIterator[Service]:
+    """One replica with little memory, which the scheduler fills as vLLM would."""
+    service = serving.service(
+        "measured",
+        replicas=1,
+        user_config={"admission": "prompt"},
+        fake={"kv_tokens": KV_TOKENS, "max_model_len": KV_TOKENS},
+        scheduler={"lease_timeout_s": 2.0},
+    )
+    service.args |= {"metrics": {"interval_s": 0.5}, "log_encoding": "JSON"}
+    await service.deploy()
+    yield service
+    await service.delete()
+
+
+async def _finish_one(http: httpx.AsyncClient, name: str) -> None:
+    """Open an application, serve one inference of it and close it."""
+    opening = {
+        "application_id": name,
+        "application_class": "vote",
+        "tenant": "team-a",
+        "input": "What is 6 times 7?",
+    }
+    (await http.post("/v1/applications", json=opening)).raise_for_status()
+    headers = {"x-justitia-application": name}
+    answer = await http.post(COMPLETIONS, json=completion(), headers=headers)
+    answer.raise_for_status()
+    (await http.post(f"/v1/applications/{name}/close")).raise_for_status()
+
+
+async def _ask_for_little(http: httpx.AsyncClient) -> httpx.Response:
+    """Ask for ever for what GPS would serve at once: it lags until what runs makes room."""
+    while True:
+        (await http.post(COMPLETIONS, json=completion())).raise_for_status()
+
+
+async def _leave_lease_unused(service: Service) -> None:
+    """Take a lease as an ingress does, give it back, and let the next one lapse."""
+    scheduler, epoch = service.scheduler(), (await service.status())["epoch"]
+    ingress, application, request = (f"raw-{uuid4().hex[:8]}" for _ in range(3))
+    items = (
+        InferenceSubmitted(request, "of nobody", "0", ingress, 3, 4, 4),
+        ApplicationArrived(application, "raw", "team-b", 1.0, 10.0, ingress),
+        InferenceSubmitted(
+            request, application, "0", ingress, 3, 4, 4, remaining_kv_token_time=1e6
+        ),
+    )
+
+    async def granted() -> Grant | None:
+        mail: IngressMail = await scheduler.submit_many.remote(ingress, epoch, 0, items)
+        return next((a for _, a in mail.messages if isinstance(a, Grant)), None)
+
+    grant = await eventually(granted, "it is leased")
+    await scheduler.refuse_lease.remote(request, grant.lease_id, grant.replica_id, False)
+
+    async def leased_again() -> bool:
+        return bool((await scheduler.application.remote(application))["running"] == 1)
+
+    await eventually(leased_again, "the next lease is granted", 30.0)
+
+    async def lapsed() -> bool:
+        known = await scheduler.application.remote(application)
+        return bool(known["waiting"] == 1 and known["running"] == 0)
+
+    await eventually(lapsed, "it lapses", 30.0)
+    cancel = (InferenceCancelled(request),)
+    await scheduler.submit_many.remote(ingress, epoch, 0, cancel)
+    await scheduler.cancel_application.remote(application)
+
+
+async def _until_risen(service: Service, wanted: set[Metric]) -> list[Sample]:
+    """Scrape until each of these has been above 0; return the last scrape."""
+    left, last = set(wanted), list[Sample]()
+
+    async def none_is_left() -> bool:
+        nonlocal last
+        last = await scraped(service.name)
+        left.difference_update([x for x in left if any(v > 0 for v in values(last, x))])
+        await asyncio.sleep(0.2)  # a scrape costs the exporter milliseconds
+        return not left
+
+    try:
+        await eventually(none_is_left, "all have risen", WITHIN_S)
+    except AssertionError as late:
+        raise AssertionError(f"{late}; not {sorted(x.name for x in left)}") from None
+    return last
+
+
+async def test_every_metric_is_exported_and_moves(measured: Service) -> None:
+    """An operator sees what the table says: no name is mistyped, and nothing stays at 0."""
+    by_restart = {m.EPOCH_CHANGES_TOTAL}
+    async with measured.http(timeout_s=600.0) as http:
+        for number in range(3):
+            await _finish_one(http, f"vote-{number}")
+        await _leave_lease_unused(measured)
+        body = completion(max_tokens=LONG)
+        calls = [asyncio.create_task(http.post(COMPLETIONS, json=body)) for _ in range(16)]
+        calls.append(asyncio.create_task(_ask_for_little(http)))
+        try:
+            seen = await _until_risen(measured, set(TABLE) - STILL - by_restart)
+        finally:
+            await leave(calls)
+
+        vote = {"application_class": "vote", "tenant": "team-a"}
+        assert [3] == values(seen, m.COMPLETION_SECONDS, **vote)
+        assert [3] == values(seen, m.QUEUE_WAIT_SECONDS, **vote)
+        assert [3] == values(seen, m.APPLICATION_OUTCOMES_TOTAL, outcome="finished", **vote)
+        assert [1] == values(seen, m.LEASES_TOTAL, event="nacked")
+        # It is leased again at once; that one lapses too, if it is seen late that the first did.
+        assert 1 <= values(seen, m.LEASES_TOTAL, event="expired")[0]
+        assert [1] == values(seen, m.SETTLEMENTS_TOTAL, rule="expected")
+        assert 1 <= values(seen, m.REFUSALS_TOTAL, reason="unknown_application")[0]
+        assert {measured.config.model.name} == {sample.labels["model"] for sample in seen}
+        for metric in STILL:
+            assert values(seen, metric), f"{metric.name} is not exported"
+
+        await measured.until_idle()
+        before = max(values(seen, m.EPOCH))
+        ray.kill(measured.scheduler(), no_restart=False)
+        await measured.until(lambda s: s["epoch"] > before, "the next scheduler is in office")
+        after = await _until_risen(measured, by_restart)
+
+        assert [1] == values(after, m.EPOCH_CHANGES_TOTAL)
+
+
+def _logged(files: str, event: str) -> list[dict[str, Any]]:
+    """Return the lines of an event in files of this session's log directory."""
+    session = Path(ray._private.worker._global_node.get_session_dir_path())
+    found = []
+    for file in (session / "logs").glob(files):
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        found += [json.loads(line) for line in lines if f'"{event}"' in line]
+    return [line for line in found if line["message"] == event]
+
+
+async def test_application_that_is_over_is_one_line_of_json(measured: Service) -> None:
+    """The scheduler's worker log has it, though the scheduler is none of Serve's replicas."""
+    name = f"logged-{uuid4().hex[:8]}"
+    async with measured.http() as http:
+        await _finish_one(http, name)
+
+    def lines() -> list[dict[str, Any]]:
+        ended = _logged("worker-*.err", "application.ended")
+        return [line for line in ended if line["application_id"] == name]
+
+    (line,) = await eventually(lines, "it is logged")
+    assert ("vote", "team-a", "finished") == tuple(
+        line[key] for key in ("application_class", "tenant", "outcome")
+    )
+    assert line["kv_token_time"] > 0 < line["predicted_kv_token_time"]
+    assert 0 <= line["waited_s"] <= line["completion_s"]
+    assert {"virtual_finish_time", "gps_lag_s", "epoch", "model", "inferences"} <= line.keys()
+
+
+async def test_fields_of_an_ingress_stand_beside_those_of_serve(measured: Service) -> None:
+    """So that the lines of one request are found together, whoever wrote them."""
+    async with measured.http(timeout_s=600.0) as http:
+        stream = OpenStream(http, completion(max_tokens=LONG))
+        await eventually(stream.has_begun, "the stream has begun", 60.0)
+        (replica_id,) = (await measured.status())["replicas"]
+        measured.kill_replica(replica_id)
+        lines = await eventually(
+            lambda: _logged("serve/replica_measured_Ingress_*.log", "lease.unusable"),
+            "the lease that was lost is logged",
+            30.0,
+        )
+        await stream.end()
+
+    assert replica_id == lines[0]["replica_id"]
+    assert {"lease_id", "reason", "request_id", "replica", "deployment"} <= lines[0].keys()

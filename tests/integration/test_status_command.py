@@ -1,0 +1,97 @@
+"""`justitia status` on a real service, through its HTTP side."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from justitia_ray.cli.main import main
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.service import ENDLESS, MODEL, SEATS, Service
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def told(
+    service: Service, capsys: pytest.CaptureFixture[str], *options: str
+) -> tuple[int, str]:
+    """Run the command; return its exit status and what it printed."""
+    capsys.readouterr()
+    words = ["status", "--url", service.url, *options]
+    status = await asyncio.to_thread(main, words)
+    return status, capsys.readouterr().out
+
+
+async def test_queue_under_load_is_told_in_its_order(
+    http: httpx.AsyncClient, service: Service, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two applications hold all seats; of two that wait the cheaper one is next, with its reasons.
+
+    Costs are those that the predictor answers with, and so are the tags: F is told when an
+    application is opened, and the command has to tell the same.
+    """
+
+    async def opened(name: str, input_text: str) -> float:
+        body = {"application_id": name, "application_class": "status", "input": input_text}
+        answer = (await http.post("/v1/applications", json=body)).json()
+        return float(answer["virtual_finish_time"])
+
+    async def call(name: str, seats: int) -> Any:
+        headers = {"x-justitia-application": name}
+        body = completion(max_tokens=ENDLESS, n=seats)
+        return await http.post(COMPLETIONS, json=body, headers=headers)
+
+    names = ("status-run-0", "status-run-1", "status-wait")
+    tags = {name: await opened(name, "x") for name in names}
+    running = [asyncio.create_task(call(name, SEATS)) for name in names[:2]]
+    waiting = None
+    try:
+        await service.until(
+            lambda s: 2 == sum(r["running"] for r in s["replicas"].values()), "both run"
+        )
+        waiting = asyncio.create_task(call(names[2], SEATS))
+        await service.until(lambda s: 1 == s["waiting"], "one waits")
+        status, printed = await told(service, capsys, "--json", "--applications", "5")
+        readable_status, text = await told(service, capsys)
+    finally:
+        for name in names:
+            await http.delete(f"/v1/applications/{name}")
+        await asyncio.gather(*running, *([waiting] if waiting else []), return_exceptions=True)
+        await service.until_idle()
+    seen = json.loads(printed)
+    model = seen["models"][MODEL]
+    first = {a["application_id"]: a for a in model["first_applications"]}
+
+    assert (0, 0, True) == (status, readable_status, seen["ready"])
+    assert ("status-wait", "room") == (
+        model["head"]["application_id"],
+        model["head"]["waits_for"],
+    )
+    assert "status-wait" == model["first_applications"][0]["application_id"]
+    assert set(names) == set(first)
+    assert all(first[name]["virtual_finish_time"] >= tags[name] for name in names)
+    assert first["status-wait"]["gps_lag"] is not None
+    assert [(1, SEATS, SEATS)] * 2 == [
+        (r["running"], r["sequences"], r["max_num_seqs"]) for r in model["replicas"].values()
+    ]
+    assert all(0 < r["used_kv_tokens"] <= r["kv_tokens"] for r in model["replicas"].values())
+    assert ("embedded", "batched", True) == (
+        model["store"]["kind"],
+        model["store"]["durability"],
+        model["store"]["connected"],
+    )
+    assert "classes" in model["predictor"]
+    assert f"model         {MODEL}" in text
+    assert "status-wait of tenant default: F " in text
+    assert 120 > max(map(len, text.splitlines()))
+
+
+async def test_number_that_is_none_is_refused(http: httpx.AsyncClient) -> None:
+    """The scheduler does not walk over all there is because somebody asked for it."""
+    for asked in ("1001", "-1", "many", ""):
+        answer = await http.get("/v1/status", params={"applications": asked})
+
+        assert 400 == answer.status_code
+        assert "an integer from 0 to 1,000 is allowed" in answer.json()["error"]["message"]

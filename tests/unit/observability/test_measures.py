@@ -1,0 +1,111 @@
+"""Numbers between two exports: told once, and bounded in their labels."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from justitia_ray.observability import metrics as m
+from justitia_ray.observability.measures import OTHER
+from tests.unit.observability.taken import Taken, exported, measures
+
+
+def test_counters_with_known_labels_are_there_as_zero() -> None:
+    """A rate, and an alert on it, misses the first event of a series that begins with it."""
+    told = exported(measures("scheduler")).counts
+
+    assert told["leases_total", "expired"] == 0
+    assert told["bound_violations_total",] == 0
+    assert told["decisions_total", "+Inf"] == 0
+    assert not any(name == "served_kv_token_time_total" for name, *_ in told)
+    assert not any(name == "preemptions_total" for name, *_ in told)
+
+
+def test_what_is_new_is_told_once() -> None:
+    """Ray adds up what it is told: a total that is told again would count twice."""
+    source, taken = measures("scheduler"), Taken()
+    count = source.count(m.LEASES_TOTAL, "granted")
+    waits = source.observations(m.QUEUE_WAIT_SECONDS, "vote", "a")
+    for _ in range(2):
+        count.add()
+        waits.add(0.5)
+        source.export(taken)
+    calls = taken.calls
+    source.export(taken)
+
+    assert 2 == taken.counts["leases_total", "granted"]
+    assert [0.5, 0.5] == taken.observed["queue_wait_seconds", "vote", "a"]
+    assert calls == taken.calls
+
+
+def test_total_of_somebody_else_is_told_by_its_rise() -> None:
+    """The engine counts its preemptions itself."""
+    source, taken = measures("replica"), Taken()
+    for total in (3, 3, 10):
+        source.count(m.PREEMPTIONS_TOTAL).reach(total)
+        source.export(taken)
+
+    assert {("preemptions_total",): 10} == {
+        key: value for key, value in taken.counts.items() if key[0] == "preemptions_total"
+    }
+
+
+def test_gauge_is_told_when_it_is_known_and_each_time() -> None:
+    """Ray forgets a gauge that is not told again."""
+    source, taken = measures("replica"), Taken()
+    gauge = source.gauge(m.HELD_LEASES)
+    source.export(taken)
+    assert not taken.gauges
+    gauge.value = 0
+    source.export(taken)
+
+    assert {("held_leases",): 0} == taken.gauges
+
+
+class _Broken(Taken):
+    """Takes no count of leases and no wait of a class."""
+
+    def add(self, metric: m.Metric, labels: Mapping[str, str], amount: float) -> None:
+        if metric is m.LEASES_TOTAL:
+            raise ValueError("leases")
+        super().add(metric, labels, amount)
+
+    def observe(self, metric: m.Metric, labels: Mapping[str, str], value: float) -> None:
+        if labels["application_class"] == "vote":
+            raise ValueError("wait")
+        super().observe(metric, labels, value)
+
+
+def test_series_that_fails_stops_no_other_and_does_not_pile_up() -> None:
+    """A mistake in one label must not blind the operator, nor fill the memory.
+
+    What was counted is told once it can be; what was observed is lost.
+    """
+    source, broken, well = measures("scheduler"), _Broken(), Taken()
+    source.count(m.LEASES_TOTAL, "granted").add()
+    source.count(m.BOUND_VIOLATIONS_TOTAL).add()
+    for name in ("vote", "report"):
+        source.observations(m.QUEUE_WAIT_SECONDS, name, "t").add(0.5)
+    with pytest.raises(ValueError, match="leases"):
+        source.export(broken)
+    source.export(well)
+
+    assert 1 == broken.counts["bound_violations_total",]
+    assert {("queue_wait_seconds", "report", "t"): [0.5]} == broken.observed
+    assert 1 == well.counts["leases_total", "granted"]
+    assert not well.observed
+
+
+def test_classes_and_tenants_beyond_the_bound_share_a_name() -> None:
+    """Callers make them: without a bound each new name is a new series for ever."""
+    source = measures("scheduler", max_classes=2, max_tenants=1)
+    labels = [source.label("application_class", name) for name in ("a", "b", "c", "a", "d")]
+
+    assert ["a", "b", OTHER, "a", OTHER] == labels
+    assert ["t", OTHER, "t"] == [source.label("tenant", name) for name in ("t", "u", "t")]
+
+
+def test_class_called_other_takes_nobody_s_place() -> None:
+    """It is one of the rest by its own choice."""
+    source = measures("scheduler", max_classes=1)
+
+    assert [OTHER, "a"] == [source.label("application_class", name) for name in (OTHER, "a")]

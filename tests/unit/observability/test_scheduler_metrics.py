@@ -1,0 +1,373 @@
+"""What a scheduler's metrics say of a core in a state that the test knows."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, Lag, Refusal, Refuse
+from justitia_ray.core.entities import Application, Outcome
+from justitia_ray.core.limits import Limits
+from justitia_ray.observability import live_lag
+from justitia_ray.observability.decision_meter import DecisionMeter
+from justitia_ray.observability.live_lag import LiveLag
+from justitia_ray.observability.scheduler_metrics import SchedulerMetrics
+from tests.core_driver import CoreDriver
+from tests.unit.observability.taken import ENDED, Taken, exported, measures
+
+
+class Watch:
+    """The metrics of one core, and what they export."""
+
+    def __init__(self, driver: CoreDriver) -> None:
+        self.driver = driver
+        self.measures = measures("scheduler")
+        self.metrics = SchedulerMetrics(self.measures, LiveLag(lambda: 0.0))
+        self.decisions = DecisionMeter()
+
+    def told(self, *, store_reachable: bool = True) -> Taken:
+        """Return what an export says now."""
+        core, now = self.driver.core, self.driver.now
+        self.metrics.look(core, self.decisions, 7, now, store_reachable=store_reachable)
+        return exported(self.measures)
+
+    def decided(self, actions: Sequence[Action], unstored: str | None = None) -> None:
+        """Take in what an event has led to."""
+        state = self.driver.core.state
+        self.metrics.decided(ev.DeadlinePassed(), actions, state, unstored)
+
+
+@pytest.fixture
+def watch() -> Watch:
+    """Return the metrics of a core with nothing in it."""
+    return Watch(CoreDriver(SchedulerCore(lease_prefix="1-")))
+
+
+def test_queue_is_told_in_inferences_kv_and_cost(watch: Watch) -> None:
+    """X has the only seat; y of 10 and 5 tokens waits: 15 of KV, 10·5 + 5·6/2 = 65 of cost."""
+    driver = watch.driver
+    driver.open("a", 1_000)
+    for name in ("x", "y"):
+        driver.submit(name, prompt=10, output=5)
+    driver.pull(seats=1)
+    told = watch.told().gauges
+
+    assert (1, 1, 1, 1) == (
+        told["waiting_inferences",],
+        told["leased_inferences",],
+        told["live_applications",],
+        told["pulling_replicas",],
+    )
+    assert (15, 65) == (told["backlog_kv_tokens",], told["backlog_kv_token_time",])
+    assert (7, 1) == (told["epoch",], told["store_reachable",])
+
+
+def test_store_that_fails_is_told(watch: Watch) -> None:
+    """Who restarts the scheduler then loses what was not saved."""
+    assert 0 == watch.told(store_reachable=False).gauges["store_reachable",]
+
+
+def test_lease_granted_given_back_and_left_unused_is_counted(watch: Watch) -> None:
+    """A replica that nobody reaches shows as nacks, an ingress that is gone as expiries.
+
+    The second lease ends no wait in the queue: what lies before it is mostly the first one.
+    """
+    driver = watch.driver
+    driver.open("a", 1_000)
+    driver.submit("x")
+    driver.wait(0.25)
+    watch.decided(driver.pull())
+    again = driver.handle(ev.LeaseRefused(driver.lease_of("x"), "r0", replica_gone=False))
+    watch.decided(again)
+    driver.wait(3.0)
+    driver.pull()
+    driver.wait(3.0)
+    told = watch.told()
+
+    assert (2, 1, 1) == tuple(
+        told.counts["leases_total", event] for event in ("granted", "nacked", "expired")
+    )
+    assert [0.25] == told.observed["queue_wait_seconds", "class", "tenant"]
+
+
+def test_wait_of_what_an_earlier_scheduler_had_is_not_told(watch: Watch) -> None:
+    """It has been submitted for 60 s, in which that one may have leased and run it."""
+    driver = watch.driver
+    driver.open("a", 1_000)
+    driver.submit("x", again=True, age_s=60.0)
+    watch.decided(driver.pull())
+    told = watch.told()
+
+    assert 1 == told.counts["leases_total", "granted"]
+    assert not told.observed
+
+
+def test_counters_of_a_class_and_a_tenant_are_there_before_they_rise(watch: Watch) -> None:
+    """A rate loses the first rise of a series that begins with it: one expired, say."""
+    arrival = ev.ApplicationArrived("a", "vote", "t", 1.0, 100, "i0")
+    watch.metrics.decided(arrival, watch.driver.handle(arrival), watch.driver.core.state)
+    told = watch.told().counts
+
+    outcomes = {key[1:]: count for key, count in told.items() if "application_outcomes" in key[0]}
+    assert {(outcome.value, "vote", "t"): 0 for outcome in Outcome} == outcomes
+    assert 0 == told["served_kv_token_time_total", "t"]
+
+
+def test_counters_of_what_an_earlier_scheduler_left_are_there_too(watch: Watch) -> None:
+    """Its applications do not arrive again, and end soon."""
+    watch.driver.open("a")
+    watch.metrics.begin(watch.driver.core.state)
+
+    assert 0 == watch.told().counts["application_outcomes_total", "failed", "class", "tenant"]
+
+
+def test_charges_that_are_raised_are_counted_by_their_rule(watch: Watch) -> None:
+    """Charged 100; 4 more than 60 attained are expected: none. Then 200 more: rule 7.
+
+    x of prompt 10 has had 10·20 + 20·21/2 = 410 after 20 tokens: 260 charged double to 520, rule 1.
+    """
+    driver = watch.driver
+    driver.open("a", 100)
+    driver.submit("x", prompt=10, output=30, remaining=99)
+    driver.submit("y", prompt=10, output=30, remaining=260)
+    driver.pull()
+    driver.pull(progress={"1-1": 20, "1-2": 0})
+    told = watch.told().counts
+
+    assert 1 == told["settlements_total", "expected"]
+    assert 1 == told["settlements_total", "outran"]
+    assert 410 == told["served_kv_token_time_total", "tenant"]
+
+
+def test_virtual_time_has_a_rate(watch: Watch) -> None:
+    """One application alone gets all: V rises by what it is served, 65 in 0.5 s."""
+    driver = watch.driver
+    driver.open("a", 1_000)
+    driver.submit("x", prompt=10, output=30)
+    driver.pull()
+    before = watch.told().gauges
+    driver.now += 0.5
+    driver.pull(progress={"1-1": 5})
+    after = watch.told().gauges
+
+    assert 65 == after["virtual_time",] - before["virtual_time",]
+    assert 130 == after["virtual_time_per_second",]
+    assert ("virtual_time_per_second",) not in before
+
+
+def test_ends_are_counted_once_by_their_outcome(watch: Watch) -> None:
+    """Two inferences of one application: one finished, one cancelled with it."""
+    driver = watch.driver
+    driver.open("a", 1_000)
+    driver.submit("x")
+    driver.submit("y")
+    driver.pull(seats=1)
+    driver.pull(finished={"1-1": 10}, seats=1)
+    watch.decided(driver.handle(ev.ApplicationCancelled("a")))
+    told = watch.told().counts
+
+    assert (1, 1, 0) == tuple(
+        told["inference_outcomes_total", outcome]
+        for outcome in ("finished", "cancelled", "expired")
+    )
+    assert 1 == told["application_outcomes_total", "cancelled", "class", "tenant"]
+    assert {0} == {count for (name, *_), count in told.items() if name == "refusals_total"}
+
+
+def test_application_that_is_not_opened_is_one_refusal() -> None:
+    """Its caller gets a 429: an operator sees how many callers, not how often they try.
+
+    b comes with three inferences, and tries again; c is another one.
+    """
+    watch = Watch(CoreDriver(SchedulerCore(limits=Limits(open_applications=1))))
+    driver = watch.driver
+    driver.open("a")
+    for name in ("b", "b", "c"):
+        watch.decided(driver.open(name))
+    for name in ("x", "y", "z"):
+        watch.decided(driver.submit(name, "b"))
+
+    assert 2 == watch.told().counts["refusals_total", "too_many_applications"]
+
+
+def test_inferences_that_come_to_no_open_application_are_refusals(watch: Watch) -> None:
+    """Faults of callers, told apart."""
+    driver = watch.driver
+    driver.open("a")
+    driver.submit("x")
+    driver.handle(ev.ApplicationClosed("a"))
+    for name, application in (("y", "a"), ("z", "b"), ("w", "b")):
+        watch.decided(driver.submit(name, application))
+    told = watch.told().counts
+
+    assert (1, 2, 0) == tuple(
+        told["refusals_total", reason]
+        for reason in ("application_closed", "unknown_application", "queue_full")
+    )
+
+
+def test_application_that_is_not_stored_is_refused_and_has_no_outcome(watch: Watch) -> None:
+    """Nobody has cancelled it. b, which ends beside it, was cancelled."""
+    refused = Refuse("x", "i0", Refusal.NOT_STORED)
+    watch.decided([refused, ENDED, replace(ENDED, application_id="b")], unstored="a")
+    told = watch.told()
+
+    assert 1 == told.counts["refusals_total", "not_stored"]
+    assert 1 == told.counts["application_outcomes_total", "finished", "vote", "t"]
+    assert [4.5] == told.observed["completion_seconds", "vote", "t"]
+
+
+def test_scheduler_that_lost_its_office_tells_of_no_queue(watch: Watch) -> None:
+    """All of it is its successor's: a sum over both would count it twice, for ever."""
+    driver = watch.driver
+    driver.open("a", 1_000)
+    driver.submit("x")
+    driver.pull(seats=1)
+    watch.decisions.note(1e-3)
+    driver.submit("y")
+    watch.told()
+    driver.pull(finished={"1-1": 10}, seats=1)
+    watch.metrics.left_office(driver.core, watch.decisions)
+    told = exported(watch.measures)
+
+    virtual_time, epoch = told.gauges.pop(("virtual_time",)), told.gauges.pop(("epoch",))
+    assert (True, 7) == (virtual_time >= 0, epoch)
+    assert 1 == told.gauges.pop(("store_reachable",))
+    assert dict.fromkeys(told.gauges, 0) == told.gauges
+    assert 8 == len(told.gauges)
+    assert 1 == told.counts["inference_outcomes_total", "finished"]
+
+
+def test_finished_application_is_measured_by_class_and_tenant(watch: Watch) -> None:
+    """From 10.0 to 14.5 s; it was never behind, which counts as a lag of 0."""
+    watch.decided([ENDED])
+    told = watch.told()
+
+    assert [4.5] == told.observed["completion_seconds", "vote", "t"]
+    assert [0.0] == told.observed["gps_lag_seconds", "vote", "t"]
+    assert 1 == told.counts["application_outcomes_total", "finished", "vote", "t"]
+
+
+def test_application_that_was_cut_short_has_no_completion(watch: Watch) -> None:
+    """One that expires after ten idle minutes has not taken ten minutes."""
+    watch.decided([replace(ENDED, outcome=Outcome.EXPIRED)])
+
+    assert ("completion_seconds", "vote", "t") not in watch.told().observed
+
+
+@pytest.mark.parametrize(
+    ("lag", "promised", "broken"),
+    [
+        (Lag(90, 1.0, 100, 5.0), 1, 0),
+        (Lag(101, 1.0, 100, 5.0), 1, 1),
+        (Lag(100 + 1e-8, 1.0, 100, 5.0), 1, 0),  # V is a float: that is its rounding
+        (Lag(101, 1.0, None, None), 0, 0),
+        (None, 0, 0),
+    ],
+)
+def test_bound_is_held_against_the_lag(
+    watch: Watch, lag: Lag | None, promised: int, broken: int
+) -> None:
+    """A violation is a defect: an alert may be set on it, so rounding must not raise it."""
+    watch.decided([replace(ENDED, lag=lag)])
+    told = watch.told().counts
+
+    assert promised == told["bounded_applications_total",]
+    assert broken == told["bound_violations_total",]
+
+
+def test_decisions_are_buckets_of_a_histogram(watch: Watch) -> None:
+    """Cumulative: 3 of 50 µs, one of 3 ms; `histogram_quantile` reads them so."""
+    for duration_s in (5e-5, 5e-5, 5e-5, 3e-3):
+        watch.decisions.note(duration_s)
+    told = watch.told().counts
+
+    counts = {le: told["decisions_total", le] for le in ("2.51e-05", "5.01e-05", "0.001", "0.01")}
+    assert {"2.51e-05": 0, "5.01e-05": 3, "0.001": 3, "0.01": 4} == counts
+    assert 4 == told["decisions_total", "+Inf"] == watch.decisions.within(math.inf)
+    assert told["decision_seconds_total",] == pytest.approx(3.15e-3)
+
+
+def test_greatest_lag_is_that_of_who_waits_longest_for_its_share() -> None:
+    """Under fcfs a giant holds the only seat while b and c, far smaller, wait.
+
+    GPS would have served the three alike: b (65) done after 3·65 = 195 of service, and c (155) 180
+    later, at 375. a has had 155 in the first second, 410 in the second, and 765 in the third.
+    """
+    watch = Watch(CoreDriver(SchedulerCore("fcfs", lease_prefix="1-")))
+    driver = watch.driver
+    driver.open("a", 10_000)
+    driver.submit("x", "a", prompt=10, output=100)
+    driver.pull(seats=1)
+    for name, cost in (("b", 65), ("c", 155)):
+        driver.open(name, cost)
+        driver.submit(name, name)
+    driver.now += 1.0
+    driver.pull(progress={"1-1": 10}, seats=1)
+    driver.now += 1.0
+    driver.pull(progress={"1-1": 20}, seats=1)
+    driver.now += 1.0
+    driver.pull(progress={"1-1": 30}, seats=1)
+    lags = [driver.core.lag(name) for name in ("b", "c")]
+    seconds = [lag.seconds for lag in lags if lag is not None]
+
+    assert seconds[0] >= seconds[1] > 0
+    assert seconds[0] == watch.told().gauges["greatest_gps_lag_seconds",]
+
+
+def test_greatest_lag_takes_a_hundredth_of_the_time() -> None:
+    """It walks over live applications: that must not slow the scheduler down."""
+    times = iter([0.0, 0.02, 1.9, 2.1, 2.12])
+    looked = LiveLag(lambda: next(times))
+    driver = CoreDriver(SchedulerCore("fcfs"))
+    first = looked.greatest_s(driver.core)  # takes 0.02 s
+    driver.open("a", 10_000)
+    driver.submit("x", "a", prompt=10, output=100)
+    driver.pull(seats=1)
+    driver.open("b", 2)
+    driver.submit("b", "b")
+    driver.now += 1.0
+    driver.pull(progress={driver.lease_of("x"): 50}, seats=1)
+    too_early, due = looked.greatest_s(driver.core), looked.greatest_s(driver.core)
+
+    assert 0 == first == too_early < due
+
+
+class _WalkedOver(dict[str, Application]):
+    """Applications of which it is counted how many were looked at."""
+
+    seen = 0
+
+    def values(self) -> Any:
+        for application in super().values():
+            self.seen += 1
+            yield application
+
+
+def test_greatest_lag_is_looked_for_among_those_that_came_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The scheduler stands still meanwhile: 50,000 applications took it 100 ms, 2,000 take 3.
+
+    Under fcfs b waits behind a, and has waited since before all the others came.
+    """
+    monkeypatch.setattr(live_lag, "MOST_LOOKED_AT", 3)
+    driver = CoreDriver(SchedulerCore("fcfs"))
+    driver.open("a", 10_000)
+    driver.submit("x", "a", prompt=10, output=100)
+    driver.pull(seats=1)
+    for name in "bcdef":
+        driver.open(name, 2)
+        driver.submit(name, name)
+    driver.now += 1.0
+    driver.pull(progress={driver.lease_of("x"): 50}, seats=1)
+    walked = driver.core.state.applications = _WalkedOver(driver.core.state.applications)
+    lag = driver.core.lag("b")
+
+    assert lag is not None
+    assert lag.seconds == LiveLag(lambda: 0.0).greatest_s(driver.core) > 0
+    assert 3 == walked.seen
