@@ -13,7 +13,7 @@ class MetricsSection(Section):
     """Which series there are, and how often they are brought up to date."""
 
     enabled: bool = True
-    """They cost a request about a hundredth of its CPU time."""
+    """They cost less CPU time than can be told from noise (`scripts/bench_serve --metrics`)."""
     interval_s: Positive = 2.0
     """Ray exports what it was given every 10 s; this adds no more than a fifth to that."""
     max_classes: Label = 15
