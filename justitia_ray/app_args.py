@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from justitia_ray.config import (
     AppConfig,
@@ -19,8 +19,8 @@ from justitia_ray.config import (
     ReplicaSection,
     SchedulingConfig,
     SharedSections,
-    describe,
 )
+from justitia_ray.config.complaints import checked
 from justitia_ray.errors import ConfigError, shown_short
 
 _NOT_IN_DEPLOYMENTS = re.compile(r"[^A-Za-z0-9._-]")
@@ -139,10 +139,7 @@ class AppSettings(SchedulingConfig):
         shared = self.model_dump(include=set(SchedulingConfig.model_fields))
         if own.get("policy", self.policy) != self.policy:
             shared["policy_options"] = {}
-        try:
-            return SchedulingConfig.model_validate(shared | own)
-        except ValidationError as error:
-            raise ConfigError(f"models.{name}: {describe(error)}") from error
+        return checked(SchedulingConfig, shared | own, f"models.{name}: ")
 
 
 def parse_app_args(values: dict[str, Any]) -> AppArgs:
@@ -151,10 +148,7 @@ def parse_app_args(values: dict[str, Any]) -> AppArgs:
     Raises:
         ConfigError: If a key is unknown or a value is not allowed; names every one of them.
     """
-    try:
-        return AppArgs.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(describe(error)) from error
+    return checked(AppArgs, values)
 
 
 def parse_app_settings(values: dict[str, Any]) -> AppSettings:
@@ -163,10 +157,7 @@ def parse_app_settings(values: dict[str, Any]) -> AppSettings:
     Raises:
         ConfigError: If a key is unknown or a value is not allowed; names every one of them.
     """
-    try:
-        return AppSettings.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(describe(error)) from error
+    return checked(AppSettings, values)
 
 
 def _suffix(name: str) -> str:

@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import ValidationError
-
-from justitia_ray.config.complaints import describe
+from justitia_ray.config.complaints import checked
 from justitia_ray.config.engine_sections import EngineSection, ReplicaSection
 from justitia_ray.config.ingress_section import IngressSection
 from justitia_ray.config.metrics_section import MetricsSection
@@ -14,7 +12,6 @@ from justitia_ray.config.prediction_section import PredictionSection
 from justitia_ray.config.scheduler_section import SchedulerSection
 from justitia_ray.config.section import Name, Section
 from justitia_ray.config.store_section import StoreSection
-from justitia_ray.errors import ConfigError
 
 
 class SharedSections(Section):
@@ -67,7 +64,4 @@ def parse_app_config(values: dict[str, Any]) -> AppConfig:
     Raises:
         ConfigError: If a key is unknown or a value is not allowed; names every one of them.
     """
-    try:
-        return AppConfig.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(describe(error)) from error
+    return checked(AppConfig, values)

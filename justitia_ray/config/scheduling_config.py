@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from justitia_ray.config.complaints import describe
+from justitia_ray.config.complaints import checked
 from justitia_ray.config.section import Positive, Section
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import parse_options
@@ -38,7 +38,4 @@ def parse_scheduling_config(values: dict[str, Any]) -> SchedulingConfig:
     Raises:
         ConfigError: If a key is unknown or a value is not allowed; names every one of them.
     """
-    try:
-        return SchedulingConfig.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError(describe(error)) from error
+    return checked(SchedulingConfig, values)
