@@ -62,6 +62,11 @@ class State:
     changed: dict[ApplicationId, None] = field(default_factory=dict)
     """Applications whose durable record changed, in order."""
 
+    @property
+    def waiting(self) -> int:
+        """Inferences without a lease."""
+        return len(self.inferences) - len(self.leases)
+
     def next_sequence(self) -> int:
         """Return the next arrival number, of applications and inferences alike."""
         self.sequence += 1

@@ -180,14 +180,16 @@ class Measures:
         key = (metric.name, *values)
         series = self._series.get(key)
         if series is None:
-            own = [label for label in metric.labels if label not in self._common]
-            labels = self._common | dict(zip(own, values, strict=True))
+            labels = self._common | dict(zip(self._own_labels(metric), values, strict=True))
             series = kind(metric, {label: labels[label] for label in metric.labels})
             self._series[key] = series
         return series
 
+    def _own_labels(self, metric: Metric) -> list[str]:
+        return [label for label in metric.labels if label not in self._common]
+
     def _declare(self, metric: Metric) -> None:
-        own = [label for label in metric.labels if label not in self._common]
+        own = self._own_labels(metric)
         if not own:
             self.count(metric)
         elif len(own) == 1 and own[0] in LABEL_VALUES:

@@ -100,7 +100,7 @@ class SchedulerMetrics:
         virtual_time = float(core.order.fair_share.clock.virtual_time)
         replicas = state.replicas.values()
         for metric, value in (
-            (m.WAITING_INFERENCES, len(state.inferences) - len(state.leases)),
+            (m.WAITING_INFERENCES, state.waiting),
             (m.LEASED_INFERENCES, len(state.leases)),
             (m.BACKLOG_KV_TOKENS, tally.waiting_kv_tokens),
             (m.BACKLOG_KV_TOKEN_TIME, float(tally.waiting_kv_token_time)),

@@ -59,7 +59,7 @@ def core_view(
         "policy": core.order.policy_name,
         "virtual_time": core.order.fair_share.clock.virtual_time,
         "applications": len(state.applications),
-        "waiting": len(state.inferences) - len(state.leases),
+        "waiting": state.waiting,
         "kept_out": core.ingresses.kept_out,
         "held_back_s": None if eligible_at is None else max(0.0, eligible_at - now),
         "in_flight": len(state.leases),

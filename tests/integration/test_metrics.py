@@ -119,7 +119,6 @@ async def _until_risen(service: Service, wanted: set[Metric]) -> list[Sample]:
         nonlocal last
         last = await scraped(service.name)
         left.difference_update([x for x in left if any(v > 0 for v in values(last, x))])
-        await asyncio.sleep(0.2)  # a scrape costs the exporter milliseconds
         return not left
 
     try:

@@ -22,6 +22,7 @@ from justitia_ray.observability.promql import (
     rise,
     seen,
 )
+from justitia_ray.observability.rows.quantiles import quantiles
 
 FAIRNESS = Row(
     200,
@@ -90,10 +91,7 @@ FAIRNESS = Row(
             206,
             "Completion time by tenant",
             "From the arrival of an application to its end, of those that finished.",
-            (
-                Query(quantile(0.5, COMPLETION_SECONDS, "tenant"), "p50 {{tenant}}"),
-                Query(quantile(0.9, COMPLETION_SECONDS, "tenant"), "p90 {{tenant}}"),
-            ),
+            quantiles(COMPLETION_SECONDS, "tenant", 0.5, 0.9),
             unit="s",
         ),
         Panel(

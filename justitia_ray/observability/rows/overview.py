@@ -1,5 +1,7 @@
 """Is it well, is it saturated, and how long do applications take."""
 
+from functools import partial
+
 from justitia_ray.observability.grafana import Panel, Query, Row, Threshold
 from justitia_ray.observability.metrics import (
     APPLICATION_OUTCOMES_TOTAL,
@@ -29,6 +31,7 @@ from justitia_ray.observability.promql import (
     quantile,
     rise,
 )
+from justitia_ray.observability.rows.quantiles import quantiles
 
 
 def _seconds_of_backlog(*by: str) -> str:
@@ -39,41 +42,34 @@ def _seconds_of_backlog(*by: str) -> str:
     return f"{backlog} / clamp_min({served} or 0 * {backlog}, 1)"
 
 
+_figure = partial(Panel, kind="stat", width=3, height=4)
+
 _FIGURES = (
-    Panel(
+    _figure(
         101,
         "Waiting inferences",
         "Inferences that hold no lease. Above 0 the engines are the bottleneck, and the order"
         " decides who goes first.",
         (Query(gauge(WAITING_INFERENCES), "waiting"),),
-        kind="stat",
-        width=3,
-        height=4,
         decimals=0,
     ),
-    Panel(
+    _figure(
         102,
         "Backlog",
         "How long the engines need for all that waits, at the rate of service of the window. One"
         " that grows for longer than a burst lasts needs more replicas.",
         (Query(_seconds_of_backlog(), "backlog"),),
         unit="s",
-        kind="stat",
-        width=3,
-        height=4,
         thresholds=(Threshold(60, "yellow"), Threshold(600, "red")),
     ),
-    Panel(
+    _figure(
         103,
         "Live applications",
         "Applications that are open, or closed with inferences left.",
         (Query(gauge(LIVE_APPLICATIONS), "live"),),
-        kind="stat",
-        width=3,
-        height=4,
         decimals=0,
     ),
-    Panel(
+    _figure(
         104,
         "KV utilization",
         "Share of all replicas' KV memory that sequences hold. Near 100 % the engines can take"
@@ -86,54 +82,39 @@ _FIGURES = (
             ),
         ),
         unit="percentunit",
-        kind="stat",
-        width=3,
-        height=4,
         most=1,
     ),
-    Panel(
+    _figure(
         105,
         "Pulling replicas",
         "Replicas that pull and are given leases. At 0 nothing is served.",
         (Query(gauge(PULLING_REPLICAS), "replicas"),),
-        kind="stat",
-        width=3,
-        height=4,
         decimals=0,
         names=(("0", "none", "red"),),
     ),
-    Panel(
+    _figure(
         106,
         "Bound violations",
         "Applications, in the time on the screen, that lagged farther behind ideal fair sharing"
         " than the order promises. It stays at 0; anything else is a defect to report.",
         (Query(rise(BOUND_VIOLATIONS_TOTAL, window=RANGE), "violations"),),
-        kind="stat",
-        width=3,
-        height=4,
         decimals=0,
         thresholds=(Threshold(0.01, "red"),),
     ),
-    Panel(
+    _figure(
         107,
         "Decision p99",
         "Time in which the scheduler handles 99 % of its events. Meant to stay below 100 µs.",
         (Query(quantile(0.99, DECISIONS_TOTAL), "p99"),),
         unit="s",
-        kind="stat",
-        width=3,
-        height=4,
         thresholds=(Threshold(0.0001, "yellow"), Threshold(0.001, "red")),
     ),
-    Panel(
+    _figure(
         108,
         "Store",
         "Whether what the scheduler saves arrives in Redis. While it does not, serving goes on, and"
         " a scheduler that is started again would not know its applications.",
         (Query(least(STORE_REACHABLE), "store"),),
-        kind="stat",
-        width=3,
-        height=4,
         names=(("0", "away", "red"), ("1", "reachable", "green")),
     ),
 )
@@ -173,14 +154,7 @@ _CURVES = (
         "Completion time by class",
         "From the arrival of an application to its end, of those that finished: half took less than"
         " p50, nine in ten less than p90.",
-        (
-            Query(
-                quantile(0.5, COMPLETION_SECONDS, "application_class"), "p50 {{application_class}}"
-            ),
-            Query(
-                quantile(0.9, COMPLETION_SECONDS, "application_class"), "p90 {{application_class}}"
-            ),
-        ),
+        quantiles(COMPLETION_SECONDS, "application_class", 0.5, 0.9),
         unit="s",
         width=12,
     ),
@@ -189,14 +163,7 @@ _CURVES = (
         "Wait for a lease by class",
         "From the submission of an inference to its first lease. Short applications wait shortly"
         " also when long ones fill the engines.",
-        (
-            Query(
-                quantile(0.5, QUEUE_WAIT_SECONDS, "application_class"), "p50 {{application_class}}"
-            ),
-            Query(
-                quantile(0.9, QUEUE_WAIT_SECONDS, "application_class"), "p90 {{application_class}}"
-            ),
-        ),
+        quantiles(QUEUE_WAIT_SECONDS, "application_class", 0.5, 0.9),
         unit="s",
         width=12,
     ),

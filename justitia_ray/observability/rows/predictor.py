@@ -11,6 +11,7 @@ from justitia_ray.observability.metrics import (
     TRAININGS_TOTAL,
 )
 from justitia_ray.observability.promql import greatest, per_second, quantile, rise, seen
+from justitia_ray.observability.rows.quantiles import quantiles
 
 PREDICTOR = Row(
     500,
@@ -21,16 +22,7 @@ PREDICTOR = Row(
             "Relative error by class",
             "|predicted − true| / true of the KV token-time of applications that finished. Where it"
             " stays above 100 %, the order of that class is little better than chance.",
-            (
-                Query(
-                    quantile(0.5, PREDICTION_RELATIVE_ERROR, "application_class"),
-                    "p50 {{application_class}}",
-                ),
-                Query(
-                    quantile(0.9, PREDICTION_RELATIVE_ERROR, "application_class"),
-                    "p90 {{application_class}}",
-                ),
-            ),
+            quantiles(PREDICTION_RELATIVE_ERROR, "application_class", 0.5, 0.9),
             unit="percentunit",
         ),
         Panel(

@@ -9,7 +9,8 @@ from justitia_ray.observability.metrics import (
     LEASES_TOTAL,
     STORE_REACHABLE,
 )
-from justitia_ray.observability.promql import greatest, least, per_second, quantile, rise
+from justitia_ray.observability.promql import greatest, least, per_second, rise
+from justitia_ray.observability.rows.quantiles import quantiles
 
 SCHEDULER = Row(
     400,
@@ -20,10 +21,7 @@ SCHEDULER = Row(
             "Decision time",
             "In what time the scheduler handles half and 99 % of its events: an arrival, a grant, a"
             " report, an end. Meant to stay below 100 µs.",
-            (
-                Query(quantile(0.5, DECISIONS_TOTAL, "model"), "p50 {{model}}"),
-                Query(quantile(0.99, DECISIONS_TOTAL, "model"), "p99 {{model}}"),
-            ),
+            quantiles(DECISIONS_TOTAL, "model", 0.5, 0.99),
             unit="s",
             thresholds=(Threshold(0.0001, "yellow"),),
         ),
