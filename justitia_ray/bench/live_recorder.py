@@ -14,16 +14,19 @@ from urllib.parse import unquote
 
 from justitia_ray.client.answers import is_success
 from justitia_ray.client.transport import Response, StreamedResponse, Transport
+from justitia_ray.protocol.headers import (
+    APPLICATION_HEADER,
+    CLASS_HEADER,
+    LEASED_HEADER,
+    RAN_HEADER,
+    REPLICA_HEADER,
+    WAITED_HEADER,
+)
 from justitia_ray.sim.results import Lateness
 from justitia_ray.units import ApplicationId, KvTokenTime, ReplicaId, Seconds, Tokens
 
 _APPLICATIONS = "/v1/applications"
 _INFERENCES = ("/v1/chat/completions", "/v1/completions")
-_APPLICATION_HEADER = "x-justitia-application"
-_CLASS_HEADER = "x-justitia-class"
-_REPLICA_HEADER = "x-justitia-replica"
-_WAITED_HEADER = "x-justitia-waited-s"
-_RAN_HEADER = "x-justitia-ran-s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class RecordedInference:
     """In the scheduler's queue, from its submission there to its lease."""
     ran_s: Seconds
     """At its replica, from its payload's arrival to the whole answer."""
+    leased_s: Seconds
+    """There, from its lease's arrival to the whole answer; if that came first, it is `ran_s`."""
 
 
 @dataclass(slots=True)
@@ -121,12 +126,12 @@ class Recorder:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> Response:
         suffixed = dict(headers)
-        if _CLASS_HEADER in suffixed:
-            suffixed[_CLASS_HEADER] += self._suffix
+        if CLASS_HEADER in suffixed:
+            suffixed[CLASS_HEADER] += self._suffix
         submitted_at_s = self._now_s()
         answer = await self._transport.request(method, path, suffixed, body)
         finished_at_s = self._now_s()
-        opened = self.applications.get(headers.get(_APPLICATION_HEADER, ""))
+        opened = self.applications.get(headers.get(APPLICATION_HEADER, ""))
         if opened is not None and is_success(answer.status):
             usage: dict[str, Any] = json.loads(answer.body)["usage"]
             opened.inferences.append(
@@ -135,9 +140,10 @@ class Recorder:
                     finished_at_s,
                     int(usage["prompt_tokens"]),
                     int(usage.get("completion_tokens") or 0),
-                    answer.headers.get(_REPLICA_HEADER),
-                    float(answer.headers.get(_WAITED_HEADER, "0")),
-                    float(answer.headers.get(_RAN_HEADER, "0")),
+                    answer.headers.get(REPLICA_HEADER),
+                    float(answer.headers.get(WAITED_HEADER, "0")),
+                    float(answer.headers.get(RAN_HEADER, "0")),
+                    float(answer.headers.get(LEASED_HEADER, "0")),
                 )
             )
         return answer

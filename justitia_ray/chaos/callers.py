@@ -19,6 +19,7 @@ from justitia_ray.chaos.notes import Call, Ending, Notes
 from justitia_ray.client.calls import JsonCalls
 from justitia_ray.client.transport import Transport
 from justitia_ray.errors import JustitiaError, ResponseError
+from justitia_ray.protocol.headers import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
 from justitia_ray.units import Seconds
 
 AGAIN_AFTER_S: Seconds = 0.2
@@ -143,9 +144,9 @@ class Callers:
     ) -> Call:
         called_at = self._clock()
         headers = {
-            "x-justitia-application": planned.application_id,
-            "x-justitia-class": planned.application_class,
-            "x-justitia-tenant": planned.tenant,
+            APPLICATION_HEADER: planned.application_id,
+            CLASS_HEADER: planned.application_class,
+            TENANT_HEADER: planned.tenant,
         }
         asked = _streamed if inference.stream else _unary
         work = asyncio.create_task(asked(calls, inference.path, inference.body(number), headers))

@@ -11,6 +11,7 @@ from urllib.parse import quote
 from justitia_ray.client.answers import Completion, completion
 from justitia_ray.client.calls import JsonCalls
 from justitia_ray.errors import RequestError, ResponseError
+from justitia_ray.protocol.headers import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, VirtualTime
 
 Messages = str | Sequence[Mapping[str, Any]]
@@ -228,10 +229,10 @@ class Application:
     def _headers(self) -> dict[str, str]:
         # Class and tenant are said again so that a service that lost the application opens the
         # same one anew, and not one of the default class.
-        tenant = {} if self.tenant is None else {"x-justitia-tenant": self.tenant}
+        tenant = {} if self.tenant is None else {TENANT_HEADER: self.tenant}
         return {
-            "x-justitia-application": self.application_id,
-            "x-justitia-class": self.application_class,
+            APPLICATION_HEADER: self.application_id,
+            CLASS_HEADER: self.application_class,
             **tenant,
         }
 

@@ -13,6 +13,7 @@ from justitia_ray.client import Application, HttpTransport, JustitiaClient
 from justitia_ray.client.calls import JsonCalls, Sleep
 from justitia_ray.client.paths import of_model
 from justitia_ray.errors import ConfigError, ResponseError
+from justitia_ray.protocol.headers import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
 from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import Seconds, Tokens
 
@@ -165,9 +166,9 @@ class LiveService:
             "stream_options": {"include_usage": True},
         }
         headers = {
-            "x-justitia-application": planned.application_id,
-            "x-justitia-class": planned.application_class,
-            "x-justitia-tenant": planned.tenant,
+            APPLICATION_HEADER: planned.application_id,
+            CLASS_HEADER: planned.application_class,
+            TENANT_HEADER: planned.tenant,
         }
         return self._calls.events("/v1/completions", body, headers)
 

@@ -3,11 +3,7 @@
 from collections.abc import Mapping
 
 from justitia_ray.core.actions import Grant
-
-REPLICA_HEADER = "x-justitia-replica"
-WAITED_HEADER = "x-justitia-waited-s"
-RAN_HEADER = "x-justitia-ran-s"
-"""Set by the replica, if it has the whole answer before its head goes: not in streams."""
+from justitia_ray.protocol.headers import REPLICA_HEADER, WAITED_HEADER
 
 
 def served_by(head: Mapping[str, str], grant: Grant) -> dict[str, str]:

@@ -13,11 +13,11 @@ from fastapi.responses import JSONResponse, Response
 from justitia_ray.errors import JustitiaError
 from justitia_ray.protocol.endpoints import ASIDE_PATHS, INFERENCE_PATHS
 from justitia_ray.protocol.error_forms import error_in_form
+from justitia_ray.protocol.headers import APPLICATION_HEADER, TENANT_HEADER
 from justitia_ray.protocol.status import error_headers, status_of
 from justitia_ray.serve.attempts import Attempts
 from justitia_ray.serve.http_answers import answered, stream, unary
 from justitia_ray.serve.models import ServedModels
-from justitia_ray.serve.opening import APPLICATION_HEADER, TENANT_HEADER
 
 ReadBody = Callable[[Request], Awaitable[bytes]]
 _Answer = Callable[[Request], Awaitable[Response]]

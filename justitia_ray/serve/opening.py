@@ -6,9 +6,6 @@ from dataclasses import dataclass
 from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.predictor.class_mean import check_class_name
 
-APPLICATION_HEADER = "x-justitia-application"
-CLASS_HEADER = "x-justitia-class"
-TENANT_HEADER = "x-justitia-tenant"
 DEFAULT_CLASS = "default"
 DEFAULT_TENANT = "default"
 

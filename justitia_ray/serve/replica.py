@@ -15,7 +15,7 @@ from justitia_ray.core.entities import Outcome
 from justitia_ray.errors import EngineError
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.replica_metrics import ReplicaMetrics
-from justitia_ray.serve.answer_headers import RAN_HEADER
+from justitia_ray.protocol.headers import LEASED_HEADER, RAN_HEADER
 from justitia_ray.serve.coalesce import coalesce
 from justitia_ray.serve.continuation import PackedPart, Resume, in_parts, left_out, packed
 from justitia_ray.serve.engine import (
@@ -88,13 +88,17 @@ class Replica:
         """
         clock = asyncio.get_running_loop().time
         arrived_at, status, head, chunks = clock(), 0, {}, []
+        lease = self._desk.leases().get(lease_id)
+        leased_at = arrived_at if lease is None else lease.armed_at
         async with aclosing(self._answer(lease_id, path, headers, body)) as items:
             async for item in items:
                 if isinstance(item, ResponseHead):
                     status, head = item.status, dict(item.headers)
                 else:
                     chunks.append(item)
-        head[RAN_HEADER] = f"{clock() - arrived_at:.4f}"
+        ended_at = clock()
+        head[RAN_HEADER] = f"{ended_at - arrived_at:.4f}"
+        head[LEASED_HEADER] = f"{ended_at - leased_at:.4f}"
         return status, head, b"".join(chunks)
 
     async def stream(

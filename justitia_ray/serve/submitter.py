@@ -8,18 +8,12 @@ from justitia_ray.observability.ingress_metrics import IngressMetrics
 from justitia_ray.predictor.estimate import Estimate, Source
 from justitia_ray.predictor.stages import CHARGE_FACTOR, still_needed
 from justitia_ray.protocol.endpoints import prompt_text
+from justitia_ray.protocol.headers import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
 from justitia_ray.protocol.inference_body import InferenceBody, output_bound
 from justitia_ray.serve.dispatcher import Dispatcher
 from justitia_ray.serve.estimates import Estimates
 from justitia_ray.serve.open_inputs import SeenInput
-from justitia_ray.serve.opening import (
-    APPLICATION_HEADER,
-    CLASS_HEADER,
-    DEFAULT_CLASS,
-    DEFAULT_TENANT,
-    TENANT_HEADER,
-    Opening,
-)
+from justitia_ray.serve.opening import DEFAULT_CLASS, DEFAULT_TENANT, Opening
 from justitia_ray.serve.outstanding import Ticket
 from justitia_ray.serve.token_counter import PromptSize, TokenCounter
 from justitia_ray.units import ApplicationId, KvTokenTime, Tokens, VirtualTime

@@ -10,6 +10,7 @@ from typing import Any
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from justitia_ray.errors import AdmissionError
+from justitia_ray.protocol.headers import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
 from justitia_ray.serve.histories.answers import PATH, CallRecord, Verdict, body_of, read_answer
 from justitia_ray.serve.histories.hosts import IngressHost
 from justitia_ray.serve.histories.network import Network, here
@@ -172,9 +173,9 @@ async def _slowly(items: AsyncGenerator[Any], every_s: Seconds) -> AsyncGenerato
 
 
 def _headers(application: PlannedApplication) -> dict[str, str]:
-    headers = {"x-justitia-tenant": application.tenant}
+    headers = {TENANT_HEADER: application.tenant}
     if application.application_id is not None:
-        headers["x-justitia-application"] = application.application_id
+        headers[APPLICATION_HEADER] = application.application_id
         if application.opens or len(application.stages) > 1:
-            headers["x-justitia-class"] = "c"
+            headers[CLASS_HEADER] = "c"
     return headers

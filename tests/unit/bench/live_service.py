@@ -67,6 +67,7 @@ class LiveService:
                 "x-justitia-replica": "r1",
                 "x-justitia-waited-s": "0.0",
                 "x-justitia-ran-s": f"{ran_s:.4f}",
+                "x-justitia-leased-s": f"{ran_s + 0.005:.4f}",
             }
             content = json.dumps({"choices": choices, "usage": usage}).encode()
             return Response(200, head, content)

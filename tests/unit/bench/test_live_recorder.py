@@ -46,6 +46,7 @@ class Service:
                 "x-justitia-replica": "r7",
                 "x-justitia-waited-s": "0.7500",
                 "x-justitia-ran-s": "1.0000",
+                "x-justitia-leased-s": "1.1250",
             }
             return Response(200, head, _body({"choices": choices, "usage": usage}))
         if method == "GET":
@@ -102,12 +103,13 @@ def test_inference_is_recorded_with_its_instants_sizes_replica_and_wait() -> Non
     first, second = recorder.applications["a/1"].inferences
     assert (0.5, 2.5) == (first.submitted_at_s, first.finished_at_s)
     assert (2.5, 4.5) == (second.submitted_at_s, second.finished_at_s)
-    assert (30, 4, "r7", 0.75, 1.0) == (
+    assert (30, 4, "r7", 0.75, 1.0, 1.125) == (
         first.prompt_tokens,
         first.output_tokens,
         first.replica,
         first.waited_s,
         first.ran_s,
+        first.leased_s,
     )
 
 
