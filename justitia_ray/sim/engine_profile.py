@@ -4,7 +4,7 @@ The default is the constant-iteration engine of the contract: every iteration ta
 prompts just admitted add to it, KV overflow swaps out.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from justitia_ray.units import Seconds, Tokens
 
@@ -24,6 +24,17 @@ class IterationCost:
     """The prompt tokens computed together count in whole tiles (matrix tiles of a GPU)."""
     prefill_base_s: Seconds = 0.0
     """Added to an iteration that computes any."""
+
+    def scaled(self, factor: float) -> "IterationCost":
+        """Return the cost with all times multiplied."""
+        return replace(
+            self,
+            base_s=self.base_s * factor,
+            per_sequence_s=self.per_sequence_s * factor,
+            per_context_token_s=self.per_context_token_s * factor,
+            per_prefill_token_s=self.per_prefill_token_s * factor,
+            prefill_base_s=self.prefill_base_s * factor,
+        )
 
 
 @dataclass(frozen=True, slots=True)

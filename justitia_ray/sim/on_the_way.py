@@ -2,7 +2,6 @@
 
 from collections import deque
 
-from justitia_ray.sim.front_end import FrontEnd
 from justitia_ray.sim.sequence import Sequence
 from justitia_ray.units import Seconds, Tokens
 
@@ -10,16 +9,15 @@ from justitia_ray.units import Seconds, Tokens
 class OnTheWay:
     """What one replica was given; it arrives in the order in which it was sent."""
 
-    def __init__(self, takes_s: Seconds = 0.0, front_end: FrontEnd | None = None) -> None:
+    def __init__(self, takes_s: Seconds = 0.0) -> None:
         self._takes_s = takes_s
-        self._front_end = front_end or FrontEnd()
         self._sent: deque[tuple[Seconds, Sequence]] = deque()
         self.prompt_tokens: Tokens = 0
         """KV that is kept for it."""
 
     def send(self, sequence: Sequence, now: Seconds) -> None:
         """Let an inference set out."""
-        self._sent.append((self._front_end.passed_at(now) + self._takes_s, sequence))
+        self._sent.append((now + self._takes_s, sequence))
         self.prompt_tokens += sequence.prompt_tokens
 
     def next_at(self) -> Seconds | None:

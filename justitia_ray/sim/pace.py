@@ -70,6 +70,14 @@ class Pace:
         if self._first_s or not self._is_constant:
             self.start(at, iteration, sequences, context_tokens)
 
+    def hold_up(
+        self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens, by_s: Seconds
+    ) -> None:
+        """Make the iteration that follows a boundary longer; the arguments are those of `start`."""
+        if iteration > self._first:
+            self.start(at, iteration, sequences, context_tokens)
+        self._first_s += by_s
+
     def at(self, iteration: int) -> Seconds:
         """Return the instant by which so many iterations have ended."""
         k = iteration - self._first

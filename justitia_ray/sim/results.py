@@ -74,7 +74,7 @@ class RunResult:
     """Mean share of all replicas' KV memory that was held, over the makespan."""
     preemptions: int = 0
     busy_s: Seconds = 0.0
-    """How long anything ran on each replica, added up."""
+    """How long each replica computed, added up."""
     front_end_s: Seconds = 0.0
     """How long calls took to pass the front end one way, in the mean."""
     decisions: int = 0

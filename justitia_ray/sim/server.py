@@ -40,7 +40,7 @@ class Server:
         self.kv_token_seconds = 0.0
         """KV held so far, over time."""
         self.busy_s: Seconds = 0.0
-        """How long anything has run."""
+        """How long it has computed: what held it up is not in it."""
         self.memory = KvMemory(profile)
         self._on_the_way = on_the_way or OnTheWay()
         self._uncomputed = Uncomputed(profile)
@@ -106,7 +106,7 @@ class Server:
         if passed == 0:
             return
         at = self._pace.at(iteration)
-        gained = (len(self.running) - len(self._uncomputed)) * passed
+        gained = self._gaining * passed
         self.kv_token_seconds += (self.context_tokens + gained / 2) * (at - self.at)
         self.busy_s += at - self.at
         self.context_tokens += gained
@@ -160,11 +160,21 @@ class Server:
         """Let an inference set out for here."""
         self._on_the_way.send(sequence, now)
 
-    def receive(self, now: Seconds) -> None:
-        """Let run what is here by now, if this is a boundary."""
-        if self.at == now:
-            for sequence in self._on_the_way.arrived(now):
-                self.admit(sequence)
+    def receive(self, now: Seconds) -> int:
+        """Let run what is here by now, if this is a boundary; return how many came."""
+        arrived = self._on_the_way.arrived(now) if self.at == now else []
+        for sequence in arrived:
+            self.admit(sequence)
+        return len(arrived)
+
+    def hold_up(self, by_s: Seconds) -> None:
+        """Make the iteration longer that follows the boundary at which it stands."""
+        self.busy_s -= by_s
+        self._pace.hold_up(self.at, self.iteration, self._gaining, self.context_tokens, by_s)
+        for sequence in self.running.values():
+            first_token_at_s = sequence.result.first_token_at_s
+            if first_token_at_s is not None and first_token_at_s > self.at:
+                sequence.result.first_token_at_s = first_token_at_s + by_s
 
     def admit(self, sequence: Sequence) -> None:
         """Let an inference run from this boundary on."""
@@ -185,7 +195,7 @@ class Server:
             return
         alone = self.profile.prefill == "separate"
         prefill_s = self._compute_alone() if alone else self._compute_in_iteration()
-        gaining = len(self.running) - len(self._uncomputed)
+        gaining = self._gaining
         if alone and prefill_s:
             self.kv_token_seconds += self.context_tokens * prefill_s
             self.busy_s += prefill_s
@@ -214,15 +224,19 @@ class Server:
 
     # --- inside
 
+    @property
+    def _gaining(self) -> int:
+        """Sequences that gain a token with an iteration: all whose prompts are computed."""
+        return len(self.running) - len(self._uncomputed)
+
     def _next_change_of_running(self) -> Seconds | None:
         if not self.running:
             return None
-        decoding = len(self.running) - len(self._uncomputed)
         if self._uncomputed:
             prefill = self.iteration + 1
             if self.profile.prefill == "separate":
                 prefill = max(prefill, self._uncomputed.next_at())
-            if not decoding or self.profile.prefill != "separate":
+            if not self._gaining or self.profile.prefill != "separate":
                 return self._pace.at(prefill)
         first = self._ends.first()
         assert first is not None

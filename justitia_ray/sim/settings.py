@@ -29,8 +29,11 @@ class RunSettings:
     """How long after its lease an inference is at its engine: its memory is kept for it meanwhile,
     and nothing of it is computed. In the service its payload is on the way then."""
     front_end_s: Seconds = 0.0
-    """How long a call occupies what all calls pass, one at a time, on their way to an engine and
-    back: in the service the processes before the replicas."""
+    """How long a call occupies what all calls pass, one at a time, on their way into the queue and
+    with their answers: in the service the processes before the scheduler."""
+    hold_up_s: Seconds = 0.0
+    """How long a call holds up every engine when it comes to its own, and again when it ends; while
+    all engines run something, and what serves calls has no core of its own."""
     sample_kv: bool = False
     """Whether to record how much KV each application holds."""
     models_dir: str | None = None

@@ -66,7 +66,7 @@ class Simulation:
         self._front_end = FrontEnd(settings.front_end_s)
         self._submissions = Submissions(applications, self._link, self._front_end)
         self._servers = [
-            Server(index, settings.engine, OnTheWay(settings.dispatch_s, self._front_end))
+            Server(index, settings.engine, OnTheWay(settings.dispatch_s))
             for index in range(settings.replicas)
         ]
         self._prefixes = [PrefixCache(settings.engine) for _ in self._servers]
@@ -83,6 +83,8 @@ class Simulation:
         """Replicas that changed or tried at that instant: their next try is after it."""
         self._due_at: Seconds = 0.0
         """When something comes next, or a policy lets somebody go on."""
+        self._passed = 0
+        """Calls that have come to an engine, and that have ended, at this instant."""
         self._rows: dict[tuple[ApplicationId, InferenceId], InferenceResult] = {}
         self._kv_held: dict[ApplicationId, Tokens] = {}
 
@@ -140,6 +142,7 @@ class Simulation:
         for index in changed:
             if self._servers[index].at == now:
                 self._servers[index].start_iteration()
+        changed |= self._hold_up(now)
         self._schedule(changed, tried, now, others=self._gate.standing != seen)
         self._due_at = self._next_due()
         if self._settings.sample_kv:
@@ -151,7 +154,7 @@ class Simulation:
             self._submissions.open_on_time(now)
         finished = self._report(woken, now)
         for server in woken:
-            server.receive(now)
+            self._passed += server.receive(now)
             server.swap_out(self._core.place)
         for sequence in finished:
             self._submissions.follow(sequence.result, now)
@@ -183,7 +186,18 @@ class Simulation:
                 sequence.result.finished_at_s = now
                 self._prefixes[server.index].keep(sequence)
             finished += ended
+        self._passed += len(finished)
         return finished
+
+    def _hold_up(self, now: Seconds) -> set[int]:
+        """Let engines pay for the calls that came and ended; return which of them do."""
+        by_s, self._passed = self._passed * self._settings.hold_up_s, 0
+        if not by_s or not all(server.running for server in self._servers):
+            return set()
+        for server in self._servers:
+            server.advance(now)
+            server.hold_up(by_s)
+        return set(range(len(self._servers)))
 
     # --- what is let in
 
@@ -222,7 +236,7 @@ class Simulation:
                 free = self._settings.engine.kv_tokens - server.context_tokens
                 prefixes.use(sequence, free)
             server.send(sequence, now)
-        server.receive(now)
+        self._passed += server.receive(now)
         return bool(admitted)
 
     # --- when to look again

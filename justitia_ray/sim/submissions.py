@@ -28,10 +28,13 @@ class Submissions:
         self._dues: list[tuple[Seconds, int, WorkloadApplication, WorkloadInference]] = []
         """When what is submitted; then in the order in which that was known."""
         self._dues_known = 0
+        self._passing: deque[tuple[Seconds, Seconds, WorkloadApplication, WorkloadInference]]
+        """When who is through the front end, in order, and since when it was due."""
+        self._passing = deque()
 
     def next_at(self) -> Seconds:
         """Return when something comes next; inf if nothing does."""
-        return min(self._next_arrival(), self._next_due())
+        return min(self._next_arrival(), self._next_due(), self._next_passed())
 
     def take(self, now: Seconds) -> None:
         """Submit what is due by now, in the order of time; arrivals first."""
@@ -40,7 +43,10 @@ class Submissions:
                 self._arrive(now)
             else:
                 due_at, _, application, inference = heapq.heappop(self._dues)
-                self._link.submit(application, inference, due_at, now)
+                self._send(application, inference, due_at, now)
+        while self._next_passed() <= now:
+            _, due_at, application, inference = self._passing.popleft()
+            self._link.submit(application, inference, due_at, now)
 
     def open_on_time(self, now: Seconds) -> None:
         """Open applications at their instants: the nominal clock goes by those."""
@@ -78,10 +84,27 @@ class Submissions:
             due_at = since + inference.delay_s
             heapq.heappush(self._dues, (due_at, self._dues_known, application, inference))
         else:
-            self._link.submit(application, inference, since, now)
+            self._send(application, inference, since, now)
+
+    def _send(
+        self,
+        application: WorkloadApplication,
+        inference: WorkloadInference,
+        due_at: Seconds,
+        now: Seconds,
+    ) -> None:
+        """Submit an inference that is due, through the front end if there is one."""
+        through_at = self._front_end.passed_at(now)
+        if through_at > now:
+            self._passing.append((through_at, due_at, application, inference))
+        else:
+            self._link.submit(application, inference, due_at, now)
 
     def _next_arrival(self) -> Seconds:
         return self._arrivals[0].arrived_at_s if self._arrivals else math.inf
 
     def _next_due(self) -> Seconds:
         return self._dues[0][0] if self._dues else math.inf
+
+    def _next_passed(self) -> Seconds:
+        return self._passing[0][0] if self._passing else math.inf

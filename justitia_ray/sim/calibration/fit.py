@@ -62,18 +62,7 @@ def calibrate(
 
 def _at_pace(profile: EngineProfile, factor: float) -> EngineProfile:
     """Return the profile with all times multiplied."""
-    return replace(profile, iteration=_scaled(profile.iteration, factor))
-
-
-def _scaled(cost: IterationCost, factor: float) -> IterationCost:
-    return replace(
-        cost,
-        base_s=cost.base_s * factor,
-        per_sequence_s=cost.per_sequence_s * factor,
-        per_context_token_s=cost.per_context_token_s * factor,
-        per_prefill_token_s=cost.per_prefill_token_s * factor,
-        prefill_base_s=cost.prefill_base_s * factor,
-    )
+    return replace(profile, iteration=profile.iteration.scaled(factor))
 
 
 def _rounded(cost: IterationCost) -> IterationCost:

@@ -38,7 +38,7 @@ def run(front_end_s: float) -> RunResult:
 
 
 def test_each_inference_passes_it_two_times() -> None:
-    """Before its engine, and with its answer, which the next stage waits for.
+    """Into the queue, and with its answer, which the next stage waits for.
 
     Two iterations each; three ways, for nobody waits for the last answer.
     """
@@ -47,3 +47,15 @@ def test_each_inference_passes_it_two_times() -> None:
     assert 2 + 2 == near.makespan_s
     assert 3 * 0.5 + near.makespan_s == far.makespan_s
     assert 0.5 == far.front_end_s
+
+
+def test_calls_wait_for_each_other_before_they_wait_in_the_queue() -> None:
+    """Two that are due at once are submitted one after the other; no memory is held meanwhile."""
+    both = tuple(WorkloadInference(name, 1, 2, ()) for name in "ab")
+    load = [WorkloadApplication("x", "class", 0.0, both)]
+    engine = EngineProfile(kv_tokens=100, iteration=IterationCost(base_s=1.0))
+    settings = RunSettings(engine=engine, policy="fcfs", report_interval_s=0.25, front_end_s=0.5)
+    rows = simulate(load, settings).inferences
+
+    assert [0.0, 0.0] == [row.submitted_at_s for row in rows]
+    assert [0.5, 1.5] == [row.dispatched_at_s for row in rows]
