@@ -103,6 +103,8 @@ class LengthPlan:
         max_output_tokens: No output is longer; None: no bound but the measured maximum.
         words_per_token: Of the prompts, under the tokenizer of the model.
         samples: Of a vote of SC; None: as many as it was measured with, 5.
+        most_fan_out: Of what a stage runs side by side, the first so many are played; None: all.
+            Subtasks of a plan are left as they are.
         data_dir: Where `recorded/CLASS.jsonl` lies; a class without that file, or without a
             directory, is made up from published statistics (`made_up`).
 
@@ -121,6 +123,7 @@ class LengthPlan:
         max_output_tokens: Tokens | None = None,
         words_per_token: float = WORDS_PER_TOKEN,
         samples: int | None = None,
+        most_fan_out: int | None = None,
         data_dir: Path | None = None,
     ) -> None:
         if not 0 < length_scale < math.inf:
@@ -137,6 +140,8 @@ class LengthPlan:
             raise ConfigError(f"words_per_token must be a number > 0, got {words_per_token}")
         if samples is not None and samples < 1:
             raise ConfigError(f"samples must be >= 1, got {samples}")
+        if most_fan_out is not None and most_fan_out < 1:
+            raise ConfigError(f"most_fan_out must be >= 1, got {most_fan_out}")
         self._seed = seed
         self._length_scale = length_scale
         self._gap_scale = gap_scale
@@ -145,6 +150,7 @@ class LengthPlan:
         self._max_output_tokens = max_output_tokens
         self._words_per_token = words_per_token
         self._samples = samples
+        self._most_fan_out = most_fan_out
         self._runs: dict[str, list[RecordedRun]] = {
             name: [] if data_dir is None else load_runs(data_dir, name, played=True)
             for name in PLAYED_CLASSES
@@ -179,7 +185,11 @@ class LengthPlan:
             steered=self._steered,
             stages={
                 stage.name: PlannedStage(
-                    tuple(self._call(*call) for call in stage.calls), stage.gap_s * self._gap_scale
+                    tuple(
+                        self._call(*call)
+                        for call in stage.calls[: None if recorded.subtasks else self._most_fan_out]
+                    ),
+                    stage.gap_s * self._gap_scale,
                 )
                 for recorded in run.stages
                 for stage in _flat(recorded)

@@ -69,6 +69,7 @@ def nine_class_plan(
     gap_scale: float | None = None,
     words_per_token: float = WORDS_PER_TINY_TOKEN,
     samples: int = SC_SAMPLES,
+    most_fan_out: int | None = None,
     mix: Mapping[str, int] = NINE_CLASS_MIX,
     tenants: Sequence[str] = ("default",),
 ) -> NineClassLoad:
@@ -91,6 +92,7 @@ def nine_class_plan(
             leaves the share of tool time in an application's life about as it was.
         words_per_token: Of the prompts, under the model's tokenizer.
         samples: Of a vote of SC.
+        most_fan_out: Calls that a stage makes side by side, at most; see `LengthPlan`.
         mix: How many of each class a deck holds.
         tenants: On whose behalf applications run; each is as likely.
 
@@ -120,6 +122,7 @@ def nine_class_plan(
         max_output_tokens=max_output_tokens,
         words_per_token=words_per_token,
         samples=samples,
+        most_fan_out=most_fan_out,
         data_dir=data_dir,
     )
     applications = LoadPlan(

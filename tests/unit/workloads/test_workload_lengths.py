@@ -213,6 +213,37 @@ def test_a_vote_has_as_many_samples_as_asked_for_of_one_prompt() -> None:
     assert 10 < len({call.output_tokens for call in sample.calls})
 
 
+def test_what_runs_side_by_side_is_bounded_and_nothing_else(tmp_path: Path) -> None:
+    """The first calls of each stage are left, at their lengths; stages and turns stay."""
+    _record(tmp_path, RUN)
+    whole, cut = (
+        LengthPlan(data_dir=tmp_path, most_fan_out=most).draw("KBQAV", "KBQAV-7", 0)
+        for most in (None, 1)
+    )
+
+    assert {name: stage.calls[:1] for name, stage in whole.stages.items()} == {
+        name: stage.calls for name, stage in cut.stages.items()
+    }
+    assert {n: s.gap_s for n, s in whole.stages.items()} == {
+        n: s.gap_s for n, s in cut.stages.items()
+    }
+
+
+def test_bounded_fan_outs_leave_the_subtasks_of_a_plan(tmp_path: Path) -> None:
+    """A plan without some of its inferences is no plan."""
+    stages = plan_of("llm_task")
+    stages[1]["subtasks"] *= 3
+    run = {"item_id": None, "class": "PE", "stages": stages}
+    (tmp_path / "recorded").mkdir()
+    (tmp_path / "recorded" / "PE.jsonl").write_text(json.dumps(run), encoding="utf-8")
+    whole, cut = (
+        LengthPlan(data_dir=tmp_path, most_fan_out=most).draw("PE", "x", 0) for most in (None, 1)
+    )
+
+    assert 3 == len(whole.stages["llm_task"].calls)
+    assert whole == cut
+
+
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -223,6 +254,7 @@ def test_a_vote_has_as_many_samples_as_asked_for_of_one_prompt() -> None:
         ("max_output_tokens", 0),
         ("words_per_token", 0.0),
         ("samples", 0),
+        ("most_fan_out", 0),
     ],
 )
 def test_options_out_of_range_are_refused(option: str, value: Any) -> None:
