@@ -22,6 +22,8 @@ from justitia_ray.predictor.observation import Observation
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.workloads.load_plan import PlannedApplication
 
+CALIBRATION_ARMS = (FCFS, SRJF)
+"""Under the one all sorts of calls run side by side, under the other small ones and then large."""
 ELEPHANT_ARMS = (SRJF, JUSTITIA)
 _CALIBRATION = "calibration"
 _ELEPHANT = "elephant"
@@ -31,9 +33,10 @@ _ELEPHANT = "elephant"
 class Plays:
     """Everything that was played."""
 
-    calibration: LiveRun
+    calibration: tuple[LiveRun, ...]
+    """The load that the model is fitted on, under each of `CALIBRATION_ARMS`."""
     history: tuple[Observation, ...]
-    """What the predictor was taught of every class before the runs: the calibration's."""
+    """What the predictor was taught of every class before the other plays: the first one's."""
     runs: dict[int, list[LiveRun]]
     """By seed, in the order in which they were played."""
     elephant_load: ElephantLoad
@@ -78,21 +81,25 @@ async def play_all(
         return played
 
     status = await session.status()
-    fitted_on = await run(_CALIBRATION, FCFS, calibration(seeds[0], size, data_dir))
-    model = fit_model(fitted_on, start(status), len(status["replicas"]))
-    say(f"engine profile fitted: {model.fit.residual:.0%} of a call's time is unexplained")
-    history = tuple(as_history(fitted_on.played))
+    load = calibration(seeds[0], size, data_dir)
+    first, *others = CALIBRATION_ARMS
+    played_first = await run(_CALIBRATION, first, load)
+    history = tuple(as_history(played_first.played))
     names = [f"seed {seed}" for seed in seeds]
     await session.teach(
         history,
-        [_suffix(name, arm) for name in names for arm in ARMS]
+        [_suffix(_CALIBRATION, arm) for arm in others]
+        + [_suffix(name, arm) for name in names for arm in ARMS]
         + [_suffix(_ELEPHANT, arm) for arm in ELEPHANT_ARMS],
     )
+    fitted_on = (played_first, *[await run(_CALIBRATION, arm, load) for arm in others])
+    model = fit_model(fitted_on, history, start(status), len(status["replicas"]))
+    say(f"engine profile fitted: {model.fit.residual:.0%} of a call's time is unexplained")
     runs: dict[int, list[LiveRun]] = {}
     for index, seed in enumerate(seeds):
         load = nine_classes(seed, size, data_dir)
         runs[seed] = [await run(names[index], arm, load) for arm in rotated(ARMS, index)]
-    mice = [one for one in fitted_on.played if one.record.application_class in MICE]
+    mice = [one for one in played_first.played if one.record.application_class in MICE]
     elephant = elephant_and_mice(seeds[0], size, data_dir, model.takes_s(mice))
     elephant_runs = [await run(_ELEPHANT, arm, elephant.applications) for arm in ELEPHANT_ARMS]
     return Plays(fitted_on, history, runs, elephant, elephant_runs, model)

@@ -64,7 +64,7 @@ def write_all(
         ConfigError: If something cannot be written.
     """
     model, figures = plays.model, []
-    fitted_on = live_results([plays.calibration])
+    fitted_on = live_results(plays.calibration)
     write_results(out / "calibration" / "live", fitted_on, dict(about))
     for seed, runs in plays.runs.items():
         live = _in_order(live_results(runs))
@@ -100,9 +100,12 @@ def write_all(
             "call_latency_s": model.call_latency_s,
             "dispatch_s": model.dispatch_s,
             "front_end_s": model.front_end_s,
+            "hold_up_s": model.hold_up_s,
             "pace": model.pace,
             "residual": model.fit.residual,
-            "fitted_on_applications": len(plays.calibration.played),
+            "fitted_on": [
+                {"arm": run.arm.name, "applications": len(run.played)} for run in plays.calibration
+            ],
         },
         "seeds": [one.document() for one in figures],
         "over_seeds": table,
@@ -134,9 +137,9 @@ def report(written: Written, model: LiveModel) -> str:
         f" iteration {1e3 * cost.base_s:.2f} ms, {1e6 * cost.per_sequence_s:.0f} µs a sequence,"
         f" {1e6 * cost.per_context_token_s:.2f} µs a token held, a prompt"
         f" {1e3 * cost.prefill_base_s:.1f} ms and {1e6 * cost.per_prefill_token_s:.0f} µs a token;"
-        f" {1e3 * (model.call_latency_s + model.dispatch_s):.0f} ms a call besides, and two times"
-        f" {1e3 * model.front_end_s:.0f} ms of what all calls pass."
-        f" Pace {model.pace:.2f}.",
+        f" {1e3 * (model.call_latency_s + model.dispatch_s):.0f} ms a call besides; two times each"
+        f" {1e3 * model.front_end_s:.0f} ms of what all calls pass, and {1e3 * model.hold_up_s:.0f}"
+        f" ms by which it holds up all engines. Pace {model.pace:.2f}.",
         f"Order of the arms by mean completion time, live and simulated: {same}"
         f" ({', '.join(written.live_order)}; {', '.join(written.simulated_order)}).",
         f"Simulated mean off by more than {MOST_ERROR:.0%}: {', '.join(missed) or 'none'}.",

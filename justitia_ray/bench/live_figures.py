@@ -41,13 +41,14 @@ class SeedFigures:
 
     def error(self, arm: str) -> float | None:
         """Return how far the simulated mean completion time is off, as a share of the live one."""
-        live, simulated = (part[arm]["mean_jct_s"] for part in (self.live, self.simulated))
-        return simulated / live - 1 if live and simulated is not None else None
+        return self._off(arm, self.simulated[arm]["mean_jct_s"])
 
     def error_at_usual_speed(self, arm: str) -> float | None:
         """Return the same of what is simulated as if the machine were always equally fast."""
+        return self._off(arm, self.machine[arm]["simulated_at_usual_speed_jct_s"])
+
+    def _off(self, arm: str, simulated: float | None) -> float | None:
         live = self.live[arm]["mean_jct_s"]
-        simulated = self.machine[arm]["simulated_at_usual_speed_jct_s"]
         return simulated / live - 1 if live and simulated is not None else None
 
     def document(self) -> dict[str, Any]:

@@ -2,13 +2,14 @@
 
 A machine that others share is not always equally fast: the same load cost its engines between 20
 and 31 s of CPU time within minutes. How fast it was during a play is read from the engines: their
-CPU time over how long the model has them busy with the same load, against that of the play that
-the model was fitted on.
+CPU time over how long the model has them busy with the same load, against that of the plays that
+the model was fitted on. And it is not equally fast from the start of a play to its end: slowness
+counts for as many applications as are open meanwhile, and a speedometer says when it was slow.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from justitia_ray.bench.live_arms import FCFS, Arm
@@ -31,10 +32,9 @@ _LEAST_SLOPE, _MOST_SLOPE = 0.5, 4.0
 """Of a completion time over the times of iterations: above 1 where work waits."""
 _ENGINE = "engine"
 """Role of the engines' processes."""
-_DISPATCH_SHARE = 0.5
-"""Of the time under its lease that a call is not at its replica: the way of the payload. The rest
-is that of the answer, while which the memory is free again. A call's times do not tell them
-apart."""
+_ANSWER_SHARE = 0.5
+"""Of the time that a call is on its ways with no lease, that of the answer; the rest is before the
+queue. A call's times do not tell them apart."""
 _UNDISTURBED = 0.1
 """So many of all calls are taken for such that met no other on their ways."""
 _MOST_FRONT_END_S: Seconds = 0.2
@@ -63,10 +63,11 @@ class LiveModel:
     call_latency_s: Seconds
     """Of a call, besides queue, front end, engine and `dispatch_s`."""
     dispatch_s: Seconds
-    """How long a lease is held before its prompt is in the engine's hands, besides the front end.
-    """
+    """How long a lease is held before its prompt is in the engine's hands."""
     front_end_s: Seconds
     """How long each call occupies the front end, each way."""
+    hold_up_s: Seconds
+    """How long a call holds up all engines when it comes to one, and again when it ends."""
     fit: ResidenceFit
     pace: float
     """What the fitted times were multiplied by, so that the mean completion time of the load that
@@ -74,6 +75,8 @@ class LiveModel:
     cpu_share: float
     """CPU time of the engines while that load was played, over how long they were busy by this; 0
     if they have no processes of their own, so that nothing tells it apart."""
+    untimeliness: float = 1.0
+    """Of that load's plays; see `untimeliness`."""
 
     def predict(self, run: LiveRun, history: Sequence[Observation]) -> Prediction:
         """Simulate what was played, under its policy.
@@ -84,7 +87,10 @@ class LiveModel:
             history: What the service knew of the stages of each class.
         """
         usual = self._simulate(run, history)
-        slowness = (_cpu_share(run, usual) / self.cpu_share) or 1.0 if self.cpu_share else 1.0
+        cpu_share = _cpu_share(run, usual)
+        if not self.cpu_share or not cpu_share:
+            return Prediction(usual, 1.0, usual)
+        slowness = cpu_share / self.cpu_share * untimeliness(run) / self.untimeliness
         return Prediction(usual, slowness, self._paced(slowness)._simulate(run, history))
 
     def takes_s(self, played: Sequence[PlayedApplication]) -> Seconds:
@@ -115,69 +121,105 @@ class LiveModel:
             report_interval_s=REPORT_INTERVAL_S,
             dispatch_s=self.dispatch_s,
             front_end_s=self.front_end_s,
+            hold_up_s=self.hold_up_s,
         )
 
     def _paced(self, by: float) -> "LiveModel":
         """Return the model with all its times multiplied."""
-        cost = self.engine.iteration
-        iteration = replace(
-            cost,
-            base_s=cost.base_s * by,
-            per_sequence_s=cost.per_sequence_s * by,
-            per_context_token_s=cost.per_context_token_s * by,
-            per_prefill_token_s=cost.per_prefill_token_s * by,
-            prefill_base_s=cost.prefill_base_s * by,
-        )
         return replace(
             self,
-            engine=replace(self.engine, iteration=iteration),
+            engine=replace(self.engine, iteration=self.engine.iteration.scaled(by)),
             call_latency_s=self.call_latency_s * by,
             dispatch_s=self.dispatch_s * by,
             front_end_s=self.front_end_s * by,
+            hold_up_s=self.hold_up_s * by,
             pace=self.pace * by,
         )
 
 
-def fit_model(run: LiveRun, start: EngineProfile, replicas: int) -> LiveModel:
-    """Fit a model on a play under which all engines were busy; deterministic.
+def fit_model(
+    plays: Sequence[LiveRun],
+    history: Sequence[Observation],
+    start: EngineProfile,
+    replicas: int,
+) -> LiveModel:
+    """Fit a model on plays under which all engines were busy; deterministic.
 
     Args:
-        run: The play; none that predictions are to be tried on.
+        plays: At least one; none that predictions are to be tried on. Policies that put different
+            calls side by side tell more than one policy twice.
+        history: What the service knew of the stages of each class, if the policies ask for it.
         start: Its name, memory and rules are kept, its costs are not.
         replicas: How many engines there are.
 
     Raises:
         ConfigError: If too little was played to fit anything.
     """
-    fit = fit_residence(calls_at_replicas(run.played))
-    rows = [row for one in run.played for row in one.inferences]
-    ways_s = sorted(_on_its_ways_s(row) for row in rows)
+    fit = fit_residence([calls_at_replicas(run.played) for run in plays])
+    rows = [row for run in plays for one in run.played for row in one.inferences]
+    ways_s = sorted(map(_on_its_ways_s, rows))
     alone_s = ways_s[int(_UNDISTURBED * len(ways_s))]
     model = LiveModel(
         engine=replace(start, iteration=fit.cost, speedup=1.0),
         replicas=replicas,
-        call_latency_s=min(row.waited_s for row in rows) + (1 - _DISPATCH_SHARE) * alone_s,
-        dispatch_s=_DISPATCH_SHARE * alone_s + fit.call_latency_s,
+        call_latency_s=min(row.waited_s for row in rows) + alone_s,
+        dispatch_s=statistics.fmean(map(_dispatch_s, rows)) + fit.call_latency_s,
         front_end_s=0.0,
+        hold_up_s=fit.hold_up_s,
         fit=fit,
         pace=1.0,
         cpu_share=1.0,
     )
     meetings_s = (statistics.fmean(ways_s) - alone_s) / 2
-    model = _with_front_end(model, run, meetings_s)
-    measured_s = _mean_jct(one.record.jct_s for one in run.played if one.is_whole)
+    model = _with_front_end(model, plays, history, meetings_s)
 
     def error(pace: float) -> float:
         """Return how much too late the model is at a pace, as a logarithm."""
-        simulated = model._paced(pace)._simulate(run, ())
-        ends = _mean_jct(a.jct_s for a in simulated.applications if a.jct_s is not None)
-        return math.log(ends / measured_s)
+        paced = model._paced(pace)
+        return statistics.fmean(_lateness(run, paced._simulate(run, history)) for run in plays)
 
     model = model._paced(_zero_of(error))
-    return replace(model, cpu_share=_cpu_share(run, model._simulate(run, ())))
+    shares = [_cpu_share(run, model._simulate(run, history)) for run in plays]
+    return replace(
+        model,
+        cpu_share=statistics.fmean(shares),
+        untimeliness=statistics.geometric_mean(map(untimeliness, plays)),
+    )
 
 
-def _with_front_end(model: LiveModel, run: LiveRun, passing_s: Seconds) -> LiveModel:
+def untimeliness(run: LiveRun) -> float:
+    """Return how much slower the machine was while many applications were open than over all.
+
+    The mean completion time is the integral of how many are open: so far it is longer if the
+    machine is slow while many are. 1 if nothing is known of its speed.
+    """
+    spans = [(one.record.arrived_at_s, one.record.finished_at_s) for one in run.played]
+    readings = [
+        (math.log(cpu_s), sum(arrived_at <= at < ended_at for arrived_at, ended_at in spans))
+        for at, cpu_s in run.speed
+        if cpu_s > 0
+    ]
+    open_in_all = sum(count for _, count in readings)
+    if not open_in_all:
+        return 1.0
+    over_all = statistics.fmean(level for level, _ in readings)
+    while_open = sum(level * count for level, count in readings) / open_in_all
+    return math.exp(while_open - over_all)
+
+
+def _lateness(run: LiveRun, simulated: RunResult) -> float:
+    """Return how much too large a simulated mean completion time is, as a logarithm."""
+    live = statistics.fmean(one.record.jct_s for one in run.played if one.is_whole)
+    ends = [a.jct_s for a in simulated.applications if a.jct_s is not None]
+    return math.log(statistics.fmean(ends) / live)
+
+
+def _with_front_end(
+    model: LiveModel,
+    plays: Sequence[LiveRun],
+    history: Sequence[Observation],
+    passing_s: Seconds,
+) -> LiveModel:
     """Return the model with a front end that calls take so long to pass, one way, in the mean.
 
     By bisection: who meets whom depends on it.
@@ -185,7 +227,9 @@ def _with_front_end(model: LiveModel, run: LiveRun, passing_s: Seconds) -> LiveM
     low, high = 0.0, _MOST_FRONT_END_S
     for _ in range(_FRONT_END_ROUNDS):
         middle = (low + high) / 2
-        if replace(model, front_end_s=middle)._simulate(run, ()).front_end_s < passing_s:
+        tried = replace(model, front_end_s=middle)
+        passed = [tried._simulate(run, history).front_end_s for run in plays]
+        if statistics.fmean(passed) < passing_s:
             low = middle
         else:
             high = middle
@@ -201,8 +245,7 @@ def calls_at_replicas(played: Sequence[PlayedApplication]) -> list[CallAtReplica
     return [
         CallAtReplica(
             row.replica,
-            (ended_at_s := row.finished_at_s - (1 - _DISPATCH_SHARE) * _on_its_ways_s(row))
-            - row.ran_s,
+            (ended_at_s := row.finished_at_s - _ANSWER_SHARE * _on_its_ways_s(row)) - row.ran_s,
             ended_at_s,
             row.prompt_tokens,
             row.output_tokens,
@@ -213,9 +256,15 @@ def calls_at_replicas(played: Sequence[PlayedApplication]) -> list[CallAtReplica
     ]
 
 
+def _dispatch_s(row: RecordedInference) -> Seconds:
+    """Return how long a call had its lease and was not at its replica."""
+    return max(0.0, row.leased_s - row.ran_s)
+
+
 def _on_its_ways_s(row: RecordedInference) -> Seconds:
-    """Return how long a call had its lease, or its answer, and was not at its replica."""
-    return max(0.0, row.finished_at_s - row.submitted_at_s - row.waited_s - row.ran_s)
+    """Return how long a call was on its ways, to the queue or back, without a lease."""
+    took_s = row.finished_at_s - row.submitted_at_s
+    return max(0.0, took_s - row.waited_s - row.ran_s - _dispatch_s(row))
 
 
 def _zero_of(error: Callable[[float], float]) -> float:
@@ -234,7 +283,3 @@ def _zero_of(error: Callable[[float], float]) -> float:
         slope = (found - was) / (now - before) if now != before else 1.0
         at = now - found / min(max(slope, _LEAST_SLOPE), _MOST_SLOPE)
     return math.exp(min(tried, key=lambda one: abs(one[1]))[0])
-
-
-def _mean_jct(times: Iterable[Seconds]) -> Seconds:
-    return statistics.fmean(times)

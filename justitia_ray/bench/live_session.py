@@ -13,6 +13,7 @@ from justitia_ray.bench.decisions import Decisions, decisions_between
 from justitia_ray.bench.live_arms import Arm
 from justitia_ray.bench.live_recorder import Recorder
 from justitia_ray.bench.live_rows import PlayedApplication
+from justitia_ray.bench.speedometer import Speedometer
 from justitia_ray.client import JustitiaClient
 from justitia_ray.client.calls import JsonCalls
 from justitia_ray.client.transport import HttpTransport, Transport
@@ -45,6 +46,8 @@ class LiveRun:
     cpu_s: Mapping[str, Seconds]
     """CPU time by the role of the process."""
     wall_s: Seconds
+    speed: tuple[tuple[Seconds, Seconds], ...] = ()
+    """Readings of the machine's speed: seconds from the start, CPU seconds of a fixed work."""
 
     @property
     def failed(self) -> int:
@@ -101,7 +104,9 @@ class Session:
         started = self._clock()
         recorder = Recorder(self._make(self._url), class_suffix, self._clock)
         async with JustitiaClient(recorder) as client:
-            records = await play(load, client, clock=self._clock)
+            with Speedometer() as speedometer:
+                began_at = time.monotonic()
+                records = await play(load, client, clock=self._clock)
         wall_s = self._clock() - started
         after = await self.status()
         cpu_after = self._cpu_s(after.get("pid"))
@@ -125,6 +130,7 @@ class Session:
             decisions_between(before["decisions"], after["decisions"]),
             {role: cpu_after[role] - cpu_before.get(role, 0.0) for role in cpu_after},
             wall_s,
+            tuple((at - began_at, cpu_s) for at, cpu_s in speedometer.readings),
         )
 
     async def teach(self, history: Sequence[Observation], class_suffixes: Sequence[str]) -> None:

@@ -4,7 +4,8 @@ import random
 from collections.abc import Sequence
 
 from justitia_ray.bench.decisions import Decisions
-from justitia_ray.bench.live_arms import Arm
+from justitia_ray.bench.live_arms import FCFS, Arm
+from justitia_ray.bench.live_model import REPORT_INTERVAL_S
 from justitia_ray.bench.live_recorder import RecordedApplication, RecordedInference
 from justitia_ray.bench.live_rows import PlayedApplication
 from justitia_ray.bench.live_session import LiveRun
@@ -26,10 +27,17 @@ def inference(
     waited_s: float = 0.0,
     replica: str | None = "r1",
     ways_s: float = 0.0,
+    dispatch_s: float = 0.0,
 ) -> RecordedInference:
-    """Return an inference of a prompt and an output, under its lease and `ways_s` not run."""
-    ran_s = finished_at_s - submitted_at_s - waited_s - ways_s
-    return RecordedInference(submitted_at_s, finished_at_s, *tokens, replica, waited_s, ran_s)
+    """Return an inference of a prompt and an output.
+
+    It was on its ways for `ways_s` without a lease, and for `dispatch_s` with one.
+    """
+    leased_s = finished_at_s - submitted_at_s - waited_s - ways_s
+    ran_s = leased_s - dispatch_s
+    return RecordedInference(
+        submitted_at_s, finished_at_s, *tokens, replica, waited_s, ran_s, leased_s
+    )
 
 
 def application(
@@ -74,14 +82,26 @@ def run(arm: Arm, played: Sequence[PlayedApplication], engine_cpu_s: float = 1.0
     return LiveRun(arm, tuple(played), 0.5, 0, NO_DECISIONS, cpu_s, 10.0)
 
 
-def simulated_play(engine: EngineProfile, count: int, seed: int, way_s: float) -> LiveRun:
-    """Return what a recorder would have seen of engines of this profile, two of them, under fcfs.
+def simulated_play(
+    engine: EngineProfile,
+    count: int,
+    seed: int,
+    way_s: float,
+    *,
+    dispatch_s: float = 0.0,
+    hold_up_s: float = 0.0,
+    arm: Arm = FCFS,
+) -> LiveRun:
+    """Return what a recorder would have seen of engines of this profile, two of them.
 
     Args:
         engine: What an iteration costs.
         count: Applications of two stages.
         seed: Of their sizes.
         way_s: Added to each call, after its engine is done with it.
+        dispatch_s: From the lease of a call to its engine.
+        hold_up_s: How long a call holds up both engines when it comes, and again when it ends.
+        arm: The policy.
     """
     rng = random.Random(seed)
     load = [
@@ -103,7 +123,15 @@ def simulated_play(engine: EngineProfile, count: int, seed: int, way_s: float) -
         )
         for number in range(count)
     ]
-    result = simulate(load, RunSettings(engine=engine, policy="fcfs", replicas=2))
+    settings = RunSettings(
+        engine=engine,
+        policy=arm.policy,
+        replicas=2,
+        report_interval_s=REPORT_INTERVAL_S if dispatch_s or hold_up_s else 0.0,
+        dispatch_s=dispatch_s,
+        hold_up_s=hold_up_s,
+    )
+    result = simulate(load, settings)
     rows: dict[str, list[RecordedInference]] = {}
     for row in result.inferences:
         assert row.dispatched_at_s is not None
@@ -116,7 +144,8 @@ def simulated_play(engine: EngineProfile, count: int, seed: int, way_s: float) -
                 row.dispatched_at_s - row.submitted_at_s,
                 str(row.replica),
                 way_s,
+                dispatch_s,
             )
         )
     played = [application(n, a.arrived_at_s, rows[a.application_id]) for n, a in enumerate(load)]
-    return run(Arm("fcfs", "fcfs"), played, 0.8 * result.busy_s)
+    return run(arm, played, 0.8 * result.busy_s)

@@ -1,4 +1,4 @@
-"""The simulator's model of live engines: fitted on one play, it predicts another."""
+"""The simulator's model of live engines: fitted on some plays, it predicts others."""
 
 import statistics
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from justitia_ray.bench.live_arms import FCFS, SRJF
-from justitia_ray.bench.live_model import calls_at_replicas, fit_model
+from justitia_ray.bench.live_model import calls_at_replicas, fit_model, untimeliness
 from justitia_ray.bench.live_recorder import RecordedInference
 from justitia_ray.sim.calibration.residence import CallAtReplica
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
@@ -45,7 +45,7 @@ def _later(rows: list[RecordedInference], by_s: float) -> list[RecordedInference
 def test_model_fitted_on_one_play_predicts_another() -> None:
     """Engines of known costs stand for the live ones: whatever is lost in between shows here."""
     fitted_on, other = (simulated_play(ENGINE, 30, seed, 0.03) for seed in (1, 2))
-    model = fit_model(fitted_on, START, 2)
+    model = fit_model([fitted_on], (), START, 2)
 
     measured = statistics.fmean(one.record.jct_s for one in other.played)
     assert measured == pytest.approx(mean_jct(model.predict(other, ()).usual), rel=0.05)
@@ -60,7 +60,7 @@ def test_prediction_goes_by_the_costs_that_the_service_predicted() -> None:
         application(2, 0.01, [long], predicted=10.0),
         application(3, 0.01, [short], predicted=10_000_000.0),
     ]
-    model = replace(fit_model(simulated_play(ENGINE, 20, 1, 0.0), START, 2), replicas=1)
+    model = replace(fit_model([simulated_play(ENGINE, 20, 1, 0.0)], (), START, 2), replicas=1)
 
     result = model.predict(run(SRJF, [*blocked, *told_wrong]), ()).usual
     started = {i.application_id: i.dispatched_at_s for i in result.inferences}
@@ -72,7 +72,7 @@ def test_prediction_goes_by_the_costs_that_the_service_predicted() -> None:
 def test_prediction_goes_by_the_speed_of_the_machine_meanwhile() -> None:
     """Engines that take twice the CPU time for the same are on a machine that is half as fast."""
     fitted_on = simulated_play(ENGINE, 20, 1, 0.0)
-    model = fit_model(fitted_on, START, 2)
+    model = fit_model([fitted_on], (), START, 2)
     cpu_s = {"engine": 2 * fitted_on.cpu_s["engine"]}
     usual, slow = (model.predict(r, ()) for r in (fitted_on, replace(fitted_on, cpu_s=cpu_s)))
 
@@ -82,11 +82,39 @@ def test_prediction_goes_by_the_speed_of_the_machine_meanwhile() -> None:
     assert 1.8 < mean_jct(slow.result) / mean_jct(slow.usual) < 2.5
 
 
+def test_slowness_counts_while_applications_are_open() -> None:
+    """A mean completion time is longer if the machine is slow while many wait, and not after."""
+    rows = [inference(0.0, 2.0)]
+    played = [application(0, 0.0, rows), application(1, 0.0, rows), application(2, 2.0, [])]
+    steady, early, late = (
+        replace(run(FCFS, played), speed=tuple(enumerate(cpu_s)))
+        for cpu_s in ((1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 1.0, 1.0), (1.0, 1.0, 2.0, 2.0))
+    )
+
+    assert 1.0 == untimeliness(steady)
+    assert pytest.approx(2.0 / 2**0.5) == untimeliness(early)
+    assert pytest.approx(1.0 / 2**0.5) == untimeliness(late)
+    assert 1.0 == untimeliness(run(FCFS, played))
+
+
+def test_prediction_goes_by_when_the_machine_was_slow() -> None:
+    """Against the plays that the model was fitted on."""
+    fitted_on = simulated_play(ENGINE, 20, 1, 0.0)
+    first_s = min(one.record.finished_at_s for one in fitted_on.played)
+    speed = ((0.0, 2.0), (first_s / 2, 2.0), (1000.0, 1.0), (1001.0, 1.0))
+    disturbed = replace(fitted_on, speed=speed)
+    model = fit_model([fitted_on], (), START, 2)
+
+    assert pytest.approx(2**0.5) == model.predict(disturbed, ()).slowness
+    same = fit_model([disturbed], (), START, 2).predict(disturbed, ()).slowness
+    assert pytest.approx(1.0) == same
+
+
 def test_engines_without_processes_of_their_own_say_nothing_of_the_machine() -> None:
     """Those that sleep live in their replicas."""
     fitted_on = replace(simulated_play(ENGINE, 20, 1, 0.0), cpu_s={"replica": 3.0})
 
-    assert 1.0 == fit_model(fitted_on, START, 2).predict(fitted_on, ()).slowness
+    assert 1.0 == fit_model([fitted_on], (), START, 2).predict(fitted_on, ()).slowness
 
 
 def test_what_calls_meet_on_their_ways_is_a_queue() -> None:
@@ -100,8 +128,8 @@ def test_what_calls_meet_on_their_ways_is_a_queue() -> None:
         if one.recorded is not None
     ]
     near, far = (
-        fit_model(alone, START, 2),
-        fit_model(replace(alone, played=tuple(played)), START, 2),
+        fit_model([alone], (), START, 2),
+        fit_model([replace(alone, played=tuple(played))], (), START, 2),
     )
 
     assert near.front_end_s == pytest.approx(0.0, abs=1e-3)
@@ -119,15 +147,39 @@ def test_calls_that_do_not_say_where_they_ran_are_left_out_of_the_fit() -> None:
 
 def test_a_call_is_at_its_replica_between_the_ways_of_payload_and_answer() -> None:
     """What is lost on the ways is no cost of the engine, and holds no memory of it."""
-    row = inference(0.0, 2.0, waited_s=0.5, ways_s=0.5)
+    row = inference(0.0, 2.0, waited_s=0.5, ways_s=0.5, dispatch_s=0.25)
     [call] = calls_at_replicas(run(FCFS, [application(0, 0.0, [row])]).played)
 
-    assert CallAtReplica("r1", 0.75, 1.75, 100, 10) == call
+    assert CallAtReplica("r1", 1.0, 1.75, 100, 10) == call
 
 
-def test_ways_of_calls_lengthen_leases_and_not_iterations() -> None:
-    """Were they taken for iterations, a shorter queue would seem to make engines faster."""
-    near, far = (fit_model(simulated_play(ENGINE, 30, 1, way_s), START, 2) for way_s in (0.0, 0.2))
+def test_ways_of_calls_are_not_taken_for_iterations() -> None:
+    """Otherwise a shorter queue would seem to make engines faster."""
+    near, far = (
+        fit_model([simulated_play(ENGINE, 30, 1, way_s)], (), START, 2) for way_s in (0.0, 0.2)
+    )
 
-    assert 0.1 == pytest.approx(far.dispatch_s - near.dispatch_s, abs=0.03)
-    assert 0.1 == pytest.approx(far.call_latency_s - near.call_latency_s, abs=0.01)
+    assert 0.2 == pytest.approx(far.call_latency_s - near.call_latency_s, abs=0.02)
+    assert 0.0 == pytest.approx(far.dispatch_s - near.dispatch_s, abs=0.02)
+
+
+def test_memory_is_held_while_a_payload_is_under_way() -> None:
+    """The lease's time at its replica, less the call's, says how long that is."""
+    play = simulated_play(ENGINE, 30, 1, 0.02, dispatch_s=0.06)
+    model = fit_model([play], (), START, 2)
+
+    assert 0.06 == pytest.approx(model.dispatch_s, abs=0.02)
+    assert 0.02 == pytest.approx(model.call_latency_s, abs=0.01)
+
+
+def test_model_knows_that_many_short_calls_hold_engines_up() -> None:
+    """Two policies on one load tell what calls cost from what tokens do; another load shows it."""
+    busy = {"dispatch_s": 0.02, "hold_up_s": 0.01}
+    plays = [simulated_play(ENGINE, 30, 1, 0.02, arm=arm, **busy) for arm in (FCFS, SRJF)]
+    model = fit_model(plays, (), START, 2)
+
+    assert 0.01 == pytest.approx(model.hold_up_s, rel=0.3)
+    for arm in (FCFS, SRJF):
+        other = simulated_play(ENGINE, 30, 2, 0.02, arm=arm, **busy)
+        measured = statistics.fmean(one.record.jct_s for one in other.played)
+        assert measured == pytest.approx(mean_jct(model.predict(other, ()).usual), rel=0.08)
