@@ -6,16 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-_POLL_S = 0.02
 
-
-async def eventually(condition: Callable[[], Any], what: str, within_s: float = 10.0) -> Any:
+async def eventually(
+    condition: Callable[[], Any], what: str, within_s: float = 10.0, *, every_s: float = 0.02
+) -> Any:
     """Return the first true answer of `condition`; a test fails if there is none in time.
 
     Args:
         condition: Asked again and again; plain or asynchronous.
         what: What is waited for, for the failure.
         within_s: Deadline, in seconds; generous, for it is only waited for by a failing test.
+        every_s: Between two questions, in seconds; longer where a question is much work.
     """
     deadline = time.monotonic() + within_s
     while True:
@@ -24,4 +25,4 @@ async def eventually(condition: Callable[[], Any], what: str, within_s: float = 
         if held:
             return held
         assert time.monotonic() < deadline, f"not within {within_s:g} s: {what}"
-        await asyncio.sleep(_POLL_S)
+        await asyncio.sleep(every_s)

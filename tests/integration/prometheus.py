@@ -15,8 +15,9 @@ from justitia_ray.serve.local_cluster import free_port
 from tests.eventually import eventually
 
 BINARY = shutil.which("prometheus")
-_SCRAPE_S = 1
-"""Ray's workers report more seldom; this only shortens the wait for what they have reported."""
+CONFIG = Path(__file__).parents[2] / "deployments/monitoring/prometheus.yml"
+"""As users run it. A shorter interval would shorten the time that a scrape may take with it, and a
+busy machine with a long page needs seconds."""
 
 
 class Prometheus:
@@ -39,14 +40,26 @@ class Prometheus:
 
     async def is_scraping(self) -> bool:
         """Return whether it has scraped all its targets."""
-        told = (await self._http.get("/api/v1/targets")).json()
-        targets = told["data"]["activeTargets"]
+        targets = await self._targets()
         return bool(targets) and all(target["health"] == "up" for target in targets)
+
+    async def scrapes(self) -> list[str]:
+        """Return how the last scrape of each target went, for a failure."""
+        return [
+            f"{target['scrapeUrl']}: {target['health']} after"
+            f" {target['lastScrapeDuration']:.2f} s {target['lastError']}".rstrip()
+            for target in await self._targets()
+        ]
+
+    async def _targets(self) -> list[dict[str, Any]]:
+        told = (await self._http.get("/api/v1/targets")).json()
+        targets: list[dict[str, Any]] = told["data"]["activeTargets"]
+        return targets
 
 
 @asynccontextmanager
 async def prometheus(targets: Sequence[str], directory: Path) -> AsyncIterator[Prometheus]:
-    """Run Prometheus inside the block, on a file of targets such as Ray writes.
+    """Run Prometheus inside the block, as `deployments/monitoring` has it, on a file of targets.
 
     Args:
         targets: `host:port` of each node's metrics.
@@ -55,16 +68,11 @@ async def prometheus(targets: Sequence[str], directory: Path) -> AsyncIterator[P
     assert BINARY is not None
     discovery, config = directory / "targets.json", directory / "prometheus.yml"
     discovery.write_text(json.dumps([{"labels": {"job": "ray"}, "targets": list(targets)}]))
-    config.write_text(
-        yaml.safe_dump(
-            {
-                "global": {"scrape_interval": f"{_SCRAPE_S}s"},
-                "scrape_configs": [
-                    {"job_name": "ray", "file_sd_configs": [{"files": [str(discovery)]}]}
-                ],
-            }
-        )
-    )
+    settings = yaml.safe_load(CONFIG.read_text())
+    [job] = settings["scrape_configs"]
+    [found_in] = job["file_sd_configs"]
+    found_in["files"] = [str(discovery)]
+    config.write_text(yaml.safe_dump(settings))
     port = free_port()
     with (directory / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
@@ -76,10 +84,10 @@ async def prometheus(targets: Sequence[str], directory: Path) -> AsyncIterator[P
             stderr=log,
         )
     try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
             running = Prometheus(http)
             await eventually(lambda: _is_up(process, http, directory), "Prometheus is up", 30.0)
-            await eventually(running.is_scraping, "Prometheus scrapes", 30.0)
+            await eventually(running.is_scraping, "Prometheus scrapes", 60.0, every_s=0.5)
             yield running
     finally:
         process.terminate()

@@ -27,8 +27,8 @@ pytestmark = [
 
 KINDS = (("vote", "team-a", 60), ("report", "team-b", 150))
 """Class, tenant and output tokens of the applications that run meanwhile."""
-HAS_DATA_WITHIN_S = 120.0
-"""A quantile needs values of two reports, and Ray's workers report every 10 s."""
+HAS_DATA_WITHIN_S = 240.0
+"""A quantile needs values of two scrapes, and Ray's workers report every 10 s."""
 
 
 def exporters() -> list[str]:
@@ -98,10 +98,13 @@ async def test_every_query_of_the_dashboard_returns_data(
             return not empty
 
         try:
-            await eventually(all_have_data, "every query returns data", HAS_DATA_WITHIN_S)
+            await eventually(
+                all_have_data, "every query returns data", HAS_DATA_WITHIN_S, every_s=1.0
+            )
         except AssertionError as late:
-            nothing = "\n".join(f"{a.panel}: {asked_for_data(a)}" for a in empty.values())
-            raise AssertionError(f"{late}\n{nothing}") from None
+            nothing = [f"{a.panel}: {asked_for_data(a)}" for a in empty.values()]
+            told = "\n".join([str(late), *await running.scrapes(), *nothing])
+            raise AssertionError(told) from None
         assert await _tenants(running) >= {tenant for _, tenant, _ in KINDS}
     await service.until_idle()
 
