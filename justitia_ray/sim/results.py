@@ -4,6 +4,8 @@ The fields are those of the files, in their order; times are seconds from the st
 A live replay writes the same rows, so that a simulated and a real run can be compared.
 """
 
+import statistics
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from justitia_ray.units import (
@@ -73,11 +75,15 @@ class RunResult:
     kv_utilization: float | None = None
     """Mean share of all replicas' KV memory that was held, over the makespan."""
     preemptions: int = 0
-    busy_s: Seconds = 0.0
-    """How long each replica computed, added up."""
     front_end_s: Seconds = 0.0
     """How long calls took to pass the front end one way, in the mean."""
     decisions: int = 0
     """Events that the core handled."""
     kv_samples: list[tuple[Seconds, ApplicationId, Tokens]] = field(default_factory=list)
     """KV held by an application from then on, where samples were asked for (Justitia Fig. 3)."""
+
+
+def mean_jct_s(applications: Iterable[ApplicationResult]) -> Seconds | None:
+    """Return the mean completion time of those that have ended; None if none has."""
+    ended = [one.jct_s for one in applications if one.jct_s is not None]
+    return statistics.fmean(ended) if ended else None

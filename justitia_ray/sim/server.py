@@ -39,8 +39,6 @@ class Server:
         """KV of what runs."""
         self.kv_token_seconds = 0.0
         """KV held so far, over time."""
-        self.busy_s: Seconds = 0.0
-        """How long it has computed: what held it up is not in it."""
         self.memory = KvMemory(profile)
         self._on_the_way = on_the_way or OnTheWay()
         self._uncomputed = Uncomputed(profile)
@@ -108,7 +106,6 @@ class Server:
         at = self._pace.at(iteration)
         gained = self._gaining * passed
         self.kv_token_seconds += (self.context_tokens + gained / 2) * (at - self.at)
-        self.busy_s += at - self.at
         self.context_tokens += gained
         self.iteration, self.at = iteration, at
 
@@ -169,7 +166,6 @@ class Server:
 
     def hold_up(self, by_s: Seconds) -> None:
         """Make the iteration longer that follows the boundary at which it stands."""
-        self.busy_s -= by_s
         self._pace.hold_up(self.at, self.iteration, self._gaining, self.context_tokens, by_s)
         for sequence in self.running.values():
             first_token_at_s = sequence.result.first_token_at_s
@@ -198,7 +194,6 @@ class Server:
         gaining = self._gaining
         if alone and prefill_s:
             self.kv_token_seconds += self.context_tokens * prefill_s
-            self.busy_s += prefill_s
             self.at += prefill_s
             self._pace.start(self.at, self.iteration, gaining, self.context_tokens)
         elif prefill_s or not self._ticks:

@@ -293,7 +293,6 @@ class Simulation:
             for a in self._applications
             for i in a.inferences
         ]
-        result.busy_s = sum(server.busy_s for server in self._servers)
         result.front_end_s = self._front_end.mean_s
         result.preemptions = sum(row.preemptions for row in result.inferences)
         if self._applications:

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from justitia_ray.sim.results import ApplicationResult, Lateness, RunResult
+from justitia_ray.sim.results import ApplicationResult, Lateness, RunResult, mean_jct_s
 from justitia_ray.units import ApplicationId, Seconds
 
 REFERENCE_POLICY = "vtc"
@@ -65,7 +65,7 @@ def _summary(run: RunResult, theirs: Mapping[ApplicationId, ApplicationResult] |
     jcts = [a.jct_s for a in run.applications if a.jct_s is not None]
     lags: list[Lateness] = list(run.lateness.values())
     return {
-        "mean_jct_s": statistics.fmean(jcts) if jcts else None,
+        "mean_jct_s": mean_jct_s(run.applications),
         "p50_jct_s": percentile(jcts, 50),
         "p90_jct_s": percentile(jcts, 90),
         "p99_jct_s": percentile(jcts, 99),

@@ -64,15 +64,3 @@ def test_a_call_that_ends_holds_up_who_goes_on(reports_s: float) -> None:
 def test_one_engine_alone_is_not_held_up(reports_s: float) -> None:
     """The core of the other one is free."""
     assert [3.0, 14.0] == ends(run((0.0, 3), (10.0, 4), reports_s=reports_s))
-
-
-@pytest.mark.parametrize("reports_s", [EXACT, LATE])
-def test_what_holds_an_engine_up_is_no_time_of_its_own(reports_s: float) -> None:
-    """How long engines computed is compared with their CPU time."""
-    free, held_up = (
-        run((0.0, 3), (0.0, 5), (1.5, 4), reports_s=reports_s, hold_up_s=hold_up_s)
-        for hold_up_s in (0.0, HELD_UP)
-    )
-
-    assert held_up.makespan_s > free.makespan_s
-    assert held_up.busy_s == free.busy_s
