@@ -11,6 +11,7 @@ from justitia_ray.bench.live_load import (
     ElephantLoad,
     Size,
     calibration,
+    calibration_elephant,
     elephant_and_mice,
     nine_classes,
 )
@@ -26,6 +27,7 @@ CALIBRATION_ARMS = (FCFS, SRJF)
 """Under the one all sorts of calls run side by side, under the other small ones and then large."""
 ELEPHANT_ARMS = (SRJF, JUSTITIA)
 _CALIBRATION = "calibration"
+_CALIBRATION_ELEPHANT = "calibration elephant"
 _ELEPHANT = "elephant"
 
 
@@ -34,7 +36,9 @@ class Plays:
     """Everything that was played."""
 
     calibration: tuple[LiveRun, ...]
-    """The load that the model is fitted on, under each of `CALIBRATION_ARMS`."""
+    """What the model is fitted on: a load under each of `CALIBRATION_ARMS`."""
+    calibration_elephant: LiveRun
+    """And an elephant among mice: their calls are shorter, and fewer run side by side."""
     history: tuple[Observation, ...]
     """What the predictor was taught of every class before the other plays: the first one's."""
     runs: dict[int, list[LiveRun]]
@@ -42,7 +46,7 @@ class Plays:
     elephant_load: ElephantLoad
     elephant_runs: list[LiveRun]
     model: LiveModel
-    """Fitted on the calibration."""
+    """Fitted on the calibrations."""
 
 
 async def play_all(
@@ -53,7 +57,7 @@ async def play_all(
     say: Callable[[str], None],
     start: Callable[[Mapping[str, Any]], EngineProfile],
 ) -> Plays:
-    """Play the calibration, every seed under every arm, and the elephant.
+    """Play the calibrations, every seed under every arm, and the elephant.
 
     The predictor must know the same at the start of every run. So each run has classes of its own,
     which are taught what was seen in the calibration; what a run teaches stays with its classes.
@@ -75,7 +79,7 @@ async def play_all(
     async def run(name: str, arm: Arm, load: Sequence[PlannedApplication]) -> LiveRun:
         played = await session.play(arm, load, _suffix(name, arm))
         say(_line(name, played))
-        if played.failed == len(load) or (name == _CALIBRATION and played.failed):
+        if played.failed == len(load) or (name.startswith(_CALIBRATION) and played.failed):
             error = next(one.record.error for one in played.played if one.record.error)
             raise ResponseError(200, f"{name}, {arm.name}: {played.failed} failed, one of: {error}")
         return played
@@ -89,20 +93,25 @@ async def play_all(
     await session.teach(
         history,
         [_suffix(_CALIBRATION, arm) for arm in others]
+        + [_suffix(_CALIBRATION_ELEPHANT, SRJF)]
         + [_suffix(name, arm) for name in names for arm in ARMS]
         + [_suffix(_ELEPHANT, arm) for arm in ELEPHANT_ARMS],
     )
-    fitted_on = (played_first, *[await run(_CALIBRATION, arm, load) for arm in others])
-    model = fit_model(fitted_on, history, start(status), len(status["replicas"]))
+    start_from, replicas = start(status), len(status["replicas"])
+    calibrations = (played_first, *[await run(_CALIBRATION, arm, load) for arm in others])
+    mice = [one for one in played_first.played if one.record.application_class in MICE]
+    takes_s = fit_model(calibrations, history, start_from, replicas).takes_s(mice)
+    tried = calibration_elephant(seeds[0], size, data_dir, takes_s)
+    calibrated = await run(_CALIBRATION_ELEPHANT, SRJF, tried.applications)
+    model = fit_model([*calibrations, calibrated], history, start_from, replicas)
     say(f"engine profile fitted: {model.fit.residual:.0%} of a call's time is unexplained")
     runs: dict[int, list[LiveRun]] = {}
     for index, seed in enumerate(seeds):
         load = nine_classes(seed, size, data_dir)
         runs[seed] = [await run(names[index], arm, load) for arm in rotated(ARMS, index)]
-    mice = [one for one in played_first.played if one.record.application_class in MICE]
     elephant = elephant_and_mice(seeds[0], size, data_dir, model.takes_s(mice))
     elephant_runs = [await run(_ELEPHANT, arm, elephant.applications) for arm in ELEPHANT_ARMS]
-    return Plays(fitted_on, history, runs, elephant, elephant_runs, model)
+    return Plays(calibrations, calibrated, history, runs, elephant, elephant_runs, model)
 
 
 def _suffix(load: str, arm: Arm) -> str:

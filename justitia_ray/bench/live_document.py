@@ -9,6 +9,7 @@ from typing import Any
 from justitia_ray import __version__
 from justitia_ray.bench.live_arms import ARMS
 from justitia_ray.bench.live_bench import Plays
+from justitia_ray.bench.live_elephant import elephant_figures, elephant_line
 from justitia_ray.bench.live_figures import (
     MOST_ERROR,
     SeedFigures,
@@ -22,7 +23,6 @@ from justitia_ray.bench.live_figures import (
 )
 from justitia_ray.bench.live_load import Size
 from justitia_ray.bench.live_model import LiveModel
-from justitia_ray.bench.live_rows import as_result
 from justitia_ray.replacing import replacing_text
 from justitia_ray.sim.result_files import write_results
 from justitia_ray.sim.results import RunResult
@@ -50,8 +50,9 @@ def write_all(
 ) -> Written:
     """Simulate every play, and write `live.json` and the rows of every run.
 
-    `OUT/seed-N/live`, `OUT/seed-N/simulated` and `OUT/calibration/live` are result directories as
-    `justitia simulate` writes them, with an arm for a policy.
+    `OUT/seed-N/live`, `OUT/seed-N/simulated`, the two of `OUT/elephant`, `OUT/calibration/live` and
+    `OUT/calibration/elephant` are result directories as `justitia simulate` writes them, with an
+    arm for a policy.
 
     Args:
         out: The directory; it is made if it is not there.
@@ -64,8 +65,9 @@ def write_all(
         ConfigError: If something cannot be written.
     """
     model, figures = plays.model, []
-    fitted_on = live_results(plays.calibration)
-    write_results(out / "calibration" / "live", fitted_on, dict(about))
+    calibrations = {"live": plays.calibration, "elephant": (plays.calibration_elephant,)}
+    for name, fitted_on in calibrations.items():
+        write_results(out / "calibration" / name, live_results(fitted_on), dict(about))
     for seed, runs in plays.runs.items():
         live = _in_order(live_results(runs))
         predictions = {run.arm.name: model.predict(run, plays.history) for run in runs}
@@ -75,7 +77,16 @@ def write_all(
         figures.append(seed_figures(seed, runs, live, predictions))
         say(f"seed {seed} simulated")
     table = over_seeds(figures)
-    elephant = _elephant(plays, model)
+    live = live_results(plays.elephant_runs)
+    predictions = {run.arm.name: model.predict(run, plays.history) for run in plays.elephant_runs}
+    simulated = {name: p.result for name, p in predictions.items()}
+    for name, results in (("live", live), ("simulated", simulated)):
+        write_results(out / "elephant" / name, results, {"seed": plays.elephant_load.seed, **about})
+    say("elephant simulated")
+    elephant = {
+        "load": plays.elephant_load.document(),
+        "arms": {name: elephant_figures(live[name], predictions[name]) for name in live},
+    }
     written = Written(
         figures,
         table,
@@ -104,7 +115,9 @@ def write_all(
             "pace": model.pace,
             "residual": model.fit.residual,
             "fitted_on": [
-                {"arm": run.arm.name, "applications": len(run.played)} for run in plays.calibration
+                {"load": name, "arm": run.arm.name, "applications": len(run.played)}
+                for name, runs in calibrations.items()
+                for run in runs
             ],
         },
         "seeds": [one.document() for one in figures],
@@ -125,6 +138,11 @@ def report(written: Written, model: LiveModel) -> str:
         for arm, row in written.table.items()
         if row["error"] and abs(row["error"]["median"]) > MOST_ERROR
     ]
+    missed += [
+        f"elephant, {arm} {found['error']:+.0%}"
+        for arm, found in written.elephant["arms"].items()
+        if found["error"] is not None and abs(found["error"]) > MOST_ERROR
+    ]
     same = "the same" if written.live_order == written.simulated_order else "NOT the same"
     lines = [
         printed(written.table),
@@ -144,48 +162,10 @@ def report(written: Written, model: LiveModel) -> str:
         f" ({', '.join(written.live_order)}; {', '.join(written.simulated_order)}).",
         f"Simulated mean off by more than {MOST_ERROR:.0%}: {', '.join(missed) or 'none'}.",
     ]
-    for arm, found in written.elephant.get("arms", {}).items():
-        bound = "none" if found["bound_s"] is None else f"{found['bound_s']:.1f} s"
-        lag = "–" if found["lag_s"] is None else f"{found['lag_s']:.1f} s"
-        lines.append(
-            f"Elephant under {arm}: {_seconds(found['elephant_jct_s'])} (simulated"
-            f" {_seconds(found['simulated_elephant_jct_s'])}), lag {lag}, bound {bound}; mice"
-            f" {_seconds(found['mice_jct_s'])}."
-        )
+    lines += [elephant_line(arm, found) for arm, found in written.elephant["arms"].items()]
     return "\n".join(lines)
 
 
 def _in_order(results: Mapping[str, RunResult]) -> dict[str, RunResult]:
     """Return results in the order of the arms, however they were rotated."""
     return {arm.name: results[arm.name] for arm in ARMS if arm.name in results}
-
-
-def _elephant(plays: Plays, model: LiveModel) -> dict[str, Any]:
-    arms = {}
-    for run in plays.elephant_runs:
-        live = as_result(run.played, run.kv_utilization, run.preemptions)
-        simulated = model.predict(run, plays.history).result
-        name = live.applications[0].application_id
-        lateness = live.lateness.get(name)
-        arms[run.arm.name] = {
-            "elephant_jct_s": live.applications[0].jct_s,
-            "mice_jct_s": _mean([a.jct_s for a in live.applications[1:]]),
-            "lag_s": None if lateness is None else lateness.lag_s,
-            "bound_s": None if lateness is None else lateness.bound_s,
-            "simulated_elephant_jct_s": next(
-                (a.jct_s for a in simulated.applications if a.application_id == name), None
-            ),
-            "simulated_mice_jct_s": _mean(
-                [a.jct_s for a in simulated.applications if a.application_id != name]
-            ),
-        }
-    return {"load": plays.elephant_load.document(), "arms": arms}
-
-
-def _mean(jcts: list[float | None]) -> float | None:
-    known = [jct for jct in jcts if jct is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _seconds(value: float | None) -> str:
-    return "–" if value is None else f"{value:.1f} s"

@@ -9,7 +9,7 @@ from justitia_ray.bench.live_model import Prediction
 from justitia_ray.bench.live_rows import as_result
 from justitia_ray.bench.live_session import LiveRun
 from justitia_ray.bench.statistics import Spread, paired_ratios, spread
-from justitia_ray.sim.results import ApplicationResult, RunResult
+from justitia_ray.sim.results import ApplicationResult, RunResult, mean_jct_s
 from justitia_ray.sim.summary import Summary, percentile, summarise
 from justitia_ray.text_table import text_table
 
@@ -76,9 +76,9 @@ def seed_figures(
         name: {
             arm: {
                 "applications": len(_of(live[arm], name)),
-                "mean_jct_s": _mean(_of(live[arm], name)),
+                "mean_jct_s": mean_jct_s(_of(live[arm], name)),
                 "p90_jct_s": _p90(_of(live[arm], name)),
-                "simulated_mean_jct_s": _mean(_of(simulated[arm], name)),
+                "simulated_mean_jct_s": mean_jct_s(_of(simulated[arm], name)),
             }
             for arm in live
         }
@@ -90,7 +90,9 @@ def seed_figures(
             "cpu_s": {role: round(s, 2) for role, s in sorted(run.cpu_s.items())},
             "wall_s": run.wall_s,
             "slowness": predictions[run.arm.name].slowness,
-            "simulated_at_usual_speed_jct_s": _mean(predictions[run.arm.name].usual.applications),
+            "simulated_at_usual_speed_jct_s": mean_jct_s(
+                predictions[run.arm.name].usual.applications
+            ),
             "failed": run.failed,
         }
         for run in runs
@@ -212,11 +214,6 @@ def _middle(values: Sequence[float | int | None]) -> float | None:
 
 def _of(run: RunResult, application_class: str) -> list[ApplicationResult]:
     return [a for a in run.applications if a.application_class == application_class]
-
-
-def _mean(rows: Sequence[ApplicationResult]) -> float | None:
-    jcts = [row.jct_s for row in rows if row.jct_s is not None]
-    return statistics.fmean(jcts) if jcts else None
 
 
 def _p90(rows: Sequence[ApplicationResult]) -> float | None:

@@ -54,10 +54,10 @@ FULL = Size(
 )
 """About half of the paper's 100; of each class one at least."""
 QUICK = Size(
-    {"CC": 8, "KBQAV": 8, "ALFWI": 7, "EV": 1, "FV": 1, "MRS": 1, "PE": 4, "SC": 5},
-    window_s=6.0,
+    {"CC": 6, "KBQAV": 6, "ALFWI": 5, "EV": 1, "FV": 1, "MRS": 1, "PE": 3, "SC": 3},
+    window_s=5.0,
     elephant="MRS",
-    mice_s=15.0,
+    mice_s=12.0,
 )
 """Without DM: one has a hundred times the cost of a small application."""
 
@@ -119,6 +119,13 @@ def elephant_and_mice(
         seed,
         every_s,
     )
+
+
+def calibration_elephant(
+    seed: int, size: Size, data_dir: Path | None, mouse_takes_s: Seconds
+) -> ElephantLoad:
+    """Draw an elephant and mice that the profile is fitted on; see `elephant_and_mice`."""
+    return elephant_and_mice(seed + _CALIBRATION_SEED, size, data_dir, mouse_takes_s)
 
 
 def _draw(

@@ -1,10 +1,9 @@
 """The simulator's model of the engines that a load was played on, and its word on a play.
 
 A machine that others share is not always equally fast: the same load cost its engines between 20
-and 31 s of CPU time within minutes. How fast it was during a play is read from the engines: their
-CPU time over how long the model has them busy with the same load, against that of the plays that
-the model was fitted on. And it is not equally fast from the start of a play to its end: slowness
-counts for as many applications as are open meanwhile, and a speedometer says when it was slow.
+and 31 s of CPU time within minutes. How fast it was during a play is read from a speedometer, so
+that nothing of the engines enters what is said of them. The mean completion time is the integral
+of how many applications are open, so that a reading counts for as many as are open at it.
 """
 
 import math
@@ -19,7 +18,7 @@ from justitia_ray.bench.live_session import LiveRun
 from justitia_ray.predictor.observation import Observation
 from justitia_ray.sim.calibration.residence import CallAtReplica, ResidenceFit, fit_residence
 from justitia_ray.sim.engine_profile import EngineProfile
-from justitia_ray.sim.results import RunResult
+from justitia_ray.sim.results import RunResult, mean_jct_s
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
 from justitia_ray.units import Seconds
@@ -30,8 +29,6 @@ _PACE_ROUNDS = 6
 _PACE_TOLERANCE = 0.01
 _LEAST_SLOPE, _MOST_SLOPE = 0.5, 4.0
 """Of a completion time over the times of iterations: above 1 where work waits."""
-_ENGINE = "engine"
-"""Role of the engines' processes."""
 _ANSWER_SHARE = 0.5
 """Of the time that a call is on its ways with no lease, that of the answer; the rest is before the
 queue. A call's times do not tell them apart."""
@@ -70,27 +67,23 @@ class LiveModel:
     """How long a call holds up all engines when it comes to one, and again when it ends."""
     fit: ResidenceFit
     pace: float
-    """What the fitted times were multiplied by, so that the mean completion time of the load that
-    they were fitted on comes out right."""
-    cpu_share: float
-    """CPU time of the engines while that load was played, over how long they were busy by this; 0
-    if they have no processes of their own, so that nothing tells it apart."""
-    untimeliness: float = 1.0
-    """Of that load's plays; see `untimeliness`."""
+    """What the fitted times were multiplied by, so that the mean completion times of the loads that
+    they were fitted on come out right, in the mean."""
+    usual_reading_s: Seconds | None
+    """Of a speedometer at that pace; None: there was none."""
 
     def predict(self, run: LiveRun, history: Sequence[Observation]) -> Prediction:
         """Simulate what was played, under its policy.
 
         Args:
-            run: What came, how long it was, which costs the service predicted, and what CPU time
-                the engines took.
+            run: What came, how long it was, which costs the service predicted, and how fast the
+                machine was meanwhile.
             history: What the service knew of the stages of each class.
         """
         usual = self._simulate(run, history)
-        cpu_share = _cpu_share(run, usual)
-        if not self.cpu_share or not cpu_share:
+        slowness = _slowness(run, self.usual_reading_s)
+        if slowness == 1.0:
             return Prediction(usual, 1.0, usual)
-        slowness = cpu_share / self.cpu_share * untimeliness(run) / self.untimeliness
         return Prediction(usual, slowness, self._paced(slowness)._simulate(run, history))
 
     def takes_s(self, played: Sequence[PlayedApplication]) -> Seconds:
@@ -155,7 +148,12 @@ def fit_model(
     Raises:
         ConfigError: If too little was played to fit anything.
     """
-    fit = fit_residence([calls_at_replicas(run.played) for run in plays])
+    readings = [reading for run in plays if (reading := reading_s(run)) is not None]
+    usual_s = statistics.geometric_mean(readings) if len(readings) == len(plays) else None
+    slowness = [_slowness(run, usual_s) for run in plays]
+    fit = fit_residence(
+        [calls_at_replicas(run.played, slow) for run, slow in zip(plays, slowness, strict=True)]
+    )
     rows = [row for run in plays for one in run.played for row in one.inferences]
     ways_s = sorted(map(_on_its_ways_s, rows))
     alone_s = ways_s[int(_UNDISTURBED * len(ways_s))]
@@ -168,30 +166,25 @@ def fit_model(
         hold_up_s=fit.hold_up_s,
         fit=fit,
         pace=1.0,
-        cpu_share=1.0,
+        usual_reading_s=usual_s,
     )
     meetings_s = (statistics.fmean(ways_s) - alone_s) / 2
     model = _with_front_end(model, plays, history, meetings_s)
 
     def error(pace: float) -> float:
         """Return how much too late the model is at a pace, as a logarithm."""
-        paced = model._paced(pace)
-        return statistics.fmean(_lateness(run, paced._simulate(run, history)) for run in plays)
+        return statistics.fmean(
+            _lateness(run, model._paced(pace * slow)._simulate(run, history))
+            for run, slow in zip(plays, slowness, strict=True)
+        )
 
-    model = model._paced(_zero_of(error))
-    shares = [_cpu_share(run, model._simulate(run, history)) for run in plays]
-    return replace(
-        model,
-        cpu_share=statistics.fmean(shares),
-        untimeliness=statistics.geometric_mean(map(untimeliness, plays)),
-    )
+    return model._paced(_zero_of(error))
 
 
-def untimeliness(run: LiveRun) -> float:
-    """Return how much slower the machine was while many applications were open than over all.
+def reading_s(run: LiveRun) -> Seconds | None:
+    """Return what the speedometer read during a play; None if it read nothing while any was open.
 
-    The mean completion time is the integral of how many are open: so far it is longer if the
-    machine is slow while many are. 1 if nothing is known of its speed.
+    The geometric mean; a reading counts for as many applications as are open.
     """
     spans = [(one.record.arrived_at_s, one.record.finished_at_s) for one in run.played]
     readings = [
@@ -201,17 +194,21 @@ def untimeliness(run: LiveRun) -> float:
     ]
     open_in_all = sum(count for _, count in readings)
     if not open_in_all:
-        return 1.0
-    over_all = statistics.fmean(level for level, _ in readings)
-    while_open = sum(level * count for level, count in readings) / open_in_all
-    return math.exp(while_open - over_all)
+        return None
+    return math.exp(sum(level * count for level, count in readings) / open_in_all)
+
+
+def _slowness(run: LiveRun, usual_s: Seconds | None) -> float:
+    reading = reading_s(run)
+    return 1.0 if reading is None or usual_s is None else reading / usual_s
 
 
 def _lateness(run: LiveRun, simulated: RunResult) -> float:
     """Return how much too large a simulated mean completion time is, as a logarithm."""
     live = statistics.fmean(one.record.jct_s for one in run.played if one.is_whole)
-    ends = [a.jct_s for a in simulated.applications if a.jct_s is not None]
-    return math.log(statistics.fmean(ends) / live)
+    said = mean_jct_s(simulated.applications)
+    assert said is not None
+    return math.log(said / live)
 
 
 def _with_front_end(
@@ -236,24 +233,30 @@ def _with_front_end(
     return replace(model, front_end_s=low)
 
 
-def _cpu_share(run: LiveRun, simulated: RunResult) -> float:
-    return run.cpu_s.get(_ENGINE, 0.0) / simulated.busy_s
+def calls_at_replicas(
+    played: Sequence[PlayedApplication], slowness: float = 1.0
+) -> list[CallAtReplica]:
+    """Return when the calls of a play were at their replicas, of those that say it.
 
-
-def calls_at_replicas(played: Sequence[PlayedApplication]) -> list[CallAtReplica]:
-    """Return when the calls of a play were at their replicas, of those that say it."""
-    return [
-        CallAtReplica(
-            row.replica,
-            (ended_at_s := row.finished_at_s - _ANSWER_SHARE * _on_its_ways_s(row)) - row.ran_s,
-            ended_at_s,
-            row.prompt_tokens,
-            row.output_tokens,
+    Args:
+        played: The play.
+        slowness: How much slower than usual the machine was; instants are as if it had not been.
+    """
+    calls = []
+    for row in (row for one in played for row in one.inferences):
+        if row.replica is None:
+            continue
+        ended_at_s = row.finished_at_s - _ANSWER_SHARE * _on_its_ways_s(row)
+        calls.append(
+            CallAtReplica(
+                row.replica,
+                (ended_at_s - row.ran_s) / slowness,
+                ended_at_s / slowness,
+                row.prompt_tokens,
+                row.output_tokens,
+            )
         )
-        for one in played
-        for row in one.inferences
-        if row.replica is not None
-    ]
+    return calls
 
 
 def _dispatch_s(row: RecordedInference) -> Seconds:

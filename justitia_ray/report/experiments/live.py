@@ -190,7 +190,7 @@ def _measure_policies(_: Scale, outcomes: Outcomes) -> Measures:
             "decision_p99_us": _microseconds(found["machine"]["decisions"]["p99_s"]),
             "simulated_mean_jct_s": found["simulated"]["mean_jct_s"],
             "error": found["error"],
-            "absolute_error": None if found["error"] is None else abs(found["error"]),
+            "absolute_error": _absolute(found["error"]),
         }
         for arm, found in outcomes.items()
     }
@@ -242,16 +242,32 @@ def _elephant(path: Path, live: Mapping[str, Any]) -> Experiment:
             "elephant when all of it has run; a policy that promises no bound has none."
         ),
         arms=lambda _, __: {Arm("", name): RecordedElephant(path, name) for name in names},
-        measure=lambda _, outcomes: {arm: dict(found) for arm, found in outcomes.items()},
+        measure=lambda _, outcomes: {
+            arm: {**found, "absolute_error": _absolute(found.get("error"))}
+            for arm, found in outcomes.items()
+        },
         metrics=(
             Metric("elephant_jct_s", "JCT of the elephant", unit="s"),
             Metric("mice_jct_s", "mean JCT of the mice", unit="s"),
             Metric("lag_s", "lag of the elephant", unit="s", better=None),
             Metric("bound_s", "its bound", unit="s", better=None),
             Metric("simulated_elephant_jct_s", "simulated", unit="s", better=None),
+            Metric("simulated_mice_jct_s", "mice simulated", unit="s", better=None),
+            Metric("mean_jct_s", "mean JCT of all", unit="s"),
+            Metric("simulated_mean_jct_s", "simulated", unit="s", better=None),
+            Metric("absolute_error", "off by, either way", is_share=True, better=None),
         ),
         comparisons=(Comparison("elephant_jct_s", "srjf"),),
         targets=(
+            *(
+                Target(
+                    f"simulated mean JCT of elephant and mice against that on real engines, {name}",
+                    Arm("", name),
+                    "absolute_error",
+                    at_most=MOST_ERROR,
+                )
+                for name in names
+            ),
             Target(
                 "JCT of the elephant on real engines, justitia against srjf",
                 Arm("", _OWN),
@@ -273,9 +289,13 @@ def _about(live: Mapping[str, Any]) -> str:
         f"({load['config']}), every policy on the same load, in an order that turns with the seed. "
         "The predictor knows the same at the start of every run. The simulator is given arrivals, "
         "sizes and tool times as they were played and the costs as the service predicted them, on "
-        "an engine profile fitted on another load of the same session. Medians and spreads are in "
+        "an engine profile fitted on other loads of the same session. Medians and spreads are in "
         f"live.json. Measured with justitia_ray {live['version']}: {facts}."
     )
+
+
+def _absolute(error: float | None) -> float | None:
+    return None if error is None else abs(error)
 
 
 def _microseconds(seconds: float | None) -> float | None:

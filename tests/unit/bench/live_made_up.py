@@ -76,10 +76,9 @@ def application(
     )
 
 
-def run(arm: Arm, played: Sequence[PlayedApplication], engine_cpu_s: float = 1.0) -> LiveRun:
+def run(arm: Arm, played: Sequence[PlayedApplication]) -> LiveRun:
     """Return a play under an arm."""
-    cpu_s = {"engine": engine_cpu_s}
-    return LiveRun(arm, tuple(played), 0.5, 0, NO_DECISIONS, cpu_s, 10.0)
+    return LiveRun(arm, tuple(played), 0.5, 0, NO_DECISIONS, {"engine": 1.0}, 10.0)
 
 
 def simulated_play(
@@ -148,4 +147,4 @@ def simulated_play(
             )
         )
     played = [application(n, a.arrived_at_s, rows[a.application_id]) for n, a in enumerate(load)]
-    return run(arm, played, 0.8 * result.busy_s)
+    return run(arm, played)

@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from justitia_ray.bench.live_arms import FCFS, SRJF
-from justitia_ray.bench.live_model import calls_at_replicas, fit_model, untimeliness
+from justitia_ray.bench.live_model import calls_at_replicas, fit_model, reading_s
 from justitia_ray.bench.live_recorder import RecordedInference
+from justitia_ray.bench.live_rows import PlayedApplication
 from justitia_ray.sim.calibration.residence import CallAtReplica
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
 from justitia_ray.sim.results import RunResult
@@ -35,6 +36,16 @@ ENGINE = replace(
 def mean_jct(result: RunResult) -> float:
     """Return the mean completion time of what finished."""
     return statistics.fmean(a.jct_s for a in result.applications if a.jct_s is not None)
+
+
+def _at_speed(slowness: float) -> EngineProfile:
+    """Return the engine on a machine that is so much slower."""
+    return replace(ENGINE, iteration=ENGINE.iteration.scaled(slowness))
+
+
+def _two_until(ended_at_s: float) -> list[PlayedApplication]:
+    """Return two applications that are open from the start to then."""
+    return [application(n, 0.0, [inference(0.0, ended_at_s)]) for n in (1, 2)]
 
 
 def _later(rows: list[RecordedInference], by_s: float) -> list[RecordedInference]:
@@ -70,51 +81,51 @@ def test_prediction_goes_by_the_costs_that_the_service_predicted() -> None:
 
 
 def test_prediction_goes_by_the_speed_of_the_machine_meanwhile() -> None:
-    """Engines that take twice the CPU time for the same are on a machine that is half as fast."""
-    fitted_on = simulated_play(ENGINE, 20, 1, 0.0)
+    """The same work took a processor twice as long: the machine is half as fast."""
+    play = simulated_play(ENGINE, 20, 1, 0.0)
+    fitted_on, slowed = (replace(play, speed=((0.0, cpu_s),)) for cpu_s in (0.001, 0.002))
     model = fit_model([fitted_on], (), START, 2)
-    cpu_s = {"engine": 2 * fitted_on.cpu_s["engine"]}
-    usual, slow = (model.predict(r, ()) for r in (fitted_on, replace(fitted_on, cpu_s=cpu_s)))
+    usual, slow = (model.predict(r, ()) for r in (fitted_on, slowed))
 
-    assert pytest.approx(1.0) == usual.slowness
+    assert usual.slowness == 1.0
     assert mean_jct(usual.usual) == mean_jct(slow.usual)
-    assert pytest.approx(2.0) == slow.slowness
+    assert slow.slowness == pytest.approx(2.0)
     assert 1.8 < mean_jct(slow.result) / mean_jct(slow.usual) < 2.5
 
 
-def test_slowness_counts_while_applications_are_open() -> None:
+def test_speed_counts_while_applications_are_open() -> None:
     """A mean completion time is longer if the machine is slow while many wait, and not after."""
-    rows = [inference(0.0, 2.0)]
-    played = [application(0, 0.0, rows), application(1, 0.0, rows), application(2, 2.0, [])]
-    steady, early, late = (
-        replace(run(FCFS, played), speed=tuple(enumerate(cpu_s)))
-        for cpu_s in ((1.0, 1.0, 1.0, 1.0), (2.0, 2.0, 1.0, 1.0), (1.0, 1.0, 2.0, 2.0))
-    )
+    play = run(FCFS, [application(0, 0.0, [inference(0.0, 4.0)]), *_two_until(2.0)])
 
-    assert 1.0 == untimeliness(steady)
-    assert pytest.approx(2.0 / 2**0.5) == untimeliness(early)
-    assert pytest.approx(1.0 / 2**0.5) == untimeliness(late)
-    assert 1.0 == untimeliness(run(FCFS, played))
+    def reading(*cpu_s: float) -> float | None:
+        return reading_s(replace(play, speed=tuple(enumerate(cpu_s))))
+
+    assert reading(1.0, 1.0, 1.0, 1.0, 9.0) == 1.0
+    assert reading(2.0, 2.0, 1.0, 1.0) == pytest.approx(2 ** (6 / 8))
+    assert reading(1.0, 1.0, 2.0, 2.0) == pytest.approx(2 ** (2 / 8))
+    assert reading() is None
 
 
-def test_prediction_goes_by_when_the_machine_was_slow() -> None:
-    """Against the plays that the model was fitted on."""
-    fitted_on = simulated_play(ENGINE, 20, 1, 0.0)
-    first_s = min(one.record.finished_at_s for one in fitted_on.played)
-    speed = ((0.0, 2.0), (first_s / 2, 2.0), (1000.0, 1.0), (1001.0, 1.0))
-    disturbed = replace(fitted_on, speed=speed)
-    model = fit_model([fitted_on], (), START, 2)
+def test_model_is_fitted_on_plays_of_different_speed() -> None:
+    """What a play took on a slow machine says nothing of engines, if the speed is known."""
+    plays = [
+        replace(simulated_play(_at_speed(slowness), 30, 1, 0.0), speed=((0.0, slowness),))
+        for slowness in (0.8, 1.25)
+    ]
+    model = fit_model(plays, (), START, 2)
 
-    assert pytest.approx(2**0.5) == model.predict(disturbed, ()).slowness
-    same = fit_model([disturbed], (), START, 2).predict(disturbed, ()).slowness
-    assert pytest.approx(1.0) == same
+    for play in plays:
+        measured = statistics.fmean(one.record.jct_s for one in play.played)
+        assert measured == pytest.approx(mean_jct(model.predict(play, ()).result), rel=0.06)
 
 
-def test_engines_without_processes_of_their_own_say_nothing_of_the_machine() -> None:
-    """Those that sleep live in their replicas."""
-    fitted_on = replace(simulated_play(ENGINE, 20, 1, 0.0), cpu_s={"replica": 3.0})
+def test_without_a_speedometer_the_machine_is_always_equally_fast() -> None:
+    """Also where only some of the plays have readings: they cannot be compared."""
+    play = simulated_play(ENGINE, 20, 1, 0.0)
+    with_readings = replace(play, speed=((0.0, 0.5),))
 
-    assert 1.0 == fit_model([fitted_on], (), START, 2).predict(fitted_on, ()).slowness
+    assert fit_model([play], (), START, 2).predict(with_readings, ()).slowness == 1.0
+    assert fit_model([with_readings, play], (), START, 2).predict(play, ()).slowness == 1.0
 
 
 def test_what_calls_meet_on_their_ways_is_a_queue() -> None:

@@ -49,6 +49,9 @@ def recorded(directory: Path, error: float = 0.05) -> Path:
         "bound_s": 5.0,
         "simulated_elephant_jct_s": 41.0,
         "simulated_mice_jct_s": 3.0,
+        "mean_jct_s": 4.0,
+        "simulated_mean_jct_s": 4.0 * (1 + error),
+        "error": error,
     }
     document = {
         "version": "0.1.0",
@@ -107,7 +110,8 @@ def test_errors_of_the_simulator_beyond_their_limit_stand_at_the_top(tmp_path: P
     page = page_of(recorded(tmp_path, error=-0.2), tmp_path / "out")
 
     targets = page[page.index("<h2>Targets") : page.index("<nav>")]
-    assert len(ARMS) == targets.count("missed")
+    assert len(ARMS) + 2 == targets.count("missed")
+    assert targets.count("simulated mean JCT of elephant and mice") == 2
     assert len(ARMS) == targets.count("simulated mean JCT against that on real engines")
 
 
