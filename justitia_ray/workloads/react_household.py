@@ -3,10 +3,12 @@
 Turn by turn the model writes one line, a thought or a command; the household answers what is seen.
 """
 
+import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
+from justitia_ray.workloads.alfworld_game import installed_games
 from justitia_ray.workloads.household import Household
 from justitia_ray.workloads.household_games import opening, played
 from justitia_ray.workloads.lengths import Lengths
@@ -37,44 +39,68 @@ class Game(Protocol):
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> Result:
-    """Play the game that an opening text describes, in a household of our own; see `Workload`.
+    """Play the game that an opening text describes; see `Workload`.
+
+    It is ALFWorld's own where its package is and a game that begins so (`alfworld_game`), otherwise
+    one in a household of ours. Where lengths are planned, answers decide nothing and no game runs.
 
     Raises:
         RequestError: If the text names no receptacle or no task, and is to be played by a real
             model.
     """
-    return await _play(app, text, lengths, Household)
+    if lengths.steered:
+        return await _play(app, text, lengths, None, _seen_now)
+    games = installed_games()
+    game = None if games is None else await asyncio.to_thread(games.find, text)
+    if game is None:
+        return await _play(app, text, lengths, Household(text), _seen_now)
+    return await _play(app, text, lengths, game, _seen_in_thread)
 
 
 def workload(start: Callable[[str], Game]) -> Workload:
-    """Return the agent in another household, e.g. `alfworld_game.start`.
+    """Return the agent in another household, e.g. `AlfworldGames(directory).start`.
 
     Args:
-        start: Begins the game that an opening text describes.
+        start: Begins the game that an opening text describes. It may take its time, and so may its
+            games: they are called in threads.
     """
 
     async def run_there(app: Chats, text: str, lengths: Lengths) -> Result:
-        return await _play(app, text, lengths, start)
+        game = None if lengths.steered else await asyncio.to_thread(start, text)
+        return await _play(app, text, lengths, game, _seen_in_thread)
 
     return run_there
 
 
-async def _play(app: Chats, text: str, lengths: Lengths, start: Callable[[str], Game]) -> Result:
+async def _play(
+    app: Chats,
+    text: str,
+    lengths: Lengths,
+    game: Game | None,
+    act: Callable[[Game | None, str], Awaitable[str]],
+) -> Result:
     steps = Steps(app, lengths)
-    game = None if lengths.steered else start(text)
     transcript = Transcript(INSTRUCTION, text, examples_for(text))
     turns = lengths.rounds("turn") if lengths.steered else MAX_TURNS
     for number in range(1, turns + 1):
         answer = await steps.turn("turn", number, transcript, stop=("\n",))
         if number < turns:
-            seen = await steps.run_tool(f"turn_{number + 1}", functools.partial(_act, game, answer))
+            seen = await steps.run_tool(f"turn_{number + 1}", functools.partial(act, game, answer))
             transcript.add(seen)
         if game is not None and game.is_done:
             return steps.result(f"done in {number} turns")
     return steps.result(f"not done in {turns} turns")
 
 
-async def _act(game: Game | None, command: str) -> str:
+async def _seen_in_thread(game: Game | None, command: str) -> str:
+    return await asyncio.to_thread(_seen, game, command)
+
+
+async def _seen_now(game: Game | None, command: str) -> str:
+    return _seen(game, command)
+
+
+def _seen(game: Game | None, command: str) -> str:
     return "" if game is None else game.act(command.strip().removeprefix(">").strip())
 
 

