@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from justitia_ray.errors import ConfigError, RequestError, shown_short
+from justitia_ray.workloads.household import as_command, receptacles_in
 
 DATA_VARIABLE = "ALFWORLD_DATA"
 _GAME_FILE = "game.tw-pddl"
 _FIELDS = ("pddl_domain", "grammar", "pddl_problem")
 _TASK = re.compile(r"Your task is to: ?(.+?)\.?(?=\n|\"|$)")
-_RECEPTACLE = re.compile(r"\ban? ([a-z]+ \d+)")
 _PUT = re.compile(r"put (.+?) (?:in/on|in|on) (.+)")
 """As the papers' prompts and ours have it; since its version 0.4 the package says `move … to …`."""
 
@@ -51,7 +51,7 @@ class AlfworldGame:
 
         Thoughts are answered as in the papers' prompts, and are no commands of the game.
         """
-        said = " ".join(command.lower().strip(" .>").split())
+        said = as_command(command)
         if said.startswith("think:"):
             return "OK."
         state, _, is_done = self._environment.step(_PUT.sub(r"move \1 to \2", said))
@@ -114,7 +114,7 @@ def installed_games() -> AlfworldGames | None:
 
 def _begins_with(opening: str) -> tuple[str, list[str]]:
     """Return what tells games apart: the task, and the receptacles in any order."""
-    return _task_of(opening), sorted(_RECEPTACLE.findall(opening.partition("Your task")[0]))
+    return _task_of(opening), sorted(receptacles_in(opening))
 
 
 def _task_of(text: str) -> str:

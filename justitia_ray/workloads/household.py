@@ -68,7 +68,7 @@ class Household:
 
     def __init__(self, opening: str) -> None:
         self.goal = goal_of(opening)
-        names = dict.fromkeys(_RECEPTACLE.findall(opening.partition("Your task")[0]))
+        names: dict[str, None] = dict.fromkeys(receptacles_in(opening))
         if not names:
             raise RequestError("the opening must name receptacles, as in 'a desk 1', has none")
         self.is_done = False
@@ -85,7 +85,7 @@ class Household:
 
     def act(self, command: str) -> str:
         """Carry out a command and return what is seen of it; one that is none does nothing."""
-        said = " ".join(command.lower().strip(" .>").split())
+        said = as_command(command)
         if said.startswith("think:"):
             return "OK."
         if said in ("look", "inventory", "examine"):
@@ -181,6 +181,16 @@ class Household:
             if _is(item, self.goal.kind) and self.goal.treatment in ("", self._treated.get(item))
         ]
         self.is_done |= len(there) >= self.goal.count
+
+
+def receptacles_in(opening: str) -> list[str]:
+    """Return the receptacles that an opening names, as it names them."""
+    return _RECEPTACLE.findall(opening.partition("Your task")[0])
+
+
+def as_command(answer: str) -> str:
+    """Return what a model wrote as games take it."""
+    return " ".join(answer.lower().strip(" .>").split())
 
 
 def goal_of(opening: str) -> Goal:
