@@ -1,10 +1,10 @@
 """The results of scripts/bench_live: simulated, compared, written, printed."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from justitia_ray import __version__
 from justitia_ray.bench.live_arms import ARMS
@@ -22,12 +22,15 @@ from justitia_ray.bench.live_figures import (
     seed_figures,
 )
 from justitia_ray.bench.live_load import Size
-from justitia_ray.bench.live_model import LiveModel
+from justitia_ray.bench.live_model import LiveModel, Prediction
+from justitia_ray.bench.live_session import LiveRun
 from justitia_ray.replacing import replacing_text
 from justitia_ray.sim.result_files import write_results
 from justitia_ray.sim.results import RunResult
 
 LIVE = "live.json"
+_Compared: TypeAlias = tuple[dict[str, RunResult], dict[str, Prediction]]
+"""By arm, what was played, and the simulator's word on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +71,21 @@ def write_all(
     calibrations = {"live": plays.calibration, "elephant": (plays.calibration_elephant,)}
     for name, fitted_on in calibrations.items():
         write_results(out / "calibration" / name, live_results(fitted_on), dict(about))
-    for seed, runs in plays.runs.items():
+
+    def simulated(name: str, seed: int, runs: Sequence[LiveRun]) -> _Compared:
+        """Simulate the runs of one load, and write their rows beside the simulated ones."""
         live = _in_order(live_results(runs))
         predictions = {run.arm.name: model.predict(run, plays.history) for run in runs}
-        simulated = _in_order({name: p.result for name, p in predictions.items()})
-        for name, results in (("live", live), ("simulated", simulated)):
-            write_results(out / f"seed-{seed}" / name, results, {"seed": seed, **about})
-        figures.append(seed_figures(seed, runs, live, predictions))
+        said = _in_order({arm: p.result for arm, p in predictions.items()})
+        for kind, results in (("live", live), ("simulated", said)):
+            write_results(out / name / kind, results, {"seed": seed, **about})
+        return live, predictions
+
+    for seed, runs in plays.runs.items():
+        figures.append(seed_figures(seed, runs, *simulated(f"seed-{seed}", seed, runs)))
         say(f"seed {seed} simulated")
     table = over_seeds(figures)
-    live = live_results(plays.elephant_runs)
-    predictions = {run.arm.name: model.predict(run, plays.history) for run in plays.elephant_runs}
-    simulated = {name: p.result for name, p in predictions.items()}
-    for name, results in (("live", live), ("simulated", simulated)):
-        write_results(out / "elephant" / name, results, {"seed": plays.elephant_load.seed, **about})
+    live, predictions = simulated("elephant", plays.elephant_load.seed, plays.elephant_runs)
     say("elephant simulated")
     elephant = {
         "load": plays.elephant_load.document(),
@@ -133,15 +137,13 @@ def write_all(
 def report(written: Written, model: LiveModel) -> str:
     """Return what is printed in the end."""
     cost = model.engine.iteration
+    elephants = written.elephant["arms"]
+    errors = {arm: row["error"]["median"] for arm, row in written.table.items() if row["error"]}
+    errors |= {f"elephant, {arm}": found["error"] for arm, found in elephants.items()}
     missed = [
-        f"{arm} {row['error']['median']:+.0%}"
-        for arm, row in written.table.items()
-        if row["error"] and abs(row["error"]["median"]) > MOST_ERROR
-    ]
-    missed += [
-        f"elephant, {arm} {found['error']:+.0%}"
-        for arm, found in written.elephant["arms"].items()
-        if found["error"] is not None and abs(found["error"]) > MOST_ERROR
+        f"{name} {error:+.0%}"
+        for name, error in errors.items()
+        if error is not None and abs(error) > MOST_ERROR
     ]
     same = "the same" if written.live_order == written.simulated_order else "NOT the same"
     lines = [
@@ -162,7 +164,7 @@ def report(written: Written, model: LiveModel) -> str:
         f" ({', '.join(written.live_order)}; {', '.join(written.simulated_order)}).",
         f"Simulated mean off by more than {MOST_ERROR:.0%}: {', '.join(missed) or 'none'}.",
     ]
-    lines += [elephant_line(arm, found) for arm, found in written.elephant["arms"].items()]
+    lines += [elephant_line(arm, found) for arm, found in elephants.items()]
     return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from justitia_ray.bench.live_figures import off_by
 from justitia_ray.bench.live_model import Prediction
 from justitia_ray.sim.results import RunResult, mean_jct_s
 from justitia_ray.units import Seconds
@@ -22,11 +23,10 @@ def elephant_figures(live: RunResult, prediction: Prediction) -> dict[str, Any]:
     elephant = live.applications[0].application_id
     lateness = live.lateness.get(elephant)
     measured, simulated = (_times(of, elephant) for of in (live, prediction.result))
-    mean, said = measured["mean_jct_s"], simulated["mean_jct_s"]
     return {
         **measured,
         **{f"simulated_{name}": value for name, value in simulated.items()},
-        "error": said / mean - 1 if mean and said is not None else None,
+        "error": off_by(simulated["mean_jct_s"], measured["mean_jct_s"]),
         "lag_s": None if lateness is None else lateness.lag_s,
         "bound_s": None if lateness is None else lateness.bound_s,
         "slowness": prediction.slowness,

@@ -48,12 +48,16 @@ class SeedFigures:
         return self._off(arm, self.machine[arm]["simulated_at_usual_speed_jct_s"])
 
     def _off(self, arm: str, simulated: float | None) -> float | None:
-        live = self.live[arm]["mean_jct_s"]
-        return simulated / live - 1 if live and simulated is not None else None
+        return off_by(simulated, self.live[arm]["mean_jct_s"])
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON."""
         return {**asdict(self), "error": {arm: self.error(arm) for arm in self.arms}}
+
+
+def off_by(simulated: float | None, live: float | None) -> float | None:
+    """Return how far a simulated figure is off, as a share of the live one; None of nothing."""
+    return simulated / live - 1 if live and simulated is not None else None
 
 
 def live_results(runs: Sequence[LiveRun]) -> dict[str, RunResult]:
