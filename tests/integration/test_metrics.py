@@ -122,7 +122,7 @@ async def _until_risen(service: Service, wanted: set[Metric]) -> list[Sample]:
         return not left
 
     try:
-        await eventually(none_is_left, "all have risen", WITHIN_S)
+        await eventually(none_is_left, "all have risen", WITHIN_S, every_s=0.2)
     except AssertionError as late:
         raise AssertionError(f"{late}; not {sorted(x.name for x in left)}") from None
     return last
