@@ -1,4 +1,4 @@
-"""What an inference costs: KV token-time, other cost functions, and the same formulas as meters."""
+"""Cost of an inference: KV token-time, other cost functions, and the same formulas as meters."""
 
 import importlib
 from collections.abc import Callable
@@ -69,7 +69,7 @@ def find_cost(name: str) -> CostFunction:
 
 
 def find_by_path(path: str) -> object | None:
-    """Return what `package.module:name` names, or None if there is nothing."""
+    """Return the object that `package.module:name` names, or None if there is none."""
     module, _, attribute = path.partition(":")
     if not module or not attribute:
         return None

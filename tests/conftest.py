@@ -3,6 +3,8 @@
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
+from contextlib import chdir
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import uuid4
 
@@ -21,11 +23,16 @@ os.environ |= {
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
 }
 
+# The shared cluster has Serve's own proxy, whatever `justitia env` has set in this shell.
+for _name in ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED"):
+    os.environ.pop(_name, None)
+
 # Each process of Serve and of vLLM imports thousands of modules, and takes 2 to 7 s of CPU to
 # compile them: what is compiled is kept, also where the environment asks for no such files.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+_ROOT = Path(__file__).parents[1]
 _STARTS_CLUSTERS = ("ray", "vllm")
 
 
@@ -69,19 +76,29 @@ def _no_cluster_unless_marked(
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[None]:
-    """A Ray cluster of our own, with CPUs to reserve rather than to use."""
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A Ray cluster of our own, with CPUs to reserve rather than to use.
+
+    Its processes find this repository by their environment. Ray would also put this process's
+    directory before all that an application names, such as the release that it is of.
+    """
     import ray
 
-    ray.init(
-        address="local",
-        num_cpus=16,
-        include_dashboard=False,
-        object_store_memory=200 * 2**20,
-        namespace=f"tests-{uuid4().hex[:8]}",
-        log_to_driver=False,
-        _system_config={"prestart_worker_first_driver": False, "enable_worker_prestart": False},
-    )
+    with chdir(tmp_path_factory.mktemp("cluster")):
+        ray.init(
+            address="local",
+            num_cpus=16,
+            include_dashboard=False,
+            object_store_memory=200 * 2**20,
+            namespace=f"tests-{uuid4().hex[:8]}",
+            log_to_driver=False,
+            runtime_env={"env_vars": {"PYTHONPATH": str(_ROOT)}},
+            _system_config={
+                "prestart_worker_first_driver": False,
+                "enable_worker_prestart": False,
+                "metrics_report_interval_ms": 3_000,
+            },
+        )
     yield
     ray.shutdown()
 
@@ -93,9 +110,9 @@ async def serving(
     """Serve, empty; at the end nothing of what it was given may be left."""
     from ray import serve
 
-    from justitia_ray.serve.local_cluster import free_port
-    from justitia_ray.serve.scheduler_actor import end_scheduler
+    from justitia_ray.serve.scheduler.handle import end_scheduler
     from tests.eventually import eventually
+    from tests.harness.local_front import free_port
     from tests.integration.service import Serving, processes_in
 
     port = free_port()
@@ -110,7 +127,7 @@ async def serving(
     configs = [place.config for service in serving.services.values() for place in service.placed]
     serve.shutdown()
     for config in configs:
-        end_scheduler(config)
+        end_scheduler(config.scheduler_name, config.scheduler.namespace)
     await eventually(
         lambda: not processes_in(serving.directory), "no Redis server or engine of ours is left", 15
     )

@@ -1,14 +1,20 @@
 """Drives a `SchedulerCore` in tests: short calls, its own clock, every invariant after each."""
 
+import json
 from collections.abc import Mapping, Sequence
 
-from justitia_ray.core import SchedulerCore
+from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refuse
+from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.entities import Application, Inference, Outcome, ReplicaCapacity
-from justitia_ray.core.fair_share import Account
 from justitia_ray.core.invariants import check
-from justitia_ray.units import KvTokenTime, LeaseId, RequestId, Seconds, Tokens
+from justitia_ray.core.records import Record
+from justitia_ray.core.snapshot import restore, snapshot
+from justitia_ray.units import KvTokenTime, LeaseId, ReplicaId, RequestId, Seconds, Tokens
+
+PATIENT = Timeouts(1e9, 1e9, 1e9, 1e9)
+"""Silence is never taken for absence; a new scheduler still waits no longer than by default."""
 
 
 class CoreDriver:
@@ -53,7 +59,7 @@ class CoreDriver:
         max_output: Tokens | None = None,
         choices: int = 1,
         ingress_id: str = "i0",
-        again: bool = False,
+        resubmitted: bool = False,
         age_s: Seconds = 0.0,
         lease_id: LeaseId | None = None,
         stage: int | None = None,
@@ -70,7 +76,7 @@ class CoreDriver:
                 predicted_output_tokens=output,
                 max_output_tokens=output if max_output is None else max_output,
                 choices=choices,
-                again=again,
+                resubmitted=resubmitted,
                 age_s=age_s,
                 lease_id=lease_id,
                 stage=stage,
@@ -81,7 +87,7 @@ class CoreDriver:
     def pull(
         self,
         replica_id: str = "r0",
-        progress: Mapping[LeaseId, Tokens] | Sequence[ev.LeaseProgress] = (),
+        progress: Mapping[LeaseId, Tokens] | Sequence[ev.LeaseProgress] | None = (),
         finished: Mapping[LeaseId, Tokens] | Sequence[ev.LeaseFinished] = (),
         *,
         kv: Tokens = 1000,
@@ -90,7 +96,10 @@ class CoreDriver:
         free: Tokens | None = None,
         draining: bool = False,
     ) -> list[Action]:
-        """Let a replica report and ask for work; mappings name output tokens so far, or in all."""
+        """Let a replica report and ask for work; mappings name output tokens so far, or in all.
+
+        Without progress (None) it tells ends alone.
+        """
         if isinstance(progress, Mapping):
             progress = [ev.LeaseProgress(name, 0, n, running=True) for name, n in progress.items()]
         if isinstance(finished, Mapping):
@@ -102,10 +111,48 @@ class CoreDriver:
                 replica_id,
                 ReplicaCapacity(kv, block, seats),
                 kv if free is None else free,
-                tuple(progress),
+                None if progress is None else tuple(progress),
                 tuple(finished),
                 draining,
             )
+        )
+
+    def record(self) -> Record:
+        """Return the snapshot as it comes back from the store."""
+        stored: Record = json.loads(json.dumps(snapshot(self.core)))
+        return stored
+
+    def hand_over(
+        self,
+        core: SchedulerCore,
+        replicas: Sequence[ReplicaId] = (),
+        record: Record | None = None,
+    ) -> SchedulerCore:
+        """Let another core become leader on what is stored, and return the one before it.
+
+        Args:
+            core: A core that has handled nothing.
+            replicas: Those that it knows of: it holds grants until they have reported.
+            record: What is stored, if not all that the one before knew.
+        """
+        record = self.record() if record is None else record
+        old, self.core = self.core, core
+        core.recover(replicas, self.now)
+        restore(core, record["clock"], record["applications"])
+        check(core)
+        return old
+
+    def resubmit(self, inference: Inference, lease_id: LeaseId | None) -> list[Action]:
+        """Submit an inference of an earlier scheduler again, with the lease that it holds."""
+        return self.submit(
+            inference.request_id,
+            inference.application_id,
+            prompt=inference.prompt_tokens,
+            output=inference.predicted_output_tokens,
+            max_output=inference.max_output_tokens,
+            resubmitted=True,
+            age_s=self.now - inference.submitted_at,
+            lease_id=lease_id,
         )
 
     def lease_of(self, request_id: RequestId) -> LeaseId:
@@ -124,7 +171,7 @@ class CoreDriver:
 
     def account(self, application_id: str = "a") -> Account:
         """Return the account of a live application."""
-        return self.core.order.fair_share.accounts[application_id]
+        return self.core.ledger.fair_share.accounts[application_id]
 
     def waiting(self, application_id: str = "a") -> list[RequestId]:
         """Return what waits of an application, first first."""

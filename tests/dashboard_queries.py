@@ -1,9 +1,9 @@
-"""The queries of the dashboard, as Grafana would send them."""
+"""The dashboard that ships, and its queries as Grafana would send them."""
 
+import json
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any
-
-from justitia_ray.observability.dashboard import dashboard
 
 CHOSEN = {
     "$__rate_interval": "1m",
@@ -37,10 +37,13 @@ class Asked:
         return expression
 
 
+DASHBOARD_TEXT = files("justitia_ray.observability").joinpath("dashboard.json").read_text("utf-8")
+DASHBOARD: dict[str, Any] = json.loads(DASHBOARD_TEXT)
+
+
 def panels() -> list[dict[str, Any]]:
     """Return the panels, without the headings of rows."""
-    found: list[dict[str, Any]] = dashboard()["panels"]
-    return [panel for panel in found if panel["type"] != "row"]
+    return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
 def queries() -> list[Asked]:
@@ -50,5 +53,5 @@ def queries() -> list[Asked]:
         for panel in panels()
         for target in panel["targets"]
     ]
-    annotations = dashboard()["annotations"]["list"]
+    annotations = DASHBOARD["annotations"]["list"]
     return asked + [Asked(note["name"], note["expr"], None) for note in annotations]

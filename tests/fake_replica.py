@@ -47,8 +47,8 @@ class FakeReplica:
         held = self.held.pop(lease_id)
         self.ended.append(ev.LeaseFinished(lease_id, held.prompt, held.made, outcome))
 
-    def pull(self) -> ev.ReplicaPulled:
-        """Return the report of all that it holds and all that ended."""
+    def pull(self, *, whole: bool = True) -> ev.ReplicaPulled:
+        """Return the report of all that ended, and, if `whole`, of all that it holds."""
         used = sum(held.prompt + held.made for held in self.held.values() if held.running)
         ended, self.ended = self.ended, []
         return ev.ReplicaPulled(
@@ -58,7 +58,9 @@ class FakeReplica:
             tuple(
                 ev.LeaseProgress(name, held.prompt, held.made, held.running)
                 for name, held in self.held.items()
-            ),
+            )
+            if whole
+            else None,
             tuple(ended),
             self.draining,
         )

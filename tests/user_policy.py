@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from justitia_ray.core.entities import Application
-from justitia_ray.core.lazy_heap import Key
 from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
 from justitia_ray.core.policies.options import Option, number
+from justitia_ray.core.queue import Key
 
 
 def decode_seconds(prompt_tokens: int, output_tokens: int) -> float:

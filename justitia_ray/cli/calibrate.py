@@ -11,13 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from justitia_ray import __version__
+from justitia_ray.atomic_files import replacing_text
 from justitia_ray.errors import ConfigError
-from justitia_ray.replacing import replacing_text
-from justitia_ray.sim.calibration.fit import Calibration, calibrate
+from justitia_ray.sim.calibration.fit import (
+    ComparedFigure,
+    FittedProfile,
+    RunValidation,
+    calibrate,
+    validate,
+)
 from justitia_ray.sim.calibration.live import measure_live
 from justitia_ray.sim.calibration.measured import MeasuredRun, read_run, write_run
-from justitia_ray.sim.engine_profile import EngineProfile
-from justitia_ray.sim.profile_file import (
+from justitia_ray.sim.engine_profile import (
+    EngineProfile,
     Fitted,
     FittedRun,
     ProfileFile,
@@ -25,7 +31,6 @@ from justitia_ray.sim.profile_file import (
     load_profile_file,
     write_profile,
 )
-from justitia_ray.sim.validation import Comparison, RunValidation, validate
 from justitia_ray.units import Tokens
 
 SHOWN = (
@@ -115,10 +120,13 @@ def run(options: argparse.Namespace) -> int:
     if (kv_tokens is None and options.url is None) or (kv_tokens is not None and kv_tokens < 1):
         raise ConfigError(f"--kv-tokens must be a whole number >= 1, got {kv_tokens}")
     if options.url is not None:
-        runs, reported = _live(options)
+        requests, reported = asyncio.run(measure_live(options.url, options.model))
+        if options.save_requests is not None:
+            write_run(options.save_requests, requests)
+        runs = [MeasuredRun("live requests", "fcfs", tuple(requests))]
         kv_tokens = kv_tokens or reported
     else:
-        runs = _read(options.runs, options.policy)
+        runs = [read_run(path, options.policy) for path in options.runs]
     start = _start(options, kv_tokens)
     fitted = calibrate(runs, start, added or 0)
     content = ProfileFile(fitted.profile, _provenance(fitted, runs, added or 0))
@@ -134,23 +142,12 @@ def _check(options: argparse.Namespace, added: Tokens | None) -> int:
     content = load_profile_file(options.profile)
     if added is None:
         added = content.fitted.added_prompt_tokens if content.fitted else 0
-    runs = _read(options.check, options.policy)
+    runs = [read_run(path, options.policy) for path in options.check]
     validations = validate(content.profile, runs, added)
     if options.out is not None:
         _write_json(options.out, content.profile, added, validations)
     _print(validations)
     return 0
-
-
-def _read(paths: Sequence[Path], policy: str | None) -> list[MeasuredRun]:
-    return [read_run(path, policy) for path in paths]
-
-
-def _live(options: argparse.Namespace) -> tuple[list[MeasuredRun], Tokens]:
-    requests, kv_tokens = asyncio.run(measure_live(options.url, options.model))
-    if options.save_requests is not None:
-        write_run(options.save_requests, requests)
-    return [MeasuredRun("live requests", "fcfs", tuple(requests))], kv_tokens
 
 
 def _start(options: argparse.Namespace, kv_tokens: Tokens) -> EngineProfile:
@@ -169,13 +166,13 @@ def _start(options: argparse.Namespace, kv_tokens: Tokens) -> EngineProfile:
     return replace(profile, name=name, kv_tokens=kv_tokens)
 
 
-def _provenance(fitted: Calibration, runs: Sequence[MeasuredRun], added: Tokens) -> Fitted:
+def _provenance(fitted: FittedProfile, runs: Sequence[MeasuredRun], added: Tokens) -> Fitted:
     speeds = zip(runs, fitted.regression.speeds, strict=True)
     return Fitted(
-        __version__,
-        added,
-        round(fitted.regression.residual, 5),
-        tuple(FittedRun(run.name, len(run.requests), round(s, 4)) for run, s in speeds),
+        version=__version__,
+        added_prompt_tokens=added,
+        residual=round(fitted.regression.residual, 5),
+        runs=tuple(FittedRun(run.name, len(run.requests), round(s, 4)) for run, s in speeds),
     )
 
 
@@ -186,17 +183,16 @@ def _head(options: argparse.Namespace) -> list[str]:
         words += ["--url", "URL"]
     else:
         words += ["--runs", *(path.name for path in options.runs)]
-    if options.kv_tokens is not None:
-        words += ["--kv-tokens", str(options.kv_tokens)]
-    if options.start is not None:
-        words += ["--start", Path(options.start).name]
-    if options.added_prompt_tokens:
-        words += ["--added-prompt-tokens", str(options.added_prompt_tokens)]
-    if options.policy is not None:
-        words += ["--policy", options.policy]
-    if options.name is not None:
-        words += ["--name", options.name]
-    words += ["--out", options.out.name]
+    for option, value in (
+        ("--kv-tokens", options.kv_tokens),
+        ("--start", options.start and Path(options.start).name),
+        ("--added-prompt-tokens", options.added_prompt_tokens or None),
+        ("--policy", options.policy),
+        ("--name", options.name),
+        ("--out", options.out.name),
+    ):
+        if value is not None:
+            words += [option, str(value)]
     lines = ["Fitted by"]
     for word in map(shlex.quote, words):
         if len(lines) == 1 or len(lines[-1]) + len(word) > 95:
@@ -213,7 +209,7 @@ def _write_json(
         "profile": asdict(profile),
         "added_prompt_tokens": added,
         "median_absolute_error": {name: _median_error(validations, name) for name in SHOWN},
-        "runs": [validation.row() for validation in validations],
+        "runs": [asdict(validation) for validation in validations],
     }
     text = json.dumps(values, indent=2) + "\n"
     with replacing_text(path) as file:
@@ -236,6 +232,6 @@ def _print(validations: Sequence[RunValidation]) -> None:
 
 
 def _median_error(validations: Sequence[RunValidation], name: str) -> float:
-    figures: list[Comparison] = [getattr(validation, name) for validation in validations]
+    figures: list[ComparedFigure] = [getattr(validation, name) for validation in validations]
     errors = [abs(figure.error) for figure in figures if figure.error is not None]
     return statistics.median(errors or [0.0])

@@ -5,8 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from justitia_ray.cli.extras import serve_module
-
 
 def add_to(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
@@ -27,9 +25,11 @@ def run(options: argparse.Namespace) -> int:
     """Print the errors of the file and return 2, or say that it is fine and return 0.
 
     Raises:
-        ConfigError: If the file cannot be read, or Ray is not installed.
+        ConfigError: If the file cannot be read.
     """
-    checked = serve_module("config_file").check_file(options.file)
+    from justitia_ray.serve.ops.config_file import check_file
+
+    checked = check_file(options.file)
     for error in checked.errors:
         print(f"{options.file}: {error}", file=sys.stderr)
     if checked.errors:

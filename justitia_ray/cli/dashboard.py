@@ -1,12 +1,12 @@
-"""`justitia dashboard`: the Grafana dashboard, for an installation without this repository."""
+"""`justitia dashboard`: write the Grafana dashboard of this version, from a wheel as well."""
 
 import argparse
 import sys
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.observability.dashboard import dashboard_text
 
 
 def add_to(commands: Any) -> None:
@@ -23,16 +23,17 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write it and return 0.
+    """Write the dashboard and return 0.
 
     Raises:
         ConfigError: If the file cannot be written.
     """
+    dashboard = files("justitia_ray.observability").joinpath("dashboard.json").read_text("utf-8")
     if options.out is None:
-        sys.stdout.write(dashboard_text())
+        sys.stdout.write(dashboard)
         return 0
     try:
-        options.out.write_text(dashboard_text(), encoding="utf-8")
+        options.out.write_text(dashboard, encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"--out {options.out} cannot be written: {error.strerror}") from None
     return 0

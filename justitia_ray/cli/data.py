@@ -1,4 +1,12 @@
-"""`justitia data import`: a user's own history, into a running service or a data directory."""
+"""`justitia data import`: a user's own history, into a running service or a data directory.
+
+The file holds JSON lines, one finished application a line:
+
+    {"class": "report", "input": "…", "inferences": [{"prompt_tokens": 812, "output_tokens": 64}]}
+
+All fields must be there and no others, and each count be at least 1; blank lines are passed
+over. The cost of an application follows from its inferences.
+"""
 
 import argparse
 import asyncio
@@ -6,24 +14,44 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from justitia_ray.cli.status import DEFAULT_URL
-from justitia_ray.client.answers import json_object
-from justitia_ray.client.paths import of_model
+from justitia_ray.client.calls import json_object, path_for_model
 from justitia_ray.client.transport import HttpTransport, Response
-from justitia_ray.errors import ConfigError, JustitiaError
-from justitia_ray.predictor.own_history import PastApplication, read_history
+from justitia_ray.errors import ConfigError, JustitiaError, RequestError
+from justitia_ray.json_lines import JsonRecord, read_records
+from justitia_ray.predictor.class_names import check_class_name
+from justitia_ray.predictor.observation import Observation, Sample
 from justitia_ray.sim.result_files import writing
-from justitia_ray.units import Seconds
-from justitia_ray.workloads.recorded import PLAYED_CLASSES
+from justitia_ray.sim.suites.recorded import PLAYED_CLASSES
+from justitia_ray.units import Seconds, Tokens
 
+_FIELDS = {"class", "input", "inferences"}
+_COUNTS = ("prompt_tokens", "output_tokens")
 _BATCH = 200
 """Applications in one request: features of long inputs take some 10 KB each."""
 _PATIENCE_S: Seconds = 120.0
 _PAUSE_S: Seconds = 2.0
 _SERVICE_UNAVAILABLE = 503
+
+
+@dataclass(frozen=True, slots=True)
+class PastApplication:
+    """A line of the file."""
+
+    application_class: str
+    input: str
+    calls: tuple[tuple[Tokens, Tokens], ...]
+    """Prompt and output tokens of each inference."""
+
+    def observation(self) -> Observation:
+        """Return the observation to learn from; the text stays behind."""
+        sample = Sample.of_calls(self.calls, self.input).without_text()
+        return Observation(self.application_class, sample)
 
 
 def add_to(commands: Any) -> None:
@@ -90,21 +118,20 @@ def run(options: argparse.Namespace) -> int:
 async def _send(
     url: str, model: str | None, applications: Iterator[PastApplication], taken: int
 ) -> None:
-    transport = HttpTransport(url, read_timeout_s=60.0)
-    try:
-        while batch := list(itertools.islice(applications, _BATCH)):
-            samples = [application.observation().to_dict() for application in batch]
-            body = json.dumps({"samples": samples}).encode()
-            json_object(await _patiently(transport, of_model("/v1/predictor/samples", model), body))
-            taken += len(batch)
-    except (JustitiaError, ConnectionError) as error:
-        if taken:
-            raise ConnectionError(
-                f"{error}; {taken} applications were taken: go on with --skip {taken}"
-            ) from error
-        raise
-    finally:
-        await transport.aclose()
+    path = path_for_model("/v1/predictor/samples", model)
+    async with aclosing(HttpTransport(url, read_timeout_s=60.0)) as http:
+        try:
+            while batch := list(itertools.islice(applications, _BATCH)):
+                samples = [application.observation().to_dict() for application in batch]
+                body = json.dumps({"samples": samples}).encode()
+                json_object(await _patiently(http, path, body))
+                taken += len(batch)
+        except (JustitiaError, ConnectionError) as error:
+            if taken:
+                raise ConnectionError(
+                    f"{error}; {taken} applications were taken: go on with --skip {taken}"
+                ) from error
+            raise
 
 
 async def _patiently(transport: HttpTransport, path: str, body: bytes) -> Response:
@@ -144,3 +171,39 @@ def _write(out: Path, file: Path, classes: Counter[str]) -> None:
                     run = {"item_id": item_id, "class": name, "stages": [stage]}
                     inputs.write(json.dumps(item) + "\n")
                     runs.write(json.dumps(run) + "\n")
+
+
+def read_history(path: Path) -> Iterator[PastApplication]:
+    """Yield the applications of a file as it is read; a `.gz` file is unpacked.
+
+    Raises:
+        ConfigError: If the file cannot be read or a line is wrong; file, line and field are named.
+    """
+    for record in read_records(path):
+        yield _application(record)
+
+
+def _application(record: JsonRecord) -> PastApplication:
+    if wrong := sorted(_FIELDS ^ set(record.fields)):
+        name = wrong[0]
+        allowed = "there" if name in _FIELDS else "one of " + ", ".join(sorted(_FIELDS))
+        raise record.error(f"field {name!r}", allowed, record.value(name))
+    name, inferences = record.value("class"), record.value("inferences")
+    try:
+        check_class_name(name if isinstance(name, str) else "")
+    except RequestError:
+        raise record.error("class", "1 to 64 of A-Z a-z 0-9 . _ -", name) from None
+    text = record.text("input")
+    if not isinstance(inferences, list) or not inferences:
+        raise record.error("inferences", "a list with at least one inference", inferences)
+    calls = tuple(_call(record, f"inferences[{i}]", call) for i, call in enumerate(inferences))
+    return PastApplication(name, text, calls)
+
+
+def _call(record: JsonRecord, where: str, call: Any) -> tuple[Tokens, Tokens]:
+    if not isinstance(call, dict) or set(call) != set(_COUNTS):
+        raise record.error(where, "an object of prompt_tokens and output_tokens", call)
+    for name in _COUNTS:
+        if type(call[name]) is not int or call[name] < 1:
+            raise record.error(f"{where}.{name}", "an integer >= 1", call[name])
+    return call["prompt_tokens"], call["output_tokens"]

@@ -1,27 +1,27 @@
-"""`justitia doctor`: what is wrong with a running service, and what to do."""
+"""`justitia doctor`: find faults of a running service, and say what to do."""
 
 import argparse
 import asyncio
 import json
 import math
 import sys
+from contextlib import aclosing
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from justitia_ray.cli.extras import serve_module
 from justitia_ray.cli.status import DEFAULT_URL
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.config import AppConfig
-from justitia_ray.doctor.report import as_dict, readable
-from justitia_ray.doctor.rules import find, is_wrong
-from justitia_ray.doctor.visit import Visit, visit
+from justitia_ray.doctor.report import find, is_wrong, report_dict, report_text
+from justitia_ray.doctor.rule import Look
+from justitia_ray.doctor.visit import visit
 from justitia_ray.errors import ConfigError, ResponseError
-from justitia_ray.protocol.examination import Examination
+from justitia_ray.protocol.inspection import Inspection
 from justitia_ray.store.scheduler_store import SchedulerStore
 
 _LEAST_INTERVAL_S = 1.0
-"""The scheduler makes one examination a second at most."""
+"""Least time between the looks: the scheduler makes one report a second at most."""
 
 
 def add_to(commands: Any) -> None:
@@ -63,7 +63,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Examine the service, print what was found and return 1 if something is wrong.
+    """Inspect the service, print the findings and return 1 if something is wrong.
 
     Raises:
         ConfigError: If an option or the file is wrong.
@@ -72,35 +72,34 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"--interval-s is {options.interval_s:g}: {_LEAST_INTERVAL_S:g} or more is allowed"
         )
-    configs = None if options.config is None else _configs_in(options.config)
+    configs = None
+    if options.config is not None:
+        from justitia_ray.serve.ops.config_file import read_applications
+
+        configs = [config for a in read_applications(options.config) for config in a.configs]
     try:
-        seen = asyncio.run(_visit(options, configs))
+        visited = asyncio.run(_visit(options, configs))
     except (ConnectionError, ResponseError) as error:
         print(f"justitia doctor: {_told(error)}", file=sys.stderr)
         return 2
-    found = [(of_one, find(of_one.first, of_one.second)) for of_one in seen]
+    found = [(first, second, find(first, second)) for first, second in visited]
     if options.json:
-        told = {of_one.second.seen.model: as_dict(of_one, findings) for of_one, findings in found}
+        told = {looks[1].seen.model: report_dict(*looks) for looks in found}
         several = {"wrong": any(of_one["wrong"] for of_one in told.values()), "models": told}
-        print(json.dumps(several if len(told) > 1 else as_dict(*found[0]), indent=2))
+        print(json.dumps(several if len(told) > 1 else report_dict(*found[0]), indent=2))
     else:
-        print("\n\n".join(readable(of_one, findings) for of_one, findings in found))
-    return 1 if any(is_wrong(findings) for _, findings in found) else 0
+        print("\n\n".join(report_text(second, findings) for _, second, findings in found))
+    return 1 if any(is_wrong(findings) for *_, findings in found) else 0
 
 
-async def _visit(options: argparse.Namespace, configs: list[AppConfig] | None) -> tuple[Visit, ...]:
-    transport = HttpTransport(
-        options.url, connect_timeout_s=options.timeout_s, read_timeout_s=options.timeout_s
-    )
-    try:
-        return await visit(
-            transport,
-            partial(_open_store, options.config, configs),
-            options.interval_s,
-            options.model,
-        )
-    finally:
-        await transport.aclose()
+async def _visit(
+    options: argparse.Namespace, configs: list[AppConfig] | None
+) -> list[tuple[Look, Look]]:
+    limit_s = options.timeout_s
+    http = HttpTransport(options.url, connect_timeout_s=limit_s, read_timeout_s=limit_s)
+    async with aclosing(http):
+        open_store = partial(_open_store, options.config, configs)
+        return await visit(http, open_store, options.interval_s, options.model)
 
 
 def _told(error: Exception) -> str:
@@ -109,26 +108,21 @@ def _told(error: Exception) -> str:
     return str(error)
 
 
-def _configs_in(path: Path) -> list[AppConfig]:
-    checked = serve_module("config_file").check_file(path)
-    if checked.errors:
-        raise ConfigError(f"{path}: {checked.errors[0]}")
-    return [config for application in checked.applications for config in application.configs]
-
-
 def _open_store(
-    path: Path | None, configs: list[AppConfig] | None, seen: Examination
+    path: Path | None, configs: list[AppConfig] | None, seen: Inspection
 ) -> SchedulerStore | None:
-    """Return the store of the application that was seen; None if it has none, or none was asked.
+    """Return the store of an inspected application; None if it has none, or none was asked for.
 
     Raises:
         ConfigError: If the file has no such application.
     """
     if configs is None:
         return None
+    from justitia_ray.serve.stores import scheduler_store
+
     for config in configs:
         if (config.name, config.model.name) == (seen.name, seen.model):
-            store = serve_module("stores").scheduler_store(config)
+            store = scheduler_store(config)
             return store if isinstance(store, SchedulerStore) else None
     there = ", ".join(config.store_name for config in configs)
     raise ConfigError(

@@ -1,7 +1,7 @@
 """The `justitia` command: arguments in, exit status out.
 
 Exit status: 0, done; 1, the service or the cluster did not do what was asked; 2, the user's input
-is wrong. A user's mistake gives one sentence and no traceback.
+is wrong. A user's mistake gives one sentence and no traceback, and so does a missing extra.
 """
 
 import argparse
@@ -16,6 +16,7 @@ COMMANDS = {
     "status": "status",
     "doctor": "doctor",
     "check-config": "check_config",
+    "env": "env",
     "shutdown": "shutdown",
     "workload": "workload",
     "simulate": "simulate",
@@ -26,7 +27,12 @@ COMMANDS = {
     "data": "data",
     "dashboard": "dashboard",
 }
-"""Modules by command. Only the one that is asked for is imported: some take a second to come."""
+"""Modules by command. Only the module of the given command is imported: some take a second."""
+_EXTRAS = {
+    **dict.fromkeys(("doctor", "check-config", "env", "shutdown"), "serve"),
+    "report": "lab",
+}
+"""Extra of the package that a command needs; the others run without any."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,21 +42,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Without the program's name; by default those of this process.
     """
     words = sys.argv[1:] if arguments is None else list(arguments)
-    asked_for = words[:1] if words[:1] and words[0] in COMMANDS else COMMANDS
-    options = _parser(asked_for).parse_args(words)
+    command = words[0] if words and words[0] in COMMANDS else None
     try:
+        options = command_parser(COMMANDS if command is None else [command]).parse_args(words)
         return int(options.run(options))
     except ConfigError as error:
-        print(f"justitia {options.command}: {error}", file=sys.stderr)
+        print(f"justitia {command}: {error}", file=sys.stderr)
         return 2
     except (JustitiaError, ConnectionError) as error:
-        print(f"justitia {options.command}: {error}", file=sys.stderr)
+        print(f"justitia {command}: {error}", file=sys.stderr)
         return 1
+    except ModuleNotFoundError as error:
+        if command is None or not _is_of_an_extra(command, error):
+            raise
+        print(f"justitia {command}: {_advice(command, error)}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 130
 
 
-def _parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+def command_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
+    """Return the parser of the commands of these names."""
     parser = argparse.ArgumentParser(
         prog="justitia",
         description=(
@@ -61,8 +73,26 @@ def _parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"justitia {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in names:
-        importlib.import_module(f"justitia_ray.cli.{COMMANDS[name]}").add_to(commands)
+        try:
+            importlib.import_module(f"justitia_ray.cli.{COMMANDS[name]}").add_to(commands)
+        except ModuleNotFoundError as error:
+            if names is not COMMANDS or not _is_of_an_extra(name, error):
+                raise
+            commands.add_parser(name, help=_advice(name, error))
     return parser
+
+
+def _is_of_an_extra(command: str, error: ModuleNotFoundError) -> bool:
+    """Return whether a missing module is one that an extra brings, and not a bug of ours."""
+    is_ours = error.name is None or error.name.startswith("justitia_ray")
+    return command in _EXTRAS and not is_ours
+
+
+def _advice(command: str, error: ModuleNotFoundError) -> str:
+    return (
+        f"the Python module {error.name} is not installed, which this command needs: "
+        f"pip install 'justitia-ray[{_EXTRAS[command]}]'"
+    )
 
 
 if __name__ == "__main__":

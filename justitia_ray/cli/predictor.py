@@ -1,25 +1,32 @@
-"""`justitia predictor`: models of application cost, trained and tested without a service."""
+"""`justitia predictor`: train and test models of application cost, list and roll back versions."""
 
 import argparse
+import asyncio
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from justitia_ray.cli import predictor_versions
-from justitia_ray.errors import ConfigError
+from justitia_ray.atomic_files import replacing_text
+from justitia_ray.cli.status import DEFAULT_URL
+from justitia_ray.cli.text_table import cell, text_table
+from justitia_ray.client.calls import JsonCalls, path_for_model
+from justitia_ray.client.transport import HttpTransport
+from justitia_ray.errors import ConfigError, RequestError
 from justitia_ray.predictor.evaluation import Evaluation, evaluate, metrics_of, split
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.predictor.model_file import model_to_bytes
-from justitia_ray.predictor.recordings import load_samples, recorded_classes
-from justitia_ray.predictor.sample import Sample
-from justitia_ray.predictor.training import FEWEST, KINDS, train
-from justitia_ray.replacing import replacing_text
-from justitia_ray.text_table import text_table
-from justitia_ray.workloads.data_directory import data_directory
+from justitia_ray.predictor.observation import LEAST_TRAINED_ON, Sample
+from justitia_ray.predictor.training import KINDS, train
+from justitia_ray.predictor.versions import VersionIndex
+from justitia_ray.sim.suites.inputs import data_directory
+from justitia_ray.sim.suites.recorded_samples import load_samples, recorded_classes
 
 METRICS = "metrics.json"
+_TIMEOUT_S = 30.0
 _MEAN = "mean"
 
 
@@ -60,7 +67,39 @@ def add_to(commands: Any) -> None:
     )
     _add_common(testing, METRICS)
     testing.set_defaults(run=run_evaluate)
-    predictor_versions.add_to(subcommands)
+    _add_versions(subcommands)
+
+
+def _add_versions(subcommands: Any) -> None:
+    """Add `list` and `rollback` to the subparsers of `justitia predictor`."""
+    listing = subcommands.add_parser(
+        "list",
+        help="show the classes and the versions of their models",
+        description=(
+            "Show each class, which version of its model serves, and how each was trained. `error`"
+            " is the mean relative error on the latest samples, which the model was not trained on;"
+            " `before` that of what served until then."
+        ),
+    )
+    _add_target(listing)
+    listing.add_argument("--json", action="store_true", help="print the answer as JSON")
+    listing.set_defaults(run=run_list)
+    rollback = subcommands.add_parser(
+        "rollback",
+        help="let an earlier version of a class's model serve",
+        description=(
+            "Let an earlier version of a class's model serve: the one before the active one, or"
+            " --to. It stays until --release: no training replaces it before. After --release it"
+            " serves on until a training beats it."
+        ),
+    )
+    rollback.add_argument("application_class", metavar="CLASS")
+    rollback.add_argument(
+        "--to", type=int, metavar="VERSION", help="which one; 0 is the mean of the class"
+    )
+    rollback.add_argument("--release", action="store_true", help="let trainings replace it again")
+    _add_target(rollback)
+    rollback.set_defaults(run=run_rollback)
 
 
 def run_train(options: argparse.Namespace) -> int:
@@ -96,22 +135,23 @@ def run_evaluate(options: argparse.Namespace) -> int:
         ConfigError: If an option or a file is wrong, or what training needs is not installed.
     """
     data_dir = data_directory(options.data, required=True)
-    if options.holdout is None:
-        samples = _samples(data_dir, options.classes)
-        evaluations = {
-            name: _tested_on_a_part(name, known, options) for name, known in samples.items()
-        }
-    else:
-        tests = _samples(data_dir, options.classes, options.holdout)
-        evaluations = {
-            name: _tested_on(name, load_samples(data_dir, name), test, options)
-            for name, test in tests.items()
-        }
+    evaluations = {}
+    for name, known in _samples(data_dir, options.classes, options.holdout).items():
+        if options.holdout is None:
+            evaluations[name] = _tested_on_a_part(name, known, options)
+            continue
+        training = load_samples(data_dir, name)
+        if len(training) < LEAST_TRAINED_ON:
+            raise ConfigError(
+                f"class {name}: --data must have at least {LEAST_TRAINED_ON} runs to train on, has"
+                f" {len(training)}"
+            )
+        evaluations[name] = evaluate(training, known, kind=options.kind, seed=options.seed)
     _report(options.out, evaluations)
     return 0
 
 
-def table(evaluations: Mapping[str, Evaluation]) -> str:
+def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:
     """Return the metrics for a terminal."""
     rows = [
         ["class", "kind", "train", "test", "error", "median", "baseline", "p10-p90", "ms", "s"],
@@ -169,17 +209,6 @@ def _tested_on_a_part(
     return evaluate(training, test, kind=options.kind, seed=options.seed)
 
 
-def _tested_on(
-    name: str, training: Sequence[Sample], test: Sequence[Sample], options: argparse.Namespace
-) -> Evaluation:
-    if len(training) < FEWEST:
-        raise ConfigError(
-            f"class {name}: --data must have at least {FEWEST} runs to train on, has"
-            f" {len(training)}"
-        )
-    return evaluate(training, test, kind=options.kind, seed=options.seed)
-
-
 def _report(out: Path, evaluations: Mapping[str, Evaluation]) -> None:
     path = out / METRICS
     try:
@@ -188,7 +217,7 @@ def _report(out: Path, evaluations: Mapping[str, Evaluation]) -> None:
         raise ConfigError(f"{out}: cannot be made: {error.strerror}") from error
     with replacing_text(path) as file:
         file.write(json.dumps(metrics_of(evaluations), indent=2) + "\n")
-    print(table(evaluations))
+    print(evaluation_table(evaluations))
     print(f"\n{path}")
 
 
@@ -200,3 +229,125 @@ def _figures(metrics: Mapping[str, float], covered: float) -> list[str]:
         f"{metrics['predict_ms_p50']:.2f}",
         f"{metrics['train_s']:.1f}",
     ]
+
+
+def run_list(options: argparse.Namespace) -> int:
+    """Print the versions.
+
+    Raises:
+        ConfigError: If there is no such directory.
+        StoreError: If an index in it is damaged.
+        ResponseError, ConnectionError: If the service did not answer.
+    """
+    _check_target(options)
+    if options.models is None:
+        answer = _call(options.url, "GET", path_for_model("/v1/predictor", options.model))
+        if "classes" not in answer:
+            there = ", ".join(answer.get("models", {}))
+            raise ConfigError(f"--model is required: one of {there} is allowed")
+        classes = answer["classes"]
+    else:
+        directory = ModelDirectory(options.models)
+        classes = {name: directory.index(name).describe() for name in directory.classes()}
+    print(json.dumps({"classes": classes}, indent=2) if options.json else version_table(classes))
+    return 0
+
+
+def run_rollback(options: argparse.Namespace) -> int:
+    """Roll back and say what serves now.
+
+    Raises:
+        ConfigError: If the options contradict each other, or there is no such class or version.
+        ResponseError, ConnectionError: If the service refused or did not answer.
+    """
+    name = options.application_class
+    _check_target(options)
+    if options.release and options.to is not None:
+        raise ConfigError("--to and --release cannot be given together")
+    if options.to is not None and options.to < 0:
+        raise ConfigError(f"--to must be an integer >= 0, got {options.to}")
+    if options.models is None:
+        body = {"version": options.to, "release": options.release}
+        path = path_for_model(f"/v1/predictor/{quote(name, safe='')}/rollback", options.model)
+        of_class = _call(options.url, "POST", path, body)
+    else:
+        of_class = _roll_back(ModelDirectory(options.models), options).describe()
+    held = "until it is released" if of_class["pinned"] else "until a training beats it"
+    version = of_class["active"]
+    serves = f"version {version}" if version else "no model, its mean,"
+    print(f"class {name}: {serves} serves {held}")
+    return 0
+
+
+def version_table(classes: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return a table for a terminal: a line for each version, and for each class without one."""
+    head = ["class", "samples", "version", "", "kind", "trained on", "error", "before", "why"]
+    rows = [[*head, "when (UTC)"]]
+    for name, known in classes.items():
+        about = [name, cell(known.get("samples"))]
+        if not known["versions"]:
+            rows.append([*about, "–", "class mean", *[""] * 6])
+        for version in reversed(known["versions"]):
+            state = ""
+            if version["version"] == known["active"]:
+                state = "serves, pinned" if known["pinned"] else "serves"
+                if known.get("serving", known["active"]) != known["active"]:
+                    state = f"damaged: {known['serving'] or 'class mean'} serves"
+            rows.append([*about, str(version["version"]), state, *_training(version)])
+            about = ["", ""]
+        if known["versions"] and not known["active"]:
+            rows.append(["", "", "0", "serves, pinned" if known["pinned"] else "serves", *[""] * 6])
+    return text_table(rows)
+
+
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    target = parser.add_mutually_exclusive_group()
+    target.add_argument("--models", type=Path, metavar="DIR", help="of `justitia predictor train`")
+    target.add_argument("--url", default=DEFAULT_URL, help=f"of a running service; {DEFAULT_URL}")
+    parser.add_argument("--model", help="with --url: which of several models served there")
+
+
+def _check_target(options: argparse.Namespace) -> None:
+    if options.models is not None and options.model is not None:
+        raise ConfigError("--model goes with --url, not with --models")
+
+
+def _roll_back(directory: ModelDirectory, options: argparse.Namespace) -> VersionIndex:
+    name = options.application_class
+    if name not in directory.classes():
+        raise ConfigError(
+            f"{directory.path}: has no models of class {name!r}, but of"
+            f" {', '.join(directory.classes()) or 'none'}"
+        )
+    try:
+        index = directory.index(name).after_rollback(options.to, release=options.release)
+    except RequestError as error:
+        raise ConfigError(f"class {name}: {error}") from error
+    directory.save_index(name, index)
+    return index
+
+
+def _call(url: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    async def ask() -> dict[str, Any]:
+        http = HttpTransport(url, connect_timeout_s=_TIMEOUT_S, read_timeout_s=_TIMEOUT_S)
+        async with aclosing(http):
+            return await JsonCalls(http, max_retries=0).call(method, path, body)
+
+    return asyncio.run(ask())
+
+
+def _training(record: Mapping[str, Any]) -> Sequence[str]:
+    at = record.get("trained_at")
+    when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(at)) if isinstance(at, int | float) else "–"
+    return [
+        cell(record.get("kind")),
+        cell(record.get("samples")),
+        _share(record.get("error")),
+        _share(record.get("rival_error")),
+        cell(record.get("reason")),
+        when,
+    ]
+
+
+def _share(value: object) -> str:
+    return f"{value:.1%}" if isinstance(value, int | float) else "–"

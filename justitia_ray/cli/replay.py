@@ -4,17 +4,16 @@ import argparse
 import asyncio
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from justitia_ray.cli.status import DEFAULT_URL
+from justitia_ray.client.load import LoadProgress
 from justitia_ray.errors import ConfigError
-from justitia_ray.replay import Replay, replay
-from justitia_ray.sim.figures import draw_figures
-from justitia_ray.sim.result_files import check_writable, write_results
-from justitia_ray.sim.workload_file import read_workload
+from justitia_ray.sim.replay import Replay, replay_workload
+from justitia_ray.sim.result_files import check_writable, draw_figures, write_results
+from justitia_ray.sim.workload import read_workload
 
 
 def add_to(commands: Any) -> None:
@@ -65,13 +64,13 @@ def run(options: argparse.Namespace) -> int:
     applications = read_workload(options.workload)
     check_writable(options.out)
     done = asyncio.run(
-        replay(
+        replay_workload(
             options.url,
             applications,
             model=options.model,
             speed=options.speed,
             timeout_s=options.timeout_s,
-            on_end=_progress(len(applications)),
+            on_progress=_show,
             on_warning=_warn,
         )
     )
@@ -109,16 +108,12 @@ def _about(options: argparse.Namespace, done: Replay) -> dict[str, Any]:
     }
 
 
-def _progress(total: int) -> Callable[[int], None] | None:
-    """Return what keeps a line up to date, for somebody who watches."""
-    if not sys.stderr.isatty():
-        return None
-
-    def tell(ended: int) -> None:
-        line_end = "\n" if ended == total else ""
-        print(f"\r{ended:,} of {total:,} applications", end=line_end, file=sys.stderr, flush=True)
-
-    return tell
+def _show(progress: LoadProgress) -> None:
+    """Keep a line up to date, for somebody who watches."""
+    if sys.stderr.isatty():
+        line_end = "\n" if progress.ended == progress.total else ""
+        line = f"\r{progress.ended:,} of {progress.total:,} applications"
+        print(line, end=line_end, file=sys.stderr, flush=True)
 
 
 def _warn(line: str) -> None:

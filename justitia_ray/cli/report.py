@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.report.build import FIRST_SEED, PAGE, build_report
-from justitia_ray.report.experiment import Scale
-from justitia_ray.report.experiments import EXPERIMENTS
-from justitia_ray.report.experiments.live import live_experiments
-from justitia_ray.report.runner import Progress
-from justitia_ray.workloads.data_directory import data_directory
+from justitia_ray.lab.report.build import FIRST_SEED, PAGE, RunProgress, build_report
+from justitia_ray.lab.report.experiment import Scale
+from justitia_ray.lab.report.experiments import EXPERIMENTS
+from justitia_ray.lab.report.experiments.live import live_experiments
+from justitia_ray.sim.suites.inputs import data_directory
 
 SEEDS, QUICK_SEEDS = 5, 2
 QUICK_APPLICATIONS = 60
 _LINE_EVERY_S = 10.0
-"""How often progress is told where it cannot be told in place."""
+"""Interval of progress lines where progress cannot be told in place."""
 
 
 def add_to(commands: Any) -> None:
@@ -107,7 +106,7 @@ class _Teller:
     def __init__(self) -> None:
         self._told_at = 0.0
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: RunProgress) -> None:
         is_last = progress.done == progress.total
         if sys.stderr.isatty():
             end = "\n" if is_last else ""

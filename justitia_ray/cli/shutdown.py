@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from justitia_ray.cli.extras import serve_module
 from justitia_ray.errors import ConfigError
 
 
@@ -43,19 +42,21 @@ def run(options: argparse.Namespace) -> int:
     """End what the options name and say what was ended; return 1 if something is left.
 
     Raises:
-        ConfigError: If options contradict each other, the file is wrong or Ray is not installed.
+        ConfigError: If options contradict each other, or the file is wrong.
         ConnectionError: If no Ray runs at the address.
     """
     if options.config is not None and options.name is not None:
         raise ConfigError("--config and --name cannot be given together")
     if options.model is not None and options.name is None:
         raise ConfigError("--model needs --name, the name of its application")
-    module = serve_module("shutdown")
+    from justitia_ray.serve.ops.config_file import read_applications
+    from justitia_ray.serve.ops.shutdown import Chosen, shut_down
+
+    chosen = Chosen(options.name, options.model)
     if options.config is not None:
-        chosen = module.named_in(options.config)
-    else:
-        chosen = module.called(options.name, options.model)
-    outcome = module.shut_down(chosen, options.address, options.wait_s)
+        in_file = read_applications(options.config)
+        chosen = Chosen(configs={a.serve_name: a.configs for a in in_file})
+    outcome = shut_down(chosen, options.address, options.wait_s)
     for line in outcome.ended:
         print(line)
     for line in outcome.left:

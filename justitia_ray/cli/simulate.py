@@ -4,7 +4,7 @@ import argparse
 import gc
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,22 +12,17 @@ from typing import Any
 
 import yaml
 
+from justitia_ray.cli.text_table import cell, text_table
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import POLICIES, find_policy, parse_options
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
-from justitia_ray.sim.figures import draw_figures
-from justitia_ray.sim.predictions import parse_noise
-from justitia_ray.sim.profile_file import load_profile
-from justitia_ray.sim.result_files import check_writable, write_results
-from justitia_ray.sim.results import RunResult
+from justitia_ray.sim.engine_profile import EngineProfile, IterationCost, load_profile
+from justitia_ray.sim.predictions import LEARNED, parse_noise, predictions_of
+from justitia_ray.sim.result_files import check_writable, draw_figures, write_results
+from justitia_ray.sim.results import RunResult, Summary
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
-from justitia_ray.sim.staged_predictions import LEARNED, predictions_of
-from justitia_ray.sim.summary import Summary
-from justitia_ray.sim.workload_file import read_workload
-from justitia_ray.text_table import text_table
-from justitia_ray.units import Seconds
+from justitia_ray.sim.workload import read_workload
 
 _EXACT_UP_TO = 4
 """Replicas; with more, each reports what ends at once, and all else every so often."""
@@ -227,16 +222,14 @@ def _without_collections() -> Iterator[None]:
 class _ProgressBar:
     """A line on a terminal, if a run takes long."""
 
-    def __init__(
-        self, policy: str, count: int, clock: Callable[[], Seconds] = time.monotonic
-    ) -> None:
-        self._policy, self._count, self._clock = policy, count, clock
-        self._show_from = clock() + _BAR_AFTER_S
+    def __init__(self, policy: str, count: int) -> None:
+        self._policy, self._count = policy, count
+        self._show_from = time.monotonic() + _BAR_AFTER_S
         self._shown = False
 
     def show(self, ended: int) -> None:
         """Show how many applications have ended."""
-        if sys.stderr.isatty() and self._clock() >= self._show_from:
+        if sys.stderr.isatty() and time.monotonic() >= self._show_from:
             filled = 30 * ended // self._count
             bar = "#" * filled + "." * (30 - filled)
             line = f"\r{self._policy:<12} [{bar}] {ended:,} of {self._count:,} applications"
@@ -266,9 +259,5 @@ _COLUMNS: dict[str, tuple[str, str]] = {
 def _table(summary: dict[str, Summary]) -> str:
     rows = [["policy", *(head for head, _ in _COLUMNS.values())]]
     for policy, figures in summary.items():
-        cells = [
-            "–" if (value := figures[name]) is None else format(value, form)
-            for name, (_, form) in _COLUMNS.items()
-        ]
-        rows.append([policy, *cells])
+        rows.append([policy, *(cell(figures[n], form) for n, (_, form) in _COLUMNS.items())])
     return text_table(rows, numbers_from=1)

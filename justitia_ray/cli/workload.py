@@ -7,11 +7,10 @@ from typing import Any
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.suites import SUITES, SuiteOptions, build_suite
-from justitia_ray.sim.suites.arrivals import ARRIVALS
+from justitia_ray.sim.suites.inputs import data_directory
+from justitia_ray.sim.suites.options import ARRIVALS
 from justitia_ray.sim.trace_import import import_trace
-from justitia_ray.sim.workload import WorkloadApplication
-from justitia_ray.sim.workload_file import write_workload
-from justitia_ray.workloads.data_directory import data_directory
+from justitia_ray.sim.workload import WorkloadApplication, write_workload
 
 
 def add_to(commands: Any) -> None:
@@ -88,10 +87,9 @@ def run(options: argparse.Namespace) -> int:
     if options.trace is None:
         applications = build_suite(options.suite, suite_options)
     else:
-        trace = import_trace(options.trace, suite_options)
-        applications = trace.applications
-        if trace.without_output:
-            left_out = f"; left out {trace.without_output:,} requests without output"
+        applications, without_output = import_trace(options.trace, suite_options)
+        if without_output:
+            left_out = f"; left out {without_output:,} requests without output"
     write_workload(options.out, applications)
     print(f"{options.out}: {_about(applications)}{left_out}")
     return 0

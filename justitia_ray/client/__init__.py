@@ -4,13 +4,11 @@
 in which an agent runs as many inferences as it likes, one after the other or side by side.
 """
 
-from justitia_ray.client.answers import Completion
-from justitia_ray.client.application import Application, Messages
-from justitia_ray.client.client import JustitiaClient
-from justitia_ray.client.fan_out import fan_out
-from justitia_ray.client.handle_transport import HandleTransport
+from justitia_ray.client.calls import Completion
+from justitia_ray.client.client import Application, JustitiaClient, Messages, fan_out
 from justitia_ray.client.sync import SyncApplication, SyncClient
 from justitia_ray.client.transport import (
+    HandleTransport,
     HttpTransport,
     Response,
     ServiceUnreachable,

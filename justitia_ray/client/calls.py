@@ -1,27 +1,223 @@
-"""JSON calls over a transport, repeated where that is safe."""
+"""JSON calls over a transport, repeated where that is safe, and their answers and event streams."""
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+import math
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import quote
 
-from justitia_ray.client.answers import is_success, json_object, response_error
-from justitia_ray.client.sse import json_events
-from justitia_ray.client.transport import ServiceUnreachable, StreamedResponse, Transport
+from justitia_ray.client.transport import Response, ServiceUnreachable, StreamedResponse, Transport
 from justitia_ray.errors import ConfigError, ResponseError
-from justitia_ray.units import Seconds
+from justitia_ray.units import Seconds, Tokens
 
 T = TypeVar("T")
 
 Sleep = Callable[[Seconds], Awaitable[None]]
 
 _NOT_TAKEN = frozenset({429, 503})
-"""Statuses by which the service says that it has not begun: queue full, no replicas."""
+"""Statuses of requests that the service has not begun: queue full, no replicas."""
 _FIRST_BACKOFF_S = 0.5
-"""Doubles with each attempt; long enough for a restarting proxy to listen again."""
+"""Pause before the first retry, doubled with each: a restarting proxy listens again by then."""
 _LONGEST_WAIT_S = 60.0
-"""A service that asks for more is not waited for: the caller should know."""
+"""Longest wait before a retry; a caller should hear of a service that asks for more."""
+_EXCERPT_CHARS = 200
+"""Characters quoted of a foreign error page (a proxy's): enough to tell whose it is."""
+_LINE_END = re.compile(rb"\r\n|\r|\n")
+
+
+def path_for_model(path: str, model: str | None) -> str:
+    """Return a path whose query names a model, if one is given."""
+    return path if model is None else f"{path}?model={quote(model, safe='')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """The answer to an inference."""
+
+    text: str
+    """Text of the first choice; empty if the model called a tool instead."""
+    choices: tuple[str, ...]
+    """Texts of all choices, by index."""
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    """Tokens generated, over all choices."""
+    finish_reason: str | None
+    """Why the first choice ended: `stop`, `length`, `tool_calls`, …"""
+    raw: Mapping[str, Any]
+    """The whole answer as the engine gave it."""
+
+
+def is_success(status: int) -> bool:
+    """Return whether the status says that the request was carried out."""
+    return 200 <= status < 300
+
+
+def json_object(response: Response) -> dict[str, Any]:
+    """Return the JSON object of a successful answer.
+
+    Raises:
+        ResponseError: If the status is no success, or the body is not a JSON object.
+    """
+    if not is_success(response.status):
+        raise response_error(response.status, response.headers, response.body)
+    try:
+        answer = json.loads(response.body)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise ResponseError(response.status, "the answer is not a JSON object")
+    return answer
+
+
+def completion(answer: Mapping[str, Any]) -> Completion:
+    """Read the answer of `/v1/chat/completions` or `/v1/completions`.
+
+    Raises:
+        ResponseError: If the answer has no choices or no usage.
+    """
+    try:
+        choices = sorted(answer["choices"], key=lambda choice: int(choice["index"]))
+        texts = tuple(
+            (choice["message"]["content"] if "message" in choice else choice["text"]) or ""
+            for choice in choices
+        )
+        usage = answer["usage"]
+        return Completion(
+            text=texts[0],
+            choices=texts,
+            prompt_tokens=int(usage["prompt_tokens"]),
+            output_tokens=int(usage.get("completion_tokens") or 0),
+            finish_reason=choices[0].get("finish_reason"),
+            raw=answer,
+        )
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise ResponseError(
+            200, f"the answer is not a completion: {type(error).__name__}: {error}"
+        ) from error
+
+
+def response_error(status: int, headers: Mapping[str, str], body: bytes) -> ResponseError:
+    """Read an error answer; one that is not OpenAI's JSON is quoted in part."""
+    try:
+        error = json.loads(body)["error"]
+        message, code = str(error["message"]), error.get("code")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        message = body[:_EXCERPT_CHARS].decode("utf-8", "replace") or "no message"
+        code = None
+    return ResponseError(
+        status,
+        message,
+        code if isinstance(code, str) else None,
+        _retry_after_s(headers.get("retry-after")),
+    )
+
+
+def stream_error(payload: object) -> ResponseError:
+    """Read the error event of a stream whose head said 200.
+
+    vLLM gives the status it would have had as the error's `code`; 500 stands for none.
+    """
+    error = payload.get("error", payload) if isinstance(payload, dict) else None
+    if not isinstance(error, dict):
+        return ResponseError(500, "the stream ended with an error")
+    code = error.get("code")
+    return ResponseError(
+        code if isinstance(code, int) and 400 <= code <= 599 else 500,
+        str(error.get("message") or "the stream ended with an error"),
+        code if isinstance(code, str) else None,
+    )
+
+
+def _retry_after_s(value: str | None) -> Seconds | None:
+    """Read `Retry-After` in seconds; its other form, a date, would trust two clocks."""
+    try:
+        seconds = float(value or "")
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    """A server-sent event."""
+
+    event: str
+    """The event's name, `message` unless the service gave one."""
+    data: str
+    """The event's data lines, joined by newlines."""
+
+
+class SseDecoder:
+    """An incremental parser of the WHATWG event stream format.
+
+    Chunks may be cut anywhere, inside a line end or a UTF-8 character too. Comments, `id` and
+    `retry` are ignored; an event without its closing blank line is never returned.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._after_carriage_return = False
+        self._event = ""
+        self._data: list[str] = []
+
+    def feed(self, chunk: bytes) -> list[ServerSentEvent]:
+        """Parse the next bytes and return the events that they complete, in order."""
+        if not chunk:
+            return []
+        if self._after_carriage_return:
+            chunk = chunk.removeprefix(b"\n")
+        self._after_carriage_return = chunk.endswith(b"\r")
+        *lines, self._rest = _LINE_END.split(self._rest + chunk)
+        events = (self._line(line.decode("utf-8", "replace")) for line in lines)
+        return [event for event in events if event is not None]
+
+    def _line(self, line: str) -> ServerSentEvent | None:
+        if line:
+            name, _, value = line.partition(":")  # a comment has the empty name
+            if name == "data":
+                self._data.append(value.removeprefix(" "))
+            elif name == "event":
+                self._event = value.removeprefix(" ")
+            return None
+        event, data = self._event or "message", self._data
+        self._event, self._data = "", []
+        return ServerSentEvent(event, "\n".join(data)) if data else None
+
+
+async def json_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, Any]]:
+    """Yield the JSON object of each event until `[DONE]`.
+
+    What follows `[DONE]` is read and dropped, so that the service sees its stream taken to the end
+    and not a caller that left.
+
+    Raises:
+        ResponseError: If an event is an error, or not a JSON object.
+        ConnectionError: If the chunks end before `[DONE]`.
+    """
+    decoder, done = SseDecoder(), False
+    async for chunk in chunks:
+        for event in decoder.feed(chunk):
+            done = done or event.data == "[DONE]"
+            if not done:
+                yield _payload(event)
+    if not done:
+        raise ConnectionError("the stream ended before [DONE]")
+
+
+def _payload(event: ServerSentEvent) -> dict[str, Any]:
+    try:
+        payload = json.loads(event.data)
+    except ValueError:
+        payload = None
+    if event.event == "error" or (isinstance(payload, dict) and payload.get("error")):
+        raise stream_error(payload)
+    if not isinstance(payload, dict):
+        raise ResponseError(200, "an event of the stream is not a JSON object")
+    return payload
 
 
 class JsonCalls:
@@ -95,10 +291,6 @@ class JsonCalls:
         async with opened:
             async for event in json_events(streamed.chunks):
                 yield event
-
-    async def aclose(self) -> None:
-        """Close the transport."""
-        await self._transport.aclose()
 
     async def _repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
         for repeats in range(self._max_retries):

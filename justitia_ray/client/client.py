@@ -1,18 +1,290 @@
-"""The asynchronous client."""
+"""The asynchronous client, and an application as its agent sees it: open, ask, close."""
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import aclosing
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
 
 import httpx
 
-from justitia_ray.client.application import Application
-from justitia_ray.client.calls import JsonCalls, Sleep
-from justitia_ray.client.handle_transport import HandleTransport
-from justitia_ray.client.transport import HttpTransport, Transport
-from justitia_ray.errors import ResponseError, UnknownModel
-from justitia_ray.units import ApplicationId
+from justitia_ray.client.calls import Completion, JsonCalls, Sleep, completion
+from justitia_ray.client.transport import HandleTransport, HttpTransport, Transport
+from justitia_ray.errors import RequestError, ResponseError, UnknownModel
+from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, VirtualTime
+
+T = TypeVar("T")
+
+
+async def fan_out(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run the calls side by side and return their results in order.
+
+    The first failure cancels the others, which frees what the service had set aside for them, and
+    is raised as it is; `asyncio.TaskGroup` would wrap it, `asyncio.gather` leave the rest running.
+
+    ```
+    texts = await fan_out(app.chat(part, max_tokens=200) for part in parts)
+    ```
+    """
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except* Exception as failures:
+        first = failures.exceptions[0]
+    else:
+        return [task.result() for task in tasks]
+    raise first
+
+
+Messages = str | Sequence[Mapping[str, Any]]
+"""A user's message, or a conversation in OpenAI's form."""
+
+_LEAVE_WITHIN_S: Seconds = 10.0
+"""Longest time that closing may hold an agent; the service ends idle applications by itself."""
+
+_log = logging.getLogger(__name__)
+
+
+class Application:
+    """Inferences whose result is wanted together; made by `JustitiaClient.application`.
+
+    An async context manager, entered once. Entering opens the application, which gives it its place
+    in the order. Leaving closes it; leaving by an exception or a cancellation cancels it, with all
+    it still has waiting or running. Leaving never raises: the answers are already here, and the
+    service ends by itself what it did not hear the end of.
+
+    Attributes:
+        application_class: Its class; predictions are learned per class.
+        tenant: The tenant on whose behalf it runs, if said.
+        inferences: Inferences answered so far.
+        prompt_tokens: Prompt tokens of those, as the engine counted them.
+        output_tokens: Output tokens of those.
+    """
+
+    def __init__(
+        self,
+        calls: JsonCalls,
+        model: Callable[[], Awaitable[str]],
+        application_class: str,
+        *,
+        input: str,
+        tenant: str | None = None,
+        weight: float | None = None,
+        application_id: ApplicationId | None = None,
+        opened_for: str | None = None,
+    ) -> None:
+        for field, value in {
+            "application_class": application_class,
+            "tenant": tenant,
+            "application_id": application_id,
+        }.items():
+            _check_header_value(field, value)
+        self.application_class = application_class
+        self.tenant = tenant
+        self.inferences = 0
+        self.prompt_tokens: Tokens = 0
+        self.output_tokens: Tokens = 0
+        self._calls = calls
+        self._model = model
+        asked = {
+            "application_class": application_class,
+            "input": input,
+            "tenant": tenant,
+            "weight": weight,
+            "application_id": application_id,
+            "model": opened_for,
+        }
+        self._asked = {field: value for field, value in asked.items() if value is not None}
+        self._granted: dict[str, Any] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the application.
+
+        Raises:
+            ResponseError: If the service refused it, or its answer lacks a field.
+            ConnectionError: If it did not answer.
+        """
+        granted = await self._calls.call("POST", "/v1/applications", self._asked)
+        for field in ("application_id", "predicted_kv_token_time", "virtual_finish_time"):
+            if field not in granted:
+                raise ResponseError(200, f"the answer to opening an application lacks {field}")
+        self._granted = granted
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the application, or cancel it if its agent failed."""
+        verb, method, path = ("cancel", "DELETE", self._path)
+        if kind is None:
+            verb, method, path = ("close", "POST", f"{self._path}/close")
+        try:
+            async with asyncio.timeout(_LEAVE_WITHIN_S):
+                await self._calls.call(method, path)
+        except (ResponseError, ConnectionError, TimeoutError) as failure:
+            _log.warning(
+                "application.%s_failed",
+                verb,
+                extra={"application_id": self.application_id, "error": str(failure)},
+            )
+
+    @property
+    def was_opened(self) -> bool:
+        """Whether the service has opened the application; its id and tag are unknown before."""
+        return self._granted is not None
+
+    @property
+    def application_id(self) -> ApplicationId:
+        """The application's id, the caller's own or the service's."""
+        return str(self._opened["application_id"])
+
+    @property
+    def predicted_kv_token_time(self) -> KvTokenTime | None:
+        """The application's predicted cost, in token·iterations.
+
+        None if it was opened for none of several models: each predicts its own when it comes there.
+        """
+        predicted = self._opened["predicted_kv_token_time"]
+        return None if predicted is None else float(predicted)
+
+    @property
+    def virtual_finish_time(self) -> VirtualTime | None:
+        """The tag at arrival, which is its place in the order; None under a policy without tags."""
+        tag = self._opened["virtual_finish_time"]
+        return None if tag is None else float(tag)
+
+    async def status(self) -> dict[str, Any]:
+        """Return the application's state at the service now.
+
+        Raises:
+            ResponseError: If the service does not know the application any more.
+            ConnectionError: If the service did not answer.
+        """
+        return await self._calls.call("GET", self._path)
+
+    async def chat(
+        self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
+    ) -> Completion:
+        """Run one inference on a conversation.
+
+        Args:
+            messages: A user's message, or a conversation in OpenAI's form.
+            max_tokens: Maximum output. Worth giving: it bounds the KV set aside for the inference.
+            **fields: Any other field of the OpenAI request or of vLLM's, e.g. `temperature`.
+
+        Raises:
+            ResponseError: If the service answered with an error.
+            ConnectionError: If it did not answer.
+        """
+        body = await self._body({"messages": _conversation(messages)}, max_tokens, fields)
+        return await self._run("/v1/chat/completions", body)
+
+    async def complete(
+        self, prompt: str, *, max_tokens: Tokens | None = None, **fields: Any
+    ) -> Completion:
+        """Run one inference on a bare prompt; otherwise as `chat`."""
+        return await self._run(
+            "/v1/completions", await self._body({"prompt": prompt}, max_tokens, fields)
+        )
+
+    async def chat_stream(
+        self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
+    ) -> AsyncGenerator[str]:
+        """Run one inference on a conversation and yield its text as it is generated.
+
+        Closing the generator cancels the inference. A loop that may end early should therefore
+        close it at once, with `contextlib.aclosing`, and not leave that to the garbage collector.
+
+        Raises:
+            RequestError: If more than one choice is asked for: their texts would be mingled.
+            ResponseError: If the service answered, or ended the stream, with an error.
+            ConnectionError: If it did not answer, or the stream broke off.
+        """
+        if fields.get("n", 1) != 1:
+            raise RequestError(f"chat_stream gives one choice; n must be 1, got {fields['n']}", "n")
+        usage = {"stream_options": {"include_usage": True}}
+        body = await self._body(
+            {"messages": _conversation(messages), "stream": True}, max_tokens, usage | fields
+        )
+        async with aclosing(
+            self._calls.events("/v1/chat/completions", body, self._headers)
+        ) as events:
+            async for event in events:
+                if event.get("usage"):
+                    self._count(event["usage"])
+                for choice in event.get("choices", ()):
+                    if text := choice["delta"].get("content"):
+                        yield text
+        self.inferences += 1
+
+    async def _run(self, path: str, body: Mapping[str, Any]) -> Completion:
+        answer = completion(await self._calls.call("POST", path, body, self._headers))
+        self.inferences += 1
+        self._count(answer.raw["usage"])
+        return answer
+
+    async def _body(
+        self, prompt: Mapping[str, Any], max_tokens: Tokens | None, fields: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        limit = {} if max_tokens is None else {"max_tokens": max_tokens}
+        model = {} if "model" in fields else {"model": await self._model()}
+        return {**model, **prompt, **limit, **fields}
+
+    def _count(self, usage: Mapping[str, Any]) -> None:
+        self.prompt_tokens += usage.get("prompt_tokens") or 0
+        self.output_tokens += usage.get("completion_tokens") or 0
+
+    @property
+    def _opened(self) -> dict[str, Any]:
+        if self._granted is None:
+            raise RuntimeError("the application is not open: enter it with `async with` first")
+        return self._granted
+
+    @property
+    def _path(self) -> str:
+        return f"/v1/applications/{quote(self.application_id, safe='')}"
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        # Class and tenant are said again so that a service that lost the application opens the
+        # same one anew, and not one of the default class.
+        tenant = {} if self.tenant is None else {TENANT_HEADER: self.tenant}
+        return {
+            APPLICATION_HEADER: self.application_id,
+            CLASS_HEADER: self.application_class,
+            **tenant,
+        }
+
+
+def _conversation(messages: Messages) -> list[dict[str, Any]]:
+    if isinstance(messages, str):
+        return [{"role": "user", "content": messages}]
+    return [dict(message) for message in messages]
+
+
+def _check_header_value(field: str, value: str | None) -> None:
+    if value is None:
+        return
+    if not value or not value.isascii() or not value.isprintable() or value != value.strip():
+        raise RequestError(
+            f"{field} travels in a header and must be printable ASCII without spaces at its ends,"
+            f" got {value!r}",
+            field,
+        )
 
 
 class JustitiaClient:
@@ -49,6 +321,7 @@ class JustitiaClient:
         max_retries: int = 2,
         sleep: Sleep = asyncio.sleep,
     ) -> None:
+        self._transport = transport
         self._calls = JsonCalls(transport, max_retries=max_retries, sleep=sleep)
         self._model = self._named_model = model
         self._model_lock = asyncio.Lock()
@@ -102,7 +375,7 @@ class JustitiaClient:
 
     async def aclose(self) -> None:
         """Give back every connection. Safe to call twice."""
-        await self._calls.aclose()
+        await self._transport.aclose()
 
     def application(
         self,
@@ -117,10 +390,10 @@ class JustitiaClient:
         """Return an application, to be entered with `async with`.
 
         Args:
-            application_class: What kind it is, e.g. `MRS`; its cost is predicted from the class and
-                the input, so agents that work alike should share a class.
+            application_class: Its class, e.g. `MRS`; its cost is predicted from the class and the
+                input, so agents that work alike should share a class.
             input: The text that its user submitted.
-            tenant: On whose behalf it runs; by default the client's tenant.
+            tenant: Tenant on whose behalf it runs; by default the client's tenant.
             weight: Its share of service relative to others, finite and positive; 1 by default.
             application_id: A name for it of the caller's own, by default one of the service's.
             model: The model that it begins with and that its calls ask unless they name another;

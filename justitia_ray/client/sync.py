@@ -7,10 +7,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from justitia_ray.client.answers import Completion
-from justitia_ray.client.application import Application, Messages
-from justitia_ray.client.client import JustitiaClient
-from justitia_ray.client.fan_out import fan_out
+from justitia_ray.client.calls import Completion
+from justitia_ray.client.client import Application, JustitiaClient, Messages, fan_out
 from justitia_ray.units import ApplicationId, KvTokenTime, Tokens, VirtualTime
 
 T = TypeVar("T")
@@ -163,21 +161,21 @@ class SyncApplication:
 
     @property
     def application_id(self) -> ApplicationId:
-        """Its id, the caller's own or the service's."""
+        """The application's id, the caller's own or the service's."""
         return self._application.application_id
 
     @property
     def predicted_kv_token_time(self) -> KvTokenTime | None:
-        """What the service expects it to cost; see `Application.predicted_kv_token_time`."""
+        """The application's predicted cost; see `Application.predicted_kv_token_time`."""
         return self._application.predicted_kv_token_time
 
     @property
     def virtual_finish_time(self) -> VirtualTime | None:
-        """Its tag at arrival; None under a policy without tags."""
+        """The application's tag at arrival; None under a policy without tags."""
         return self._application.virtual_finish_time
 
     def status(self) -> dict[str, Any]:
-        """Return what the service knows of it now; see `Application.status`."""
+        """Return the application's state at the service now; see `Application.status`."""
         return self._client.run(self._application.status())
 
     def chat(

@@ -1,13 +1,15 @@
-"""How a client reaches the service: one Protocol, and its HTTP form.
+"""The ways to reach the service: one Protocol, over HTTP, and over a Ray Serve handle.
 
-A transport moves bytes. It knows nothing of JSON, retries or applications, so that a test's fake is
-two methods and an agent inside Ray Serve can use a deployment handle instead (`handle_transport`).
+A transport moves bytes. It knows nothing of JSON, retries or applications, so that a test's fake
+is two methods and an agent inside Ray Serve can use a deployment handle instead.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+import asyncio
+import contextvars
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import httpx
 
@@ -16,7 +18,7 @@ from justitia_ray.units import Seconds
 
 
 class ServiceUnreachable(ConnectionError):
-    """Nothing was sent, because no connection could be made; the call is safe to repeat."""
+    """No connection could be made, so nothing was sent: the call is safe to repeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class StreamedResponse:
 
 
 class Transport(Protocol):
-    """One way to reach the service."""
+    """A way to reach the service."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
@@ -147,3 +149,123 @@ def _network_errors() -> Generator[None]:
         raise ServiceUnreachable(f"no connection to {error.request.url.host}: {error}") from error
     except httpx.RequestError as error:
         raise ConnectionError(f"the answer broke off: {type(error).__name__}: {error}") from error
+
+
+T = TypeVar("T")
+
+
+class HandleTransport:
+    """The service over a handle of its Ingress deployment.
+
+    Args:
+        handle: A `DeploymentHandle`, or anything that behaves as one.
+    """
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> Response:
+        """Call the ingress and return the whole answer; see `Transport.request`."""
+        call = _Call(lambda: self._handle.call.remote(method, path, dict(headers), body))
+        try:
+            status, answer_headers, answer = await call.run(call.result())
+        finally:
+            call.cancel_unless_ended()
+        return Response(status, _lower(answer_headers), answer)
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> AsyncGenerator[StreamedResponse]:
+        """Call the ingress and enter its answer; see `Transport.stream`."""
+        call = _Call(
+            lambda: self._handle.options(stream=True).stream.remote(
+                method, path, dict(headers), body
+            )
+        )
+        try:
+            head = await call.run(call.next_item())
+            if head is None:
+                raise ConnectionError("the ingress ended a stream before its head")
+            status, answer_headers = head
+            yield StreamedResponse(status, _lower(answer_headers), call.chunks())
+        finally:
+            call.cancel_unless_ended()
+
+    async def aclose(self) -> None:
+        """Do nothing: the handle is the caller's."""
+
+
+class _Call:
+    """A call over the handle, in a context of its own."""
+
+    def __init__(self, start: Callable[[], Any]) -> None:
+        self._context = contextvars.Context()
+        self._start = start
+        self._response: Any = None
+        self._ended = False
+
+    async def result(self) -> Any:
+        self._response = self._start()
+        try:
+            return await self._response
+        finally:
+            self._ended = True
+
+    async def next_item(self) -> Any:
+        """Return the next item of a stream, None at its end."""
+        if self._response is None:
+            self._response = self._start()
+        try:
+            return await anext(self._response)
+        except StopAsyncIteration:
+            self._ended = True
+            return None
+        except BaseException:
+            self._ended = True
+            raise
+
+    async def chunks(self) -> AsyncGenerator[bytes]:
+        while (chunk := await self.run(self.next_item())) is not None:
+            yield chunk
+
+    async def run(self, step: Coroutine[Any, Any, T]) -> T:
+        """Await one step in the call's own context.
+
+        Raises:
+            ConnectionError: If the call failed; Serve's own error is its cause.
+        """
+        task = asyncio.get_running_loop().create_task(step, context=self._context)
+        # `wait`, unlike `await task`, tells a cancel of this caller from one by Serve.
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            task.add_done_callback(_forget)
+            task.cancel()
+            raise
+        if task.cancelled():
+            # This caller was not cancelled, so the answer must not look as if it had been.
+            raise ConnectionError("Serve cancelled the call to the ingress")
+        try:
+            return task.result()
+        except Exception as error:
+            raise ConnectionError(
+                f"the call to the ingress failed with {type(error).__name__}"
+            ) from error
+
+    def cancel_unless_ended(self) -> None:
+        if self._response is not None and not self._ended:
+            self._ended = True
+            self._response.cancel()
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    """Retrieve the outcome of a step whose caller has gone, so that asyncio does not report it."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}

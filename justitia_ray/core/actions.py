@@ -1,4 +1,4 @@
-"""What the scheduler wants done, as commands; whoever drives the core carries them out in order."""
+"""Actions: the commands of the scheduler, which the driver of the core carries out in order."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -27,13 +27,13 @@ class Refusal(StrEnum):
     APPLICATION_CANCELLED = "application_cancelled"
     APPLICATION_EXPIRED = "application_expired"
     QUEUE_FULL = "queue_full"
-    """As many inferences wait as are allowed, in all or of its tenant: later it may run."""
+    """The quota of waiting inferences is used up, in all or of its tenant: later it may run."""
     TOO_MANY_APPLICATIONS = "too_many_applications"
-    """Its application was not opened, for as many are open; later it may be."""
+    """The quota of open applications is used up: later its application may be opened."""
     NOT_STORED = "not_stored"
-    """Its application was not opened, for it could not be stored in time; later it may be."""
+    """The store did not answer in time: later its application may be opened."""
     SUPERSEDED = "superseded"
-    """Another scheduler is in office, which this ingress cannot reach."""
+    """Another scheduler leads, which this ingress cannot reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ class Grant:
     lease_id: LeaseId
     replica_id: ReplicaId
     priority: int
-    """For the engine: lower is served first."""
+    """Priority for the engine: lower is served first."""
     kv_need_tokens: Tokens
-    """Most KV the inference is expected to hold."""
+    """The most KV that the inference is expected to hold."""
     waited_s: Seconds
 
 
@@ -78,7 +78,7 @@ class RefuseApplication:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far behind GPS an application was started last, and how far it might have been."""
+    """Lag: how far behind GPS an application was started last, and might have been."""
 
     kv_token_time: KvTokenTime
     """S(e) − S(f̄), token·iterations. If V has not reached its tag: S(e) − S(now), and it is less
@@ -86,7 +86,7 @@ class Lag:
     seconds: Seconds
     """The time between those two levels of S."""
     bound_kv_token_time: KvTokenTime | None
-    """What the order promises (`delay_bound`), and one report; None if nothing."""
+    """The bound that the order promises (`lag.bound`), and one report; None if there is none."""
     bound_s: Seconds | None
     """The time in which that much is served: measured as far as the lag goes, and beyond it at the
     rate since the application arrived. None if there is no bound, or no service yet."""
@@ -103,7 +103,7 @@ class EndApplication:
     outcome: Outcome
     predicted_kv_token_time: KvTokenTime
     kv_token_time: KvTokenTime
-    """What it really took."""
+    """Service that it really took."""
     virtual_finish_time: VirtualTime
     arrived_at: Seconds
     first_dispatched_at: Seconds | None
@@ -113,9 +113,9 @@ class EndApplication:
     output_tokens: Tokens
     settlements: int
     lag: Lag | None = None
-    """None if nothing of it was started, or it was late before this scheduler took office."""
+    """None if nothing of it was started, or it was late before this scheduler became leader."""
     stages: tuple[StageServed, ...] = ()
-    """What each stage took; none if this scheduler has not seen all of them."""
+    """Sums of each stage; none if this scheduler has not seen all of them."""
 
 
 @dataclass(frozen=True, slots=True)

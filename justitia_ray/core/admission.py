@@ -1,14 +1,13 @@
 """Whether an inference fits a replica, now or later: the queue's question, never the policy's.
 
-Both rules are about a replica that runs something. What may have an empty one is said by
-`placement`.
+Both rules are about a replica that runs something; `dispatch` says what may have an empty one.
 """
 
 from abc import ABC, abstractmethod
 
-from justitia_ray.core.entities import Inference, Replica
-from justitia_ray.core.footprints import Footprint
-from justitia_ray.core.forecast import Forecast
+from justitia_ray.core.entities import Inference, KnownReplica
+from justitia_ray.core.footprints import Forecast
+from justitia_ray.errors import ConfigError
 from justitia_ray.units import Tokens
 
 
@@ -16,18 +15,27 @@ class Admission(ABC):
     """A rule of admission. Lengths are predicted ones, bounded by their maximum."""
 
     @abstractmethod
-    def fits(self, replica: Replica, inference: Inference) -> bool:
-        """Return whether an inference may start now beside what the replica runs."""
+    def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
+        """Return whether an inference may start now beside what the replica runs.
+
+        Args:
+            replica: The replica.
+            inference: The inference.
+            kv_tokens: KV of the replica that leases may use, all together.
+        """
 
     @abstractmethod
-    def start(self, replica: Replica, inference: Inference, forecast: Forecast) -> Tokens:
+    def start(
+        self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
+    ) -> Tokens:
         """Return after how many iterations an inference will first fit. O(n).
 
         Args:
-            replica: Its capacity is what counts, and its tokens that no lease explains.
+            replica: Its capacity is what counts.
             inference: One that does not fit now.
             forecast: Of what the replica runs; nothing else is admitted meanwhile. When all of it
                 has ended, anything fits.
+            kv_tokens: KV of the replica that leases may use, all together.
         """
 
 
@@ -37,50 +45,50 @@ class PromptAdmission(Admission):
     Should KV overflow later, the engine preempts the last in order and recomputes it.
     """
 
-    def fits(self, replica: Replica, inference: Inference) -> bool:
+    def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
         """Return whether the prompt fits now. O(1)."""
-        sequences = replica.sequences + inference.choices
+        sequences = replica.leases.sequences + inference.choices
         wanted = replica.context_tokens + _prompt_blocks(replica, inference) + sequences
-        return sequences <= replica.capacity.max_num_seqs and wanted <= _room(replica)
+        return sequences <= replica.capacity.max_num_seqs and wanted <= kv_tokens
 
-    def start(self, replica: Replica, inference: Inference, forecast: Forecast) -> Tokens:
-        """Return the first end of a lease that leaves room: until the next one KV only grows."""
-        prompt, room = _prompt_blocks(replica, inference), _room(replica)
-        seats = replica.capacity.max_num_seqs
+    def start(
+        self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
+    ) -> Tokens:
+        """Return the first end of a lease after which it fits: until the next one KV only grows."""
+        prompt, seats = _prompt_blocks(replica, inference), replica.capacity.max_num_seqs
         waste = forecast.block_size - 1
         ends = [0, *forecast.ends]
         for end, running, context in zip(ends, forecast.sequences, forecast.contexts, strict=True):
             sequences = running + inference.choices
-            if (
-                sequences <= seats
-                and context + running * (waste + end) + prompt + sequences <= room
-            ):
+            held = context + running * (waste + end)
+            if sequences <= seats and held + prompt + sequences <= kv_tokens:
                 return end
         return ends[-1]
 
 
 class PeakAdmission(Admission):
-    """The peak of future KV of all that runs stays within M: nothing is recomputed."""
+    """The peak of future KV of all that runs stays within the KV: nothing is recomputed."""
 
-    def fits(self, replica: Replica, inference: Inference) -> bool:
+    def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
         """Return whether no moment from now on holds too much.
 
         O(1) where the sums decide: all at their fullest at once fit, or the prompt does not fit
         now. O(log n) otherwise, after O(n) once for each change of the replica's leases.
         """
         leases, block = replica.leases, replica.capacity.block_size
-        if leases.sequences + inference.choices > replica.capacity.max_num_seqs:
-            return False
-        room = _room(replica)
-        if replica.context_tokens + _prompt_blocks(replica, inference) > room:
-            return False
-        wanted = expected_footprint(inference).load
         sequences = leases.sequences + inference.choices
-        if leases.full_tokens + wanted.full_tokens + sequences * (block - 1) <= room:
+        if sequences > replica.capacity.max_num_seqs:
+            return False
+        if replica.context_tokens + _prompt_blocks(replica, inference) > kv_tokens:
+            return False
+        wanted = inference.expected_footprint()
+        if leases.full_tokens + wanted.full_tokens + sequences * (block - 1) <= kv_tokens:
             return True
-        return leases.forecast(block).peak_with(wanted) <= room
+        return leases.forecast(block).peak_with(wanted) <= kv_tokens
 
-    def start(self, replica: Replica, inference: Inference, forecast: Forecast) -> Tokens:
+    def start(
+        self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
+    ) -> Tokens:
         """Return the first iteration from which on no moment holds too much.
 
         That may be before the next end of a lease: what starts later has grown less by then. At a
@@ -89,24 +97,24 @@ class PeakAdmission(Admission):
         others growing towards that peak, would hold too much, to where it has grown little enough.
         The intervals are in the order of the ends.
         """
-        load, room = expected_footprint(inference).load, _room(replica)
-        own, length, choices = forecast.whole_blocks(load), load.iterations, load.choices
+        lease = inference.expected_footprint()
+        own, length, choices = forecast.whole_blocks(lease), lease.iterations, lease.choices
         ends, seats = forecast.ends, replica.capacity.max_num_seqs
         full = own + choices * length
-        if full > room:
+        if full > kv_tokens:
             return ends[-1]
         start, ended, waste = 0, 0, forecast.block_size - 1
         for end, held, running in zip(ends, forecast.held, forecast.sequences, strict=False):
-            if held > room or running + choices > seats:
+            if held > kv_tokens or running + choices > seats:
                 start = end
         for end, held, running, context in zip(
             ends, forecast.held, forecast.sequences, forecast.contexts, strict=False
         ):
-            if held + full > room:
-                fits_until = (room - full - context - running * waste) // running
+            if held + full > kv_tokens:
+                fits_until = (kv_tokens - full - context - running * waste) // running
                 if start + length <= max(ended, fits_until):
                     break
-                start = max(start, min(end, end - (room - held - own) // choices))
+                start = max(start, min(end, end - (kv_tokens - held - own) // choices))
             ended = end
         return start
 
@@ -114,37 +122,17 @@ class PeakAdmission(Admission):
 ADMISSIONS: dict[str, Admission] = {"peak": PeakAdmission(), "prompt": PromptAdmission()}
 
 
-def expected_remaining(inference: Inference, output_tokens: Tokens = 0) -> Tokens:
-    """Return the output still expected after `output_tokens`, over all sequences.
+def find_admission(name: str) -> Admission:
+    """Return a rule of admission by its name in `ADMISSIONS`.
 
-    One that has outlived its prediction is expected to make as much again as it has made, up to its
-    maximum: doubling finds any length in a logarithmic number of steps.
+    Raises:
+        ConfigError: If there is none of that name.
     """
-    expected = inference.predicted_output_tokens
-    while expected <= output_tokens:
-        expected = max(1, expected) * 2
-    return max(0, min(expected, inference.max_output_tokens) - output_tokens)
+    if name not in ADMISSIONS:
+        raise ConfigError(f"admission: {name!r} is not one of {', '.join(ADMISSIONS)}")
+    return ADMISSIONS[name]
 
 
-def expected_footprint(inference: Inference, output_tokens: Tokens = 0) -> Footprint:
-    """Return the KV that an inference holds on a replica after `output_tokens`, and will hold."""
-    return Footprint(
-        inference.prompt_tokens + output_tokens,
-        expected_remaining(inference, output_tokens),
-        inference.choices,
-        inference.application_id,
-    )
-
-
-def kv_need_tokens(inference: Inference, block_size: Tokens) -> Tokens:
-    """Return the most KV that the inference is expected to hold, in whole blocks."""
-    total = inference.prompt_tokens + expected_remaining(inference)
-    return total + inference.choices * (block_size - 1)
-
-
-def _prompt_blocks(replica: Replica, inference: Inference) -> Tokens:
+def _prompt_blocks(replica: KnownReplica, inference: Inference) -> Tokens:
+    """Return the KV of a prompt on a replica, in whole blocks."""
     return inference.prompt_tokens + inference.choices * (replica.capacity.block_size - 1)
-
-
-def _room(replica: Replica) -> Tokens:
-    return replica.capacity.kv_tokens - replica.unaccounted_tokens

@@ -1,11 +1,11 @@
-"""Applications, inferences, leases and replicas: data and the enums of their states."""
+"""Applications, inferences, leases and replicas: their data, and the states of an inference."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from justitia_ray.core.footprints import Footprints
+from justitia_ray.core.footprints import Footprint, Footprints
+from justitia_ray.core.queue import WaitingLine
 from justitia_ray.core.stages import StageSums
-from justitia_ray.core.waiting_line import WaitingLine
 from justitia_ray.cost import CostFunction, choices_cost
 from justitia_ray.units import (
     ApplicationId,
@@ -21,7 +21,7 @@ from justitia_ray.units import (
 
 
 class InferenceState(StrEnum):
-    """Where an inference is; the moves between them are in `transitions`."""
+    """The states of an inference; `TRANSITIONS` has the moves between them."""
 
     WAITING = "waiting"
     LEASED = "leased"
@@ -38,36 +38,35 @@ class ApplicationState(StrEnum):
 
 
 class LeaseState(StrEnum):
-    """What is known of a lease."""
+    """Whether the payload of a lease has reached its replica."""
 
     GRANTED = "granted"
     RUNNING = "running"
-    """The payload reached the replica."""
 
 
 class Outcome(StrEnum):
-    """How an inference or an application ended; a metric label."""
+    """The end of an inference or an application; a metric label."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
     FAILED = "failed"
     """The engine answered with an error that a retry would repeat."""
     EXPIRED = "expired"
-    """Its application, or its ingress, was not heard of for too long."""
+    """The application, or the ingress, was silent for too long."""
 
 
 @dataclass(slots=True, eq=False)
 class Inference:
-    """One LLM call as the queue sees it: sizes, not text."""
+    """An LLM call as the queue sees it: sizes, not text. Sizes are over all its sequences."""
 
     request_id: RequestId
     application_id: ApplicationId
     inference_id: InferenceId
     ingress_id: IngressId
     prompt_tokens: Tokens
-    """Over all its sequences; corrected by the replica's count."""
+    """Corrected by the replica's count."""
     predicted_output_tokens: Tokens
-    """Over all its sequences, at most `max_output_tokens`."""
+    """At most `max_output_tokens`."""
     max_output_tokens: Tokens
     choices: int
     """Sequences it runs (prompts times n)."""
@@ -80,23 +79,85 @@ class Inference:
     attained: KvTokenTime = 0
     """Service metered so far, h(p, output_tokens); never falls."""
     attempts: int = 0
-    again: bool = False
+    resubmitted: bool = False
     """An earlier scheduler had it, and may have booked a part of its service."""
     true_output_tokens: Tokens | None = None
-    """Where it is known: in simulators and replays."""
+    """Known in simulators and replays only."""
     passes: int = 0
-    """How often another inference was started before it while it was first in line."""
+    """Inferences started before it while it was first in line."""
+    avoided: frozenset[ReplicaId] = frozenset()
+    """Replicas that its ingress could not reach; see `dispatch.Placement`."""
     stage: int = 0
-    """Where it stands in its application (`stages`)."""
+    """The stage of its application that it belongs to (`stages`)."""
 
     def cost(self, h: CostFunction, output_tokens: Tokens) -> KvTokenTime:
         """Return h of all its sequences, with so many output tokens over them all."""
         return choices_cost(h, self.prompt_tokens, output_tokens, self.choices)
 
+    def expected_remaining(self, output_tokens: Tokens = 0) -> Tokens:
+        """Return the output still expected after `output_tokens`.
+
+        An inference that has outlived its prediction is expected to make as much again as it has
+        made, up to its maximum: doubling finds any length in a logarithmic number of steps.
+        """
+        expected = self.predicted_output_tokens
+        while expected <= output_tokens:
+            expected = max(1, expected) * 2
+        return max(0, min(expected, self.max_output_tokens) - output_tokens)
+
+    def expected_footprint(self, output_tokens: Tokens = 0) -> Footprint:
+        """Return the KV that it holds on a replica after `output_tokens`, and will hold."""
+        choices = self.choices
+        iterations = -(-self.expected_remaining(output_tokens) // choices)
+        return Footprint(
+            iterations, choices, self.prompt_tokens + output_tokens, self.application_id
+        )
+
+    def kv_need_tokens(self, block_size: Tokens = 1) -> Tokens:
+        """Return the most KV that it is expected to hold, in whole blocks."""
+        total = self.prompt_tokens + self.expected_remaining()
+        return total + self.choices * (block_size - 1)
+
     @property
     def order(self) -> tuple[Seconds, int]:
         """Place inside its application: first submitted first, a re-queued one where it was."""
         return (self.submitted_at, self.sequence)
+
+
+_W, _L, _R, _E = (
+    InferenceState.WAITING,
+    InferenceState.LEASED,
+    InferenceState.RUNNING,
+    InferenceState.ENDED,
+)
+
+TRANSITIONS: dict[tuple[InferenceState, InferenceState], str] = {
+    (_W, _L): "granted to a replica",
+    (_L, _R): "its payload reached the replica",
+    (_L, _W): "lease expired or nacked, or its replica is gone",
+    (_R, _W): "its replica or engine died",
+    (_W, _E): "cancelled or expired while waiting",
+    (_L, _E): "cancelled before its payload came, or too short to be seen running",
+    (_R, _E): "finished, failed or cancelled",
+}
+"""Every move of an inference, and when it happens."""
+
+
+class InvalidTransition(Exception):
+    """A move that the table does not allow: a bug, never an answer to a caller."""
+
+
+def move(inference: Inference, finish: InferenceState) -> None:
+    """Move an inference to another state.
+
+    Raises:
+        InvalidTransition: If the table has no such move.
+    """
+    if (inference.state, finish) not in TRANSITIONS:
+        raise InvalidTransition(
+            f"inference {inference.request_id} cannot go from {inference.state} to {finish}"
+        )
+    inference.state = finish
 
 
 @dataclass(slots=True, eq=False)
@@ -109,51 +170,51 @@ class Application:
     weight: float
     predicted_kv_token_time: KvTokenTime
     ingress_id: IngressId
-    """Who opened it last, and is told how it ended."""
+    """The ingress that opened it last, and is told how it ended."""
     arrived_at: Seconds
     sequence: int
     state: ApplicationState = ApplicationState.OPEN
     waiting: WaitingLine = field(default_factory=WaitingLine)
     in_flight: set[RequestId] = field(default_factory=set)
-    """Leased or running."""
+    """Inferences leased or running."""
     claimed: set[RequestId] = field(default_factory=set)
-    """Said to hold a lease of an earlier scheduler, which no replica has confirmed yet."""
-    kept_out: dict[RequestId, Inference] = field(default_factory=dict)
-    """Would wait, but their ingress is silent (`ingresses`)."""
+    """Inferences said to hold a lease of an earlier scheduler, which no replica has confirmed."""
+    suspended: dict[RequestId, Inference] = field(default_factory=dict)
+    """Inferences that would wait, but their ingress is suspect (`liveness`)."""
     idle_since: Seconds | None = None
     inferences: int = 0
-    """Ended so far."""
+    """Inferences ended so far."""
     output_tokens: Tokens = 0
-    """Of ended inferences."""
+    """Output of ended inferences."""
     first_dispatched_at: Seconds | None = None
     failed: int = 0
     kv_token_time: KvTokenTime = 0
-    """Service it has received."""
+    """Service received."""
     unfinished_kv_token_time: KvTokenTime = 0
-    """The part of it that was for inferences that have not ended."""
+    """The part of the service that was for inferences that have not ended."""
     booked_before: KvTokenTime = 0
-    """What of that an earlier scheduler booked, and is not to be booked again."""
+    """The part of that which an earlier scheduler booked, and which is not booked again."""
     predicted_cost: float | None = None
     """In the unit of another cost function than KV token-time, where a driver knows it."""
     true_kv_token_time: KvTokenTime | None = None
-    """Where it is known: in simulators and replays."""
+    """Known in simulators and replays only."""
     replicas: dict[ReplicaId, None] = field(default_factory=dict)
-    """That have finished an inference of it: they may hold prefixes of its prompts."""
+    """Replicas that have finished an inference of it: they may hold prefixes of its prompts."""
     stages: StageSums = field(default_factory=StageSums)
     openers: dict[IngressId, None] = field(default_factory=dict)
     """Every ingress that has it open: an application's inferences may come by several."""
     ended_leases: dict[LeaseId, None] = field(default_factory=dict)
-    """Counted as ended, though their replicas may not know that yet, and report them again."""
+    """Leases counted as ended that their replicas may report again, not knowing it."""
 
     @property
     def waiting_count(self) -> int:
-        """How many of its inferences wait, in the queue or kept out of it."""
-        return len(self.waiting) + len(self.kept_out)
+        """Number of its inferences that wait, in the queue or suspended."""
+        return len(self.waiting) + len(self.suspended)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing of it waits, is leased or runs, and nothing is kept out."""
-        return not (self.waiting or self.in_flight or self.claimed or self.kept_out)
+        """Whether none of its inferences waits, is suspended, leased or running."""
+        return not (self.waiting or self.in_flight or self.claimed or self.suspended)
 
 
 @dataclass(slots=True)
@@ -171,7 +232,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaCapacity:
-    """What a replica can hold."""
+    """The KV memory and the seats of a replica."""
 
     kv_tokens: Tokens
     block_size: Tokens = 1
@@ -179,12 +240,12 @@ class ReplicaCapacity:
 
 
 @dataclass(slots=True)
-class Replica:
+class KnownReplica:
     """A replica as the scheduler knows it."""
 
     replica_id: ReplicaId
     capacity: ReplicaCapacity
-    heard_at: Seconds
+    last_seen_at: Seconds
     draining: bool = False
     drains_since: Seconds | None = None
     prompt_budget: Tokens | None = None
@@ -192,15 +253,17 @@ class Replica:
     leases: Footprints = field(default_factory=Footprints)
     unaccounted_tokens: Tokens = 0
     """KV in use by its gauge beyond what its leases explain, e.g. an aborted call not yet freed."""
+    grown_tokens: Tokens = 0
+    """KV that its leases took by its gauge since their last progress: the forecast begins there."""
     ended: dict[LeaseId, ApplicationId | None] = field(default_factory=dict)
     """The ends that its last pull reported, and of which application, if that was known."""
 
     @property
-    def sequences(self) -> int:
-        """Sequences under lease."""
-        return self.leases.sequences
+    def leasable_tokens(self) -> Tokens:
+        """KV that its leases may use, all together."""
+        return self.capacity.kv_tokens - self.unaccounted_tokens - self.grown_tokens
 
     @property
     def context_tokens(self) -> Tokens:
         """KV held by its leases, whole blocks."""
-        return self.leases.context_tokens + self.sequences * (self.capacity.block_size - 1)
+        return self.leases.context_tokens + self.leases.sequences * (self.capacity.block_size - 1)

@@ -1,6 +1,7 @@
-"""What can happen to the scheduler, as facts. All are frozen; sizes in tokens, times in seconds."""
+"""Events: the facts that the scheduler is told. Sizes are in tokens, times in seconds."""
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
@@ -31,30 +32,30 @@ class ApplicationArrived:
     """In the unit of the policy's cost function, if that is not KV token-time. Not known: the
     application is charged the least, and by rule 1 of `fair_share` as it is served."""
     true_kv_token_time: KvTokenTime | None = None
-    """Where it is known (simulators, replays): what its lag is measured with."""
+    """Known in simulators and replays only: its lag is measured with it."""
     charge_kv_token_time: KvTokenTime | None = None
-    """What its account is charged, if that is not the prediction (rule 6 of `fair_share`)."""
-    again: bool = False
-    """It was open already, by what its ingress knows: no limit keeps it out."""
+    """Charge of its account, if that is not the prediction (rule 6 of `fair_share`)."""
+    resubmitted: bool = False
+    """Whether it was open before, as its ingress knows: no quota rejects it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationClosed:
-    """Its owner will submit no more; what waits or runs goes on to its end."""
+    """The owner of an application submits no more; what waits or runs goes on to its end."""
 
     application_id: ApplicationId
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationCancelled:
-    """Its owner wants nothing of it any more."""
+    """The owner of an application wants nothing of it any more."""
 
     application_id: ApplicationId
 
 
 @dataclass(frozen=True, slots=True)
 class WeightChanged:
-    """The application's weight is another from now on."""
+    """The weight of an application is another from now on."""
 
     application_id: ApplicationId
     weight: float
@@ -72,54 +73,61 @@ class InferenceSubmitted:
     predicted_output_tokens: Tokens
     max_output_tokens: Tokens
     choices: int = 1
-    again: bool = False
-    """It had been submitted to an earlier scheduler."""
+    resubmitted: bool = False
+    """Whether it had been submitted to an earlier scheduler."""
     age_s: Seconds = 0.0
-    """How long ago it was first submitted."""
+    """Time since it was first submitted."""
     lease_id: LeaseId | None = None
     """The lease it holds from an earlier scheduler."""
     true_output_tokens: Tokens | None = None
-    """Where it is known (simulators, replays): for policies that are told the truth."""
+    """Known in simulators and replays only: for policies that are told the truth."""
     stage: int | None = None
-    """Where it stands in its application (`stages`), as its ingress sees it. An ingress hears of an
+    """The stage of its application (`stages`), as its ingress sees it. An ingress hears of an
     end before the scheduler does, but may not have all inferences of the application."""
     remaining_kv_token_time: KvTokenTime | None = None
-    """What its application is now expected to need from this stage on, if that is known."""
+    """Service that its application is now expected to need from this stage on, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceCancelled:
-    """Its caller is gone."""
+    """The caller of an inference is gone."""
 
     request_id: RequestId
 
 
+class NackReason(StrEnum):
+    """Why an ingress could not use a lease."""
+
+    LEASE = "lease"
+    """The replica does not hold the lease, or its engine died under it."""
+    CONNECTION = "connection"
+    """The ingress cannot reach the replica. Others may: it is leased to as before."""
+
+
 @dataclass(frozen=True, slots=True)
-class LeaseRefused:
-    """The ingress could not use a lease."""
+class LeaseNacked:
+    """The ingress could not use a lease: its inference waits again."""
 
     lease_id: LeaseId
-    replica_id: ReplicaId
-    replica_gone: bool
-    """The replica takes no calls any more: nothing else is leased to it."""
+    reason: NackReason
 
 
 class LeaseProgress(NamedTuple):
-    """What a lease has used so far, over all its sequences.
+    """The tokens of a lease so far, over all its sequences.
 
     A tuple, because every pull carries one for each lease and a data class pickles slowly.
     """
 
     lease_id: LeaseId
     prompt_tokens: Tokens
-    """As the engine counts them; 0 while it does not know."""
+    """Prompt tokens as the engine counts them; 0 while it does not know."""
     output_tokens: Tokens
     running: bool
-    """Its payload has reached the replica."""
+    """Whether its payload has reached the replica."""
 
 
 class LeaseFinished(NamedTuple):
-    """The last word on a lease; a tuple for the same reason."""
+    """The final report of a lease; a tuple for the reason of `LeaseProgress`."""
 
     lease_id: LeaseId
     prompt_tokens: Tokens
@@ -137,39 +145,40 @@ class ReplicaPulled:
     replica_id: ReplicaId
     capacity: ReplicaCapacity
     free_kv_tokens: Tokens
-    """By its own gauge."""
-    progress: tuple[LeaseProgress, ...] = ()
-    """Every lease that it holds."""
+    """KV that is free by its own gauge."""
+    progress: tuple[LeaseProgress, ...] | None = ()
+    """Progress of every lease that it holds: one that ran and is not named is lost. None says
+    nothing of them: all go on as they were."""
     finished: tuple[LeaseFinished, ...] = ()
-    """Each is reported again until the answer to such a pull has arrived."""
+    """Ends of leases, each reported again until the answer to such a pull has arrived."""
     draining: bool = False
-    """It will take no new lease."""
+    """Whether it takes no new lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReported:
-    """What a known replica has done; leases that are not named go on as they were.
+    """A known replica reports progress; leases that are not named go on as they were.
 
-    For drivers that lose no messages, such as a simulator: a pull names every lease, asks, and has
-    withdrawn what is idle (rule 4).
+    For drivers that lose no messages, such as a simulator: a pull asks, has withdrawn what is idle
+    (rule 4), and is checked against what the core knows of leases and of ends told before.
     """
 
     replica_id: ReplicaId
     progress: tuple[LeaseProgress, ...] = ()
     finished: tuple[LeaseFinished, ...] = ()
     asks: bool = False
-    """It takes work until the next `PullAnswered`."""
+    """Whether it takes work until the next `PullAnswered`."""
     most_prompt_tokens: Tokens | None = None
     """Prompt tokens that it takes at once; None is no limit."""
     withdraws: bool = False
-    """What is idle now submits nothing more at this instant."""
+    """Whether idle applications are withdrawn: they submit nothing more at this instant."""
     reserved_kv_tokens: Tokens = 0
-    """KV that is no lease's, and not free."""
+    """KV that is neither a lease's nor free."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullAnswered:
-    """The answer to a replica's pull is on its way; it is asked no more until it pulls again."""
+    """The answer to a replica's pull is on its way; it gets no more grants until it pulls again."""
 
     replica_id: ReplicaId
 
@@ -182,7 +191,7 @@ class ReplicaLost:
 
 
 @dataclass(frozen=True, slots=True)
-class IngressHeard:
+class IngressHeartbeat:
     """An ingress called."""
 
     ingress_id: IngressId
@@ -190,7 +199,7 @@ class IngressHeard:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChanged:
-    """The order is another from now on; the queue stays."""
+    """The operator chose another policy; the queue stays."""
 
     policy: str
     options: tuple[tuple[str, object], ...] = ()
@@ -209,12 +218,12 @@ Event: TypeAlias = (
     | WeightChanged
     | InferenceSubmitted
     | InferenceCancelled
-    | LeaseRefused
+    | LeaseNacked
     | ReplicaPulled
     | ReplicaReported
     | PullAnswered
     | ReplicaLost
-    | IngressHeard
+    | IngressHeartbeat
     | PolicyChanged
     | DeadlinePassed
 )

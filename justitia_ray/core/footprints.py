@@ -1,37 +1,106 @@
-"""KV memory of the leases of one replica: of each, and their sums, kept up to date."""
+"""KV memory of one replica's leases: now, and as time goes by if nothing else is admitted.
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, MutableMapping
+All sequences gain a token an iteration until their lease ends, so KV rises between the ends of
+leases and falls at each: it peaks just before an end, and only those moments are looked at
+(LightLLM's rule; S-LoRA's, in the VTC artifact).
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
-from justitia_ray.core.forecast import Forecast, Load
 from justitia_ray.units import ApplicationId, LeaseId, Tokens
 
 
 class Footprint(NamedTuple):
     """KV memory of one lease on its replica, now and to come; a tuple, as every report makes one.
 
-    All sequences of a lease are taken as of equal length, and gain a token an iteration.
+    All sequences of a lease are taken as of equal length, and gain a token an iteration. Sorts by
+    its end.
     """
 
-    context_tokens: Tokens
-    """Prompt and generated tokens of all its sequences."""
-    remaining_tokens: Tokens
-    """Output tokens still expected, over all its sequences."""
+    iterations: Tokens
+    """Iterations to its end."""
     choices: int
-    """Its sequences."""
+    """Sequences that run under the lease: the tokens that it gains in an iteration."""
+    context_tokens: Tokens
+    """Prompt and generated tokens of all its sequences, without what their last blocks waste."""
     application_id: ApplicationId
 
     @property
-    def load(self) -> Load:
-        """What the forecast looks at."""
-        choices = self.choices
-        return Load(-(-self.remaining_tokens // choices), choices, self.context_tokens)
-
-    @property
     def full_tokens(self) -> Tokens:
-        """Most that it will hold, without what its last blocks waste."""
-        return self.context_tokens + -(-self.remaining_tokens // self.choices) * self.choices
+        """The most KV that it will hold, without what the last blocks waste."""
+        return self.context_tokens + self.choices * self.iterations
+
+
+class Forecast:
+    """The ends of leases in order, and the KV held just before each. Immutable.
+
+    `sequences` and `contexts` have an entry for each lease, soonest end first, and a 0 for the time
+    after the last.
+    """
+
+    def __init__(self, leases: Sequence[Footprint], block_size: Tokens) -> None:
+        """Look ahead to the end of every lease. O(n).
+
+        Args:
+            leases: The leases that the replica runs, sorted.
+            block_size: Each sequence may waste all of its last block but one token.
+        """
+        self.leases = tuple(leases)
+        self.block_size = block_size
+        waste = block_size - 1
+        self.ends = [lease[0] for lease in leases]
+        """Iterations to the end of each lease."""
+        self.sequences = list(accumulate([lease[1] for lease in reversed(leases)], initial=0))
+        """Sequences that run until each end or longer."""
+        self.contexts = list(accumulate([lease[2] for lease in reversed(leases)], initial=0))
+        """KV that those hold now, without waste."""
+        self.sequences.reverse()
+        self.contexts.reverse()
+        columns = zip(self.contexts, self.sequences, self.ends, strict=False)
+        self.held = [context + choices * (waste + end) for context, choices, end in columns]
+        """KV held just before each end, in whole blocks."""
+        self._most_from = _running_max(reversed(self.held))
+        self._most_from.reverse()
+        self._most_until: dict[int, list[Tokens]] = {}
+
+    def whole_blocks(self, lease: Footprint) -> Tokens:
+        """Return the KV that a lease holds at its start."""
+        return lease.context_tokens + lease.choices * (self.block_size - 1)
+
+    def peak_with(self, lease: Footprint) -> Tokens:
+        """Return the most KV that is held at any moment if one more starts now. O(log n)."""
+        end, choices = lease.iterations, lease.choices
+        own = self.whole_blocks(lease)
+        at_end = bisect_left(self.ends, end)
+        after_end = bisect_right(self.ends, end, at_end)
+        beside = self.contexts[at_end] + self.sequences[at_end] * (self.block_size - 1 + end)
+        return max(
+            beside + own + choices * end,
+            self._most_until_with(choices)[after_end] + own,
+            self._most_from[after_end],
+        )
+
+    def _most_until_with(self, choices: int) -> list[Tokens]:
+        """Return the most held up to each end if so many more sequences grow from 0 tokens."""
+        if choices not in self._most_until:
+            self._most_until[choices] = _running_max(
+                [held + choices * end for held, end in zip(self.held, self.ends, strict=True)]
+            )
+        return self._most_until[choices]
+
+
+def _running_max(values: Iterable[Tokens]) -> list[Tokens]:
+    """Return the maximum of 0 and the first n values, for each n. Faster than `accumulate`."""
+    most = 0
+    maxima = [0]
+    for value in values:
+        if value > most:
+            most = value
+        maxima.append(most)
+    return maxima
 
 
 class Footprints(MutableMapping[LeaseId, Footprint]):
@@ -43,12 +112,12 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
     def __init__(self) -> None:
         self._by_lease: dict[LeaseId, Footprint] = {}
         self._held_by: dict[ApplicationId, Tokens] = {}
-        self._ends: list[Load] | None = None
+        self._ends: list[Footprint] | None = None
         self._forecast: Forecast | None = None
         self.context_tokens: Tokens = 0
-        """Held now, without what the last blocks waste."""
+        """KV held now, without what the last blocks waste."""
         self.full_tokens: Tokens = 0
-        """Held if all were at their fullest at once."""
+        """KV held if all were at their fullest at once."""
         self.sequences = 0
 
     def __getitem__(self, lease_id: LeaseId) -> Footprint:
@@ -59,7 +128,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._by_lease[lease_id] = footprint
         if before is None:
             if self._ends is not None:
-                insort(self._ends, footprint.load)
+                insort(self._ends, footprint)
             self._count(footprint, 1)
             return
         self._ends = self._forecast = None
@@ -74,7 +143,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         footprint = self._by_lease.pop(lease_id)
         self._count(footprint, -1)
         if self._ends is not None:
-            del self._ends[bisect_left(self._ends, footprint.load)]
+            del self._ends[bisect_left(self._ends, footprint)]
 
     def __iter__(self) -> Iterator[LeaseId]:
         return iter(self._by_lease)
@@ -83,20 +152,20 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return len(self._by_lease)
 
     def held_by(self, application_id: ApplicationId) -> Tokens:
-        """Return the most that the leases of an application are expected to hold."""
+        """Return the most KV that the leases of an application are expected to hold."""
         return self._held_by.get(application_id, 0)
 
     def forecast(self, block_size: Tokens) -> Forecast:
-        """Return what they hold as time goes by; made anew once after a change."""
+        """Return the forecast of these leases; computed once after each change."""
         if self._forecast is None or self._forecast.block_size != block_size:
             if self._ends is None:
-                self._ends = sorted(footprint.load for footprint in self._by_lease.values())
+                self._ends = sorted(self._by_lease.values())
             self._forecast = Forecast(self._ends, block_size)
         return self._forecast
 
-    def forecast_with(self, load: Load, block_size: Tokens) -> Forecast:
-        """Return what they would hold together with one more."""
-        return Forecast(sorted([*self.forecast(block_size).loads, load]), block_size)
+    def forecast_with(self, lease: Footprint, block_size: Tokens) -> Forecast:
+        """Return the forecast of these leases together with one more."""
+        return Forecast(sorted([*self.forecast(block_size).leases, lease]), block_size)
 
     def _count(self, footprint: Footprint, sign: int) -> None:
         full, owner = footprint.full_tokens, footprint.application_id

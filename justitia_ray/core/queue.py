@@ -1,19 +1,155 @@
-"""Which application comes next: clients in the policy's order, and inside each its applications."""
+"""The order of waiting work: clients by the policy, their applications, the inferences of each.
+
+`Queue` holds clients and their applications, `WaitingLine` the inferences of one application; both
+sort by `LazyHeap`, a heap whose entries can move.
+"""
+
+from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
-from justitia_ray.core.entities import Application
-from justitia_ray.core.lazy_heap import Key, LazyHeap
-from justitia_ray.core.policies.base import Policy
-from justitia_ray.units import ApplicationId, ClientId, Seconds
+from justitia_ray.units import ApplicationId, ClientId, RequestId, Seconds
+
+if TYPE_CHECKING:
+    from justitia_ray.core.entities import Application, Inference
+    from justitia_ray.core.policies.base import Policy
+
+Key: TypeAlias = tuple[float, ...]
+"""A place in an order, smallest first; ends in a sequence number so that no two are equal."""
+
+_COMPACT_ABOVE = 64
+
+
+class LazyHeap:
+    """Names by key. Every change is O(log N), amortised; the first is found in O(1)."""
+
+    __slots__ = ("_heap", "_keys")
+
+    def __init__(self) -> None:
+        self._keys: dict[str, Key] = {}
+        self._heap: list[tuple[Key, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._keys
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names in order. O(N log N)."""
+        return iter(sorted(self._keys, key=self._keys.__getitem__))
+
+    def in_order(self) -> Iterator[str]:
+        """Yield the names in order: the first k of them in O(k log k), but for stale entries.
+
+        Nothing may be put or dropped meanwhile.
+        """
+        heap, keys = self._heap, self._keys
+        ahead = [(heap[0], 0)] if heap else []
+        seen: set[str] = set()
+        while ahead:
+            (key, name), at = heapq.heappop(ahead)
+            for child in (2 * at + 1, 2 * at + 2):
+                if child < len(heap):
+                    heapq.heappush(ahead, (heap[child], child))
+            if keys.get(name) == key and name not in seen:  # twice, if it came back to a key
+                seen.add(name)
+                yield name
+
+    def key(self, name: str) -> Key:
+        """Return the key of a name.
+
+        Raises:
+            KeyError: If the name is not in the heap.
+        """
+        return self._keys[name]
+
+    def put(self, name: str, key: Key) -> None:
+        """Put a name at its place, or move it there."""
+        if self._keys.get(name) == key:
+            return
+        self._keys[name] = key
+        if len(self._keys) == 1:  # alone, as an application is that is a client by itself
+            self._heap = [(key, name)]
+            return
+        heapq.heappush(self._heap, (key, name))
+        if len(self._heap) > _COMPACT_ABOVE + 4 * len(self._keys):
+            self._heap = [(key, name) for name, key in self._keys.items()]
+            heapq.heapify(self._heap)
+
+    def drop(self, name: str) -> None:
+        """Remove a name; an unknown one changes nothing."""
+        self._keys.pop(name, None)
+
+    def first(self) -> str | None:
+        """Return the name with the smallest key, or None if the heap is empty."""
+        heap, keys = self._heap, self._keys
+        while heap:
+            key, name = heap[0]
+            if keys.get(name) == key:
+                return name
+            heapq.heappop(heap)
+        return None
+
+
+class WaitingLine:
+    """The waiting inferences of one application, in the policy's order. Changes are O(log N)."""
+
+    __slots__ = ("_inferences", "_order")
+
+    def __init__(self) -> None:
+        self._inferences: dict[RequestId, Inference] = {}
+        self._order = LazyHeap()
+
+    def __len__(self) -> int:
+        return len(self._inferences)
+
+    def __iter__(self) -> Iterator[Inference]:
+        """Yield the inferences in order. O(N log N)."""
+        return (self._inferences[name] for name in self._order)
+
+    def __contains__(self, inference: Inference) -> bool:
+        return inference.request_id in self._inferences
+
+    @property
+    def first(self) -> Inference:
+        """The inference that comes first.
+
+        Raises:
+            IndexError: If none waits.
+        """
+        name = self._order.first()
+        if name is None:
+            raise IndexError("nothing waits")
+        return self._inferences[name]
+
+    def add_inference(self, inference: Inference, key: Key) -> None:
+        """Put an inference at its place: a re-queued one where it was."""
+        self._inferences[inference.request_id] = inference
+        self._order.put(inference.request_id, key)
+
+    def remove_inference(self, inference: Inference) -> None:
+        """Remove a waiting inference.
+
+        Raises:
+            KeyError: If it does not wait here.
+        """
+        del self._inferences[inference.request_id]
+        self._order.drop(inference.request_id)
+
+    def values(self) -> list[Inference]:
+        """Return the inferences in no particular order. O(N)."""
+        return list(self._inferences.values())
 
 
 class Queue:
     """Clients with a waiting inference. Every change is O(log N), amortised.
 
     A client that the policy holds back (`Policy.eligible_at`) is parked: it waits, and is never
-    first.
+    first. An application that cannot start now is unscheduled until it is touched again, so that
+    the queue shows who comes after it.
     """
 
     def __init__(self) -> None:
@@ -24,8 +160,7 @@ class Queue:
         """Clients that may be granted."""
         self._parked = LazyHeap()
         """Clients held back, by the instant at which they may go on."""
-        self._aside: dict[ClientId, set[ApplicationId]] = {}
-        """Applications that wait and are set aside."""
+        self._unscheduled: dict[ClientId, set[ApplicationId]] = {}
         self._policy: Policy | None = None
         self._now: Seconds = 0.0
 
@@ -37,11 +172,15 @@ class Queue:
         return application_id in self._applications
 
     def touch(self, application: Application) -> None:
-        """Put the application where its keys say now, or out if nothing of it waits."""
+        """Put an application where its keys say now, or remove it if nothing of it waits."""
         assert self._policy is not None
         application_id = application.application_id
         client = self._policy.client(application)
-        self._bring_back(client, application_id)
+        unscheduled = self._unscheduled.get(client)
+        if unscheduled is not None:
+            unscheduled.discard(application_id)
+            if not unscheduled:
+                del self._unscheduled[client]
         if application.waiting:
             self._applications[application_id] = application
             members = self._members.get(client)
@@ -54,20 +193,18 @@ class Queue:
         self.touch_client(client)
 
     def touch_client(self, client: ClientId) -> None:
-        """Put the client where its key says now; nothing happens if nothing of it waits."""
+        """Put a client where its key says now; a client without waiting work changes nothing."""
         assert self._policy is not None
         members = self._members.get(client)
         if members is None:
             return
         first = members.first()
-        if first is None and client in self._aside:
-            self._order.drop(client)
-            return
         if first is None:
-            del self._members[client]
             self._order.drop(client)
-            self._parked.drop(client)
-            self._policy.left(client)
+            if client not in self._unscheduled:
+                del self._members[client]
+                self._parked.drop(client)
+                self._policy.left(client)
             return
         eligible_at = self._policy.eligible_at(client)
         if eligible_at > self._now:
@@ -80,18 +217,11 @@ class Queue:
     def first(self) -> Application | None:
         """Return the application that comes first, or None if none may be granted."""
         client = self._order.first()
-        if client is None:
-            return None
-        application_id = self._members[client].first()
-        assert application_id is not None
-        return self._applications[application_id]
+        return None if client is None else self._head(client)
 
     def heads(self) -> Iterator[Application]:
         """Yield the first application of each client that may be granted. O(N log N)."""
-        for client in self._order:
-            application_id = self._members[client].first()
-            assert application_id is not None
-            yield self._applications[application_id]
+        return map(self._head, self._order)
 
     def in_order(self) -> Iterator[Application]:
         """Yield the applications that may be granted, in order, by their keys as they are now.
@@ -116,19 +246,19 @@ class Queue:
                 key = self._policy.key(client, application)
                 heapq.heappush(begun, (key, client, application, members))
 
-    def set_aside(self, application: Application) -> None:
-        """Take an application out until it is touched, to see who comes after it."""
+    def unschedule(self, application: Application) -> None:
+        """Leave an application out until it is touched, to see who comes after it."""
         assert self._policy is not None
         client = self._policy.client(application)
         del self._applications[application.application_id]
-        self._aside.setdefault(client, set()).add(application.application_id)
+        self._unscheduled.setdefault(client, set()).add(application.application_id)
         self._members[client].drop(application.application_id)
         self.touch_client(client)
 
     @property
     def passes_some(self) -> bool:
-        """Whether a client that waits is set aside: what is first now has passed it."""
-        return bool(self._aside)
+        """Whether an application that waits is unscheduled: the first now has passed it."""
+        return bool(self._unscheduled)
 
     def first_client(self) -> ClientId | None:
         """Return the client that comes first, or None if nothing may be granted."""
@@ -139,7 +269,7 @@ class Queue:
         return client in self._members
 
     def unpark(self, now: Seconds) -> None:
-        """Let those go on that may by `now`."""
+        """Let the parked clients go on that may by `now`."""
         self._now = now
         while (client := self._parked.first()) is not None:
             if self._parked.key(client)[0] > now:
@@ -160,9 +290,7 @@ class Queue:
         for application in applications:
             self.touch(application)
 
-    def _bring_back(self, client: ClientId, application_id: ApplicationId) -> None:
-        aside = self._aside.get(client)
-        if aside is not None:
-            aside.discard(application_id)
-            if not aside:
-                del self._aside[client]
+    def _head(self, client: ClientId) -> Application:
+        application_id = self._members[client].first()
+        assert application_id is not None
+        return self._applications[application_id]

@@ -1,83 +1,132 @@
-"""Durable records, as JSON has them, and the checks of what comes back from a store."""
+"""Records as JSON has them, and the checks of records read from a store or a file."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import isfinite
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeGuard, TypeVar
 
 Record: TypeAlias = dict[str, Any]
+Entry = TypeVar("Entry")
+Fields: TypeAlias = Mapping[str, Callable[["RecordReader", str], Any]]
+"""Fields of a record, and how each is read: a method of `RecordReader`, say."""
 
-NUMBER = (int, float)
+
+class RecordReader:
+    """Reads one JSON object field by field; refuses missing, unknown and wrong fields by name.
+
+    Every method raises a `ValueError` that names the field and says what is allowed.
+    """
+
+    def __init__(
+        self,
+        record: object,
+        required: Iterable[str],
+        optional: Iterable[str] | None = (),
+        *,
+        where: str = "",
+    ) -> None:
+        """Check the names of the fields.
+
+        Args:
+            record: The object as JSON has it.
+            required: Fields that it must have.
+            optional: Fields that it may have; None: any others, which nobody looks at.
+            where: Put before every message, with a colon: what the record is, or where it stands.
+
+        Raises:
+            ValueError: If it is no object, or a field is missing or unknown.
+        """
+        self._prefix = f"{where}: " if where else ""
+        if not isinstance(record, Mapping):
+            raise ValueError(f"{self._prefix}must be an object")
+        known = record.keys() - set(required) if optional is None else set(optional)
+        if wrong := sorted(set(required) ^ (record.keys() - known)):
+            raise ValueError(f"{self._prefix}fields missing or unknown: {', '.join(wrong)}")
+        self._record = record
+
+    def value(self, name: str) -> Any:
+        """Return a field as it is; None if it is an optional one that is missing."""
+        return self._record.get(name)
+
+    def flag(self, name: str) -> bool:
+        """Return a field that is true or false."""
+        value = self.value(name)
+        return value if type(value) is bool else self._refuse(name, "true or false")
+
+    def integer(self, name: str) -> int:
+        """Return a field that is a whole number of at least 0."""
+        value = self.value(name)
+        return value if _is_count(value) else self._refuse(name, "an integer >= 0")
+
+    def integer_or_none(self, name: str) -> int | None:
+        """Return a field that is null, or a whole number of at least 0."""
+        return None if self.value(name) is None else self.integer(name)
+
+    def number(self, name: str) -> float:
+        """Return a field that is a finite number."""
+        value: float = self.value(name)
+        if type(value) not in (int, float) or not isfinite(value):
+            self._refuse(name, "a finite number")
+        return value
+
+    def number_or_none(self, name: str) -> float | None:
+        """Return a field that is null or a finite number."""
+        return None if self.value(name) is None else self.number(name)
+
+    def positive(self, name: str) -> float:
+        """Return a field that is a finite number above 0."""
+        value = self.number(name)
+        return value if value > 0 else self._refuse(name, "a finite number > 0")
+
+    def text(self, name: str) -> str:
+        """Return a field that is a text."""
+        value = self.value(name)
+        return value if isinstance(value, str) else self._refuse(name, "a text")
+
+    def text_or_none(self, name: str) -> str | None:
+        """Return a field that is null or a text."""
+        return None if self.value(name) is None else self.text(name)
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """Return a field that is an object."""
+        value = self.value(name)
+        return value if isinstance(value, dict) else self._refuse(name, "an object")
+
+    def table(self, name: str, read: Callable[["RecordReader", str], Entry]) -> dict[str, Entry]:
+        """Return a field that is an object with names of its own, each entry read by `read`."""
+        reads = dict.fromkeys(self.mapping(name), read)
+        return read_fields(self.value(name), reads, where=f"{self._prefix}{name}")
+
+    def record(self, name: str, reads: Fields) -> Record:
+        """Return the fields named of a field that is an object; it may have others."""
+        return read_fields(self.value(name), reads, where=f"{self._prefix}{name}")
+
+    def items(self, name: str) -> list[Any]:
+        """Return a field that is a list of items of any kind."""
+        value = self.value(name)
+        return value if isinstance(value, list) else self._refuse(name, "a list")
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        """Return a field that is a list of whole numbers of at least 0."""
+        value = self.items(name)
+        if not all(map(_is_count, value)):
+            self._refuse(name, "a list of integers >= 0")
+        return tuple(value)
+
+    def _refuse(self, name: str, allowed: str) -> NoReturn:
+        shown = repr(self.value(name))
+        shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+        raise ValueError(f"{self._prefix}{name} is {shown}: {allowed} is allowed")
 
 
-def checked(record: Record, name: str, kinds: tuple[type, ...]) -> Any:
-    """Return a field of a record.
+def read_fields(record: object, reads: Fields, *, where: str = "") -> Record:
+    """Return the fields named, each read as said, of a record that may have others.
 
     Raises:
-        KeyError: If it is missing.
-        TypeError, ValueError: If it is not one of these kinds, or not finite.
+        ValueError: If it is no object, or a field is missing or wrong; the message names it.
     """
-    value = record[name]
-    # A bool is an int to Python, but never a count.
-    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-        raise TypeError(f"{name}: {value!r}")
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"{name}: {value!r}")
-    return value
+    reader = RecordReader(record, reads, None, where=where)
+    return {name: read(reader, name) for name, read in reads.items()}
 
 
-def positive(record: Record, name: str) -> Any:
-    """Return a field that is a number above 0; raises what `checked` raises."""
-    value = checked(record, name, NUMBER)
-    if value <= 0:
-        raise ValueError(f"{name}: {value!r} must be above 0")
-    return value
-
-
-def checked_mapping(value: object) -> Mapping[str, Any]:
-    """Return a mapping of a stored record.
-
-    Raises:
-        TypeError: If it is none.
-    """
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r} is not a mapping")
-    return value
-
-
-def checked_number(value: object) -> float:
-    """Return a finite number of a stored record.
-
-    Raises:
-        TypeError, ValueError: If it is none.
-    """
-    # A bool is an int to Python, but never a number of a record.
-    if not isinstance(value, int | float) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not a number")
-    if not isfinite(value):
-        raise ValueError(f"{value!r} is not finite")
-    return value
-
-
-def checked_weight(value: object) -> float:
-    """Return a number above 0 of a stored record.
-
-    Raises:
-        TypeError, ValueError: If it is none.
-    """
-    number = checked_number(value)
-    if number <= 0:
-        raise ValueError(f"{value!r} is not above 0")
-    return number
-
-
-def checked_count(value: object) -> int:
-    """Return a whole number of at least 0 of a stored record.
-
-    Raises:
-        TypeError, ValueError: If it is none.
-    """
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise TypeError(f"{value!r} is not a whole number")
-    if value < 0:
-        raise ValueError(f"{value!r} is below 0")
-    return value
+def _is_count(value: object) -> TypeGuard[int]:
+    return type(value) is int and value >= 0  # a bool is an int to Python, but never a count

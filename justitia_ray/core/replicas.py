@@ -1,26 +1,24 @@
-"""Replicas: what their pulls report, what is metered from it, and what happens when one is lost."""
+"""Replicas: the reports of their pulls, the service metered from them, and the loss of one."""
 
 from collections.abc import Iterable
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort
-from justitia_ray.core.admission import expected_footprint
-from justitia_ray.core.deadlines import Lapse
+from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import (
     Application,
     Inference,
     InferenceState,
+    KnownReplica,
     Lease,
     LeaseState,
-    Replica,
+    move,
 )
-from justitia_ray.core.inferences import Inferences
-from justitia_ray.core.leases import Leases
-from justitia_ray.core.order import Order
+from justitia_ray.core.ledger import Ledger
+from justitia_ray.core.lifecycle import Inferences
+from justitia_ray.core.liveness import Recovery
 from justitia_ray.core.policies import Delivery
-from justitia_ray.core.recovery import Recovery
-from justitia_ray.core.state import State
-from justitia_ray.core.transitions import move
+from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import LeaseId, ReplicaId
 
@@ -28,112 +26,94 @@ Report = ev.LeaseProgress | ev.LeaseFinished
 
 
 class Replicas:
-    """Takes in pulls."""
+    """Books the reports of replicas, and requeues what a lost one had."""
 
     def __init__(
         self,
         state: State,
-        order: Order,
+        ledger: Ledger,
         leases: Leases,
         inferences: Inferences,
         recovery: Recovery,
     ) -> None:
         self._state = state
-        self._order = order
+        self._ledger = ledger
         self._leases = leases
         self._inferences = inferences
         self._recovery = recovery
 
-    def pulled(self, event: ev.ReplicaPulled) -> None:
+    def pull(self, event: ev.ReplicaPulled) -> None:
         """Book the service, end what finished, and note that the replica asks for work."""
-        replica = self._hear(event)
-        ends = self._not_told_before(replica, event.finished)
-        reports: list[Report] = [*event.progress, *ends]
+        replica = self._heartbeat(event)
+        ends = self._new_ends(replica, event.finished)
+        reports: list[Report] = [*(event.progress or ()), *ends]
         for report in reports:
             if report.lease_id not in self._state.leases:
-                self._unknown(replica, report)
-        self.book(reports)
+                self._unknown_lease(replica, report)
+        self._book(reports)
         for end in ends:
-            self._finish_told(end)
-        self._requeue_forgotten(replica, {progress.lease_id for progress in event.progress})
+            self._finish(end, repeats=True)
+        if event.progress is not None:
+            self._requeue_lost(replica, event.progress)
+            self._recovery.replica_reported(event.replica_id)
         used = replica.capacity.kv_tokens - event.free_kv_tokens
-        replica.unaccounted_tokens = max(0, used - replica.context_tokens)
-        self._recovery.heard(event.replica_id)
+        beyond = max(0, used - replica.context_tokens)
+        known = beyond if event.progress is not None else replica.unaccounted_tokens
+        replica.unaccounted_tokens = min(known, beyond)
+        replica.grown_tokens = beyond - replica.unaccounted_tokens
 
-    def reported(self, event: ev.ReplicaReported) -> None:
+    def report(self, event: ev.ReplicaReported) -> None:
         """Book the service and end what finished; all else about the replica stays.
 
         Raises:
             KeyError: If the replica has never pulled.
         """
         replica = self._state.replicas[event.replica_id]
-        self.book([*event.progress, *event.finished])
+        self._book([*event.progress, *event.finished])
         for finished in event.finished:
-            self.finish(finished)
-        replica.heard_at = self._state.now
+            self._finish(finished, repeats=False)
+        replica.last_seen_at = self._state.now
         if event.asks:
             self._state.asking[replica.replica_id] = replica
             replica.prompt_budget = event.most_prompt_tokens
         replica.unaccounted_tokens = event.reserved_kv_tokens
-        self._state.room_changes += 1
+        self._state.headroom_changes += 1
 
-    def answered(self, event: ev.PullAnswered) -> None:
+    def pull_answered(self, event: ev.PullAnswered) -> None:
         """Grant nothing more to the replica until it pulls again."""
         self._state.asking.pop(event.replica_id, None)
 
-    def claim(self, inference: Inference, lease_id: LeaseId) -> None:
+    def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
         """Join a lease that an earlier scheduler granted with what a replica says of it."""
         reported = self._recovery.claim(lease_id, inference.request_id)
         if reported is not None and reported.replica_id in self._state.replicas:
             replica = self._state.replicas[reported.replica_id]
             self._leases.adopt(inference, lease_id, replica)
-            self.book([reported.last])
+            self._book([reported.last])
             if isinstance(reported.last, ev.LeaseFinished):
-                self._finish_told(reported.last)
-        elif self._recovery.waits_for(lease_id):
+                self._finish(reported.last, repeats=True)
+        elif lease_id in self._recovery.claims:
             application = self._state.applications[inference.application_id]
             application.claimed.add(inference.request_id)
         else:
             self._inferences.wait(inference)
 
-    def book(self, reports: Iterable[Report]) -> None:
-        """Meter the leases named and book what they received."""
-        metered = [
-            self._meter(lease, report)
-            for report in reports
-            if (lease := self._state.leases.get(report.lease_id)) is not None
-        ]
-        self._order.book([delivery for delivery in metered if delivery.amount > 0])
-
-    def finish(self, finished: ev.LeaseFinished) -> None:
-        """Take the last word on a lease; the first final report of an inference wins."""
-        lease = self._state.leases.get(finished.lease_id)
-        if lease is None:
-            return
-        inference = self._state.inferences[lease.request_id]
-        if finished.outcome is None:
-            self._inferences.requeue(inference)
-            return
-        application = self._state.applications[inference.application_id]
-        is_counted = _was_counted(finished, application)
-        self._inferences.end(inference, finished.outcome, is_counted=is_counted)
-
-    def refused(self, event: ev.LeaseRefused) -> None:
-        """The ingress could not use a lease: its inference waits again."""
-        replica = self._state.replicas.get(event.replica_id)
-        if replica is not None and event.replica_gone:
-            self._drain(replica)
+    def nack_lease(self, event: ev.LeaseNacked) -> None:
+        """Requeue the inference of a lease that its ingress could not use."""
         lease = self._state.leases.get(event.lease_id)
         if lease is None:
             self._state.late_reports += 1
             return
-        self._state.tally.leases_refused += 1
+        self._state.counters.leases_nacked += 1
         self._leases.abort(lease)
-        self._inferences.requeue(self._state.inferences[lease.request_id])
+        inference = self._state.inferences[lease.request_id]
+        if event.reason is ev.NackReason.CONNECTION:
+            self._leases.avoid(inference, lease.replica_id)
+        self._inferences.requeue(inference)
 
-    def lost(self, replica_id: ReplicaId) -> None:
-        """Let everything that was leased to the replica wait again."""
-        self._recovery.heard(replica_id)
+    def lose(self, replica_id: ReplicaId) -> None:
+        """Requeue everything that was leased to a replica, and forget the replica."""
+        self._recovery.replica_reported(replica_id)
         replica = self._state.replicas.get(replica_id)
         if replica is None:
             return
@@ -142,57 +122,60 @@ class Replicas:
             self._inferences.requeue(self._state.inferences[lease.request_id])
         del self._state.replicas[replica_id]
         self._state.asking.pop(replica_id, None)
-        self._order.capacity_changed()
+        self._ledger.capacity_changed()
 
-    def lapsed(self, replica_id: ReplicaId) -> None:
-        """Take a silent replica for lost."""
+    def expire(self, replica_id: ReplicaId) -> None:
+        """Lose a replica that has been silent for too long."""
         replica = self._state.replicas.get(replica_id)
         if replica is None:
             return
-        due = replica.heard_at + self._state.timeouts.replica_s
+        due = replica.last_seen_at + self._state.timeouts.replica_s
         if due <= self._state.now:
-            self.lost(replica_id)
+            self.lose(replica_id)
         else:
-            self._state.deadlines.set(due, Lapse.REPLICA, replica_id)
+            self._state.deadlines.set(due, DeadlineKind.REPLICA, replica_id)
 
-    def unclaimed(self, lease_id: LeaseId) -> None:
-        """No ingress spoke for a lease of old in time: stop it."""
-        reported = self._recovery.forget(lease_id)
+    def expire_claim(self, lease_id: LeaseId) -> None:
+        """Stop a lease of an earlier scheduler that no ingress claimed in time."""
+        reported = self._recovery.reported.pop(lease_id, None)
         if reported is not None and isinstance(reported.last, ev.LeaseProgress):
             self._state.actions.append(Abort(reported.replica_id, lease_id))
 
-    def _hear(self, event: ev.ReplicaPulled) -> Replica:
+    def _heartbeat(self, event: ev.ReplicaPulled) -> KnownReplica:
+        """Note that a replica called, and what it says of itself."""
         state = self._state
         replica = state.replicas.get(event.replica_id)
         if replica is None:
-            replica = Replica(event.replica_id, event.capacity, state.now)
+            replica = KnownReplica(event.replica_id, event.capacity, state.now)
             state.replicas[event.replica_id] = replica
-            state.deadlines.set(
-                state.now + state.timeouts.replica_s, Lapse.REPLICA, event.replica_id
-            )
-            self._order.capacity_changed()
+            due = state.now + state.timeouts.replica_s
+            state.deadlines.set(due, DeadlineKind.REPLICA, event.replica_id)
+            self._ledger.capacity_changed()
         elif replica.capacity != event.capacity:
             replica.capacity = event.capacity
-            self._order.capacity_changed()
-        state.room_changes += 1
-        replica.heard_at = state.now
+            self._ledger.capacity_changed()
+        state.headroom_changes += 1
+        replica.last_seen_at = state.now
         state.asking[event.replica_id] = replica
-        if event.draining:
-            self._drain(replica)
+        if event.draining and not replica.draining:
+            replica.draining = True
+            replica.drains_since = state.now
         return replica
 
-    def _drain(self, replica: Replica) -> None:
-        """Lease it nothing more."""
-        if not replica.draining:
-            replica.draining = True
-            replica.drains_since = self._state.now
+    def _requeue_lost(self, replica: KnownReplica, progress: Iterable[ev.LeaseProgress]) -> None:
+        """Requeue what ran on a replica that names all that it holds, and is not among it."""
+        held = {report.lease_id for report in progress}
+        for lease_id in list(replica.leases):
+            lease = self._state.leases[lease_id]
+            if lease.state is LeaseState.RUNNING and lease_id not in held:
+                self._inferences.requeue(self._state.inferences[lease.request_id])
 
-    def _not_told_before(
-        self, replica: Replica, ends: Iterable[ev.LeaseFinished]
+    def _new_ends(
+        self, replica: KnownReplica, ends: Iterable[ev.LeaseFinished]
     ) -> list[ev.LeaseFinished]:
         """Return the ends that the last pull did not report.
 
-        Of those that this one does not repeat the replica knows that they were heard.
+        An end that this pull does not repeat is one that the replica knows to be booked.
         """
         before, replica.ended = replica.ended, {}
         new = []
@@ -206,36 +189,16 @@ class Replicas:
                 self._state.changed[application_id] = None
         return new
 
-    def _finish_told(self, end: ev.LeaseFinished) -> None:
-        """Take the last word of a replica, which may say it again to the next scheduler."""
-        lease = self._state.leases.get(end.lease_id)
-        if lease is None:
-            return
-        inference = self._state.inferences[lease.request_id]
-        application = self._state.applications[inference.application_id]
-        self.finish(end)
-        if end.outcome is not None:
-            application.ended_leases[end.lease_id] = None
-            self._state.replicas[lease.replica_id].ended[end.lease_id] = inference.application_id
-
-    def _unknown(self, replica: Replica, report: Report) -> None:
-        """Sort out a lease that this scheduler did not grant, or no longer holds."""
-        if report.lease_id.startswith(self._state.lease_prefix) and not self._recovery.holding:
-            self._state.late_reports += 1
-            if isinstance(report, ev.LeaseProgress):
-                self._state.actions.append(Abort(replica.replica_id, report.lease_id))
-            return
-        first_seen = not self._recovery.knows(report.lease_id)
-        claimant = self._recovery.report(replica.replica_id, report)
-        if claimant is not None:
-            inference = self._state.inferences[claimant]
-            application = self._state.applications[inference.application_id]
-            application.claimed.discard(claimant)
-            self._leases.adopt(inference, report.lease_id, replica)
-        elif first_seen:
-            self._state.deadlines.set(
-                self._state.now + self._state.timeouts.ingress_s, Lapse.CLAIM, report.lease_id
-            )
+    def _book(self, reports: Iterable[Report]) -> None:
+        """Meter the leases that are named, and book the service."""
+        leases = self._state.leases
+        self._ledger.book(
+            [
+                self._meter(lease, report)
+                for report in reports
+                if (lease := leases.get(report.lease_id)) is not None
+            ]
+        )
 
     def _meter(self, lease: Lease, report: Report) -> Delivery:
         """Return the service since the last report.
@@ -252,20 +215,18 @@ class Replicas:
         )
         amount = max(0, received - inference.attained)
         application = self._state.applications[inference.application_id]
-        if isinstance(report, ev.LeaseFinished) and _was_counted(report, application):
-            amount = 0
+        if isinstance(report, ev.LeaseFinished):
+            if _was_counted(report, application):
+                amount = 0
+        elif report.running:
+            self._note_running(lease, inference, report)
         inference.attained += amount
         unbooked = 1.0
-        if inference.again and amount:
+        if inference.resubmitted and amount:
             booked = min(amount, application.booked_before)
             application.booked_before -= booked
             unbooked = 1 - booked / amount
             amount -= booked
-        self._state.tally.serve(application.tenant, amount)
-        application.kv_token_time += amount
-        application.unfinished_kv_token_time += amount
-        if isinstance(report, ev.LeaseProgress) and report.running:
-            self._note_running(lease, inference, report)
         return Delivery(
             inference.application_id,
             inference.request_id,
@@ -282,14 +243,46 @@ class Replicas:
             lease.state = LeaseState.RUNNING
             move(inference, InferenceState.RUNNING)
         leases = self._state.replicas[lease.replica_id].leases
-        leases[lease.lease_id] = expected_footprint(inference, report.output_tokens)
+        leases[lease.lease_id] = inference.expected_footprint(report.output_tokens)
 
-    def _requeue_forgotten(self, replica: Replica, held: set[LeaseId]) -> None:
-        """A replica that ran a lease and no longer names it has lost it."""
-        for lease_id in list(replica.leases):
-            lease = self._state.leases[lease_id]
-            if lease.state is LeaseState.RUNNING and lease_id not in held:
-                self._inferences.requeue(self._state.inferences[lease.request_id])
+    def _finish(self, end: ev.LeaseFinished, *, repeats: bool) -> None:
+        """End or requeue the inference of a lease; the first final report of one wins.
+
+        Args:
+            end: The final report.
+            repeats: Whether its replica may report it to the next scheduler, too.
+        """
+        lease = self._state.leases.get(end.lease_id)
+        if lease is None:
+            return
+        inference = self._state.inferences[lease.request_id]
+        if end.outcome is None:
+            self._inferences.requeue(inference)
+            return
+        application = self._state.applications[inference.application_id]
+        is_counted = _was_counted(end, application)
+        self._inferences.end(inference, end.outcome, is_counted=is_counted)
+        if repeats:
+            application.ended_leases[end.lease_id] = None
+            self._state.replicas[lease.replica_id].ended[end.lease_id] = inference.application_id
+
+    def _unknown_lease(self, replica: KnownReplica, report: Report) -> None:
+        """Abort or adopt a lease that this scheduler did not grant, or no longer holds."""
+        if report.lease_id.startswith(self._state.lease_prefix) and not self._recovery.holding:
+            self._state.late_reports += 1
+            if isinstance(report, ev.LeaseProgress):
+                self._state.actions.append(Abort(replica.replica_id, report.lease_id))
+            return
+        first_seen = report.lease_id not in self._recovery.reported
+        claimant = self._recovery.report_lease(replica.replica_id, report)
+        if claimant is not None:
+            inference = self._state.inferences[claimant]
+            application = self._state.applications[inference.application_id]
+            application.claimed.discard(claimant)
+            self._leases.adopt(inference, report.lease_id, replica)
+        elif first_seen:
+            due = self._state.now + self._state.timeouts.ingress_s
+            self._state.deadlines.set(due, DeadlineKind.CLAIM, report.lease_id)
 
 
 def _was_counted(end: ev.LeaseFinished, application: Application) -> bool:

@@ -8,55 +8,53 @@ earlier ones are brought to it by the store (`store.migrations`).
 import math
 from collections.abc import Callable, Iterable, Mapping
 
+from justitia_ray.core.clock.fair_share import Account
+from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, ApplicationState
-from justitia_ray.core.fair_share import Account
-from justitia_ray.core.records import NUMBER, Record, checked, positive
+from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
 from justitia_ray.core.scheduler import SchedulerCore
-from justitia_ray.core.virtual_clock import VirtualClock
 from justitia_ray.errors import StoreError
 from justitia_ray.units import ApplicationId, Seconds
 
-__all__ = [
-    "Record",
-    "application_record",
-    "clock_record",
-    "latest_instant",
-    "restore",
-    "snapshot",
-]
-
-_APPLICATION_FIELDS: dict[str, tuple[type, ...]] = {
-    "application_class": (str,),
-    "tenant": (str,),
-    "weight": NUMBER,
-    "predicted_kv_token_time": NUMBER,
-    "ingress_id": (str,),
-    "arrived_at": NUMBER,
-    "sequence": (int,),
-    "inferences": (int,),
-    "output_tokens": (int,),
-    "first_dispatched_at": (*NUMBER, type(None)),
-    "failed": (int,),
-    "kv_token_time": NUMBER,
-    "unfinished_kv_token_time": NUMBER,
+_CLOCK_FIELDS: Fields = {
+    "virtual_time": RecordReader.number,
+    "kind": RecordReader.text,
+    "sequence": RecordReader.integer,
+    "grants": RecordReader.integer,
+    "policy": RecordReader.text,
 }
-_ACCOUNT_FIELDS: dict[str, tuple[type, ...]] = {
-    "charged": NUMBER,
-    "attained": NUMBER,
-    "withdrawn": (bool,),
-    "settlements": (int,),
+_APPLICATION_FIELDS: Fields = {
+    "application_class": RecordReader.text,
+    "tenant": RecordReader.text,
+    "weight": RecordReader.positive,
+    "predicted_kv_token_time": RecordReader.number,
+    "ingress_id": RecordReader.text,
+    "arrived_at": RecordReader.number,
+    "sequence": RecordReader.integer,
+    "inferences": RecordReader.integer,
+    "output_tokens": RecordReader.integer,
+    "first_dispatched_at": RecordReader.number_or_none,
+    "failed": RecordReader.integer,
+    "kv_token_time": RecordReader.number,
+    "unfinished_kv_token_time": RecordReader.number,
+}
+_ACCOUNT_FIELDS: Fields = {
+    "charged": RecordReader.number,
+    "attained": RecordReader.number,
+    "withdrawn": RecordReader.flag,
+    "settlements": RecordReader.integer,
 }
 
 
 def clock_record(core: SchedulerCore) -> Record:
     """Return V, and which clock it is of."""
     return {
-        "virtual_time": core.order.fair_share.clock.virtual_time,
-        "kind": core.order.options.accounts_kind,
+        "virtual_time": core.ledger.fair_share.clock.virtual_time,
+        "kind": core.ledger.options.accounts_kind,
         "sequence": core.state.sequence,
         "grants": core.state.grants,
-        "policy": core.order.policy_name,
-        "counted": core.order.policy.state(),
+        "policy": core.ledger.policy_name,
+        "counted": core.ledger.policy.state(),
     }
 
 
@@ -65,13 +63,13 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
 
     An application that ended while GPS still owed it leaves its session behind, without an account.
     """
-    record = core.order.fair_share.session_record(application_id)
+    record = core.ledger.fair_share.session_record(application_id)
     if record is None:
         return None
     application = core.state.applications.get(application_id)
     if application is None:
         return record
-    account = core.order.fair_share.accounts[application_id]
+    account = core.ledger.fair_share.accounts[application_id]
     record |= {name: getattr(application, name) for name in _APPLICATION_FIELDS}
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
     return record | {
@@ -83,7 +81,7 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
 
 def snapshot(core: SchedulerCore) -> Record:
     """Return the whole durable state, as `restore` takes it."""
-    names = [*core.order.fair_share.sessions()]
+    names = [*core.ledger.fair_share.sessions()]
     records = {name: application_record(core, name) for name in names}
     return {"clock": clock_record(core), "applications": records}
 
@@ -113,49 +111,43 @@ def restore(
     if clock is None:
         return
     try:
-        core.order.fair_share.clock = VirtualClock(checked(clock, "virtual_time", NUMBER))
-        core.state.sequence = checked(clock, "sequence", (int,))
-        # It orders grants in the engine, where leases of before still run.
-        core.state.grants = checked(clock, "grants", (int,))
-        kind = checked(clock, "kind", (str,))
-        policy = checked(clock, "policy", (str,))
-    except (KeyError, TypeError, ValueError) as error:
+        fields = read_fields(clock, _CLOCK_FIELDS)
+    except ValueError as error:
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
-    same_kind = kind == core.order.options.accounts_kind
+    core.ledger.fair_share.clock = VirtualClock(fields["virtual_time"])
+    core.state.sequence = fields["sequence"]
+    # It orders grants in the engine, where leases of before still run.
+    core.state.grants = fields["grants"]
+    same_kind = fields["kind"] == core.ledger.options.accounts_kind
     if same_kind:
-        _for_each(core, applications, _restore_shared)
-        _for_each(core, applications, _restore_session)
-    _for_each(core, applications, _restore_application)
+        share = core.ledger.fair_share
+        _for_each(applications, share.prepare_restore)
+        _for_each(
+            applications,
+            lambda name, record: share.restore_session(name, record, live="state" in record),
+        )
+    _for_each(applications, lambda name, record: _restore_application(core, name, record))
     if not same_kind:
         core.state.changed.update(dict.fromkeys(applications))
-        core.order.restart_clock()
-    elif policy == core.order.policy_name:
+        core.ledger.restart_clock()
+    elif fields["policy"] == core.ledger.policy_name:
         try:
-            core.order.policy.restore(checked(clock, "counted", (dict,)))
+            core.ledger.policy.restore(RecordReader(clock, ("counted",), None).mapping("counted"))
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"clock.counted: the stored record is damaged ({error!r})") from error
 
 
 def _for_each(
-    core: SchedulerCore,
     applications: Mapping[ApplicationId, Record],
-    restore_one: Callable[[SchedulerCore, ApplicationId, Record], None],
+    restore_one: Callable[[ApplicationId, Record], None],
 ) -> None:
     for application_id, record in sorted(applications.items()):  # a store has no order
         try:
-            restore_one(core, application_id, record)
+            restore_one(application_id, record)
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(
                 f"applications[{application_id}]: the stored record is damaged ({error!r})"
             ) from error
-
-
-def _restore_shared(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:
-    core.order.fair_share.prepare_restore(application_id, record)
-
-
-def _restore_session(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:
-    core.order.fair_share.restore_session(application_id, record, live="state" in record)
 
 
 def _restore_application(
@@ -163,18 +155,18 @@ def _restore_application(
 ) -> None:
     if "state" not in record:
         return
-    positive(record, "weight")
+    reader = RecordReader(record, ("replicas", "ended_leases"), None)
     application = Application(
         application_id=application_id,
         state=ApplicationState(record["state"]),
-        replicas=dict.fromkeys(checked(record, "replicas", (list,))),
-        ended_leases=dict.fromkeys(checked(record, "ended_leases", (list,))),
-        **{name: checked(record, name, kinds) for name, kinds in _APPLICATION_FIELDS.items()},
+        replicas=dict.fromkeys(reader.items("replicas")),
+        ended_leases=dict.fromkeys(reader.items("ended_leases")),
+        **read_fields(record, _APPLICATION_FIELDS),
     )
-    core.order.fair_share.accounts[application_id] = Account(
+    core.ledger.fair_share.accounts[application_id] = Account(
         weight=application.weight,
         sequence=application.sequence,
-        **{name: checked(record, name, kinds) for name, kinds in _ACCOUNT_FIELDS.items()},
+        **read_fields(record, _ACCOUNT_FIELDS),
     )
     application.booked_before = application.unfinished_kv_token_time
     core.applications.adopt(application)

@@ -5,16 +5,21 @@ inferences are stage 0, and one that is submitted after an inference of the pres
 finished opens the next.
 """
 
-from typing import Any, NamedTuple
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from justitia_ray.units import KvTokenTime, Tokens
 
+if TYPE_CHECKING:
+    from justitia_ray.core.entities import Inference
+
 MAXIMUM_STAGES = 64
-"""What comes later counts as the last of them. The recorded agent loops take up to 43 turns."""
+"""Later stages count as the last of them. The recorded agent loops take up to 43 turns."""
 
 
 class StageServed(NamedTuple):
-    """What one stage of an application took; a tuple, as it goes to the predictor by the hundred.
+    """Sums of one stage of an application; a tuple, as it goes to the predictor by the hundred.
 
     Inferences that produced nothing (cancelled while they waited, say) are left out.
     """
@@ -23,9 +28,9 @@ class StageServed(NamedTuple):
     sequences: int
     """Prompts times n over those inferences: what lengths are counted by."""
     prompt_tokens: Tokens
-    """Of all sequences."""
+    """Prompt tokens of all sequences."""
     output_tokens: Tokens
-    """Of all sequences."""
+    """Output tokens of all sequences."""
     kv_token_time: KvTokenTime
 
 
@@ -47,7 +52,7 @@ class StagePosition:
         return stage, 1 if stage > self._stage else self._inferences + 1
 
     def submit(self, at_least: int = 0) -> int:
-        """Take in a submission; return its stage.
+        """Count a submission; return its stage.
 
         Args:
             at_least: The stage it is known to be of, to somebody else who may have seen more.
@@ -59,13 +64,13 @@ class StagePosition:
         return stage
 
     def finish(self, stage: int) -> None:
-        """Take in that an inference of a stage has finished."""
+        """Note that an inference of a stage has finished."""
         if stage == self._stage:
             self._is_passed = True
 
 
 class StageSums:
-    """What each stage of an application has taken so far, by inferences that have ended."""
+    """Sums of each stage of an application so far, over inferences that have ended."""
 
     __slots__ = ("_is_whole", "_sums", "position")
 
@@ -75,29 +80,22 @@ class StageSums:
         """The fields of `StageServed`, which a tuple would have to be made anew for each end."""
         self._is_whole = True
 
-    def miss(self) -> None:
-        """Take in that some of the application may have been seen by an earlier scheduler only."""
+    def miss_some(self) -> None:
+        """Note that some of the application may have been seen by an earlier scheduler only."""
         self._is_whole = False
 
-    def add(
-        self,
-        stage: int,
-        sequences: int,
-        prompt_tokens: Tokens,
-        output_tokens: Tokens,
-        cost: KvTokenTime,
-    ) -> None:
+    def add_ended(self, inference: Inference) -> None:
         """Count an inference that has ended, if it produced anything."""
         sums = self._sums
-        while len(sums) <= stage:
+        while len(sums) <= inference.stage:
             sums.append([0, 0, 0, 0, 0])
-        if output_tokens:
-            row = sums[stage]
+        if inference.output_tokens:
+            row = sums[inference.stage]
             row[0] += 1
-            row[1] += sequences
-            row[2] += prompt_tokens
-            row[3] += output_tokens
-            row[4] += cost
+            row[1] += inference.choices
+            row[2] += inference.prompt_tokens
+            row[3] += inference.output_tokens
+            row[4] += inference.attained
 
     def served(self) -> tuple[StageServed, ...]:
         """Return the sums, first stage first; none if something was missed."""

@@ -1,20 +1,30 @@
-"""What the rooms of the core share: the entities by id, the instant, and the actions so far."""
+"""The state that all parts of the core share: entities, quotas, counters, deadlines, actions."""
 
+import heapq
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from justitia_ray.core.actions import Action
-from justitia_ray.core.deadlines import Deadlines
-from justitia_ray.core.entities import Application, Inference, Lease, Replica
-from justitia_ray.core.limits import Census
-from justitia_ray.core.tally import Tally
+from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease, Outcome
+from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import (
     ApplicationId,
     IngressId,
+    KvTokenTime,
     LeaseId,
     ReplicaId,
     RequestId,
     Seconds,
+    Tokens,
 )
+
+_TIMES_THE_REST = 4
+OTHER = "other"
+"""The tenant that service is counted under once the table of tenants is full."""
+_MAXIMUM_TENANTS = 1_024
+"""Tenants are made by callers; whoever reads this keeps far fewer apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,42 +32,211 @@ class Timeouts:
     """When silence is taken for absence, in seconds."""
 
     lease_s: Seconds = 5.0
-    """A lease whose payload has not reached its replica lapses."""
+    """A lease whose payload has not reached its replica expires."""
     replica_s: Seconds = 4.0
     """A replica that has not pulled is lost: re-leasing within 5 s is the target."""
     ingress_s: Seconds = 30.0
     """An ingress that has not called is lost; its long-polls take 20 s."""
     application_s: Seconds = 600.0
     """An open application with nothing to do ends."""
+    reconnect_s: Seconds = 2.0
+    """An inference whose ingress reached no replica that could hold it tries them again. A call may
+    use up 20 leases, and connections are back in less."""
     recovery_s: Seconds = 3.0
-    """A new scheduler waits so long for the replicas that it knows of."""
+    """A new scheduler waits this long for the replicas that it knows of."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerLimits:
+    """The most that a scheduler takes; None is no limit."""
+
+    waiting_inferences: int | None = None
+    """Running inferences count too."""
+    open_applications: int | None = None
+    """Applications count until they have ended, idle ones too."""
+
+
+class TenantQuota:
+    """The count of open applications or inferences, in all and by tenant, and its limit.
+
+    A tenant may have at most four times what is left free: alone, four fifths of the limit. Whoever
+    takes all that is allowed so leaves some to those who come later, k such tenants 1/(4k + 1) of
+    the limit, and nobody has to say how many tenants there are. This is the dynamic threshold by
+    which switches share the memory of their ports (Choudhury and Hahne 1998); fixed shares would
+    leave most of the limit unused.
+    """
+
+    def __init__(self, limit: int | None = None) -> None:
+        """Start at zero.
+
+        Args:
+            limit: How many there may be in all; None is no limit.
+        """
+        self.limit = limit
+        self.total = 0
+        self._by_tenant: dict[str, int] = {}
+
+    def count_of(self, tenant: str) -> int:
+        """Return how many a tenant has."""
+        return self._by_tenant.get(tenant, 0)
+
+    def admits(self, tenant: str) -> bool:
+        """Return whether the tenant may have one more."""
+        if self.limit is None:
+            return True
+        free = self.limit - self.total
+        return free > 0 and self.count_of(tenant) < _TIMES_THE_REST * free
+
+    def increment(self, tenant: str) -> None:
+        """Count one more. Restored items may exceed the quota."""
+        self.total += 1
+        self._by_tenant[tenant] = self.count_of(tenant) + 1
+
+    def decrement(self, tenant: str) -> None:
+        """Count one less.
+
+        Raises:
+            KeyError: If the tenant has none.
+        """
+        left = self._by_tenant[tenant] - 1
+        self.total -= 1
+        if left:
+            self._by_tenant[tenant] = left
+        else:
+            del self._by_tenant[tenant]
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counts since this scheduler began, and sums over what is in the queue. O(1) an event.
+
+    Nothing here decides anything in the core, and nothing of it is stored: people read it, and
+    replicas are scaled by what the queue holds. Counts only grow, so that a reader takes the
+    difference of two readings.
+    """
+
+    waiting_kv_tokens: Tokens = 0
+    """KV that everything in the queue would need at once. Suspended inferences are not in it: more
+    replicas would not serve them."""
+    waiting_kv_token_time: KvTokenTime = 0
+    """Predicted service that everything in the queue still needs."""
+    leases_expired: int = 0
+    """Leases whose payload did not reach the replica in time."""
+    leases_nacked: int = 0
+    """Leases that their ingress could not use."""
+    outran: int = 0
+    """Charges doubled by rule 1."""
+    expected: int = 0
+    """Charges raised by rule 7."""
+    rejected_applications: int = 0
+    """Applications beyond the quota; one that was tried again lately counts once."""
+    ended: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
+    """Inferences by their end, without those that an earlier scheduler has counted."""
+    served: dict[str, KvTokenTime] = field(default_factory=dict)
+    """Service booked, by tenant."""
+
+    def count_waiting(self, inference: Inference, sign: int) -> None:
+        """Add an inference that joined the queue (+1), or subtract one that left it (-1).
+
+        The sizes of an inference do not change while it waits.
+        """
+        total = choices_kv_token_time(
+            inference.prompt_tokens, inference.predicted_output_tokens, inference.choices
+        )
+        self.waiting_kv_tokens += sign * inference.kv_need_tokens()
+        self.waiting_kv_token_time += sign * max(0, total - inference.attained)
+
+    def count_service(self, tenant: str, amount: KvTokenTime) -> None:
+        """Add service that was booked for an application of a tenant."""
+        if tenant not in self.served and len(self.served) >= _MAXIMUM_TENANTS:
+            tenant = OTHER
+        self.served[tenant] = self.served.get(tenant, 0) + amount
+
+
+class DeadlineKind(StrEnum):
+    """The kinds of deadlines, by what expires."""
+
+    LEASE = "lease"
+    REPLICA = "replica"
+    INGRESS = "ingress"
+    APPLICATION = "application"
+    RECOVERY = "recovery"
+    CLAIM = "claim"
+    RECONNECT = "reconnect"
+    RETURN = "return"
+
+
+class Deadlines:
+    """A heap of (instant, kind, id). Renewal is lazy: whoever pops an entry asks if it still holds.
+
+    A deadline that is set again for later keeps its one entry, which moves on when it comes up: an
+    application that falls idle a hundred times in ten minutes must not leave a hundred.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Seconds, int, DeadlineKind, str]] = []
+        self._sequence = 0
+        self._set: dict[tuple[DeadlineKind, str], Seconds] = {}
+        """The instant last set for each entry of the heap."""
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def set(self, at: Seconds, kind: DeadlineKind, name: str) -> None:
+        """Set the deadline of `name` to `at`, in place of one set before; inf is never."""
+        if at == math.inf:
+            self._set.pop((kind, name), None)
+            return
+        before = self._set.get((kind, name))
+        self._set[kind, name] = at
+        if before is None or at < before:
+            self._push(at, kind, name)
+
+    def next(self) -> Seconds | None:
+        """Return an instant by which to look, or None: the earliest deadline, or one before it."""
+        return self._heap[0][0] if self._heap else None
+
+    def due(self, now: Seconds) -> Iterator[tuple[DeadlineKind, str]]:
+        """Remove and yield the deadlines due by `now`, in order; later ones set meanwhile stay."""
+        while self._heap and self._heap[0][0] <= now:
+            at, _, kind, name = heapq.heappop(self._heap)
+            wanted = self._set.get((kind, name))
+            if wanted == at:
+                del self._set[kind, name]
+                yield kind, name
+            elif wanted is not None and wanted > at:
+                self._push(wanted, kind, name)
+
+    def _push(self, at: Seconds, kind: DeadlineKind, name: str) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (at, self._sequence, kind, name))
 
 
 @dataclass(slots=True)
 class State:
-    """The entities. Rooms change them; `scheduler` decides which room an event goes to."""
+    """The entities by id. `scheduler` decides which part of the core changes them for an event."""
 
     timeouts: Timeouts
     lease_prefix: str = ""
     now: Seconds = 0.0
     sequence: int = 0
     grants: int = 0
-    room_changes: int = 0
-    """Rises whenever a replica may have got room for something that did not fit before."""
+    headroom_changes: int = 0
+    """Rises whenever a replica may have got memory for something that did not fit before."""
     late_reports: int = 0
     """Reports about leases that had ended: counted and dropped."""
     applications: dict[ApplicationId, Application] = field(default_factory=dict)
     inferences: dict[RequestId, Inference] = field(default_factory=dict)
     leases: dict[LeaseId, Lease] = field(default_factory=dict)
-    replicas: dict[ReplicaId, Replica] = field(default_factory=dict)
-    asking: dict[ReplicaId, Replica] = field(default_factory=dict)
+    replicas: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
+    asking: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
     """Replicas that ask for work: those to which no answer is on its way."""
     ingresses: dict[IngressId, Seconds] = field(default_factory=dict)
-    """When each was last heard of."""
+    """The last heartbeat of each ingress."""
     deadlines: Deadlines = field(default_factory=Deadlines)
-    open_applications: Census = field(default_factory=Census)
-    known_inferences: Census = field(default_factory=Census)
-    tally: Tally = field(default_factory=Tally)
+    open_applications: TenantQuota = field(default_factory=TenantQuota)
+    known_inferences: TenantQuota = field(default_factory=TenantQuota)
+    counters: Counters = field(default_factory=Counters)
     actions: list[Action] = field(default_factory=list)
     changed: dict[ApplicationId, None] = field(default_factory=dict)
     """Applications whose durable record changed, in order."""

@@ -1,6 +1,5 @@
-"""What is wrong with a running application, found by holding its parts' own views together.
+"""The doctor: find faults of a running application by comparing its parts' own views.
 
-Pure: `visit` asks the service and its Redis, all else works on what was seen. A live system is
-never seen at one instant, so everything is looked at twice, and only what is there both times, for
-the same subject, is said.
+Only `visit` asks the service and its Redis; all else is pure. A live system is never seen at one
+instant, so the doctor looks twice, and reports what is there both times, for the same subject.
 """

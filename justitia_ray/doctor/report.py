@@ -1,25 +1,57 @@
-"""What was found, as text for a terminal and as JSON."""
+"""The doctor's report: findings that hold in both looks, as text for a terminal and as JSON."""
 
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
 
-from justitia_ray.doctor.finding import Finding, Severity
-from justitia_ray.doctor.rules import PAIR_CHECKS, REDIS_CHECKS, SERVICE_CHECKS, is_wrong
-from justitia_ray.doctor.visit import Visit
+from justitia_ray.doctor.rule import Finding, Look, Severity
+from justitia_ray.doctor.service_rules import SERVICE_RULES
+from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
 
 _SHOWN = 3
-"""Findings of one rule; the JSON has all."""
+"""Findings of one rule in the text; the JSON has all."""
 _WIDTH = 100
 _INDENT = 8
+_ORDER = {severity: rank for rank, severity in enumerate(Severity)}
 
 NO_REDIS = "Redis was not looked at: give --config FILE, the Serve configuration file"
 
 
-def readable(visit: Visit, findings: Sequence[Finding]) -> str:
-    """Return the findings as lines, and what it comes to as the last of them."""
+def find(first: Look, second: Look) -> list[Finding]:
+    """Return the findings of both looks, the worst first, then in the order of the rules.
+
+    If another scheduler became leader between the looks, the two are not compared: only what the
+    second says of itself counts, and no rule of two looks.
+    """
+    before = {(finding.rule, finding.subject) for finding in _findings(first)}
+    found = [finding for finding in _findings(second) if (finding.rule, finding.subject) in before]
+    if _epoch(first) == _epoch(second):
+        for rule in PAIR_RULES:
+            found += rule.findings(first, second)
+    return sorted(found, key=lambda finding: _ORDER[finding.severity])
+
+
+def is_wrong(findings: Sequence[Finding]) -> bool:
+    """Return whether an operator has something to do."""
+    return any(finding.severity is not Severity.NOTE for finding in findings)
+
+
+def count_checks(look: Look) -> int:
+    """Return how many rules were checked."""
+    redis = len(REDIS_RULES) + len(PAIR_RULES) if look.saw_redis else 0
+    return len(SERVICE_RULES) + len(STORE_RULES) + redis
+
+
+def report_text(look: Look, findings: Sequence[Finding]) -> str:
+    """Return the findings as lines; the last line sums them up.
+
+    Args:
+        look: The second one.
+        findings: Those of both looks.
+    """
     lines: list[str] = []
     for _, group in groupby(findings, lambda finding: finding.rule):
         of_rule = list(group)
@@ -28,42 +60,42 @@ def readable(visit: Visit, findings: Sequence[Finding]) -> str:
         if len(of_rule) > _SHOWN:
             lines.append(_entry("", f"and {len(of_rule) - _SHOWN:,} more like it; --json has all"))
         lines.append("")
-    if not visit.saw_redis:
+    if not look.saw_redis:
         lines.append(NO_REDIS)
-    lines.append(_summary(visit, findings))
+    lines.append(_summary(look, findings))
     return "\n".join(lines)
 
 
-def as_dict(visit: Visit, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the findings with everything that they were found in."""
+def report_dict(first: Look, second: Look, findings: Sequence[Finding]) -> dict[str, Any]:
+    """Return the findings with everything that they were found in, for JSON."""
     return {
         "wrong": is_wrong(findings),
-        "checks": checks(visit),
-        "redis_looked_at": visit.saw_redis,
+        "checks": count_checks(second),
+        "redis_looked_at": second.saw_redis,
         "findings": [asdict(finding) for finding in findings],
-        "examinations": list(visit.answers),
+        "examinations": [first.answer, second.answer],
     }
 
 
-def checks(visit: Visit) -> int:
-    """Return how many checks were made."""
-    redis = len(REDIS_CHECKS) + len(PAIR_CHECKS) if visit.saw_redis else 0
-    return len(SERVICE_CHECKS) + redis
+def _findings(look: Look) -> Iterator[Finding]:
+    for rule in (*SERVICE_RULES, *STORE_RULES, *REDIS_RULES):
+        yield from rule.findings(look)
 
 
-def _summary(visit: Visit, findings: Sequence[Finding]) -> str:
-    counts = {
-        severity: sum(finding.severity is severity for finding in findings) for severity in Severity
-    }
-    words = [f"{count} {severity}" for severity, count in counts.items() if count]
+def _epoch(look: Look) -> int | None:
+    return None if look.leader is None else look.leader.epoch
+
+
+def _summary(look: Look, findings: Sequence[Finding]) -> str:
+    counts = Counter(finding.severity for finding in findings)
+    words = [f"{counts[severity]} {severity}" for severity in Severity if counts[severity]]
     if not is_wrong(findings):
         words = ["nothing wrong", *words]
-    seen = visit.second.seen
-    return f"{seen.name}/{seen.model}: {checks(visit)} checks, {', '.join(words)}"
+    return f"{look.seen.name}/{look.seen.model}: {count_checks(look)} checks, {', '.join(words)}"
 
 
 def _entry(head: str, text: str) -> str:
-    # What is in Redis may be anybody's, and a terminal obeys what it is told.
+    # Anybody may have written what is in Redis, and a terminal obeys what it is told.
     plain = "".join(character if character.isprintable() else "?" for character in text)
     return textwrap.fill(
         plain,

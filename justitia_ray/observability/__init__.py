@@ -1,1 +1,1 @@
-"""What an operator sees: canonical log lines."""
+"""Metrics, their series, the canonical log lines, and the dashboard that ships."""

@@ -2,27 +2,45 @@
 
 Where a logger writes JSON lines, the fields are fields of the line, beside those that Serve adds
 (`request_id`, `replica`, …). Where it writes text, they are a JSON object behind the name.
+
+The scheduler writes its own lines in batches: one for each application, formatted and written at
+once, is a seventh of its time.
 """
 
 import json
 import logging
+import sys
+import threading
+import time
 from collections.abc import Iterator
-from typing import Any
+from contextlib import nullcontext
+from logging.handlers import MemoryHandler
+from typing import Any, TextIO
 
 from justitia_ray.core.actions import EndApplication
-from justitia_ray.units import Epoch
+from justitia_ray.units import Epoch, Seconds
+
+_BATCH = 50
+"""Most lines that are formatted at once: it takes a millisecond or two."""
+_BATCH_S: Seconds = 0.2
+"""Longest time for which a line is held back."""
 
 
 def log_event(logger: logging.Logger, level: int, event: str, **fields: Any) -> None:
     """Log one event.
 
     Args:
-        logger: Where to.
-        level: Of `logging`.
-        event: Its name, e.g. `application.ended`.
-        fields: What JSON can say; anything else is written as text.
+        logger: The logger to write to.
+        level: A level of `logging`.
+        event: The event's name, e.g. `application.ended`.
+        fields: Values of JSON; any other is written as text.
     """
     if not logger.isEnabledFor(level):
+        return
+    if all(isinstance(handler, JsonBatches) for handler in _handlers(logger)):
+        record = logger.makeRecord(logger.name, level, "", 0, event, (), None)
+        record.__dict__.update(fields)
+        logger.handle(record)
         return
     text = json.dumps(fields, default=str)
     if any(_writes_fields(handler) for handler in _handlers(logger)):
@@ -34,13 +52,13 @@ def log_event(logger: logging.Logger, level: int, event: str, **fields: Any) -> 
 def application_ended(
     logger: logging.Logger, ended: EndApplication, model: str, epoch: Epoch
 ) -> None:
-    """Log the one canonical line of an application that is over.
+    """Log the canonical line of an application that has ended.
 
     Args:
-        logger: Where to.
+        logger: The logger to write to.
         ended: The application.
-        model: Whose queue it was in.
-        epoch: Of the scheduler that saw its end.
+        model: The model that served it.
+        epoch: The epoch of the scheduler that saw its end.
     """
     started, lag = ended.first_dispatched_at, ended.lag
     log_event(
@@ -70,7 +88,7 @@ def application_ended(
 
 
 def _handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
-    """Yield the handlers that a record of this logger comes to."""
+    """Yield the handlers that a record of this logger reaches."""
     at: logging.Logger | None = logger
     while at is not None:
         yield from at.handlers
@@ -78,11 +96,90 @@ def _handlers(logger: logging.Logger) -> Iterator[logging.Handler]:
 
 
 def _writes_fields(handler: logging.Handler) -> bool:
-    """Return whether a handler writes a record's own fields: ours, Ray's and others' for JSON.
+    """Return whether a handler writes a record's own fields, as formatters of JSON do.
 
-    Serve's gathers records for another one, which has the formatter.
+    Serve's handler gathers records for a target, which has the formatter.
     """
     target = getattr(handler, "target", None)
     if target is not None:
         return _writes_fields(target)
     return "json" in type(handler.formatter).__name__.lower()
+
+
+_RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as a JSON object: time, level, message, and the fields of the event."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as a line."""
+        line = {
+            "asctime": self.formatTime(record),
+            "levelname": record.levelname,
+            "message": record.getMessage(),
+            "logger": record.name,
+        }
+        if record.exc_info:
+            line["exc_text"] = self.formatException(record.exc_info)
+        own = {
+            key: value
+            for key, value in vars(record).items()
+            # Ray puts a field into every record once it is imported: `_ray_timestamp_ns`.
+            if key not in _RECORD_FIELDS and not key.startswith("_")
+        }
+        return json.dumps(line | own, default=str)
+
+
+class JsonBatches(MemoryHandler):
+    """Formats and writes lines of JSON in batches; a warning, and what came before it, at once."""
+
+    def __init__(self, stream: TextIO, batch_s: Seconds = _BATCH_S) -> None:
+        """Hold nothing back yet.
+
+        Args:
+            stream: Where lines go.
+            batch_s: Longest time for which a line is held back.
+        """
+        super().__init__(_BATCH, logging.WARNING)
+        self.setFormatter(JsonLines())
+        self._stream = stream
+        self._batch_s = batch_s
+        self._has_lines = threading.Event()
+        self._flusher: threading.Thread | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Add a record to the batch."""
+        super().emit(record)
+        if self._flusher is None:
+            self._flusher = threading.Thread(target=self._keep_flushing, daemon=True)
+            self._flusher.start()
+        self._has_lines.set()
+
+    def flush(self) -> None:
+        """Write what was held back."""
+        with self.lock or nullcontext():
+            batch, self.buffer = self.buffer, []
+            if batch:
+                self._stream.write("".join(f"{self.format(record)}\n" for record in batch))
+                self._stream.flush()
+
+    def _keep_flushing(self) -> None:
+        """Flush a while after each first line of a batch. To start a thread for each takes long."""
+        while True:
+            self._has_lines.wait()
+            time.sleep(self._batch_s)
+            self._has_lines.clear()
+            self.flush()
+
+
+def write_json_lines() -> None:
+    """Let this process log JSON lines to its standard error; earlier handlers stay."""
+    logging.basicConfig(level=logging.INFO, handlers=[JsonBatches(sys.stderr)])
+    logging.getLogger("justitia_ray").setLevel(logging.INFO)
+
+
+def flush_lines() -> None:
+    """Write the lines that are held back; for a process that is about to be killed."""
+    for handler in logging.getLogger().handlers:
+        handler.flush()

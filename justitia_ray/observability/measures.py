@@ -1,100 +1,97 @@
-"""What is measured between two exports: plain numbers, which an exporter takes from time to time.
+"""The series of a process between two exports: plain numbers that an exporter takes now and then.
 
-To count is an integer's addition, and to observe an append to a list: cheap enough to be done with
-every event. What an export costs is paid once for all that happened since the last one.
+A count is an integer's addition, and an observation an append to a list: cheap enough for every
+event. The cost of an export is paid once for all events since the last one.
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Protocol, TypeVar
 
 from justitia_ray.observability.metrics import BOUNDED_LABELS, LABEL_VALUES, TABLE, Metric, SetBy
 
 OTHER = "other"
-"""What classes and tenants beyond the bound are called; it takes nobody's place."""
+"""Label of classes and tenants beyond the bound; not counted against the bound itself."""
 
 
-class Backend(Protocol):
-    """Where measures go: the metrics library of the process."""
+class MetricsBackend(Protocol):
+    """The metrics library of the process, which exports measures."""
 
-    def add(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
+    def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
         """Raise a counter; by 0 to let it exist."""
 
-    def set(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
+    def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
         """Set a gauge."""
 
     def observe(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
-        """Put one value into a histogram; below 0 it counts as 0."""
+        """Put one value into a histogram; a value below 0 counts as 0."""
 
 
-class Count:
-    """One series of a counter."""
+@dataclass(slots=True)
+class CounterSeries:
+    """A series of a counter."""
 
-    __slots__ = ("_exported", "_told", "_total", "labels", "metric")
+    metric: Metric
+    labels: Mapping[str, str]
+    _total: float = 0
+    _exported_total: float | None = None
 
-    def __init__(self, metric: Metric, labels: Mapping[str, str]) -> None:
-        self.metric = metric
-        self.labels = labels
-        self._total: float = 0
-        self._told: float = 0
-        self._exported = False
-
-    def add(self, amount: float = 1) -> None:
-        """So many more."""
+    def increase(self, amount: float = 1) -> None:
+        """Raise the counter."""
         self._total += amount
 
-    def reach(self, total: float) -> None:
-        """So many since the start, as somebody else counts, who began when this did."""
+    def set_total(self, total: float) -> None:
+        """Set the cumulative total from an external counter."""
         self._total = total
 
-    def export(self, backend: Backend) -> None:
-        """Tell what is new; the first time also if that is 0.
+    def export(self, backend: MetricsBackend) -> None:
+        """Export the rise since the last export; the first time a rise of 0, too.
 
-        A rate sees the first rise of a series only if the series was scraped before it: one that
-        is declared some scrapes before it rises, as 0.
+        A rate sees the first rise of a series only if the series was scraped before, as 0.
         """
-        new = self._total - self._told
-        if new > 0 or not self._exported:
-            backend.add(self.metric, self.labels, max(0, new))
-            self._told, self._exported = self._total, True
+        new = self._total - (self._exported_total or 0)
+        if new > 0 or self._exported_total is None:
+            backend.raise_counter(self.metric, self.labels, max(0, new))
+            self._exported_total = self._total
 
 
-class Gauge:
-    """One series of a gauge."""
+@dataclass(slots=True)
+class GaugeSeries:
+    """A series of a gauge."""
 
-    __slots__ = ("labels", "metric", "value")
+    metric: Metric
+    labels: Mapping[str, str]
+    value: float | None = None
+    """Current value; None: not known yet."""
 
-    def __init__(self, metric: Metric, labels: Mapping[str, str]) -> None:
-        self.metric = metric
-        self.labels = labels
-        self.value: float | None = None
-        """None: not known yet."""
-
-    def export(self, backend: Backend) -> None:
-        """Tell the value, as it is now."""
+    def export(self, backend: MetricsBackend) -> None:
+        """Export the current value."""
         if self.value is not None:
-            backend.set(self.metric, self.labels, self.value)
+            backend.set_gauge(self.metric, self.labels, self.value)
 
 
-class Observations:
-    """One series of a histogram."""
+@dataclass(slots=True)
+class HistogramSeries:
+    """A series of a histogram."""
 
-    __slots__ = ("_new", "labels", "metric")
+    metric: Metric
+    labels: Mapping[str, str]
+    _new: list[float] = field(default_factory=list)
 
-    def __init__(self, metric: Metric, labels: Mapping[str, str]) -> None:
-        self.metric = metric
-        self.labels = labels
-        self._new: list[float] = []
-
-    def add(self, value: float) -> None:
-        """One more."""
+    def observe(self, value: float) -> None:
+        """Record one observation."""
         self._new.append(value)
 
-    def export(self, backend: Backend) -> None:
-        """Tell those that are new; those that fail are lost, lest they pile up."""
+    def export(self, backend: MetricsBackend) -> None:
+        """Export the new observations; those that fail are lost, lest they pile up."""
         if self._new:
             values, self._new = self._new, []
             for value in values:
                 backend.observe(self.metric, self.labels, value)
+
+
+Series = TypeVar("Series", CounterSeries, GaugeSeries, HistogramSeries)
 
 
 class Measures:
@@ -110,44 +107,40 @@ class Measures:
         """Start with all series whose labels are known; those of counters are exported as 0.
 
         Args:
-            set_by: What kind of process this is.
-            common: Labels that all its series have, where their metric has them.
-            max_classes: Application classes that are told apart; the rest is `other`.
-            max_tenants: Tenants that are told apart.
+            set_by: The kind of process.
+            common: Labels that all series of the process have, where their metric has them.
+            max_classes: Most application classes with series of their own; the rest is `other`.
+            max_tenants: Most tenants with series of their own.
         """
         self._common = dict(common)
         self._told_apart = dict(zip(BOUNDED_LABELS, (max_classes, max_tenants), strict=True))
         self._known: dict[str, set[str]] = {label: {OTHER} for label in BOUNDED_LABELS}
-        self._series: dict[tuple[str, ...], Count | Gauge | Observations] = {}
+        self._series: dict[tuple[str, ...], CounterSeries | GaugeSeries | HistogramSeries] = {}
         for metric in TABLE:
             if metric.set_by == set_by and metric.kind == "counter":
-                self._declare(metric)
+                own = [LABEL_VALUES.get(label, ()) for label in self._own_labels(metric)]
+                for values in product(*own):
+                    self.counter(metric, *values)
 
-    def count(self, metric: Metric, *values: str) -> Count:
+    def counter(self, metric: Metric, *values: str) -> CounterSeries:
         """Return the series of a counter.
 
         Args:
             metric: The counter.
-            values: Of those of its labels that are not common, in the order of the table.
+            values: Values of the labels that are not common, in the order of the table.
         """
-        series = self._one(metric, values, Count)
-        assert isinstance(series, Count)
-        return series
+        return self._one(metric, values, CounterSeries)
 
-    def gauge(self, metric: Metric, *values: str) -> Gauge:
-        """Return the series of a gauge; see `count`."""
-        series = self._one(metric, values, Gauge)
-        assert isinstance(series, Gauge)
-        return series
+    def gauge(self, metric: Metric, *values: str) -> GaugeSeries:
+        """Return the series of a gauge; see `counter`."""
+        return self._one(metric, values, GaugeSeries)
 
-    def observations(self, metric: Metric, *values: str) -> Observations:
-        """Return the series of a histogram; see `count`."""
-        series = self._one(metric, values, Observations)
-        assert isinstance(series, Observations)
-        return series
+    def histogram(self, metric: Metric, *values: str) -> HistogramSeries:
+        """Return the series of a histogram; see `counter`."""
+        return self._one(metric, values, HistogramSeries)
 
     def label(self, name: str, value: str) -> str:
-        """Return what a class or a tenant is called here: its own name, or `other`."""
+        """Return the label of a class or a tenant: its own name, or `other`."""
         known = self._known[name]
         if value in known:
             return value
@@ -156,11 +149,11 @@ class Measures:
         known.add(value)
         return value
 
-    def export(self, backend: Backend) -> None:
-        """Tell everything that is new, whatever series fails.
+    def export(self, backend: MetricsBackend) -> None:
+        """Export every series, whatever series fails.
 
         Raises:
-            Exception: The first that the backend has raised.
+            Exception: The first exception of the backend.
         """
         failures: list[Exception] = []
         for series in list(self._series.values()):
@@ -171,27 +164,15 @@ class Measures:
         if failures:
             raise failures[0]
 
-    def _one(
-        self,
-        metric: Metric,
-        values: tuple[str, ...],
-        kind: type[Count] | type[Gauge] | type[Observations],
-    ) -> Count | Gauge | Observations:
+    def _one(self, metric: Metric, values: tuple[str, ...], kind: type[Series]) -> Series:
         key = (metric.name, *values)
         series = self._series.get(key)
         if series is None:
             labels = self._common | dict(zip(self._own_labels(metric), values, strict=True))
             series = kind(metric, {label: labels[label] for label in metric.labels})
             self._series[key] = series
+        assert isinstance(series, kind)
         return series
 
     def _own_labels(self, metric: Metric) -> list[str]:
         return [label for label in metric.labels if label not in self._common]
-
-    def _declare(self, metric: Metric) -> None:
-        own = self._own_labels(metric)
-        if not own:
-            self.count(metric)
-        elif len(own) == 1 and own[0] in LABEL_VALUES:
-            for value in LABEL_VALUES[own[0]]:
-                self.count(metric, value)

@@ -1,9 +1,9 @@
-"""Every metric that is exported: its name, kind, labels and meaning, in one table.
+"""The table of exported metrics: name, kind, labels and meaning of each.
 
 Names are `justitia_<noun>_<unit>`, and Ray's exporter puts `ray_` before them. The dashboard and
-the table of `deployments/monitoring/README.md` are made from this one; who measures asks it for
-nothing but a `Metric`. Each process of each kind in `set_by` exports series of its own (Ray adds a
-`WorkerId`), so that a query adds them up or takes the greatest: `sum by (model)`, `max by (model)`.
+the table of `deployments/monitoring/README.md` are made from this one. Each process of the kind
+in `set_by` exports series of its own (Ray adds a `WorkerId`), so that a query adds them up or takes
+the greatest: `sum by (model)`, `max by (model)`.
 """
 
 from dataclasses import dataclass
@@ -11,26 +11,27 @@ from typing import Literal, TypeAlias, get_args
 
 from justitia_ray.core.actions import Refusal
 from justitia_ray.core.entities import Outcome
-from justitia_ray.observability.live_lag import MOST_LOOKED_AT
 from justitia_ray.predictor.estimate import Source
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 SetBy: TypeAlias = Literal["scheduler", "ingress", "replica", "predictor"]
 
 EXPORTED_PREFIX = "ray_"
-"""What Ray's exporter puts before every name."""
+"""Prefix of every name in Ray's exporter."""
 
 ALL_LABELS = ("application", "model")
-"""Of every metric: `name` of the arguments, and the model. Serve's own metrics have Serve's name of
-the application there, which is another where it is deployed under another."""
+"""Labels of every metric: `name` of the arguments, and the model. Serve's own metrics have Serve's
+name of the application there, which is another where it is deployed under another."""
 
 _QUEUE_S = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _COMPLETION_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _LAG_S = (0.01, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-"""The first holds those that were not behind: Ray takes no boundary of 0 or less."""
+"""Applications that were not behind are in the first bucket: Ray takes no boundary of 0 or less."""
 _RELATIVE_ERROR = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 100.0)
 DECISION_S = (1e-5, 2.51e-5, 5.01e-5, 1e-4, 2.51e-4, 5.01e-4, 1e-3, 1e-2, 1e-1)
-"""Ends of steps of the `DecisionMeter`; closest around what a decision may take, 1e-4."""
+"""Ends of steps of the `DecisionMeter`, closest around the limit of a decision, 1e-4."""
+MAX_LAG_CANDIDATES = 2_000
+"""Most live applications that are searched for the greatest lag; the scheduler waits meanwhile."""
 
 LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "outcome": tuple(outcome.value for outcome in Outcome),
@@ -47,35 +48,42 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "result": ("took_over", "rejected", "failed"),
     "le": (*(f"{bound:g}" for bound in DECISION_S), "+Inf"),
 }
-"""The labels whose values are all known: their counters are exported as 0 from the start.
+"""Labels whose values are all known: their counters are exported as 0 from the start.
 
-Among the reasons are none that end what was taken: that is an outcome."""
+The reasons leave out those that end an admitted inference: that is an outcome."""
 BOUNDED_LABELS = ("application_class", "tenant")
-"""Made by callers: those beyond `metrics.max_classes` and `metrics.max_tenants` are `other`."""
+"""Labels whose values callers make; beyond `metrics.max_classes` and `metrics.max_tenants` they are
+`other`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of the table."""
+    """A row of the table."""
 
     name: str
-    kind: Kind
     description: str
-    """One sentence or two, with the unit."""
-    set_by: SetBy
+    """Meaning and unit, in one or two sentences."""
     own_labels: tuple[str, ...] = ()
-    """Besides `ALL_LABELS`."""
+    """Labels besides `ALL_LABELS`."""
     buckets: tuple[float, ...] = ()
-    """Of a histogram: the upper ends, in its unit."""
+    """Upper ends of a histogram's buckets, in its unit."""
+    set_by: SetBy = "scheduler"
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the metric: a counter's name ends in `_total`, and a histogram has buckets."""
+        if self.buckets:
+            return "histogram"
+        return "counter" if self.name.endswith("_total") else "gauge"
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Every label that it is exported with."""
+        """Labels of the exported metric."""
         return ALL_LABELS + self.own_labels
 
     @property
     def exported(self) -> tuple[str, ...]:
-        """Names of its series in Prometheus."""
+        """Names of the metric's series in Prometheus."""
         name = EXPORTED_PREFIX + self.name
         if self.kind == "histogram":
             return (f"{name}_bucket", f"{name}_sum", f"{name}_count")
@@ -86,65 +94,47 @@ class Metric:
 
 WAITING_INFERENCES = Metric(
     "justitia_waiting_inferences",
-    "gauge",
     "Inferences that hold no lease: in the queue, kept out of it while their ingress is silent, or"
     " said to hold a lease of the scheduler before, until it is found.",
-    "scheduler",
 )
 LEASED_INFERENCES = Metric(
     "justitia_leased_inferences",
-    "gauge",
     "Inferences that hold a lease: on their way to a replica, or running there.",
-    "scheduler",
 )
 BACKLOG_KV_TOKEN_TIME = Metric(
     "justitia_backlog_kv_token_time",
-    "gauge",
     "Predicted cost of the inferences in the queue, less what they have received already,"
     " in token·iterations.",
-    "scheduler",
 )
 BACKLOG_KV_TOKENS = Metric(
     "justitia_backlog_kv_tokens",
-    "gauge",
     "KV memory that the inferences in the queue would need at once, in tokens.",
-    "scheduler",
 )
 LIVE_APPLICATIONS = Metric(
     "justitia_live_applications",
-    "gauge",
     "Applications that are open, or closed with inferences left.",
-    "scheduler",
 )
 PULLING_REPLICAS = Metric(
     "justitia_pulling_replicas",
-    "gauge",
     "Replicas that pull and are given leases.",
-    "scheduler",
 )
 QUEUE_WAIT_SECONDS = Metric(
     "justitia_queue_wait_seconds",
-    "histogram",
     "Seconds from the submission of an inference to its first lease; those that an earlier"
     " scheduler had, which may have leased them, are left out.",
-    "scheduler",
     ("application_class", "tenant"),
     _QUEUE_S,
 )
 COMPLETION_SECONDS = Metric(
     "justitia_completion_seconds",
-    "histogram",
     "Seconds from the arrival of an application to its end, of those that finished.",
-    "scheduler",
     ("application_class", "tenant"),
     _COMPLETION_S,
 )
 REFUSALS_TOTAL = Metric(
     "justitia_refusals_total",
-    "counter",
     "What the scheduler refused to take: inferences (`unknown_application`, `application_closed`,"
     " `queue_full`), and applications, each once (`too_many_applications`, `not_stored`).",
-    "scheduler",
     ("reason",),
 )
 
@@ -152,59 +142,43 @@ REFUSALS_TOTAL = Metric(
 
 VIRTUAL_TIME = Metric(
     "justitia_virtual_time",
-    "gauge",
     "V: the service that one unit of weight has received, in token·iterations. Goes on from where"
     " it was after a restart.",
-    "scheduler",
 )
 VIRTUAL_TIME_PER_SECOND = Metric(
     "justitia_virtual_time_per_second",
-    "gauge",
     "By how much V rose each second, since the last time it was exported.",
-    "scheduler",
 )
 GPS_LAG_SECONDS = Metric(
     "justitia_gps_lag_seconds",
-    "histogram",
     "How many seconds an application was started later, at its last start, than ideal fair sharing"
     " would have finished it; the first bucket holds those that were not behind.",
-    "scheduler",
     ("application_class", "tenant"),
     _LAG_S,
 )
 GREATEST_GPS_LAG_SECONDS = Metric(
     "justitia_greatest_gps_lag_seconds",
-    "gauge",
     "The greatest lag of a live application that waits, as if it started now; 0 if none is behind."
-    f" Of more than {MOST_LOOKED_AT:,} live ones, of those that arrived first and of the first in"
-    " order. Measured as often as takes at most 1 % of the scheduler's time.",
-    "scheduler",
+    f" Of more than {MAX_LAG_CANDIDATES:,} live ones, of those that arrived first and of the first"
+    " in order. Measured as often as takes at most 1 % of the scheduler's time.",
 )
 BOUNDED_APPLICATIONS_TOTAL = Metric(
     "justitia_bounded_applications_total",
-    "counter",
     "Applications that ended, and for which the order promised a greatest lag.",
-    "scheduler",
 )
 BOUND_VIOLATIONS_TOTAL = Metric(
     "justitia_bound_violations_total",
-    "counter",
     "Those of them that lagged farther behind GPS than was promised: a defect.",
-    "scheduler",
 )
 SERVED_KV_TOKEN_TIME_TOTAL = Metric(
     "justitia_served_kv_token_time_total",
-    "counter",
     "Service that replicas reported, in token·iterations.",
-    "scheduler",
     ("tenant",),
 )
 SETTLEMENTS_TOTAL = Metric(
     "justitia_settlements_total",
-    "counter",
     "Charges that were raised: `outran`, an application received more than it was charged (rule 1);"
     " `expected`, it came to a stage at which more is expected (rule 7).",
-    "scheduler",
     ("rule",),
 )
 
@@ -212,178 +186,140 @@ SETTLEMENTS_TOTAL = Metric(
 
 LEASES_TOTAL = Metric(
     "justitia_leases_total",
-    "counter",
     "Leases: `granted`; `expired`, whose payload did not come in time; `nacked`, that an ingress"
     " gave back.",
-    "scheduler",
     ("event",),
 )
 INFERENCE_OUTCOMES_TOTAL = Metric(
     "justitia_inference_outcomes_total",
-    "counter",
     "Inferences that ended.",
-    "scheduler",
     ("outcome",),
 )
 APPLICATION_OUTCOMES_TOTAL = Metric(
     "justitia_application_outcomes_total",
-    "counter",
     "Applications that ended; one that is never closed expires. Those that were refused are not"
     " among them.",
-    "scheduler",
     ("outcome", "application_class", "tenant"),
 )
 DECISIONS_TOTAL = Metric(
     "justitia_decisions_total",
-    "counter",
     "Events that the core handled in at most `le` seconds: cumulative, as the buckets of a"
     " histogram are, so that `histogram_quantile` takes them.",
-    "scheduler",
     ("le",),
 )
 DECISION_SECONDS_TOTAL = Metric(
     "justitia_decision_seconds_total",
-    "counter",
     "Seconds that the core took to handle events.",
-    "scheduler",
 )
 EPOCH = Metric(
     "justitia_epoch",
-    "gauge",
     "The instant at which the scheduler took office, in ms since 1970: each has a higher one than"
     " those before it.",
-    "scheduler",
 )
 STORE_REACHABLE = Metric(
     "justitia_store_reachable",
-    "gauge",
     "1 if what the scheduler saves arrives in its store, 0 if not; 1 without a store.",
-    "scheduler",
 )
 
 # --- ingresses
 
 EPOCH_CHANGES_TOTAL = Metric(
     "justitia_epoch_changes_total",
-    "counter",
     "How often an ingress found another scheduler in office than the one it knew.",
-    "ingress",
     ("replica",),
+    set_by="ingress",
 )
 OUTSTANDING_INFERENCES = Metric(
     "justitia_outstanding_inferences",
-    "gauge",
     "Inferences that an ingress has submitted and not answered.",
-    "ingress",
     ("replica",),
+    set_by="ingress",
 )
 PREDICTIONS_TOTAL = Metric(
     "justitia_predictions_total",
-    "counter",
     "Applications that were opened at an ingress, each once, by what their estimate rests on: a"
     " `model` of their class that looked at the input, the mean of the `class`, like classes"
     " (`neighbours`), or the request alone (`prior`). One that an inference opens is counted at its"
     " first lease.",
-    "ingress",
     ("replica", "source"),
+    set_by="ingress",
 )
 PREDICTOR_MISSED_TOTAL = Metric(
     "justitia_predictor_missed_total",
-    "counter",
     "Estimates that the predictor was asked for and did not give in time: the ingress took its own"
     " copy of the class means.",
-    "ingress",
     ("replica",),
+    set_by="ingress",
 )
 PREDICTION_RELATIVE_ERROR = Metric(
     "justitia_prediction_relative_error",
-    "histogram",
     "|predicted − true| / true of the KV token-time of applications that finished; 1 is 100 %.",
-    "ingress",
     ("replica", "application_class", "source"),
     _RELATIVE_ERROR,
+    set_by="ingress",
 )
 
 # --- replicas
 
 KV_UTILIZATION_RATIO = Metric(
     "justitia_kv_utilization_ratio",
-    "gauge",
     "Share of a replica's KV memory that sequences hold, 0 to 1, by the engine's own gauge.",
-    "replica",
     ("replica",),
+    set_by="replica",
 )
 KV_CAPACITY_TOKENS = Metric(
     "justitia_kv_capacity_tokens",
-    "gauge",
     "KV memory of a replica, in tokens.",
-    "replica",
     ("replica",),
+    set_by="replica",
 )
 HELD_LEASES = Metric(
     "justitia_held_leases",
-    "gauge",
     "Leases that a replica holds: armed or running.",
-    "replica",
     ("replica",),
+    set_by="replica",
 )
 PREEMPTIONS_TOTAL = Metric(
     "justitia_preemptions_total",
-    "counter",
     "Sequences that an engine preempted because its KV memory was full.",
-    "replica",
     ("replica",),
+    set_by="replica",
 )
 PROMPT_TOKENS_TOTAL = Metric(
     "justitia_prompt_tokens_total",
-    "counter",
     "Prompt tokens of the calls that ended on a replica.",
-    "replica",
     ("replica",),
+    set_by="replica",
 )
 OUTPUT_TOKENS_TOTAL = Metric(
     "justitia_output_tokens_total",
-    "counter",
     "Output tokens of the calls that ended on a replica.",
-    "replica",
     ("replica",),
+    set_by="replica",
 )
 
 # --- predictors
 
 LEARNED_APPLICATIONS_TOTAL = Metric(
     "justitia_learned_applications_total",
-    "counter",
     "Finished applications that the predictor has learned from.",
-    "predictor",
+    set_by="predictor",
 )
 TRAININGS_TOTAL = Metric(
     "justitia_trainings_total",
-    "counter",
     "Trainings that ended: the model `took_over`, was `rejected` for the one in service is better,"
     " or the training `failed`.",
-    "predictor",
     ("result",),
+    set_by="predictor",
 )
 MODEL_VERSION = Metric(
     "justitia_model_version",
-    "gauge",
     "Version of the model that answers for a class; 0 where the mean of the class answers.",
-    "predictor",
     ("application_class",),
+    set_by="predictor",
 )
 
 TABLE: tuple[Metric, ...] = tuple(
     value for value in tuple(globals().values()) if isinstance(value, Metric)
 )
 """Every metric, in the order of this file."""
-
-
-def markdown_table() -> str:
-    """Return the table as Markdown, as `deployments/monitoring/README.md` has it."""
-    lines = ["| metric | kind | labels | set by | what |", "|---|---|---|---|---|"]
-    for metric in TABLE:
-        labels = ", ".join(f"`{label}`" for label in metric.own_labels) or "–"
-        name, what = f"`{EXPORTED_PREFIX}{metric.name}`", metric.description.replace("|", "\\|")
-        lines.append(f"| {name} | {metric.kind} | {labels} | {metric.set_by} | {what} |")
-    return "\n".join(lines) + "\n"

@@ -1,7 +1,10 @@
-"""What a scheduler tells of its queue, of fairness, and of its decisions."""
+"""Metrics of the scheduler: its queue, its fairness, its leases, the duration of its decisions."""
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
@@ -9,18 +12,27 @@ from justitia_ray.core.actions import Action, EndApplication, Grant, Refusal, Re
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.state import State
 from justitia_ray.observability import metrics as m
-from justitia_ray.observability.decision_meter import DecisionMeter
-from justitia_ray.observability.live_lag import LiveLag
 from justitia_ray.observability.measures import Measures
+from justitia_ray.observability.metrics import MAX_LAG_CANDIDATES
 from justitia_ray.units import ApplicationId, Epoch, Seconds
 
+_STEPS_A_DECADE = 10
+"""Steps for each power of ten, which is then the end of a step."""
+STEP = 10 ** (1 / _STEPS_A_DECADE)
+"""Ratio of the end of a step to its beginning."""
+_LEAST_S: Seconds = 1e-6
+"""Least duration that is told apart."""
+_LAST = 9 * _STEPS_A_DECADE
+"""Last step, which ends at 1,000 s: a bound on the table, not on a decision."""
+_LAG_SHARE = 0.01
+"""Share of the scheduler's time that the search for the greatest lag may take."""
 _ROUNDING = 1e-9
-"""V is a float: sums of service agree with it to some digits less than it has."""
-_OF_INFERENCES = frozenset(
+"""Relative tolerance: V is a float, and sums of service agree with it to fewer digits."""
+_INFERENCE_REFUSALS = frozenset(
     {Refusal.UNKNOWN_APPLICATION, Refusal.APPLICATION_CLOSED, Refusal.QUEUE_FULL}
 )
-"""What an inference is refused for when it comes; the rest is told of its application."""
-_OF_THE_QUEUE = (
+"""Refusals of single inferences; the others are counted once for their application."""
+_QUEUE_GAUGES = (
     m.WAITING_INFERENCES,
     m.LEASED_INFERENCES,
     m.BACKLOG_KV_TOKENS,
@@ -32,61 +44,140 @@ _OF_THE_QUEUE = (
 )
 
 
-class SchedulerMetrics:
-    """Takes in what a core decides, and looks at it before an export."""
+class DecisionMeter:
+    """Counts decisions by their duration; only grows, so that readings can be subtracted."""
 
-    def __init__(self, measures: Measures, live_lag: LiveLag) -> None:
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self.total_s: Seconds = 0.0
+        """Duration of all decisions."""
+
+    def record_decision(self, duration_s: Seconds) -> None:
+        """Count one event that the core has handled."""
+        decades = math.log10(max(duration_s, _LEAST_S) / _LEAST_S)
+        self._counts[min(math.ceil(decades * _STEPS_A_DECADE), _LAST)] += 1
+        self.total_s += duration_s
+
+    def count_within(self, bound_s: Seconds) -> int:
+        """Return the number of decisions up to a duration; exact where a step ends there."""
+        if bound_s == math.inf:
+            return self._counts.total()
+        last = round(math.log10(bound_s / _LEAST_S) * _STEPS_A_DECADE)
+        return sum(count for step, count in self._counts.items() if step <= last)
+
+    def totals(self) -> dict[str, Any]:
+        """Return the count, the seconds in all, and `[[at most so many seconds, count], …]`."""
+        return {
+            "count": self._counts.total(),
+            "total_s": self.total_s,
+            "at_most_s": [[_ends_at(step), self._counts[step]] for step in sorted(self._counts)],
+        }
+
+
+def _ends_at(step: int) -> Seconds:
+    return _LEAST_S * STEP**step
+
+
+class LiveLag:
+    """The live application that lags most behind GPS now: a starving one, before it ends.
+
+    A new search starts once the last one took 1 % of the time since.
+    """
+
+    def __init__(self, clock: Callable[[], Seconds]) -> None:
+        """Start with nothing known.
+
+        Args:
+            clock: Never goes back; precise.
+        """
+        self._clock = clock
+        self._due_at: Seconds = 0.0
+        self._greatest_s: Seconds = 0.0
+
+    def greatest_s(self, core: SchedulerCore) -> Seconds:
+        """Return the greatest lag of a waiting application, in seconds; 0 if none is behind.
+
+        The lag is that of a start now. Of more than `MAX_LAG_CANDIDATES` live applications, those
+        that arrived first and the first in order are searched: they have waited longest, unless
+        they were idle.
+        """
+        began_at = self._clock()
+        if began_at < self._due_at:
+            return self._greatest_s
+        self._greatest_s = _greatest_lag_s(core)
+        now = self._clock()
+        self._due_at = now + (now - began_at) / _LAG_SHARE
+        return self._greatest_s
+
+
+def _greatest_lag_s(core: SchedulerCore) -> Seconds:
+    """Return the lag of the application that GPS finished first: it has waited longest since."""
+    meter, first = core.lag_meter, core.ledger.queue.first()
+    candidates = list(islice(core.state.applications.values(), MAX_LAG_CANDIDATES))
+    if first is not None:
+        candidates.append(first)
+    tags = ((meter.tag(a.application_id), a.sequence, a) for a in candidates if a.waiting)
+    # Below the history nothing is known: late before this scheduler became leader.
+    late = min((known for known in tags if meter.history.knows(known[0])), default=None)
+    lag = None if late is None else core.lag(late[2].application_id)
+    return 0.0 if lag is None else max(0.0, float(lag.seconds))
+
+
+class SchedulerMetrics:
+    """Counts the decisions of a core, and measures its state before an export."""
+
+    def __init__(self, measures: Measures, clock: Callable[[], Seconds]) -> None:
         """Start to measure.
 
         Args:
-            measures: Of a scheduler.
-            live_lag: Looks for the application that lags most.
+            measures: The series of a scheduler.
+            clock: Precise, and never goes back; for the time that measuring may take.
         """
         self._measures = measures
-        self._live_lag = live_lag
-        self._granted = measures.count(m.LEASES_TOTAL, "granted")
-        self._bounded = measures.count(m.BOUNDED_APPLICATIONS_TOTAL)
-        self._violations = measures.count(m.BOUND_VIOLATIONS_TOTAL)
+        self._live_lag = LiveLag(clock)
+        self._granted = measures.counter(m.LEASES_TOTAL, "granted")
+        self._bounded = measures.counter(m.BOUNDED_APPLICATIONS_TOTAL)
+        self._violations = measures.counter(m.BOUND_VIOLATIONS_TOTAL)
         self._declared: set[tuple[str, str]] = set()
-        """Class and tenant."""
+        """Classes and tenants whose counters exist."""
         self._last: tuple[Seconds, float] | None = None
-        """When V was looked at last, and what it was."""
+        """Instant and value of the last reading of V."""
 
-    def begin(self, state: State) -> None:
-        """Declare the series of what an earlier scheduler left."""
+    def declare_series(self, state: State) -> None:
+        """Declare the series of the applications that an earlier scheduler left."""
         for application in state.applications.values():
             self._labels(application.application_class, application.tenant)
 
-    def decided(
+    def record_event(
         self,
         event: ev.Event,
         actions: Iterable[Action],
         state: State,
         unstored: ApplicationId | None = None,
     ) -> None:
-        """Count what an event has led to; called after each, so it only adds and appends.
+        """Count the actions that follow from an event. Called after each: only adds and appends.
 
         Args:
-            event: What happened.
-            actions: What the core made of it.
-            state: Of the core, after it.
-            unstored: An application that was ended because it could not be stored.
+            event: The event.
+            actions: The core's answer to it.
+            state: The core's state after it.
+            unstored: The application that ended because it could not be stored.
         """
         if isinstance(event, ev.ApplicationArrived) and event.application_id in state.applications:
             self._labels(event.application_class, event.tenant)
         for action in actions:
             if isinstance(action, Grant):
-                self._granted.add()
+                self._granted.increase()
                 self._waited(action, state)
             elif isinstance(action, EndApplication):
                 if action.application_id == unstored:
-                    self._measures.count(m.REFUSALS_TOTAL, Refusal.NOT_STORED.value).add()
+                    self._measures.counter(m.REFUSALS_TOTAL, Refusal.NOT_STORED.value).increase()
                 else:
                     self._ended(action)
-            elif isinstance(action, Refuse) and action.reason in _OF_INFERENCES:
-                self._measures.count(m.REFUSALS_TOTAL, action.reason.value).add()
+            elif isinstance(action, Refuse) and action.reason in _INFERENCE_REFUSALS:
+                self._measures.counter(m.REFUSALS_TOTAL, action.reason.value).increase()
 
-    def look(
+    def measure(
         self,
         core: SchedulerCore,
         decisions: DecisionMeter,
@@ -95,15 +186,15 @@ class SchedulerMetrics:
         *,
         store_reachable: bool,
     ) -> None:
-        """Set the gauges, and take over what the core and the meter count themselves."""
-        state, tally = core.state, core.state.tally
-        virtual_time = float(core.order.fair_share.clock.virtual_time)
+        """Set the gauges, and the totals that the core and the meter count themselves."""
+        state, counters = core.state, core.state.counters
+        virtual_time = float(core.ledger.fair_share.clock.virtual_time)
         replicas = state.replicas.values()
         for metric, value in (
             (m.WAITING_INFERENCES, state.waiting),
             (m.LEASED_INFERENCES, len(state.leases)),
-            (m.BACKLOG_KV_TOKENS, tally.waiting_kv_tokens),
-            (m.BACKLOG_KV_TOKEN_TIME, float(tally.waiting_kv_token_time)),
+            (m.BACKLOG_KV_TOKENS, counters.waiting_kv_tokens),
+            (m.BACKLOG_KV_TOKEN_TIME, float(counters.waiting_kv_token_time)),
             (m.LIVE_APPLICATIONS, len(state.applications)),
             (m.PULLING_REPLICAS, sum(not replica.draining for replica in replicas)),
             (m.VIRTUAL_TIME, virtual_time),
@@ -116,67 +207,62 @@ class SchedulerMetrics:
             rate = (virtual_time - self._last[1]) / (now - self._last[0])
             self._measures.gauge(m.VIRTUAL_TIME_PER_SECOND).value = max(0.0, rate)
         self._last = (now, virtual_time)
-        self._take_counts(core)
-        self._take_decisions(decisions)
+        self._set_totals(core, decisions)
 
-    def left_office(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
-        """Another scheduler has the queue: nothing of it is here any more, and all counts are."""
-        for metric in _OF_THE_QUEUE:
+    def step_down(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
+        """Set the gauges of a scheduler that has lost its queue to another one; totals stay."""
+        for metric in _QUEUE_GAUGES:
             self._measures.gauge(metric).value = 0
-        self._measures.gauge(m.STORE_REACHABLE).value = 1  # it has nothing to save
-        self._take_counts(core)
-        self._take_decisions(decisions)
+        self._measures.gauge(m.STORE_REACHABLE).value = 1  # nothing is left to save
+        self._set_totals(core, decisions)
 
-    def _take_counts(self, core: SchedulerCore) -> None:
-        tally, measures = core.state.tally, self._measures
-        measures.count(m.LEASES_TOTAL, "expired").reach(tally.leases_expired)
-        measures.count(m.LEASES_TOTAL, "nacked").reach(tally.leases_refused)
-        measures.count(m.SETTLEMENTS_TOTAL, "outran").reach(tally.outran)
-        measures.count(m.SETTLEMENTS_TOTAL, "expected").reach(tally.expected)
-        turned_away = Refusal.TOO_MANY_APPLICATIONS.value
-        measures.count(m.REFUSALS_TOTAL, turned_away).reach(tally.turned_away)
-        for outcome, count in tally.ended.items():
-            measures.count(m.INFERENCE_OUTCOMES_TOTAL, outcome.value).reach(count)
+    def _set_totals(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
+        counters, measures = core.state.counters, self._measures
+        measures.counter(m.LEASES_TOTAL, "expired").set_total(counters.leases_expired)
+        measures.counter(m.LEASES_TOTAL, "nacked").set_total(counters.leases_nacked)
+        measures.counter(m.SETTLEMENTS_TOTAL, "outran").set_total(counters.outran)
+        measures.counter(m.SETTLEMENTS_TOTAL, "expected").set_total(counters.expected)
+        rejected = Refusal.TOO_MANY_APPLICATIONS.value
+        measures.counter(m.REFUSALS_TOTAL, rejected).set_total(counters.rejected_applications)
+        for outcome, count in counters.ended.items():
+            measures.counter(m.INFERENCE_OUTCOMES_TOTAL, outcome.value).set_total(count)
         served: dict[str, float] = {}
-        for tenant, amount in tally.served.items():
+        for tenant, amount in counters.served.items():
             label = measures.label("tenant", tenant)
             served[label] = served.get(label, 0.0) + float(amount)
         for label, amount in served.items():
-            measures.count(m.SERVED_KV_TOKEN_TIME_TOTAL, label).reach(amount)
-
-    def _take_decisions(self, decisions: DecisionMeter) -> None:
-        self._measures.count(m.DECISION_SECONDS_TOTAL).reach(decisions.total_s)
-        for bound in (*m.DECISION_S, math.inf):
-            label = f"{bound:g}" if bound < math.inf else "+Inf"
-            self._measures.count(m.DECISIONS_TOTAL, label).reach(decisions.within(bound))
+            measures.counter(m.SERVED_KV_TOKEN_TIME_TOTAL, label).set_total(amount)
+        measures.counter(m.DECISION_SECONDS_TOTAL).set_total(decisions.total_s)
+        for bound, label in zip((*m.DECISION_S, math.inf), m.LABEL_VALUES["le"], strict=True):
+            measures.counter(m.DECISIONS_TOTAL, label).set_total(decisions.count_within(bound))
 
     def _waited(self, grant: Grant, state: State) -> None:
         inference = state.inferences[grant.request_id]
-        if inference.attempts > 1 or inference.again:
-            return  # it may have run meanwhile
+        if inference.attempts > 1 or inference.resubmitted:
+            return  # the inference may have run meanwhile
         application = state.applications[inference.application_id]
         labels = self._labels(application.application_class, application.tenant)
-        self._measures.observations(m.QUEUE_WAIT_SECONDS, *labels).add(grant.waited_s)
+        self._measures.histogram(m.QUEUE_WAIT_SECONDS, *labels).observe(grant.waited_s)
 
     def _ended(self, ended: EndApplication) -> None:
         measures = self._measures
         labels = self._labels(ended.application_class, ended.tenant)
-        measures.count(m.APPLICATION_OUTCOMES_TOTAL, ended.outcome.value, *labels).add()
+        measures.counter(m.APPLICATION_OUTCOMES_TOTAL, ended.outcome.value, *labels).increase()
         if ended.outcome is Outcome.FINISHED:
             took_s = ended.ended_at - ended.arrived_at
-            measures.observations(m.COMPLETION_SECONDS, *labels).add(took_s)
+            measures.histogram(m.COMPLETION_SECONDS, *labels).observe(took_s)
         lag = ended.lag
         if lag is None:
             return
-        measures.observations(m.GPS_LAG_SECONDS, *labels).add(max(0.0, lag.seconds))
+        measures.histogram(m.GPS_LAG_SECONDS, *labels).observe(max(0.0, lag.seconds))
         if lag.bound_kv_token_time is not None:
-            self._bounded.add()
+            self._bounded.increase()
             allowed = float(lag.bound_kv_token_time)
             rounding = _ROUNDING * max(1.0, abs(allowed), abs(float(ended.virtual_finish_time)))
-            self._violations.add(float(lag.kv_token_time) > allowed + rounding)
+            self._violations.increase(float(lag.kv_token_time) > allowed + rounding)
 
     def _labels(self, application_class: str, tenant: str) -> tuple[str, str]:
-        """Return what a class and a tenant are called here, whose counters exist from then on."""
+        """Return the labels of a class and a tenant, and declare their counters."""
         measures = self._measures
         labels = (
             measures.label("application_class", application_class),
@@ -184,7 +270,7 @@ class SchedulerMetrics:
         )
         if labels not in self._declared:
             self._declared.add(labels)
-            measures.count(m.SERVED_KV_TOKEN_TIME_TOTAL, labels[1])
+            measures.counter(m.SERVED_KV_TOKEN_TIME_TOTAL, labels[1])
             for outcome in Outcome:
-                measures.count(m.APPLICATION_OUTCOMES_TOTAL, outcome.value, *labels)
+                measures.counter(m.APPLICATION_OUTCOMES_TOTAL, outcome.value, *labels)
         return labels

@@ -1,1 +1,1 @@
-"""What an application will cost, estimated when it arrives; pure, knows nothing of Ray or Redis."""
+"""Predictions of what an application will cost, made when it arrives; without Ray or Redis."""

@@ -1,50 +1,92 @@
-"""Running mean and spread of the costs of one application class."""
+"""Running statistics of an application class: mean and spread of its costs, form of its inputs.
+
+An unknown class is estimated from classes whose inputs have a like form. The cost is the geometric
+mean of two guesses: the prior, which is one inference of the request's own size, and the known
+classes' costs, each weighted by how near its inputs are in form. Chosen on the eight recorded
+classes that have inputs, each left out in turn (60 runs a class known, 40 guessed): off by a factor
+of 5.8 in the geometric mean over the classes, the prior alone 7.5, the classes alone 6.3. Nearest
+by words (cosine of TF-IDF) was worse than the prior: 11.6 with one neighbour, 8.7 with three; words
+of unlike tasks meet by chance. Document merging, 700 times as dear as its neighbours, is beyond all
+of them.
+"""
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Annotated, Self
 
-from justitia_ray.predictor.log_spread import reach_of_p90
-from justitia_ray.predictor.number_record import checked_numbers
+from pydantic import Field, model_validator
+
+from justitia_ray.predictor.input_features import MEASURES, InputFeatures
+from justitia_ray.predictor.observation import Sample
+from justitia_ray.predictor.stored import AtLeastOne, Count, Finite, NotNegative, Positive, Stored
 from justitia_ray.units import KvTokenTime, Tokens
+
+_Z90 = 1.2815515655446004
+"""Standard normal quantile of 0.9."""
+
+_PRIOR_LOG_VARIANCE = 0.25
+_PRIOR_WEIGHT = 2
+"""A class is taken to spread by 0.5 in ln(cost), as much as two samples more would say so.
+
+Chosen on recorded runs of nine classes, whose spreads are 0.23 to 1.38 with a median of 0.49. There
+p10 to p90 held 80 to 82 % of the next runs after 1, 2, 3, 5, 10 and 30 samples; 80 % is meant.
+Without it they held none after one sample and 63 % after three.
+"""
+
+_LEAST_SAMPLES = 3
+"""A class of fewer samples says little of the form of its inputs."""
+
+
+def reach_of_p90(squares: float, samples: int) -> float:
+    """Return the distance in ln(cost) from the mean to p10 and to p90 of the next cost.
+
+    Args:
+        squares: Sum of the squared deviations from the mean, in ln(cost).
+        samples: Number of deviations, at least one.
+    """
+    prior = _PRIOR_WEIGHT * _PRIOR_LOG_VARIANCE
+    variance = (squares + prior) / (samples - 1 + _PRIOR_WEIGHT)
+    # 1/n: the mean that the next one deviates from is itself an estimate.
+    return _Z90 * math.sqrt(variance * (1 + 1 / samples))
 
 
 @dataclass(slots=True)
-class ClassStatistics:
-    """What the finished applications of one class have cost.
+class ClassStatistics(Stored):
+    """Cost, inferences and output of the finished applications of a class.
 
     The mean is of the cost itself: charged to each, it adds up to what all of them are served. The
     spread is of its logarithm: costs are positive and skewed, and close to log-normal in the
     recorded runs. Both by Welford's recurrence (Technometrics 4, 1962), which does not cancel.
     """
 
-    samples: int = 0
-    """Finished applications."""
-    kv_token_time_mean: KvTokenTime = 0.0
-    log_mean: float = 0.0
+    samples: AtLeastOne = 0
+    """Finished applications; statistics of none are not stored."""
+    kv_token_time_mean: Positive = 0.0
+    log_mean: Finite = 0.0
     """Mean of ln(kv_token_time)."""
-    log_squares: float = 0.0
+    log_squares: NotNegative = 0.0
     """Sum of the squared deviations from `log_mean`."""
-    inferences: int = 0
-    """Finished inferences of them all."""
-    output_tokens: Tokens = 0
-    """Output tokens of them all."""
+    inferences: Count = 0
+    """Finished inferences of all of them."""
+    output_tokens: Count = 0
+    """Output tokens of all of them."""
 
-    def add(self, kv_token_time: KvTokenTime, inferences: int, output_tokens: Tokens) -> None:
-        """Count one finished application of positive cost."""
+    def add_sample(self, sample: Sample) -> None:
+        """Count a finished application."""
         self.samples += 1
-        self.kv_token_time_mean += (kv_token_time - self.kv_token_time_mean) / self.samples
-        deviation = math.log(kv_token_time) - self.log_mean
+        self.kv_token_time_mean += (sample.kv_token_time - self.kv_token_time_mean) / self.samples
+        log_cost = math.log(sample.kv_token_time)
+        deviation = log_cost - self.log_mean
         self.log_mean += deviation / self.samples
-        self.log_squares += deviation * (math.log(kv_token_time) - self.log_mean)
-        self.inferences += inferences
-        self.output_tokens += output_tokens
+        self.log_squares += deviation * (log_cost - self.log_mean)
+        self.inferences += sample.inferences
+        self.output_tokens += sample.output_tokens
 
     def quantiles(self) -> tuple[KvTokenTime, KvTokenTime]:
         """Return p10 and p90 of the next application, log-normal; needs one sample.
 
-        Never further in than the mean, which very skewed samples put outside.
+        The mean stays between them, also where very skewed samples put it outside.
         """
         reach = reach_of_p90(self.log_squares, self.samples)
         return (
@@ -56,34 +98,61 @@ class ClassStatistics:
         """Return the mean output of one inference, rounded up; needs one sample."""
         return max(1, math.ceil(self.output_tokens / self.inferences))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON can say them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the statistics that `to_dict` was called on.
-
-        Raises:
-            ValueError: If a field is missing, unknown or wrong; the message names it.
-        """
-        statistics = cls(**checked_numbers(cls, values))  # type: ignore[arg-type]
-        statistics._check()
-        return statistics
-
-    def _check(self) -> None:
-        """Refuse what no sequence of `add` leads to and `quantiles` could not compute with."""
-        for name, least in (("samples", 1), ("inferences", self.samples), ("output_tokens", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)!r}: {least} or more is allowed")
-        if self.kv_token_time_mean <= 0:
-            raise ValueError(f"kv_token_time_mean is {self.kv_token_time_mean!r}: > 0 is allowed")
-        if self.log_squares < 0:
-            raise ValueError(f"log_squares is {self.log_squares!r}: >= 0 is allowed")
+    @model_validator(mode="after")
+    def _check_that_samples_lead_here(self) -> Self:
+        if self.inferences < self.samples:
+            raise ValueError(f"inferences is {self.inferences}: {self.samples} or more is allowed")
         try:
             self.quantiles()
         except OverflowError:
             raise ValueError(
-                f"log_mean is {self.log_mean!r} and log_squares {self.log_squares!r}: costs beyond"
-                " what a float holds"
+                f"log_mean is {self.log_mean!r} and log_squares {self.log_squares!r}:"
+                " costs beyond what a float holds"
             ) from None
+        return self
+
+
+@dataclass(slots=True)
+class InputForm(Stored):
+    """Mean form of the inputs of a class."""
+
+    samples: Count = 0
+    log_measures: Annotated[
+        list[NotNegative], Field(min_length=len(MEASURES), max_length=len(MEASURES))
+    ] = field(default_factory=lambda: [0.0] * len(MEASURES))
+    """Mean of ln(1 + measure), one for each of MEASURES."""
+
+    def add_input(self, features: InputFeatures) -> None:
+        """Count an input."""
+        self.samples += 1
+        for i, measure in enumerate(features.measures):
+            self.log_measures[i] += (math.log1p(measure) - self.log_measures[i]) / self.samples
+
+    def distance(self, features: InputFeatures) -> float:
+        """Return how far an input is in form: the root mean square over ln(1 + measure)."""
+        pairs = zip(features.measures, self.log_measures, strict=True)
+        squares = sum((math.log1p(measure) - mean) ** 2 for measure, mean in pairs)
+        return math.sqrt(squares / len(MEASURES))
+
+
+def cost_among_neighbours(
+    features: InputFeatures,
+    prior: KvTokenTime,
+    known: Iterable[tuple[InputForm, float]],
+) -> KvTokenTime | None:
+    """Return the expected cost of an input of an unknown class, or None if no class is known.
+
+    Args:
+        features: Features of the input.
+        prior: Cost if it were one inference, token·iterations, > 0.
+        known: Form of each known class, and the mean of its ln(kv_token_time).
+    """
+    total = weighted = 0.0
+    for form, log_cost in known:
+        if form.samples >= _LEAST_SAMPLES:
+            weight = math.exp(-form.distance(features))
+            total += weight
+            weighted += weight * log_cost
+    if not total:
+        return None
+    return math.exp((math.log(prior) + weighted / total) / 2)

@@ -1,4 +1,4 @@
-"""How far off a model is on applications that it has not seen, and how long it takes."""
+"""Evaluation of a model on applications that it has not seen: errors and prediction times."""
 
 import random
 import statistics
@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from justitia_ray.predictor.cost_model import CostModel, CostPrediction
 from justitia_ray.predictor.input_features import features_of
-from justitia_ray.predictor.sample import Sample
-from justitia_ray.predictor.training import FEWEST, load_packages, train
+from justitia_ray.predictor.observation import LEAST_TRAINED_ON, Sample
+from justitia_ray.predictor.trained_model import CostPrediction, TrainedModel
+from justitia_ray.predictor.training import load_packages, train
 from justitia_ray.units import KvTokenTime, Seconds
 
 TEST_SHARE = 0.2
-"""Of the recorded runs, where nothing else is said to test on."""
+"""Share of the recorded runs to test on, where no others are named."""
 
 FIELDS = (
     "n_train",
@@ -25,23 +25,23 @@ FIELDS = (
     "predict_ms_p50",
     "train_s",
 )
-"""What `metrics.json` says of each class (DESIGN.md, Sec. 5)."""
+"""Metrics of each class in `metrics.json`."""
 
 _LATENCY_CALLS = 200
-"""Single predictions that are timed, at least."""
+"""Least number of single predictions that are timed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One model, trained on some samples and tested on others."""
+    """A model trained on some samples and tested on others, with its errors and times."""
 
-    model: CostModel
+    model: TrainedModel
     n_train: int
     n_test: int
     mean_relative_error: float
     """Mean of |predicted − true| / true."""
     median_relative_error: float
-    """Median of the same."""
+    """Median of |predicted − true| / true."""
     baseline_median_error: float
     """Mean relative error of the median cost of the training samples, whatever the input."""
     covered: float
@@ -49,26 +49,26 @@ class Evaluation:
     predict_ms_p50: float
     """Milliseconds of a single prediction from a text, features included; median."""
     train_s: Seconds
-    """Cross-validation included; the imports of a process's first training are not."""
+    """Seconds of training, cross-validation included; imports of the first training are not."""
 
     def metrics(self) -> dict[str, float | int]:
-        """Return FIELDS."""
+        """Return the metrics named in FIELDS."""
         return {name: getattr(self, name) for name in FIELDS}
 
 
 def evaluate(
     training: Sequence[Sample], test: Sequence[Sample], *, kind: str = "auto", seed: int = 0
 ) -> Evaluation:
-    """Train on some samples, predict the others, and return what came of it.
+    """Train on some samples, predict the others, and return the errors and times.
 
     Args:
-        training: With features, at least `training.FEWEST`.
-        test: With features and texts, at least one.
-        kind: As `train` takes it.
-        seed: Of the training.
+        training: Samples with features, at least LEAST_TRAINED_ON.
+        test: Samples with features and texts, at least one.
+        kind: Kind of model, as `train` takes it.
+        seed: Seed of the training.
 
     Raises:
-        ConfigError: If there is no such kind, or what training needs is not installed.
+        ConfigError: If there is no such kind, or a package of training is not installed.
         ValueError: If samples are too few.
     """
     load_packages()
@@ -104,8 +104,8 @@ def coverage(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTime])
     return statistics.fmean(inside)
 
 
-def prediction_times(model: CostModel, texts: Sequence[str]) -> list[Seconds]:
-    """Return how long single predictions took, features included; each text at least once."""
+def prediction_times(model: TrainedModel, texts: Sequence[str]) -> list[Seconds]:
+    """Return the times of single predictions, features included; each text at least once."""
     times = []
     for _ in range(max(1, -(-_LATENCY_CALLS // len(texts)))):
         for text in texts:
@@ -115,16 +115,14 @@ def prediction_times(model: CostModel, texts: Sequence[str]) -> list[Seconds]:
     return times
 
 
-def split(
-    samples: Sequence[Sample], seed: int, test_share: float = TEST_SHARE
-) -> tuple[list[Sample], list[Sample]]:
+def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Sample]]:
     """Return samples to train on and samples to test on, drawn by the seed.
 
     Raises:
         ValueError: If too few are left to train on, or none to test on.
     """
-    tests = round(test_share * len(samples))
-    if len(samples) - tests < FEWEST or tests < 1:
+    tests = round(TEST_SHARE * len(samples))
+    if len(samples) - tests < LEAST_TRAINED_ON or tests < 1:
         raise ValueError(f"{len(samples)} samples are too few to train on some and test on others")
     order = list(samples)
     random.Random(f"{seed}/split").shuffle(order)

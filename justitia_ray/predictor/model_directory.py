@@ -1,7 +1,7 @@
-"""Trained models in a directory: what `justitia predictor train` writes, and what serves from it.
+"""Trained models in a directory, as `justitia predictor train` writes them.
 
     PATH/CLASS/000001.model     bytes of a model; `model_file` knows their form
-    PATH/CLASS/active.json      the versions that there are, their checksums, which one serves
+    PATH/CLASS/active.json      the versions kept, their checksums, the one that serves
 
 A class whose name begins with a dot has it written `%2E`. One process may write at a time; readers
 never see a half-written file.
@@ -11,17 +11,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from justitia_ray.atomic_files import replacing
 from justitia_ray.errors import ConfigError, RequestError, StoreError
-from justitia_ray.predictor.class_mean import check_class_name
+from justitia_ray.predictor.class_names import check_class_name
 from justitia_ray.predictor.versions import Version, VersionIndex, decode_index, encode_index
-from justitia_ray.replacing import replacing
 
 _INDEX = "active.json"
 _DOT = "%2E"
 
 
 class ModelDirectory:
-    """The models of many classes, several versions of each.
+    """Models of many classes in a directory, several versions of each.
 
     Every method raises `ConfigError` if the directory, or a file in it, cannot be read or written,
     or a class's name has another form, and `StoreError`, naming the file, if an index is damaged.
@@ -49,22 +49,18 @@ class ModelDirectory:
         """Write a model, let it serve, drop the oldest versions, and return its number.
 
         Args:
-            application_class: The class that it is a model of.
-            data: Its bytes.
-            record: What is to be known of its training; JSON.
+            application_class: Class of the model.
+            data: Bytes of the model.
+            record: Record of its training; JSON.
         """
         before = self.index(application_class)
         index = before.published(data, record)
         self._write(self._model(application_class, index.active), data)
-        self._save(application_class, index)
+        self.save_index(application_class, index)
         for version in before.versions:
             if index.find(version.number) is None:
                 self._model(application_class, version.number).unlink(missing_ok=True)
         return index.active
-
-    def versions(self, application_class: str) -> tuple[Version, ...]:
-        """Return the versions of a class, ascending; none if it has none."""
-        return self.index(application_class).versions
 
     def active(self, application_class: str) -> tuple[int, bytes] | None:
         """Return the version that serves, and its bytes; None if none does.
@@ -103,29 +99,6 @@ class ModelDirectory:
             raise StoreError(f"{where} is damaged: its checksum is another")
         return data
 
-    def activate(self, application_class: str, version: int) -> None:
-        """Let a version serve that is there, or none (0).
-
-        Raises:
-            RequestError: If that version is not kept.
-        """
-        index = self.index(application_class)
-        self._save(application_class, index.activated(version, pinned=True))
-
-    def roll_back(self, application_class: str) -> int:
-        """Let the version before the active one serve, and return it.
-
-        Raises:
-            RequestError: If there is none.
-        """
-        index = self.index(application_class).rolled_back()
-        self._save(application_class, index)
-        return index.active
-
-    def release(self, application_class: str) -> None:
-        """Take off the pin that a rollback set."""
-        self._save(application_class, self.index(application_class).released())
-
     def index(self, application_class: str) -> VersionIndex:
         """Return the index of a class; an empty one if it has no models."""
         path = self._folder(application_class) / _INDEX
@@ -140,7 +113,8 @@ class ModelDirectory:
         except ValueError as error:
             raise StoreError(f"{path}: {error}") from error
 
-    def _save(self, application_class: str, index: VersionIndex) -> None:
+    def save_index(self, application_class: str, index: VersionIndex) -> None:
+        """Write the index of a class: the versions kept, and the one that serves."""
         self._write(self._folder(application_class) / _INDEX, encode_index(index))
 
     def _model(self, application_class: str, number: int) -> Path:

@@ -1,91 +1,97 @@
 """Trained models as bytes: arrays and JSON, checksummed, never a pickle.
 
 One line `justitia-model FORMAT SHA-256`, then a safetensors file (the checksum's subject) whose
-metadata holds one JSON object. Whatever reads it needs numpy and safetensors, not what trained it.
+metadata holds one JSON object. Reading needs numpy and safetensors, not the packages of training.
 """
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
 from justitia_ray.errors import ConfigError, StoreError
-from justitia_ray.predictor.calibration import Calibration
-from justitia_ray.predictor.checked_arrays import Arrays, floats, integers
-from justitia_ray.predictor.cost_model import CostModel
-from justitia_ray.predictor.design_matrix import DesignMatrix
 from justitia_ray.predictor.input_features import BUCKETS, MEASURES
-from justitia_ray.predictor.regressors import REGRESSORS, Regressor
-from justitia_ray.predictor.trained_model import TrainedModel
+from justitia_ray.predictor.regressors import REGRESSORS, Arrays, floats, integers
+from justitia_ray.predictor.stored import AtLeastOne, Stored
+from justitia_ray.predictor.trained_model import CostCalibration, DesignMatrix, TrainedModel
 
 FORMAT = 1
 MAX_BYTES = 64 * 1024**2
-"""A model of 2,000 long documents is about 2 MB; what is larger is something else."""
+"""Largest file that is read; a model of 2,000 long documents is about 2 MB."""
 _MAGIC = b"justitia-model"
 _JSON = "justitia"
 """Name of the metadata's entry."""
 _LEAST_SCALE = 1e-9
 _MOST_REGRESSORS = 8
-_FIELDS = {
-    "kind": str,
-    "samples": int,
-    "regressors": list,
-    "weights": list,
-    "calibration": dict,
-    "trained_with": dict,
-    "measures": list,
-    "buckets": int,
-}
 
 
-def model_to_bytes(model: CostModel) -> bytes:
+@dataclass(frozen=True, slots=True)
+class _Metadata(Stored):
+    """The part of a model that is no array."""
+
+    kind: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,32}$")]
+    samples: AtLeastOne
+    regressors: Annotated[tuple[str, ...], Field(min_length=1, max_length=_MOST_REGRESSORS)]
+    """Names of the functions."""
+    weights: tuple[Annotated[float, Field(ge=0, le=1, strict=True)], ...]
+    calibration: CostCalibration
+    trained_with: dict[str, str]
+    measures: tuple[str, ...] = MEASURES
+    buckets: int = BUCKETS
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.measures != MEASURES or self.buckets != BUCKETS:
+            raise ValueError("it was trained on other measures than this version takes")
+        if not REGRESSORS.keys() >= set(self.regressors):
+            raise ValueError(f"regressors are {self.regressors!r:.80}: {[*REGRESSORS]} are allowed")
+        if len(self.weights) != len(self.regressors):
+            raise ValueError(f"weights are {self.weights!r:.80}: one a regressor is allowed")
+        return self
+
+
+def model_to_bytes(model: TrainedModel) -> bytes:
     """Return the model for `model_from_bytes`; the same model gives the same bytes.
 
     Raises:
         ConfigError: If safetensors is not installed.
-        TypeError: If the model is none that `train` returned.
     """
-    if not isinstance(model, TrainedModel):
-        raise TypeError(f"a {type(model).__name__} has no file format: a TrainedModel has")
-    design = model.design
     arrays: dict[str, NDArray[np.generic]] = {
-        "design.mean": design.mean,
-        "design.scale": design.scale,
-        "design.buckets": design.buckets,
-        "design.idf": design.idf,
+        f"design.{field.name}": getattr(model.design, field.name) for field in fields(DesignMatrix)
     }
     for number, regressor in enumerate(model.regressors):
         arrays |= {f"{number}.{name}": array for name, array in regressor.arrays().items()}
-    about = {
-        "kind": model.kind,
-        "samples": model.samples,
-        "regressors": [regressor.name for regressor in model.regressors],
-        "weights": list(model.weights),
-        "calibration": model.calibration.to_dict(),
-        "trained_with": model.trained_with,
-        "measures": list(MEASURES),
-        "buckets": BUCKETS,
-    }
+    about = _Metadata(
+        model.kind,
+        model.samples,
+        tuple(regressor.name for regressor in model.regressors),
+        model.weights,
+        model.calibration,
+        model.trained_with,
+    )
     ordered = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
-    body: bytes = _safetensors().save(ordered, {_JSON: json.dumps(about, sort_keys=True)})
+    told = json.dumps(about.to_dict(), sort_keys=True)
+    body: bytes = _safetensors().save(ordered, {_JSON: told})
     digest = hashlib.sha256(body).hexdigest().encode()
     return b"%s %d %s\n" % (_MAGIC, FORMAT, digest) + body
 
 
-def model_from_bytes(data: bytes, where: str) -> CostModel:
+def model_from_bytes(data: bytes, where: str) -> TrainedModel:
     """Return the model that `model_to_bytes` was called on.
 
     Args:
-        data: From a file or from Redis; checked, so that a damaged or hostile one is refused.
-        where: Which file or key that is, for messages.
+        data: Bytes of a file or of a key; a damaged or hostile model is refused.
+        where: Name of the file or key, for messages.
 
     Raises:
         ConfigError: If safetensors is not installed.
-        StoreError: If it is damaged, of another format or no model; the message names `where`.
+        StoreError: If the data are damaged, of another format or no model; the message names
+            `where`.
     """
     try:
         return _model(_body(data))
@@ -115,42 +121,21 @@ def _model(body: bytes) -> TrainedModel:
         # safetensors raises its own class, KeyError for types numpy lacks, and OverflowError.
         raise ValueError(f"its arrays cannot be read: {error}") from error
     size = int.from_bytes(body[:8], "little")
-    about = json.loads(json.loads(body[8 : 8 + size])["__metadata__"][_JSON])
-    _check_fields(about)
+    metadata = json.loads(body[8 : 8 + size])["__metadata__"]
+    about = _Metadata.from_dict(json.loads(metadata[_JSON]), "metadata")
     design = _design(arrays)
-    names, weights = about["regressors"], about["weights"]
-    if not 1 <= len(names) <= _MOST_REGRESSORS or not all(name in REGRESSORS for name in names):
-        raise ValueError(
-            f"regressors must be 1 to {_MOST_REGRESSORS} of {', '.join(REGRESSORS)}, got"
-            f" {names!r:.80}"
-        )
-    if len(weights) != len(names) or not all(_is_weight(weight) for weight in weights):
-        raise ValueError("weights must be numbers from 0 to 1, one for each regressor")
     return TrainedModel(
-        about["kind"],
-        about["samples"],
+        about.kind,
+        about.samples,
         design,
-        tuple(_regressor(arrays, i, name, design.columns) for i, name in enumerate(names)),
-        tuple(float(weight) for weight in weights),
-        Calibration.from_dict(about["calibration"]),
-        about["trained_with"],
+        tuple(
+            REGRESSORS[name].from_arrays(_part(arrays, str(i)), design.columns)
+            for i, name in enumerate(about.regressors)
+        ),
+        about.weights,
+        about.calibration,
+        about.trained_with,
     )
-
-
-def _check_fields(about: Any) -> None:
-    if not isinstance(about, dict) or about.keys() != _FIELDS.keys():
-        raise ValueError(f"its metadata must have the fields {', '.join(_FIELDS)}")
-    for name, kind in _FIELDS.items():
-        if type(about[name]) is not kind:
-            raise ValueError(f"{name} must be a JSON {kind.__name__}")
-    if not re.fullmatch(r"[a-z0-9_-]{1,32}", about["kind"]):
-        raise ValueError(f"kind is {about['kind']!r:.80}: 1 to 32 of a-z 0-9 _ - are allowed")
-    if not all(isinstance(text, str) for text in about["trained_with"].values()):
-        raise ValueError("trained_with must hold texts")
-    if about["samples"] < 1:
-        raise ValueError(f"samples is {about['samples']}: 1 or more is allowed")
-    if about["measures"] != list(MEASURES) or about["buckets"] != BUCKETS:
-        raise ValueError("it was trained on other measures than this version takes")
 
 
 def _design(arrays: Arrays) -> DesignMatrix:
@@ -169,20 +154,12 @@ def _design(arrays: Arrays) -> DesignMatrix:
     return DesignMatrix(mean, scale, buckets, idf)
 
 
-def _regressor(arrays: Arrays, number: int, name: str, columns: int) -> Regressor:
-    return REGRESSORS[name].from_arrays(_part(arrays, str(number)), columns)
-
-
 def _part(arrays: Arrays, prefix: str) -> Mapping[str, NDArray[np.generic]]:
     return {
         name.removeprefix(f"{prefix}."): array
         for name, array in arrays.items()
         if name.startswith(f"{prefix}.")
     }
-
-
-def _is_weight(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 def _safetensors() -> Any:

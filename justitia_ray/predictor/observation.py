@@ -1,69 +1,97 @@
-"""One finished application as JSON: what the ingress tells, what waits in Redis to be learned."""
+"""Finished applications to learn from: a sample of each, and the JSON that carries it.
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Self
+An ingress reports observations to the predictor, Redis keeps them until they are learned, and the
+process that trains reads samples.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, GetPydanticSchema, model_serializer
 
 from justitia_ray.core.actions import EndApplication
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.stages import MAXIMUM_STAGES, StageServed
-from justitia_ray.errors import RequestError
-from justitia_ray.predictor.class_mean import check_class_name
-from justitia_ray.predictor.sample import Sample
-from justitia_ray.predictor.sample_record import sample_from_dict, sample_to_dict
+from justitia_ray.cost import kv_token_time
+from justitia_ray.predictor.class_names import ClassName
+from justitia_ray.predictor.input_features import InputFeatures, features_of
+from justitia_ray.predictor.stored import AtLeastOne, Count, NotNegative, Positive, Stored
+from justitia_ray.units import Tokens
+
+LEAST_TRAINED_ON = 5
+"""Samples that training takes; below, the mean of the class is as good."""
+LEAST_HELD_BACK = 3
+LEAST_MINIMUM_SAMPLES = LEAST_TRAINED_ON + LEAST_HELD_BACK
+"""Samples that a class must have before a model of it can be trained and judged.
+
+The configuration reads this too; without numpy it starts faster.
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class Sample(Stored):
     """An application that ran to its end."""
 
-    application_class: str
-    sample: Sample
-    stages: tuple[StageServed, ...] = ()
-    """What each of its stages took; none if that is not known."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON can say them."""
-        return {
-            "application_class": self.application_class,
-            "sample": sample_to_dict(self.sample),
-            "stages": [list(stage) for stage in self.stages],
-        }
+    kv_token_time: Positive
+    """True cost."""
+    inferences: AtLeastOne
+    """Inferences that it made."""
+    output_tokens: Count
+    """Output tokens of all its inferences together."""
+    features: InputFeatures | None
+    """Features of its input; None if the input was not known."""
+    input_text: str | None = None
+    """Kept only where the configuration says `store_inputs`, and in offline training."""
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the observation that `to_dict` was called on.
+    def of_calls(cls, calls: Iterable[tuple[Tokens, Tokens]], text: str) -> Self:
+        """Return the sample of a run whose input and calls are known.
 
-        Raises:
-            ValueError: If a field is missing, unknown or wrong; the message names it.
+        Args:
+            calls: Prompt and output tokens of each inference; at least one.
+            text: The input, which is kept.
         """
-        if wrong := sorted({"application_class", "sample", "stages"} ^ set(values)):
-            raise ValueError(f"fields missing or unknown: {', '.join(wrong)}")
-        name, sample, stages = values["application_class"], values["sample"], values["stages"]
-        if not isinstance(name, str):
-            raise ValueError(f"application_class is {name!r:.80}: a text is allowed")
-        try:
-            check_class_name(name)
-        except RequestError as error:
-            raise ValueError(str(error)) from error
-        if not isinstance(stages, list) or len(stages) > MAXIMUM_STAGES:
-            raise ValueError(f"stages must be a list of at most {MAXIMUM_STAGES}")
-        return cls(name, sample_from_dict(sample), tuple(_stage(stage) for stage in stages))
+        known = tuple(calls)
+        return cls(
+            kv_token_time=float(sum(kv_token_time(p, d) for p, d in known)),
+            inferences=len(known),
+            output_tokens=sum(d for _, d in known),
+            features=features_of(text),
+            input_text=text,
+        )
+
+    def without_text(self) -> Self:
+        """Return a copy without the text, to be sent or stored."""
+        return replace(self, input_text=None)
+
+    @model_serializer(mode="wrap")
+    def _without_missing_text(self, serialise: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
+        values = serialise(self)
+        if self.input_text is None:
+            del values["input_text"]
+        return values
+
+
+_StageNumbers = Annotated[
+    tuple[Count, Count, Count, Count, NotNegative], AfterValidator(StageServed._make)
+]
+_Stage = Annotated[
+    StageServed, GetPydanticSchema(lambda _, handler: handler.generate_schema(_StageNumbers))
+]
+"""A `StageServed` of the core, each number of it with its bounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation(Stored):
+    """A finished application with its class and its stages."""
+
+    application_class: ClassName
+    sample: Sample
+    stages: Annotated[tuple[_Stage, ...], Field(max_length=MAXIMUM_STAGES)] = ()
+    """Service that each stage received; empty if that is not known."""
 
 
 def is_lesson(ended: EndApplication) -> bool:
     """Return whether an application ran to its end: of others the true cost is not known."""
     return ended.outcome is Outcome.FINISHED and not ended.failed and ended.kv_token_time > 0
-
-
-def _stage(values: object) -> StageServed:
-    if (
-        not isinstance(values, list)
-        or len(values) != len(StageServed._fields)
-        or any(type(v) not in (int, float) or not 0 <= v < math.inf for v in values)
-        or any(type(v) is not int for v in values[:-1])
-    ):
-        names = ", ".join(StageServed._fields)
-        raise ValueError(f"each of stages must be [{names}], numbers >= 0")
-    return StageServed(*values)

@@ -1,37 +1,48 @@
-"""The predictor that learns in service: what is known of each class, its model, its trainings.
+"""The predictor that learns in service: estimates, classes, their models, their trainings.
+
+An estimate rests on the best that is known of its class, in this order: a model of the class, if
+the input is known; the mean of the class; classes whose inputs have a like form; one inference of
+the request's own size.
 
 Pure and synchronous: no clock, no process, no store. The service and the simulator drive the same
-class; trainings are handed out as data, and whoever drives it has them done.
+class; trainings are handed out as data, and the caller has them done.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from justitia_ray.core.stages import StageServed
-from justitia_ray.errors import ConfigError, StoreError
+from justitia_ray.errors import StoreError
 from justitia_ray.predictor.class_life import ClassLife
 from justitia_ray.predictor.class_mean import ClassMeanPredictor
-from justitia_ray.predictor.cost_model import CostModel
+from justitia_ray.predictor.class_statistics import cost_among_neighbours
 from justitia_ray.predictor.estimate import Estimate
-from justitia_ray.predictor.estimator import EstimateRequest, Estimator
 from justitia_ray.predictor.input_features import InputFeatures
-from justitia_ray.predictor.least_samples import LEAST_MINIMUM_SAMPLES
 from justitia_ray.predictor.model_file import model_from_bytes
-from justitia_ray.predictor.retraining import Judgement, TrainingJob, train
-from justitia_ray.predictor.sample import Sample
+from justitia_ray.predictor.observation import Sample
 from justitia_ray.predictor.stages import StageTable
+from justitia_ray.predictor.trained_model import TrainedModel
+from justitia_ray.predictor.training import Judgement, TrainingJob, train_job
 from justitia_ray.predictor.versions import VersionIndex
 from justitia_ray.units import Seconds, Tokens
 
 
 @dataclass(frozen=True, slots=True)
-class LearningSettings:
-    """How a predictor learns; the defaults are the service's.
+class EstimateRequest:
+    """An application to estimate."""
 
-    Raises:
-        ConfigError: If a number is below its least.
-    """
+    application_class: str
+    input_tokens: Tokens
+    max_tokens: Tokens | None
+    """Most output tokens of one of its inferences; None if not bounded."""
+    features: InputFeatures | None = None
+    """Features of its input, if the input is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearningSettings:
+    """Settings of a predictor that learns; the defaults are the service's."""
 
     prior_output_tokens: Tokens = 256
     max_classes: int = 256
@@ -39,46 +50,38 @@ class LearningSettings:
     """Applications with known inputs from which on a class has a model."""
     history_per_class: int = 500
     kind: str = "auto"
-    """Of models."""
+    """Kind of models."""
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, least in (
-            ("minimum_samples", LEAST_MINIMUM_SAMPLES),
-            ("history_per_class", self.minimum_samples),
-        ):
-            if getattr(self, name) < least:
-                raise ConfigError(f"{name} is {getattr(self, name)}: {least} or more is allowed")
 
 
 @dataclass(frozen=True, slots=True)
 class EndedTraining:
-    """What a training left."""
+    """Result of a training: the judgement, and the versions before and after."""
 
     judgement: Judgement
     before: VersionIndex
-    """The versions of its class until then."""
+    """Versions of the class until then."""
     index: VersionIndex
-    """And from now on."""
-    model: CostModel | None
-    """The new one, if it takes over."""
+    """Versions of the class from now on."""
+    model: TrainedModel | None
+    """New model, if it takes over."""
     outcome: dict[str, Any]
-    """Its record, as JSON."""
+    """Record of the training, as JSON."""
 
 
 class LearningPredictor:
-    """Estimates what applications cost, and learns from those that ended."""
+    """Estimates of applications, learned from those that ended."""
 
     def __init__(self, settings: LearningSettings | None = None) -> None:
         """Start with no knowledge."""
         self.settings = settings or LearningSettings()
-        self._table = ClassMeanPredictor(
+        self.means = ClassMeanPredictor(
             self.settings.prior_output_tokens, self.settings.max_classes
         )
+        """Mean cost of each class."""
         self.stages = StageTable(self.settings.max_classes)
-        """What is known of the stages of applications; `observe` feeds it."""
+        """Statistics of the stages of applications."""
         self._lives: dict[str, ClassLife] = {}
-        self._estimator = Estimator(self._table, self._lives)
 
     # --- estimates
 
@@ -89,60 +92,90 @@ class LearningPredictor:
         max_tokens: Tokens | None,
         features: InputFeatures | None = None,
     ) -> Estimate:
-        """Return what an application is expected to cost; see `estimate_many`."""
+        """Return the estimate of one application; see `estimate_many`."""
         request = EstimateRequest(application_class, input_tokens, max_tokens, features)
         return self.estimate_many([request])[0]
 
     def estimate_many(self, requests: Sequence[EstimateRequest]) -> list[Estimate]:
-        """Return what each application is expected to cost; see `Estimator`.
+        """Return the estimate of each application; a model sees all inputs of its class at once.
 
         Raises:
             RequestError: If a class's name has another form or a count is below its least.
         """
-        return self._estimator.estimate_many(requests)
+        estimates = [
+            self.means.estimate(request.application_class, request.input_tokens, request.max_tokens)
+            for request in requests
+        ]
+        modelled: dict[str, tuple[TrainedModel, list[tuple[int, InputFeatures]]]] = {}
+        for i, request in enumerate(requests):
+            if request.features is None:
+                continue
+            name = self.means.filed_under(request.application_class)
+            life = self._lives.get(name)
+            if life is not None and life.model is not None:
+                modelled.setdefault(name, (life.model, []))[1].append((i, request.features))
+            elif estimates[i].source == "prior":
+                estimates[i] = self._by_neighbours(request.features, estimates[i])
+        for model, inputs in modelled.values():
+            predictions = model.predict([features for _, features in inputs])
+            for (i, _), predicted in zip(inputs, predictions, strict=True):
+                estimates[i] = replace(estimates[i], **asdict(predicted), source="model")
+        return estimates
+
+    def _by_neighbours(self, features: InputFeatures, prior: Estimate) -> Estimate:
+        known = (
+            (life.form, mean)
+            for name, life in sorted(self._lives.items())
+            if (mean := self.means.log_mean(name)) is not None
+        )
+        cost = cost_among_neighbours(features, prior.kv_token_time, known)
+        if cost is None:
+            return prior
+        # As wide as the prior's, around another middle.
+        spread = prior.p90 / prior.kv_token_time
+        return Estimate(cost, cost / spread, cost * spread, prior.output_tokens, "neighbours")
 
     # --- learning
 
-    def observe(
+    def observe_application(
         self, application_class: str, sample: Sample, stages: Sequence[StageServed] = ()
     ) -> str:
         """Learn from an application that finished (not from one that was cut short).
 
-        If its error makes plain that the class has changed, only what came since then counts from
-        now on, in the mean as in the next training; the mean stands in for a model that is worse.
+        If its error makes plain that the class has changed, only later samples count from then on,
+        in the mean as in the next training; the mean stands in for a model that is worse.
 
         Args:
-            application_class: Its class.
-            sample: What it was and took.
-            stages: What each of its stages took; none if that is not known.
+            application_class: Class of the application.
+            sample: Its input, and the service that it received.
+            stages: Service of each of its stages; empty if that is not known.
 
         Returns:
-            The class that now knows it, `other` beyond the bound.
+            The class whose entry counts it, `other` beyond the bound.
 
         Raises:
             RequestError: If the class's name has another form.
-            ValueError: If a number is out of its range.
         """
-        name = self._table.filed_under(application_class)
+        name = self.means.filed_under(application_class)
         predicted = self.estimate(application_class, 0, None, sample.features)
-        self._table.observe(
-            application_class, sample.kv_token_time, sample.inferences, sample.output_tokens
-        )
-        self.stages.observe(name, stages)
+        self.means.observe_cost(application_class, sample)
+        self.stages.observe_stages(name, stages)
         is_known = predicted.source in ("model", "class")
-        since = self._life(name).observe(sample, predicted.kv_token_time if is_known else None)
+        since = self._life(name).observe_sample(
+            sample, predicted.kv_token_time if is_known else None
+        )
         if since is not None:
-            self._table.relearn(name, since)
+            self.means.relearn(name, since)
         return name
 
     def due_training(self, now: Seconds) -> TrainingJob | None:
         """Return a training that is due, or None; each is returned once.
 
-        Whoever takes it ends it with `trained` or `training_failed`. Of several, that of the class
-        with the first name.
+        The caller ends it with `trained` or `training_failed`. Of several classes, the one with the
+        first name comes first.
 
         Args:
-            now: Time of a clock that never goes back; what failed is not tried again too soon.
+            now: Time of a clock that never goes back; a failed training is not due again too soon.
         """
         for name in sorted(self._lives):
             settings = self.settings
@@ -157,7 +190,7 @@ class LearningPredictor:
         Args:
             job: As `due_training` returned it.
             data: The model's bytes.
-            at: When it was trained, for its record; seconds since 1970.
+            at: Time of the training, for its record; seconds since 1970.
 
         Raises:
             StoreError: If the bytes are no model; the training has still to be ended.
@@ -167,7 +200,7 @@ class LearningPredictor:
         return ended.judgement
 
     def judge(self, job: TrainingJob, data: bytes, at: Seconds | None = None) -> EndedTraining:
-        """Do the first half of `trained`: end the training, say what is to become of its model."""
+        """Do the first half of `trained`: end the training, decide whether its model takes over."""
         model = model_from_bytes(data, f"new model of class {job.application_class}")
         life = self._life(job.application_class)
         judgement = life.judged(job, model)
@@ -182,13 +215,13 @@ class LearningPredictor:
             "took_over": judgement.took_over,
         }
         before = life.index
-        index = before.trained(outcome)
+        index = replace(before, last_training=outcome)
         if not judgement.took_over:
             return EndedTraining(judgement, before, index, None, outcome)
         return EndedTraining(judgement, before, index.published(data, outcome), model, outcome)
 
     def take_over(self, application_class: str, ended: EndedTraining) -> None:
-        """Do the second half: serve what the training left."""
+        """Do the second half of `trained`: serve the model that the training left."""
         life = self._life(application_class)
         if ended.model is None:
             life.serve(ended.index, life.model, life.serving)
@@ -196,7 +229,7 @@ class LearningPredictor:
             life.take_over(ended.index, ended.model, ended.index.active, ended.judgement.log_errors)
 
     def training_failed(self, job: TrainingJob, now: Seconds) -> Seconds:
-        """Take note that a training came to nothing; return after how long it is due again."""
+        """End a training that gave no model; return the wait until it is due again."""
         return self._life(job.application_class).failed(now)
 
     # --- models and versions
@@ -211,12 +244,8 @@ class LearningPredictor:
         life = self._lives.get(application_class)
         return 0 if life is None else life.serving
 
-    def modelled(self) -> list[str]:
-        """Return the classes that have versions of a model, by name."""
-        return sorted(name for name, life in self._lives.items() if life.index.versions)
-
     def changes(self, application_class: str) -> int:
-        """Return how often the errors of a class have changed."""
+        """Return the number of times that the errors of a class have changed."""
         life = self._lives.get(application_class)
         return 0 if life is None else life.changes
 
@@ -224,45 +253,41 @@ class LearningPredictor:
         self,
         application_class: str,
         index: VersionIndex,
-        model: CostModel | None,
+        model: TrainedModel | None,
         number: int,
     ) -> None:
-        """Let a model that was read from somewhere answer for a class, or its mean (None, 0).
+        """Let a stored model answer for a class, or its mean (None, 0).
 
         The model is `index.active`, or an earlier one if that is damaged.
         """
-        self._life(self._table.filed_under(application_class)).serve(index, model, number)
+        self._life(self.means.filed_under(application_class)).serve(index, model, number)
 
-    # --- what outlives the process
+    def overview(self) -> dict[str, dict[str, Any]]:
+        """Return statistics, versions and the serving version of each class; JSON."""
+        statistics = self.means.all_statistics()
+        modelled = {name for name, life in self._lives.items() if life.index.versions}
+        found: dict[str, dict[str, Any]] = {}
+        for name in sorted({*statistics, *modelled}):
+            known = statistics.get(name)
+            found[name] = {
+                "samples": 0 if known is None else known["samples"],
+                "kv_token_time_mean": None if known is None else known["kv_token_time_mean"],
+                "changes": self.changes(name),
+                "serving": self.serving(name),
+                **self.index(name).describe(),
+            }
+        return found
 
-    def table(self) -> dict[str, dict[str, Any]]:
-        """Return the statistics of every class, as `ClassMeanPredictor.restore` takes them."""
-        return self._table.all_statistics()
-
-    def statistics(self, application_class: str) -> dict[str, Any]:
-        """Return those of one class.
-
-        Raises:
-            KeyError: If nothing is known of it.
-        """
-        return self._table.statistics(application_class)
+    # --- stored form of a class's progress, beside `means`, `stages` and models
 
     def progress(self, application_class: str) -> dict[str, Any]:
-        """Return what `restore_class` takes beside samples; JSON."""
+        """Return the progress of a class, which `restore_class` takes beside samples; JSON."""
         return self._life(application_class).to_dict()
-
-    def restore_table(self, classes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Know these statistics, as `table` returned them, and no others.
-
-        Raises:
-            StoreError: If a name or statistics have another form; nothing was changed.
-        """
-        self._table.restore(classes)
 
     def restore_class(
         self, application_class: str, progress: object, samples: Sequence[Sample]
     ) -> None:
-        """Know the history of a class.
+        """Go on from the progress and the history of a class.
 
         Raises:
             StoreError: If the progress has another form; nothing was changed.
@@ -280,12 +305,12 @@ class LearningPredictor:
 
 
 def train_due(predictor: LearningPredictor, now: Seconds) -> list[tuple[TrainingJob, Judgement]]:
-    """Do every training that is due, here and now, and return how each ended; takes seconds.
+    """Do every training that is due, here and now, and return their judgements; takes seconds.
 
     Raises:
-        ConfigError: If what training needs is not installed.
+        ConfigError: If a package that training needs is not installed.
     """
     ended = []
     while (job := predictor.due_training(now)) is not None:
-        ended.append((job, predictor.trained(job, train(job))))
+        ended.append((job, predictor.trained(job, train_job(job))))
     return ended

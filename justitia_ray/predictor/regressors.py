@@ -1,39 +1,97 @@
-"""Trained functions from a row of a design matrix to ln(cost); numpy only.
+"""Trained functions from a row of a design matrix to ln(cost), and reading them safely; numpy only.
 
 Each gives one row the same value, bit for bit, whichever rows come with it: a matrix product of
 [rows, 1, columns] is one vector product a row.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Protocol, Self
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from justitia_ray.predictor.checked_arrays import Arrays, Floats, Integers, floats, integers
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+Arrays = Mapping[str, NDArray[np.generic]]
+
+LARGEST = 1e6
+"""Bound of the numbers in a model, so that no sum or product of them overflows."""
+
+
+def floats(arrays: Arrays, name: str, shape: tuple[int, ...]) -> Floats:
+    """Return an array of float64 within ±LARGEST.
+
+    Args:
+        arrays: Arrays by name.
+        name: Name of the array.
+        shape: Its shape; -1 stands for any length of at least 1.
+
+    Raises:
+        ValueError: If the array is missing or has another type, shape or range; the message names
+            it.
+    """
+    array: Floats = _array(arrays, name, np.dtype(np.float64), shape)
+    if not (np.abs(array) <= LARGEST).all():
+        raise ValueError(f"{name} must be finite and within ±{LARGEST:g}")
+    return array
+
+
+def integers(arrays: Arrays, name: str, shape: tuple[int, ...], low: int, high: int) -> Integers:
+    """Return an array of int64 from `low` to `high` - 1; otherwise as `floats`.
+
+    Raises:
+        ValueError: If the array is missing or has another type, shape or range; the message names
+            it.
+    """
+    array: Integers = _array(arrays, name, np.dtype(np.int64), shape)
+    if array.size and not (low <= array.min() and array.max() < high):
+        raise ValueError(f"{name} must be from {low} to {high - 1}")
+    return array
+
+
+def _array(arrays: Arrays, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+    if name not in arrays:
+        raise ValueError(f"{name} is missing")
+    array = arrays[name]
+    fits = len(array.shape) == len(shape) and all(
+        length == expected or (expected == -1 and length >= 1)
+        for length, expected in zip(array.shape, shape, strict=True)
+    )
+    if array.dtype != dtype or not fits:
+        raise ValueError(
+            f"{name} is {array.dtype} {list(array.shape)}: {dtype} {list(shape)} is allowed"
+        )
+    return array
+
 
 _MOST_ABREAST = 256
-"""Networks, trees, and features that trees look at: these and the next three bound the memory and
-the time that a prediction may take, whoever made the file."""
+"""Most networks, trees, and features that trees look at. This and the next three bound the memory
+and the time of a prediction, whoever made the file."""
 _MOST_NEURONS = 4096
 _MOST_LAYERS = 8
 _MOST_DEPTH = 64
 _LEAST_OUTPUT = 1e-3
-"""Of a network that answers the cost: it may say 0 or less, of which there is no logarithm."""
+"""Least cost of a network that answers the cost: 0 or less has no logarithm."""
 
 
-class Regressor(Protocol):
-    """What every trained function can do."""
+@dataclass(frozen=True, slots=True)
+class Regressor(ABC):
+    """A trained function from rows to ln(cost), made of arrays."""
 
     name: ClassVar[str]
 
+    @abstractmethod
     def log_costs(self, rows: Floats) -> Floats:
         """Return ln(cost) of each row, float64 [rows]."""
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return what it consists of, for `from_arrays`."""
+        """Return the arrays of the function, for `from_arrays`."""
+        return {field.name: np.atleast_1d(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
+    @abstractmethod
     def from_arrays(cls, arrays: Arrays, columns: int) -> Self:
         """Return the function that `arrays` was called on.
 
@@ -43,8 +101,8 @@ class Regressor(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """The same for every row."""
+class Constant(Regressor):
+    """A function that gives every row the same value."""
 
     name: ClassVar[str] = "constant"
     log_cost: Floats
@@ -54,23 +112,15 @@ class Constant:
         """Return ln(cost) of each row, float64 [rows]."""
         return np.full(len(rows), self.log_cost[0])
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return what it consists of, for `from_arrays`."""
-        return {"log_cost": self.log_cost}
-
     @classmethod
     def from_arrays(cls, arrays: Arrays, columns: int) -> Self:
-        """Return the function that `arrays` was called on.
-
-        Raises:
-            ValueError: If an array is missing or could not be computed with; the message names it.
-        """
+        """Return the constant that `arrays` was called on; see `Regressor.from_arrays`."""
         return cls(floats(arrays, "log_cost", (1,)))
 
 
 @dataclass(frozen=True, slots=True)
-class Linear:
-    """A weighted sum and an intercept."""
+class Linear(Regressor):
+    """A weighted sum of a row and an intercept."""
 
     name: ClassVar[str] = "linear"
     weights: Floats
@@ -83,22 +133,14 @@ class Linear:
         answers: Floats = _each_row(rows, self.weights[:, None])[:, 0] + self.intercept[0]
         return answers
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return what it consists of, for `from_arrays`."""
-        return {"weights": self.weights, "intercept": self.intercept}
-
     @classmethod
     def from_arrays(cls, arrays: Arrays, columns: int) -> Self:
-        """Return the function that `arrays` was called on.
-
-        Raises:
-            ValueError: If an array is missing or could not be computed with; the message names it.
-        """
+        """Return the sum that `arrays` was called on; see `Regressor.from_arrays`."""
         return cls(floats(arrays, "weights", (columns,)), floats(arrays, "intercept", (1,)))
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class NetworkRegressor(Regressor):
     """The mean of several small multi-layer perceptrons with ReLU between the layers."""
 
     name: ClassVar[str] = "network"
@@ -119,7 +161,7 @@ class Network:
         return costs
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return what it consists of, for `from_arrays`."""
+        """Return the arrays of the function, for `from_arrays`."""
         arrays: dict[str, NDArray[np.generic]] = {}
         for number, (weights, biases) in enumerate(self.layers):
             arrays |= {f"weights{number}": weights, f"biases{number}": biases}
@@ -129,11 +171,7 @@ class Network:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, columns: int) -> Self:
-        """Return the function that `arrays` was called on.
-
-        Raises:
-            ValueError: If an array is missing or could not be computed with; the message names it.
-        """
+        """Return the networks that `arrays` was called on; see `Regressor.from_arrays`."""
         layers: list[tuple[Floats, Floats]] = []
         members, width = -1, columns
         while f"weights{len(layers)}" in arrays or not layers:
@@ -155,20 +193,20 @@ class Network:
 
 
 @dataclass(frozen=True, slots=True)
-class Forest:
+class Forest(Regressor):
     """The mean of regression trees over the measures and a few directions of the terms."""
 
     name: ClassVar[str] = "forest"
     projection: Floats
-    """[columns, features] What the trees look at."""
+    """[columns, features] Projection of a row to the features of the trees."""
     feature: Integers
-    """[trees, nodes] Which one a node asks for."""
+    """[trees, nodes] Feature that a node compares."""
     threshold: Floats
-    """[trees, nodes] Up to it the way goes left."""
+    """[trees, nodes] Largest value of the feature with which the way goes left."""
     left: Integers
-    """[trees, nodes] Where it then comes to; at a leaf, the leaf again."""
+    """[trees, nodes] Node to the left; at a leaf, the leaf itself."""
     right: Integers
-    """[trees, nodes] Likewise."""
+    """[trees, nodes] Node to the right; at a leaf, the leaf itself."""
     value: Floats
     """[trees, nodes] ln(cost) at a leaf."""
     depth: int
@@ -186,25 +224,9 @@ class Forest:
         answers: Floats = self.value[trees, node].mean(axis=1)
         return answers
 
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return what it consists of, for `from_arrays`."""
-        return {
-            "projection": self.projection,
-            "feature": self.feature,
-            "threshold": self.threshold,
-            "left": self.left,
-            "right": self.right,
-            "value": self.value,
-            "depth": np.array([self.depth]),
-        }
-
     @classmethod
     def from_arrays(cls, arrays: Arrays, columns: int) -> Self:
-        """Return the function that `arrays` was called on.
-
-        Raises:
-            ValueError: If an array is missing or could not be computed with; the message names it.
-        """
+        """Return the forest that `arrays` was called on; see `Regressor.from_arrays`."""
         projection = floats(arrays, "projection", (columns, -1))
         feature = integers(arrays, "feature", (-1, -1), 0, projection.shape[1])
         shape = feature.shape
@@ -220,9 +242,9 @@ class Forest:
 
 
 REGRESSORS: dict[str, type[Regressor]] = {
-    kind.name: kind for kind in (Constant, Linear, Network, Forest)
+    kind.name: kind for kind in (Constant, Linear, NetworkRegressor, Forest)
 }
-"""By name."""
+"""Regressors by name."""
 
 
 def _each_row(rows: Floats, weights: Floats) -> Floats:

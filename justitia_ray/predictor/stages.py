@@ -1,47 +1,50 @@
-"""What is known of the stages of each class: lengths, and what is still to come from each on.
+"""Statistics of the stages of each class: lengths, and the work still to come from each on.
 
 Running sums over finished applications, by class and stage (`core.stages` says what a stage is).
 They say how long an inference will be, given where it stands and its prompt, and what its
-application still needs when it gets there. What an application's input says is not looked at: that
-is what the models of its cost are for.
+application still needs when it gets there. The input of an application is not looked at: models of
+its cost do that.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Self, TypeAlias
+
+from pydantic import Field, model_validator
 
 from justitia_ray.core.stages import MAXIMUM_STAGES, StageServed
 from justitia_ray.cost import kv_token_time
 from justitia_ray.errors import StoreError
-from justitia_ray.predictor.bounded_classes import best_known, filed_under
-from justitia_ray.predictor.number_record import checked_numbers
+from justitia_ray.predictor.class_names import entry_of_class, largest_classes
+from justitia_ray.predictor.stored import Stored
 from justitia_ray.units import KvTokenTime, Tokens
 
 _MEAN_WEIGHT = 1.0
 _SLOPE_WEIGHT = 8.0
-"""As if so many applications had said that a stage is like its class, and that its output does not
-depend on the prompt. On recorded runs of eight classes the mean absolute error, over the mean
-length, was 0.325 after a tenth of the runs and 0.311 after 80 %; with a mean weight of 2 and 4 it
-was 0.336 and 0.358 after a tenth; slope weights of 2 to 32 made it 0.333 to 0.347 (at 2)."""
+"""Weight, in applications, of the belief that a stage is like its class, and of the belief that its
+output does not depend on the prompt. On recorded runs of eight classes the mean absolute error,
+over the mean length, was 0.325 after a tenth of the runs and 0.311 after 80 %; with a mean weight
+of 2 and 4 it was 0.336 and 0.358 after a tenth; slope weights of 2 to 32 made it 0.333 to 0.347
+(at 2)."""
 
 _FAN_OUT_WEIGHT = 4.0
-"""As if so many had said that what is to come does not depend on the stage's fan-out."""
+"""Weight, in applications, of the belief that the work to come does not depend on the fan-out."""
 
 CHARGE_FACTOR = 2.0
-"""What is charged is so many times what is expected, of all applications alike.
+"""Factor from the expected cost to the charge, the same for all applications.
 
-Errors are not alike: what is charged too much is refunded and moves nobody, but one that outruns
-its charge falls back when it is nearly done. On the nine-class suite (300 applications, seeds 1 to
-5, models of other runs) mean completion time is then 9.1, 7.9 and 5.3 % above that with exact
-predictions at 3x, 1.5x and 1x; at a factor of 1 it is 19.9, 22.3 and 16.3 %. Three is as good, with
-larger worst cases.
+Errors are not alike: a charge too large is refunded and moves nobody, but an application that
+outruns its charge falls back when it is nearly done. On the nine-class suite (300 applications,
+seeds 1 to 5, models of other runs) mean completion time is then 9.1, 7.9 and 5.3 % above that with
+exact predictions at 3x, 1.5x and 1x; at a factor of 1 it is 19.9, 22.3 and 16.3 %. Three is as
+good, with larger worst cases.
 """
 
-_LARGEST = 1e30
-"""Nothing that is summed comes near it."""
-_LEAST = {"applications": 1, "products": -_LARGEST, "fan_out_products": -_LARGEST}
-"""Of the fields of a stage; of the others 0."""
+_LARGEST = 10**30
+"""Bound of every sum, far beyond what applications add up to."""
+_Sum: TypeAlias = Annotated[float, Field(ge=0, le=_LARGEST, strict=True)]
+_SignedSum: TypeAlias = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, strict=True)]
 _NO_SPREAD = 1e-9
 """Squared deviations of whole numbers that are less than this are rounding."""
 
@@ -51,32 +54,32 @@ _WIDEST = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """What to expect when an application submits an inference at a stage."""
+    """Expected length of an inference at a stage, and the work its application still needs."""
 
     output_tokens: Tokens
-    """Of one sequence of the inference, at least 1."""
+    """Output of one sequence of the inference, at least 1."""
     inferences_to_come: float
-    """Of the application, this stage's included; at least 1."""
+    """Inferences that the application still makes, this stage's included; at least 1."""
     remaining_kv_token_time: KvTokenTime | None
-    """What the application needs from this stage on, by what it has submitted at it so far. None:
-    no application has got here, or no more is known than when it arrived."""
+    """Work from this stage on, given the inferences submitted at it so far. None if no application
+    has got here, or no more is known than when it arrived."""
 
 
 def still_needed(
     expected: Expectation | None, output_tokens: Tokens, prompt_tokens: float, sequences: int
 ) -> KvTokenTime:
-    """Return what an application needs from a stage on, at least what it has submitted at it.
+    """Return the work of an application from a stage on, at least what it has submitted at it.
 
-    What is submitted will be served, whatever is known of its class: one that is seen for the first
-    time and begins with forty inferences is not one inference large. On the nine-class suite with
+    Submitted inferences will be served, whatever is known of the class: an application of a new
+    class that begins with forty inferences is not one inference large. On the nine-class suite with
     no application known beforehand (300 at 3x, seeds 1 to 3, charged once) mean completion time is
     28 % above that with exact predictions; without this floor 155 %, without later estimates 173 %.
 
     Args:
-        expected: What the stage table says; None if nothing.
+        expected: Answer of the stage table; None if it has none.
         output_tokens: Length of one sequence of the inference.
-        prompt_tokens: Of one sequence.
-        sequences: Submitted at the stage so far, this inference's included.
+        prompt_tokens: Prompt of one sequence.
+        sequences: Sequences submitted at the stage so far, this inference's included.
     """
     submitted = sequences * kv_token_time(round(prompt_tokens), output_tokens)
     if expected is None or expected.remaining_kv_token_time is None:
@@ -85,30 +88,30 @@ def still_needed(
 
 
 @dataclass(slots=True)
-class StageStatistics:
+class StageStatistics(Stored):
     """Running sums over the applications of one class that reached one stage.
 
     Means and sums of squared deviations by Welford's recurrence (Technometrics 4, 1962). Lengths
     are those of an application's mean sequence in the stage, weighted by its sequences.
     """
 
-    applications: int = 0
-    sequences: int = 0
-    prompt_mean: float = 0.0
-    prompt_squares: float = 0.0
-    output_mean: float = 0.0
-    products: float = 0.0
+    applications: Annotated[int, Field(ge=1, le=_LARGEST, strict=True)] = 0
+    sequences: Annotated[int, Field(ge=0, le=_LARGEST, strict=True)] = 0
+    prompt_mean: _Sum = 0.0
+    prompt_squares: _Sum = 0.0
+    output_mean: _Sum = 0.0
+    products: _SignedSum = 0.0
     """Sum of prompt times output deviations."""
-    fan_out_mean: float = 0.0
-    """Inferences of this stage of an application."""
-    fan_out_squares: float = 0.0
-    inferences_to_come: float = 0.0
+    fan_out_mean: _Sum = 0.0
+    """Mean number of inferences of an application at this stage."""
+    fan_out_squares: _Sum = 0.0
+    inferences_to_come: _Sum = 0.0
     """Mean over the applications; this stage's are included in it and in the next."""
-    kv_token_time_to_come: KvTokenTime = 0.0
-    fan_out_products: float = 0.0
+    kv_token_time_to_come: _Sum = 0.0
+    fan_out_products: _SignedSum = 0.0
     """Sum of fan-out times `kv_token_time_to_come` deviations."""
 
-    def add(self, stages: Sequence[StageServed]) -> None:
+    def add_application(self, stages: Sequence[StageServed]) -> None:
         """Count an application by its stages from this one on."""
         first = stages[0]
         self.applications += 1
@@ -139,7 +142,7 @@ class StageStatistics:
         return mean + slope * deviation
 
     def remaining(self, inferences: int) -> KvTokenTime:
-        """Return what an application still needs that has submitted so many at this stage.
+        """Return the work from this stage on of an application with so many inferences at it.
 
         A large fan-out mostly means that later stages are large too.
         """
@@ -149,25 +152,11 @@ class StageStatistics:
         slope *= self.applications / (self.applications + _FAN_OUT_WEIGHT)
         return max(0.0, self.kv_token_time_to_come + slope * (inferences - self.fan_out_mean))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON can say them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the statistics that `to_dict` was called on.
-
-        Raises:
-            ValueError: If a field is missing, unknown or wrong; the message names it.
-        """
-        numbers = checked_numbers(cls, values)
-        for name, value in numbers.items():
-            least = _LEAST.get(name, 0)
-            if not least <= value <= _LARGEST:
-                raise ValueError(f"{name} is {value!r}: {least:g} to {_LARGEST:g} is allowed")
-        if numbers["prompt_squares"] and not numbers["sequences"]:
+    @model_validator(mode="after")
+    def _check_that_there_are_sequences(self) -> Self:
+        if self.prompt_squares and not self.sequences:
             raise ValueError("sequences is 0: more is allowed where prompt_squares is above 0")
-        return cls(**numbers)  # type: ignore[arg-type]
+        return self
 
     def _add_lengths(self, sequences: int, prompt: float, output: float) -> None:
         self.sequences += sequences
@@ -187,11 +176,11 @@ class StageTable:
         self._max_classes = max_classes
         self._classes: dict[str, list[StageStatistics]] = {}
 
-    def observe(self, application_class: str, stages: Sequence[StageServed]) -> str:
+    def observe_stages(self, application_class: str, stages: Sequence[StageServed]) -> str:
         """Learn from an application that finished; nothing if its stages are not known.
 
         Returns:
-            The class that now knows it, `other` beyond the bound: whose statistics to store.
+            The class whose statistics count it, `other` beyond the bound.
         """
         name = self._filed_under(application_class)
         if stages:
@@ -200,7 +189,7 @@ class StageTable:
             while len(known) < len(stages):
                 known.append(StageStatistics())
             for stage, statistics in enumerate(known[: len(stages)]):
-                statistics.add(stages[stage:])
+                statistics.add_application(stages[stage:])
         return name
 
     def expect(
@@ -211,14 +200,14 @@ class StageTable:
         max_tokens: Tokens | None,
         inferences: int = 1,
     ) -> Expectation | None:
-        """Return what to expect of an inference and of its application; None if nothing is known.
+        """Return the expectation at a stage of an application; None if nothing is known.
 
         Args:
-            application_class: Of the application.
-            stage: Where the inference stands, from 0.
-            prompt_tokens: Of one of its sequences.
+            application_class: Class of the application.
+            stage: Stage of the inference, from 0.
+            prompt_tokens: Prompt of one of its sequences.
             max_tokens: Most output tokens of one of its sequences; None if not bounded.
-            inferences: Submitted at this stage so far, this one included.
+            inferences: Inferences submitted at this stage so far, this one included.
         """
         known = self._classes.get(self._filed_under(application_class))
         if not known:
@@ -237,49 +226,41 @@ class StageTable:
             statistics.remaining(inferences) if says_more else None,
         )
 
-    def statistics(self, application_class: str) -> list[dict[str, Any]]:
-        """Return what is known of one class, stage by stage, for `from_dict`; JSON.
-
-        Raises:
-            KeyError: If nothing is known of it.
-        """
-        return [statistics.to_dict() for statistics in self._classes[application_class]]
-
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """Return what is known of every class, as JSON can say it."""
-        return {name: self.statistics(name) for name in self._classes}
+        """Return the statistics of every class, stage by stage, as JSON has them."""
+        return {
+            name: [statistics.to_dict() for statistics in stages]
+            for name, stages in self._classes.items()
+        }
 
     @classmethod
     def from_dict(cls, classes: Mapping[str, Any], max_classes: int = 256) -> Self:
-        """Return a table of what `statistics` returned, by class.
+        """Return the table that `to_dict` was called on.
 
         If there are more classes than the bound, those with the fewest applications are left out.
 
         Raises:
-            StoreError: If it has another form; the message names class, stage and field.
+            StoreError: If statistics have another form; the message names class, stage and field.
         """
         table = cls(max_classes)
         restored = {name: _restored(name, stages) for name, stages in classes.items()}
-        table._classes = best_known(restored, lambda stages: stages[0].applications, max_classes)
+        table._classes = largest_classes(
+            restored, lambda stages: stages[0].applications, max_classes
+        )
         return table
 
     def _filed_under(self, application_class: str) -> str:
-        return filed_under(application_class, self._classes, self._max_classes)
+        return entry_of_class(application_class, self._classes, self._max_classes)
 
 
 def _restored(name: str, stages: object) -> list[StageStatistics]:
     where = f"stages of class {name[:80]!r}"
     if not isinstance(stages, list) or not 1 <= len(stages) <= MAXIMUM_STAGES:
         raise StoreError(f"{where}: a list of 1 to {MAXIMUM_STAGES} stages is allowed")
-    statistics = []
-    for number, values in enumerate(stages):
-        try:
-            if not isinstance(values, Mapping):
-                raise ValueError("an object is allowed")
-            statistics.append(StageStatistics.from_dict(values))
-        except ValueError as error:
-            raise StoreError(f"{where}, stage {number}: {error}") from error
-    return statistics
+    try:
+        return [StageStatistics.from_dict(s, f"stage {n}") for n, s in enumerate(stages)]
+    except ValueError as error:
+        raise StoreError(f"{where}, {error}") from error
 
 
 def _bounded(output_tokens: float, max_tokens: Tokens | None) -> Tokens:

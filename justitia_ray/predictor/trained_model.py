@@ -1,15 +1,169 @@
-"""A trained model of one class: rows, functions of them, calibration."""
+"""A trained model of a class: rows from features, functions of a row, calibrated answers.
 
+Predicting needs neither scikit-learn nor torch.
+"""
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Annotated, Self, TypeAlias
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from justitia_ray.predictor.calibration import Calibration
-from justitia_ray.predictor.cost_model import CostPrediction
-from justitia_ray.predictor.design_matrix import DesignMatrix
+from justitia_ray.predictor.class_statistics import reach_of_p90
 from justitia_ray.predictor.input_features import InputFeatures
-from justitia_ray.predictor.regressors import Regressor
+from justitia_ray.predictor.regressors import Floats, Integers, Regressor
+from justitia_ray.predictor.stored import Stored
+from justitia_ray.units import KvTokenTime
+
+
+@dataclass(frozen=True, slots=True)
+class CostPrediction:
+    """A cost and its spread, token·iterations; 0 < p10 <= kv_token_time <= p90, all finite."""
+
+    kv_token_time: KvTokenTime
+    p10: KvTokenTime
+    p90: KvTokenTime
+
+
+WIDEST_DEVIATIONS = 4.0
+"""Most standard deviations from the mean that a measure counts: a linear model must not follow an
+input of 1 MB to a cost of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class DesignMatrix:
+    """The way from inputs of a class to rows; fitted once, on the inputs of its training."""
+
+    mean: Floats
+    """[measures] Mean of ln(1 + measure)."""
+    scale: Floats
+    """[measures] Standard deviation of ln(1 + measure), > 0."""
+    buckets: Integers
+    """[terms] Buckets of the known terms, ascending."""
+    idf: Floats
+    """[terms] Inverse document frequency of each known term."""
+
+    @property
+    def columns(self) -> int:
+        """Length of a row."""
+        return len(self.mean) + len(self.buckets)
+
+    def rows(self, inputs: Sequence[InputFeatures]) -> Floats:
+        """Return float64 [inputs, columns]; each row depends on its own input only."""
+        measures = len(self.mean)
+        matrix = np.zeros((len(inputs), self.columns))
+        for row, features in zip(matrix, inputs, strict=True):
+            logs = np.log1p(np.array(features.measures, dtype=np.float64))
+            row[:measures] = np.clip(
+                (logs - self.mean) / self.scale, -WIDEST_DEVIATIONS, WIDEST_DEVIATIONS
+            )
+            if len(self.buckets):
+                self._weigh_terms(features, row[measures:])
+        return matrix
+
+    def _weigh_terms(self, features: InputFeatures, weights: Floats) -> None:
+        """Write (1 + ln count)·idf of the known terms, scaled to length 1."""
+        terms = np.array(features.terms, dtype=np.int64)
+        places = np.minimum(np.searchsorted(self.buckets, terms), len(self.buckets) - 1)
+        known = self.buckets[places] == terms
+        places = places[known]
+        if len(places):
+            counts = np.array(features.counts, dtype=np.float64)[known]
+            found = (1.0 + np.log(counts)) * self.idf[places]
+            weights[places] = found / np.sqrt(np.sum(found * found))
+
+
+REACH = 10.0
+"""Farthest factor of an estimate outside the costs that the model was trained on."""
+
+LARGEST_LOG_COST = 300.0
+"""Bound of logarithms of costs in a model file: far beyond any cost, and e to it is finite."""
+_LogCost: TypeAlias = Annotated[
+    float, Field(ge=-LARGEST_LOG_COST, le=LARGEST_LOG_COST, strict=True)
+]
+
+_SHIFT_WEIGHT = 20
+"""Errors of zero that the shift, itself an estimate, is averaged with. On the recorded
+runs this took the mean error after 10 samples from 36.7 to 34.5 %, after 20 from 28.9 to 27.8 %,
+and changed nothing after 100.
+"""
+_ENOUGH = 20
+"""Errors from which on p10 and p90 are their quantiles."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostCalibration(Stored):
+    """Cost, p10 and p90 around a raw answer; all logarithms of token·iterations."""
+
+    shift: _LogCost
+    """Added to the raw answer."""
+    below: _LogCost
+    """Distance from the cost to p10, <= 0."""
+    above: _LogCost
+    """Distance from the cost to p90, >= 0."""
+    least: _LogCost
+    """Bounds of every answer, `least` and `most`."""
+    most: _LogCost
+
+    def predictions(self, log_costs: Floats) -> list[CostPrediction]:
+        """Return the cost and the spread of each raw answer."""
+        answers = []
+        for raw in log_costs.tolist():
+            cost, p10, p90 = (
+                math.exp(min(max(raw + self.shift + offset, self.least), self.most))
+                for offset in (0.0, self.below, self.above)
+            )
+            answers.append(CostPrediction(cost, p10, p90))
+        return answers
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.below > 0 or self.above < 0 or self.least > self.most:
+            raise ValueError("below <= 0 <= above and least <= most are allowed")
+        return self
+
+
+def calibrate(raw: Floats, log_costs: Floats, *, shifted: bool = True) -> CostCalibration:
+    """Return the calibration for a model that gave these answers on held-out applications.
+
+    The shift makes the mean relative error least: that of s·p against t is Σ (p/t)·|s − t/p|, so
+    the best factor s is the median of t/p weighted by p/t. It lies below the plain median, since an
+    estimate can be too large by any factor and too small by 100 % at most.
+
+    Args:
+        raw: Predicted ln(cost) of each.
+        log_costs: True ln(cost) of each.
+        shifted: Whether to shift at all.
+    """
+    trust = len(raw) / (len(raw) + _SHIFT_WEIGHT) if shifted else 0.0
+    shift = trust * best_shift(log_costs - raw)
+    below, above = _spread(np.sort(log_costs - raw) - shift)
+    reach = math.log(REACH)
+    return CostCalibration(
+        shift, below, above, float(log_costs.min()) - reach, float(log_costs.max()) + reach
+    )
+
+
+def best_shift(errors: Floats) -> float:
+    """Return the median of ln(t/p) weighted by p/t."""
+    ordered = np.sort(errors)
+    weights = np.cumsum(np.exp(ordered[0] - ordered))
+    return float(ordered[np.searchsorted(weights, weights[-1] / 2)])
+
+
+def _spread(errors: Floats) -> tuple[float, float]:
+    """Return p10 and p90 of sorted errors."""
+    count = len(errors)
+    if count >= _ENOUGH:
+        rank = min(math.ceil(0.9 * (count + 1)), count)
+        below, above = float(errors[count - rank]), float(errors[rank - 1])
+    else:
+        reach = reach_of_p90(float(np.sum((errors - errors.mean()) ** 2)), count)
+        below, above = float(errors.mean()) - reach, float(errors.mean()) + reach
+    return min(below, 0.0), max(above, 0.0)
+
 
 _AT_ONCE = 64
 """Inputs in one pass, so that many inputs take no more memory."""
@@ -17,18 +171,18 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """Implements `CostModel` with numpy only."""
+    """A trained model of an application class. Pure: the same input, the same prediction."""
 
     kind: str
-    """Name of the recipe."""
+    """Name of the recipe: `mlp`, `paper`, `ridge`, `forest`, `median`, …."""
     samples: int
     """Finished applications that it was trained on."""
     design: DesignMatrix
     regressors: tuple[Regressor, ...]
-    """Their weighted mean in ln(cost) is the raw answer."""
+    """Functions whose weighted mean in ln(cost) is the raw answer."""
     weights: tuple[float, ...]
-    """One for each regressor."""
-    calibration: Calibration
+    """Weight of each regressor."""
+    calibration: CostCalibration
     trained_with: dict[str, str] = field(default_factory=dict)
     """Versions of the packages that trained it."""
 

@@ -1,30 +1,132 @@
-"""Training a model of one class from its finished applications."""
+"""Training a class's model: the job, the fit, the judgement, and the process that does it.
 
+`python -m justitia_ray.predictor.training` reads one job on stdin and writes a model's bytes to
+stdout. In a process of its own training takes no time from a prediction, and what goes wrong in
+it (a crash, a hang, memory) goes wrong for it alone. JSON in, array bytes out: nothing is
+unpickled.
+"""
+
+import json
 import math
+import os
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.metadata import version
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from justitia_ray.errors import ConfigError
-from justitia_ray.predictor.calibration import calibrate
-from justitia_ray.predictor.cost_model import CostModel
-from justitia_ray.predictor.sample import Sample
-from justitia_ray.predictor.trained_model import TrainedModel
+from justitia_ray.errors import ConfigError, JustitiaError
+from justitia_ray.predictor.model_file import model_to_bytes
+from justitia_ray.predictor.observation import LEAST_HELD_BACK, LEAST_TRAINED_ON, Sample
+from justitia_ray.predictor.stored import Stored
+from justitia_ray.predictor.trained_model import TrainedModel, calibrate
+from justitia_ray.units import KvTokenTime
+
+Reason: TypeAlias = Literal["first", "samples", "drift"]
+"""Reason of a training: enough samples for a first model, many more since, or changed errors."""
+
+HELD_BACK_SHARE = 5
+"""The latest fifth of the samples judges the new model and the one in service."""
+GROWTH = 0.25
+"""Growth in samples that calls for another training: the work stays in proportion."""
+LEAST_NEW = 10
+
+_AS_GOOD = 0.01
+"""Relative error by which a first model may be worse than the class mean: where all applications
+cost the same, both are right but for the last digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingJob(Stored):
+    """A model to train, on samples of `application_class` alone."""
+
+    application_class: str
+    samples: tuple[Sample, ...]
+    """Samples to train on, oldest first; each with features."""
+    held_back: tuple[Sample, ...]
+    """Latest samples, to judge by; later than all of `samples`."""
+    reason: Reason
+    seed: int
+    kind: str = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Errors of a new model on the samples held back, beside those of the model in service."""
+
+    error: float
+    """Mean relative error of the new model, |predicted − true| / true."""
+    rival_error: float
+    """Mean relative error of the model in service, or of the class mean if none is."""
+    took_over: bool
+    log_errors: tuple[float, ...]
+    """ln(true / predicted) of the new model on each sample held back."""
+
+
+def hold_back_latest(samples: Sequence[Sample]) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
+    """Return samples to train on, and the latest fifth, LEAST_HELD_BACK or more, to judge by."""
+    held = max(LEAST_HELD_BACK, len(samples) // HELD_BACK_SHARE)
+    return tuple(samples[:-held]), tuple(samples[-held:])
+
+
+def is_grown(new: int, before: int) -> bool:
+    """Return whether `new` samples beside `before` older ones are worth another training."""
+    return new >= max(LEAST_NEW, GROWTH * before)
+
+
+def judge(job: TrainingJob, model: TrainedModel, rival: TrainedModel | None) -> Judgement:
+    """Compare a new model with the one in service on the samples held back.
+
+    Args:
+        job: Job of the new model.
+        model: The new model.
+        rival: The model in service; None is the mean of the samples trained on.
+    """
+    predicted = predicted_costs(model, job.held_back)
+    pairs = zip(predicted, job.held_back, strict=True)
+    log_errors = tuple(math.log(sample.kv_token_time / cost) for cost, sample in pairs)
+    error = mean_relative_error(predicted, job.held_back)
+    if rival is None:
+        mean = sum(sample.kv_token_time for sample in job.samples) / len(job.samples)
+        of_mean = mean_relative_error([mean] * len(job.held_back), job.held_back)
+        return Judgement(error, of_mean, error <= of_mean + _AS_GOOD, log_errors)
+    of_rival = mean_relative_error(predicted_costs(rival, job.held_back), job.held_back)
+    return Judgement(error, of_rival, error < of_rival, log_errors)
+
+
+def predicted_costs(model: TrainedModel, samples: Sequence[Sample]) -> list[KvTokenTime]:
+    """Return the costs that a model predicts for samples, all of them with features."""
+    inputs = [sample.features for sample in samples if sample.features is not None]
+    return [prediction.kv_token_time for prediction in model.predict(inputs)]
+
+
+def mean_relative_error(predicted: Sequence[KvTokenTime], samples: Sequence[Sample]) -> float:
+    """Return the mean of |predicted − true| / true."""
+    pairs = zip(predicted, samples, strict=True)
+    return sum(abs(p - s.kv_token_time) / s.kv_token_time for p, s in pairs) / len(samples)
+
+
+def train_job(job: TrainingJob) -> bytes:
+    """Train the job's model here and now, and return its bytes; takes seconds.
+
+    Raises:
+        ConfigError: If a package that training needs is not installed.
+    """
+    return model_to_bytes(train(job.samples, kind=job.kind, seed=job.seed))
+
 
 KINDS = ("auto", "mlp", "ridge", "forest", "median", "paper")
-"""What can be asked for. `auto` is the mean of ridge, forest and mlp unless cross-validation shows
-that another candidate is surely better (`selection`)."""
-
-FEWEST = 5
-"""Samples that training takes; below, the mean of the class is as good."""
+"""Kinds of models. `auto` is the mean of ridge, forest and mlp unless cross-validation shows
+that another candidate is surely better (`fitting.choose`)."""
 
 _AS_PUBLISHED = ("median", "paper")
-"""Kinds that are baselines: their answers are not shifted towards the least relative error."""
+"""Baselines, whose answers are not shifted towards the least relative error."""
 
 
-def train(samples: Sequence[Sample], *, kind: str = "auto", seed: int = 0) -> CostModel:
+def train(samples: Sequence[Sample], *, kind: str = "auto", seed: int = 0) -> TrainedModel:
     """Return a model trained on finished applications of one class; takes seconds of one core.
 
     The same samples in the same order, kind and seed give the same model.
@@ -32,29 +134,31 @@ def train(samples: Sequence[Sample], *, kind: str = "auto", seed: int = 0) -> Co
     Args:
         samples: Those without features are left out.
         kind: One of KINDS.
-        seed: Of all random choices.
+        seed: Seed of all random choices.
 
     Raises:
         ConfigError: If there is no such kind, or scikit-learn or torch is not installed.
-        ValueError: If fewer than FEWEST samples have features.
+        ValueError: If fewer than LEAST_TRAINED_ON samples have features.
     """
     if kind not in KINDS:
         raise ConfigError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
     load_packages()
-    from justitia_ray.predictor import fitting, selection
+    from justitia_ray.predictor import fitting
 
     known = [(sample.features, sample.kv_token_time) for sample in samples if sample.features]
-    if len(known) < FEWEST:
-        raise ValueError(f"{len(known)} samples have features: training takes at least {FEWEST}")
+    if len(known) < LEAST_TRAINED_ON:
+        raise ValueError(
+            f"{len(known)} samples have features: training takes at least {LEAST_TRAINED_ON}"
+        )
     inputs = [features for features, _ in known if features]
     log_costs = np.array([math.log(cost) for _, cost in known])
 
-    recipes = ("median", *selection.MEMBERS) if kind == "auto" else (kind,)
-    held_out = selection.held_out_answers(inputs, log_costs, recipes, seed)
-    chosen = selection.Candidate(kind, {kind: 1.0})
+    recipes = ("median", *fitting.MEMBERS) if kind == "auto" else (kind,)
+    held_out = fitting.held_out_answers(inputs, log_costs, recipes, seed)
+    chosen = fitting.Candidate(kind, {kind: 1.0})
     if kind == "auto":
-        chosen = selection.choose(held_out, log_costs)
-    answers = selection.mixed(held_out, chosen)
+        chosen = fitting.choose(held_out, log_costs)
+    answers = fitting.mixed(held_out, chosen)
 
     design = fitting.fit_design(inputs)
     rows = design.rows(inputs)
@@ -70,16 +174,50 @@ def train(samples: Sequence[Sample], *, kind: str = "auto", seed: int = 0) -> Co
 
 
 def load_packages() -> None:
-    """Import what training needs: seconds the first time, nothing after.
+    """Import the packages that training needs: seconds the first time, nothing after.
 
     Raises:
         ConfigError: If scikit-learn or torch is not installed.
     """
     try:
-        import_module("justitia_ray.predictor.selection")
+        import_module("justitia_ray.predictor.fitting")
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("justitia_ray"):
             raise
         raise ConfigError(
             f"training needs the Python module {error.name}: pip install 'justitia-ray[learning]'"
         ) from error
+
+
+COMMAND = (sys.executable, "-m", "justitia_ray.predictor.training")
+
+_NICENESS = 19
+"""Ray's workers run at 15: beside one of them a process of this niceness alone would still get a
+third of a core. Hence `SCHED_IDLE`, a twelfth of theirs."""
+
+
+def job_to_bytes(job: TrainingJob) -> bytes:
+    """Return a job as its process needs it, as JSON: texts and samples held back stay here."""
+    samples = tuple(sample.without_text() for sample in job.samples)
+    told = replace(job, samples=samples, held_back=())
+    return json.dumps(told.to_dict(), separators=(",", ":")).encode()
+
+
+def main() -> int:
+    """Train the job on stdin; return 1, with a sentence on stderr, if that cannot be done."""
+    os.nice(_NICENESS)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    # Only the model goes to stdout, whatever a library prints.
+    answer, sys.stdout = sys.stdout.buffer, sys.stderr
+    try:
+        data = train_job(TrainingJob.from_dict(json.load(sys.stdin.buffer), "job"))
+    except (JustitiaError, ValueError) as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)  # noqa: T201  # its only voice
+        return 1
+    answer.write(data)
+    answer.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,57 +1,61 @@
-"""The versions of one class's model: which there are, which one serves, which may go.
+"""Versions of a class's model: the ones kept, the one that serves, and the way back.
 
-Pure: the same rules hold for models in a directory and in Redis. Version 0 is no model at all: the
-class mean serves.
+The same rules hold for models in a directory and in Redis. Version 0 is no model at all: the class
+mean serves.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, Self
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Self
 
+from pydantic import Field, StrictBool, model_validator
+
+from justitia_ray.core.records import RecordReader
 from justitia_ray.errors import RequestError
+from justitia_ray.predictor.stored import AtLeastOne, Count, Stored
 
 KEPT_VERSIONS = 5
-"""Enough to go back over a bad day; a model takes some hundred kilobytes."""
+"""Versions kept: enough to go back over a bad day. A model takes some hundred kilobytes."""
 
 NO_MODEL = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """One model that has served, or does."""
+class Version(Stored):
+    """A model that has served, or does."""
 
-    number: int
-    """From 1, in the order in which they took over; never given twice."""
-    sha256: str
-    """Of the model's bytes, in hexadecimal."""
-    size_bytes: int
+    number: AtLeastOne
+    """Number in the order in which versions took over; never given twice."""
+    sha256: Annotated[str, Field(min_length=64, max_length=64)]
+    """SHA-256 of the model's bytes, in hexadecimal."""
+    size_bytes: Count
     record: dict[str, Any]
-    """What is known of its training, as JSON: `kind`, `samples`, `error`, `reason`, `trained_at`,
+    """Record of its training, as JSON: `kind`, `samples`, `error`, `reason`, `trained_at`,
     …; each may be missing."""
 
     def holds(self, data: bytes) -> bool:
-        """Return whether these bytes are the model's, whole."""
+        """Return whether these are the bytes of the model, whole."""
         return len(data) == self.size_bytes and _digest(data) == self.sha256
 
 
 @dataclass(frozen=True, slots=True)
-class VersionIndex:
-    """The versions of one class; every change makes a new index."""
+class VersionIndex(Stored):
+    """Versions of a class; every change makes a new index."""
 
-    versions: tuple[Version, ...] = ()
-    """Ascending; at most KEPT_VERSIONS."""
-    active: int = NO_MODEL
-    """The one that serves; 0 if none does."""
-    pinned: bool = False
-    """Somebody rolled back: no training replaces the active one until it is released."""
-    last_number: int = 0
+    active: Count = NO_MODEL
+    """Version that serves; 0 if none does."""
+    pinned: StrictBool = False
+    """Whether somebody rolled back: no training replaces the active version until its release."""
+    last_number: Count = 0
     """The greatest number ever given."""
-    last_training: dict[str, Any] | None = field(default=None)
+    last_training: dict[str, Any] | None = None
     """Outcome of the last training, also of one that did not take over."""
     imported: str | None = None
-    """SHA-256 of the last model that was brought from elsewhere, so that it is brought once."""
+    """SHA-256 of the last model brought from elsewhere, so that no model is brought twice."""
+    versions: Annotated[tuple[Version, ...], Field(max_length=KEPT_VERSIONS)] = ()
+    """Versions kept, ascending."""
 
     def published(self, data: bytes, record: Mapping[str, Any]) -> Self:
         """Add a version and let it serve; the oldest go, and a pin is taken off."""
@@ -70,12 +74,8 @@ class VersionIndex:
         published = self.published(data, record)
         return replace(published, imported=published.versions[-1].sha256)
 
-    def trained(self, outcome: Mapping[str, Any]) -> Self:
-        """Note how the last training ended."""
-        return replace(self, last_training=dict(outcome))
-
     def activated(self, number: int, *, pinned: bool) -> Self:
-        """Let a version serve that is there, or none (0).
+        """Let a version that is kept serve, or none (0).
 
         Raises:
             RequestError: If that version is not kept.
@@ -100,74 +100,52 @@ class VersionIndex:
             )
         return self.activated(earlier[-1], pinned=True)
 
-    def released(self) -> Self:
-        """Take the pin off: the next training may replace the active version."""
-        return replace(self, pinned=False)
+    def after_rollback(self, version: int | None, *, release: bool) -> Self:
+        """Return the index after a user's rollback.
+
+        Args:
+            version: Version to go back to; None is the one before the active one, 0 the class mean.
+            release: Instead, let trainings replace the active version again.
+
+        Raises:
+            RequestError: If there is no such version.
+        """
+        if release:
+            return replace(self, pinned=False)
+        return self.rolled_back() if version is None else self.activated(version, pinned=True)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the versions as operators see them, as JSON has them."""
+        return {
+            "active": self.active,
+            "pinned": self.pinned,
+            "last_training": self.last_training,
+            "versions": [
+                {"version": v.number, "size_bytes": v.size_bytes} | v.record for v in self.versions
+            ],
+        }
 
     def candidates(self) -> tuple[Version, ...]:
         """Return the versions that may serve: the active one, then earlier ones, latest first.
 
-        What was rolled back from is not among them.
+        A version that was rolled back from is not among them.
         """
         return tuple(v for v in reversed(self.versions) if v.number <= self.active)
 
     def find(self, number: int) -> Version | None:
-        """Return a version that is kept."""
+        """Return the version of this number, or None if it is not kept."""
         return next((v for v in self.versions if v.number == number), None)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the index as JSON can say it."""
-        return {
-            "active": self.active,
-            "pinned": self.pinned,
-            "last_number": self.last_number,
-            "last_training": self.last_training,
-            "imported": self.imported,
-            "versions": [
-                {
-                    "number": version.number,
-                    "sha256": version.sha256,
-                    "size_bytes": version.size_bytes,
-                    "record": version.record,
-                }
-                for version in self.versions
-            ],
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the index that `to_dict` was called on.
-
-        Raises:
-            ValueError: If a field is missing, unknown or wrong; the message names it.
-        """
-        _check_names(values, [field.name for field in fields(cls)])
-        listed, last_training = values["versions"], values["last_training"]
-        if not isinstance(listed, list) or len(listed) > KEPT_VERSIONS:
-            raise ValueError(f"versions must be a list of at most {KEPT_VERSIONS}")
-        if type(values["pinned"]) is not bool:
-            raise ValueError(f"pinned is {values['pinned']!r}: true or false is allowed")
-        if last_training is not None and not isinstance(last_training, dict):
-            raise ValueError("last_training must be an object or null")
-        imported = values["imported"]
-        if imported is not None and not isinstance(imported, str):
-            raise ValueError("imported must be a text or null")
-        index = cls(
-            imported=imported,
-            versions=tuple(_version(f"versions[{i}]", item) for i, item in enumerate(listed)),
-            active=_count("active", values["active"], least=NO_MODEL),
-            pinned=values["pinned"],
-            last_number=_count("last_number", values["last_number"], least=0),
-            last_training=last_training,
-        )
-        numbers = [version.number for version in index.versions]
-        if numbers != sorted(set(numbers)) or numbers[-1:] > [index.last_number]:
+    @model_validator(mode="after")
+    def _check_numbers(self) -> Self:
+        numbers = [version.number for version in self.versions]
+        if numbers != sorted(set(numbers)) or numbers[-1:] > [self.last_number]:
             raise ValueError(
                 f"versions are numbered {numbers}: ascending up to last_number is allowed"
             )
-        if index.active not in (NO_MODEL, *numbers):
-            raise ValueError(f"active is {index.active}: one of {[NO_MODEL, *numbers]} is allowed")
-        return index
+        if self.active not in (NO_MODEL, *numbers):
+            raise ValueError(f"active is {self.active}: one of {[NO_MODEL, *numbers]} is allowed")
+        return self
 
 
 def encode_index(index: VersionIndex) -> bytes:
@@ -189,45 +167,11 @@ def decode_index(data: bytes | str) -> VersionIndex:
         values = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError("must be a JSON object")
-    _check_names(values, ("index", "sha256"))
-    if not isinstance(values["index"], dict):
-        raise ValueError("index must be an object")
-    if values["sha256"] != _digest(_canonical(values["index"])):
+    reader = RecordReader(values, ("index", "sha256"))
+    index = reader.mapping("index")
+    if reader.value("sha256") != _digest(_canonical(index)):
         raise ValueError("sha256 is another than that of the index: it is damaged")
-    return VersionIndex.from_dict(values["index"])
-
-
-def _version(where: str, values: object) -> Version:
-    if not isinstance(values, dict):
-        raise ValueError(f"{where} must be an object")
-    try:
-        _check_names(values, ("number", "sha256", "size_bytes", "record"))
-        digest, record = values["sha256"], values["record"]
-        if not isinstance(digest, str) or len(digest) != 2 * hashlib.sha256().digest_size:
-            raise ValueError("sha256 must be 64 hexadecimal digits")
-        if not isinstance(record, dict):
-            raise ValueError("record must be an object")
-        return Version(
-            _count("number", values["number"], least=1),
-            digest,
-            _count("size_bytes", values["size_bytes"], least=0),
-            record,
-        )
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
-
-
-def _check_names(values: Mapping[str, Any], names: Sequence[str]) -> None:
-    if wrong := sorted(set(names) ^ set(values)):
-        raise ValueError(f"fields missing or unknown: {', '.join(wrong)}")
-
-
-def _count(name: str, value: object, *, least: int) -> int:
-    if type(value) is not int or value < least:
-        raise ValueError(f"{name} is {value!r}: an integer >= {least} is allowed")
-    return value
+    return VersionIndex.from_dict(index)
 
 
 def _digest(data: bytes) -> str:

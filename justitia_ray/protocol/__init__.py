@@ -1,1 +1,1 @@
-"""What the parts say to each other, and how errors are said over HTTP."""
+"""Messages between the processes, and HTTP bodies, headers and errors."""

@@ -1,32 +1,28 @@
-"""The inference endpoints: which family reads the body of which path. One table.
+"""The inference endpoints: which family reads the body of which path, and this service's headers.
 
-A request that can never succeed is refused here, at once: it would otherwise wait its turn first.
-What the table does not name is not served: vLLM's application has paths that control the engine.
+A request that can never succeed is refused here at once: it would else wait its turn first.
+A path outside the table is not served: vLLM's application has paths that control the engine.
 """
 
+import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from justitia_ray.errors import RequestError, UnknownModel, shown_short
-from justitia_ray.protocol.inference_body import InferenceBody, Prompt
-from justitia_ray.protocol.json_body import read_object
-from justitia_ray.protocol.messages_body import (
-    COUNT_TOKENS,
-    MESSAGES,
-    message_prompts,
-    parse_message,
-)
-from justitia_ray.protocol.openai_body import (
+from justitia_ray.protocol.generation_bodies import (
     CHAT,
     COMPLETIONS,
-    chat_prompts,
-    completion_prompts,
+    COUNT_TOKENS,
+    MESSAGES,
+    RESPONSES,
     parse_chat,
     parse_completion,
+    parse_message,
+    parse_response,
 )
-from justitia_ray.protocol.pooling_body import (
+from justitia_ray.protocol.inference_body import InferenceBody, read_object
+from justitia_ray.protocol.pooling_bodies import (
     CLASSIFY,
     COHERE_EMBED,
     EMBEDDINGS,
@@ -34,105 +30,94 @@ from justitia_ray.protocol.pooling_body import (
     RANKINGS,
     SCORES,
     parse_pooling,
-    pooling_prompts,
 )
-from justitia_ray.protocol.responses_body import RESPONSES, parse_response, response_prompts
 from justitia_ray.units import Tokens
 
+APPLICATION_HEADER = "x-justitia-application"
+CLASS_HEADER = "x-justitia-class"
+TENANT_HEADER = "x-justitia-tenant"
 
-@dataclass(frozen=True, slots=True)
-class _Family:
-    parse: Callable[[str, dict[str, Any], Tokens | None], InferenceBody]
-    prompts: Callable[[dict[str, Any]], list[Prompt]]
-
-
-_FAMILIES: dict[str, _Family] = {
-    CHAT: _Family(parse_chat, chat_prompts),
-    COMPLETIONS: _Family(parse_completion, completion_prompts),
-    RESPONSES: _Family(parse_response, response_prompts),
-    MESSAGES: _Family(parse_message, message_prompts),
-} | {
-    path: _Family(parse_pooling, partial(pooling_prompts, path))
-    for path in (EMBEDDINGS, COHERE_EMBED, POOLING, CLASSIFY, *SCORES, *RANKINGS)
-}
-
-INFERENCE_PATHS = tuple(_FAMILIES)
-"""What takes part in the queue."""
-ASIDE_PATHS = ("/tokenize", "/detokenize", COUNT_TOKENS)
-"""What any replica answers at once: it takes no memory of the engine."""
+REPLICA_HEADER = "x-justitia-replica"
+WAITED_HEADER = "x-justitia-waited-s"
+RAN_HEADER = "x-justitia-ran-s"
+LEASED_HEADER = "x-justitia-leased-s"
+"""The replica sets these two if it has the whole answer before the head goes: not in streams."""
 
 
-def parse_fields(
-    path: str, fields: dict[str, Any], models: Sequence[str], max_model_len: Tokens | None
-) -> InferenceBody:
-    """Read the fields of a body.
+_PARSERS: dict[str, Callable[[str, dict[str, Any], Tokens], InferenceBody]] = {
+    # path: reader of its fields, told the longest output that may be asked for
+    CHAT: parse_chat,
+    COMPLETIONS: parse_completion,
+    RESPONSES: parse_response,
+    MESSAGES: parse_message,
+} | dict.fromkeys((EMBEDDINGS, COHERE_EMBED, POOLING, CLASSIFY, *SCORES, *RANKINGS), parse_pooling)
 
-    Args:
-        path: One of `INFERENCE_PATHS`.
-        fields: Of the body; `model` is added if it is not there.
-        models: The names that are served: the model's own first, then those of its adapters.
-        max_model_len: Its context, in tokens, if known.
-
-    Raises:
-        RequestError: If the body is malformed or a field out of range; `param` names the field.
-        UnknownModel: If it asks for another model.
-        UnsupportedOperation: If it asks for what this service refuses.
-    """
-    check_model(fields, models)
-    return _FAMILIES[path].parse(path, fields, max_model_len)
+INFERENCE_PATHS = tuple(_PARSERS)
+"""Paths whose requests wait in the queue."""
+UNSCHEDULED_PATHS = ("/tokenize", "/detokenize", COUNT_TOKENS)
+"""Paths that any replica answers at once: they take no memory of the engine."""
 
 
 def parse_body(
-    path: str, body: bytes, models: Sequence[str], max_model_len: Tokens | None
+    path: str,
+    body: bytes,
+    models: Sequence[str],
+    max_model_len: Tokens | None,
+    fields: dict[str, Any] | None = None,
 ) -> InferenceBody:
-    """Read a body as it was sent; see `parse_fields`."""
-    return parse_fields(path, read_object(body), models, max_model_len)
+    """Read a request's body, and name the model in its fields if it names none.
 
-
-def prompts_of(body: InferenceBody) -> list[Prompt]:
-    """Return the prompts of a request, at least one.
+    Args:
+        path: One of `INFERENCE_PATHS`.
+        body: JSON as it was sent.
+        models: The names that are served: the model's own first, then those of its adapters.
+        max_model_len: The model's context, in tokens, if known.
+        fields: The body's fields, if they were read before.
 
     Raises:
-        RequestError: If one has a form that cannot be read.
+        RequestError: If the body is malformed or a field out of range; `param` names the field.
+        UnknownModel: If the body asks for another model.
+        UnsupportedOperation: If the body asks for something that this service refuses.
     """
-    return _FAMILIES[body.path].prompts(body.fields)
+    if fields is None:
+        fields = read_object(body)
+    payload = name_model(fields, body, models)
+    longest = max_model_len if max_model_len is not None else 2**31 - 1
+    return replace(_PARSERS[path](path, fields, longest), payload=payload)
 
 
 def prompt_text(body: InferenceBody) -> str:
-    """Return what a request says, as far as it is text: the input of an application of one."""
+    """Return the text of a request's prompts: the input of an application that it opens."""
     texts = [
         prompt if isinstance(prompt, str) else prompt.text
-        for prompt in prompts_of(body)
+        for prompt in body.prompts
         if not isinstance(prompt, list)
     ]
     return "\n".join(texts)
 
 
-def asked_model(fields: dict[str, Any]) -> str | None:
-    """Return the model that a body names, if it names one.
+def name_model(fields: dict[str, Any], body: bytes, models: Sequence[str]) -> bytes:
+    """Return a body that names its model: the same bytes, or with the first name if it names none.
 
-    Raises:
-        RequestError: If it is no string.
-    """
-    asked = fields.get("model")
-    if asked is not None and not isinstance(asked, str):
-        raise RequestError(f"model must be a string, not {type(asked).__name__}", "model")
-    return asked
-
-
-def check_model(fields: dict[str, Any], models: Sequence[str]) -> None:
-    """Refuse a body that asks for another model; one that names none gets the first name.
+    Args:
+        fields: The body's fields, which get the name, too.
+        body: JSON as it was sent.
+        models: The names that are served.
 
     Raises:
         RequestError: If the name is no string.
-        UnknownModel: If it is none of those that are served.
+        UnknownModel: If the name is none of those that are served.
     """
-    asked = asked_model(fields)
+    asked = fields.get("model")
     if asked is None:
         fields["model"] = models[0]
-    elif asked not in models:
+        return json.dumps(fields).encode()
+    if not isinstance(asked, str):
+        raise RequestError(f"model must be a string, not {type(asked).__name__}", "model")
+    if asked not in models:
         served = " and ".join(repr(name) for name in models)
         verb = "is" if len(models) == 1 else "are"
         raise UnknownModel(
             f"the model {shown_short(asked)} does not exist; {served} {verb} served here", "model"
         )
+    return body

@@ -1,16 +1,149 @@
-"""What the queue must know of a request, whatever the family of its endpoint."""
+"""A request's JSON body: read strictly, its fields checked, and the part that the queue needs."""
 
+import json
+import math
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn, TypeAlias
 
-from justitia_ray.errors import ContextLengthExceeded, RequestError
+from justitia_ray.errors import ContextLengthExceeded, RequestError, shown_short
 from justitia_ray.units import Tokens
 
+_MAX_DEPTH = 128
+"""Schemas of tools nest some ten deep; parsers and writers of JSON give up at about a thousand,
+each at another depth."""
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+def read_object(body: bytes) -> dict[str, Any]:
+    """Return a JSON object that every reader takes alike: finite numbers, names once, UTF-8.
+
+    Raises:
+        RequestError: If the body is something else.
+    """
+    try:
+        text = body.decode("utf-8")
+        try:
+            fields = _STRICT.decode(text)
+        except RecursionError:
+            raise _too_deep() from None
+        if isinstance(fields, dict):
+            _check_depth(fields)
+        if _SURROGATE.search(text):  # half a character can be written so, but not be encoded
+            json.dumps(fields, ensure_ascii=False).encode()
+    except ValueError as error:  # UnicodeError is one
+        raise RequestError(f"the body is not valid JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise RequestError(f"the body must be a JSON object, not {type(fields).__name__}")
+    return fields
+
+
+def integer(fields: dict[str, Any], name: str, least: int, most: int) -> int | None:
+    """Return an integer field; None if the field is missing or null.
+
+    Raises:
+        RequestError: If the field is something else, or out of range.
+    """
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        shown = shown_short(value)
+        raise RequestError(f"{name} is {shown}: an integer of {least} to {most} is allowed", name)
+    return value
+
+
+def boolean(fields: dict[str, Any], name: str) -> bool:
+    """Return a boolean field; False if the field is missing or null.
+
+    Raises:
+        RequestError: If the field is something else.
+    """
+    value = fields.get(name)
+    if value is None:
+        return False
+    if not isinstance(value, bool):
+        shown = shown_short(value)
+        raise RequestError(f"{name} is {shown}: true or false is allowed", name)
+    return value
+
+
+def objects(fields: dict[str, Any], name: str, what: str) -> list[dict[str, Any]]:
+    """Return a field that is a list of at least one object.
+
+    Args:
+        fields: A body's fields.
+        name: The field to read.
+        what: A noun for its items, e.g. `message`.
+
+    Raises:
+        RequestError: If the field is something else.
+    """
+    value = fields.get(name)
+    if not isinstance(value, list) or not value:
+        raise RequestError(f"{name} must be a list of at least one {what}", name)
+    if not all(isinstance(item, dict) for item in value):
+        raise RequestError(f"every {what} must be an object", name)
+    return value
+
+
+def _check_depth(fields: dict[str, Any]) -> None:
+    """Refuse an object that nests too deep.
+
+    Raises:
+        ValueError: If the object does.
+    """
+    level: list[Any] = [fields]
+    depth = 0
+    while level:
+        depth += 1
+        if depth > _MAX_DEPTH:
+            raise _too_deep()
+        level = [
+            child
+            for holder in level
+            for child in (holder.values() if type(holder) is dict else holder)
+            if type(child) is dict or type(child) is list
+        ]
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it nests deeper than {_MAX_DEPTH}")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise ValueError(f"it names {shown_short(name)} twice in one object")
+            seen.add(name)
+    return found
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if not math.isfinite(value):
+        raise ValueError(f"{digits[:40]} is too large a number")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON number")
+
+
+_STRICT = json.JSONDecoder(
+    object_pairs_hook=_object, parse_float=_finite, parse_constant=_refuse_constant
+)
+
+
 USUAL_OUTPUT: Tokens = 16
-"""Output of a request that names none, where neither its endpoint nor a context bounds it."""
+"""Output of a request that asks for no length and that neither endpoint nor context bounds."""
 MAX_SEQUENCES = 1_024
-"""Of one request, prompts times n: four times what an engine runs at once by default. They are one
-inference, which holds its replica until all of them are done."""
+"""Maximum prompts times n of a request: four times what an engine runs at once by default. All are
+one inference, which holds its replica until the last one is done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +151,13 @@ class Conversation:
     """A prompt that the model's chat template makes of messages."""
 
     messages: tuple[dict[str, Any], ...]
-    """Each with `role`, and with `content` as text."""
+    """Messages with `role`, and with `content` as text."""
     tools: list[Any] | None = None
-    """In the form of OpenAI's chats."""
+    """Tools in the form of OpenAI's chats."""
 
     @property
     def text(self) -> str:
-        """What is said in it."""
+        """The messages' contents, a line each."""
         return "\n".join(message["content"] for message in self.messages)
 
 
@@ -37,40 +170,47 @@ class Pair:
 
     @property
     def text(self) -> str:
-        """Both."""
+        """The two texts, a line each."""
         return f"{self.first}\n{self.second}"
 
 
 Prompt = str | list[int] | Conversation | Pair
-"""A text, token ids, or what the model's tokenizer makes a text of."""
+"""A text, token ids, or something that the model's tokenizer makes a text of."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceBody:
     """A request body, as far as the queue reads it."""
 
-    path: str
     fields: dict[str, Any]
-    stream: bool
-    n: int
+    prompts: list[Prompt]
+    """Prompts that the engine reads, at least one."""
+    stream: bool = False
+    n: int = 1
     """Choices of each prompt."""
-    max_tokens: Tokens | None
-    """Most output of each choice; None: what the context leaves."""
-    forced_length: bool
+    max_tokens: Tokens | None = None
+    """Maximum output of each choice; None: all that the context leaves."""
+    forced_length: bool = False
     """Every choice will have exactly `max_tokens`."""
     pools: bool = False
-    """Each prompt is read once and nothing is generated: it is charged as one token of output."""
+    """Each prompt is read once and charged as one token of output; nothing is generated."""
     estimated: bool = False
-    """Prompts of this family are only estimated before the engine has made them, and the engine
-    cuts what is asked for to what fits: nothing is refused by their length."""
+    """Prompts are only estimated before the engine has made them, and the engine cuts the output to
+    what fits: no request is refused by its length."""
     prompt_field: str = "prompt"
     """The field that holds the prompt, for errors."""
+    payload: bytes = b""
+    """The fields as JSON, for the engine: the bytes that came, if they name the model."""
+
+
+CountPrompt: TypeAlias = Callable[[Prompt, InferenceBody], Tokens]
+"""Returns the tokens of a prompt in a body, as the engine of the model counts them."""
 
 
 def output_bound(
     body: InferenceBody, longest_prompt: Tokens, max_model_len: Tokens | None
 ) -> Tokens:
-    """Return the most output of one choice, given the length of its prompt.
+    """Return the maximum output of one choice, given the length of its prompt.
 
     Raises:
         ContextLengthExceeded: If the prompt, or the prompt and the output, exceed the context.
@@ -95,16 +235,11 @@ def output_bound(
     return left if body.max_tokens is None else body.max_tokens
 
 
-def longest_output(max_model_len: Tokens | None) -> Tokens:
-    """Return the most output that may be asked for, whatever the prompt."""
-    return max_model_len if max_model_len is not None else 2**31 - 1
-
-
 def check_sequences(prompts: int, n: int, most: int, field: str) -> None:
     """Refuse a request of too many sequences.
 
     Raises:
-        RequestError: If it has more than `most`.
+        RequestError: If the request has more than `most`.
     """
     if prompts * n > most:
         times = f", times n makes {prompts * n} sequences" if n > 1 else ""
@@ -118,7 +253,7 @@ def text_of(content: Any, field: str) -> str:
     """Return the text of a message; images and audio are left to the replica's count.
 
     Raises:
-        RequestError: If it has another form than messages have.
+        RequestError: If the content has another form than messages have.
     """
     if isinstance(content, str):
         return content

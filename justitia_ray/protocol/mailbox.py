@@ -1,8 +1,8 @@
 """Messages to one reader, kept until the reader has acknowledged them.
 
 A long-poll whose caller has gone still completes in the actor and would take its messages with it.
-So nothing is handed over: messages have numbers, each poll says up to which one it has read, and
-the rest is sent again.
+Therefore messages are numbered, each poll names the last one that its caller has read, and the rest
+is sent again.
 """
 
 from collections import deque
@@ -17,7 +17,8 @@ class Mailbox(Generic[Message]):
 
     def __init__(self) -> None:
         self._messages: deque[tuple[int, Message]] = deque()
-        self._last = 0
+        self.last = 0
+        """Number of the last message put in."""
 
     def __len__(self) -> int:
         """Return the number of messages not acknowledged."""
@@ -25,18 +26,18 @@ class Mailbox(Generic[Message]):
 
     def put(self, message: Message) -> None:
         """Add a message."""
-        self._last += 1
-        self._messages.append((self._last, message))
+        self.last += 1
+        self._messages.append((self.last, message))
 
     def unread(self, ack: int) -> list[tuple[int, Message]]:
-        """Drop what the reader has read, up to number `ack`, and return the rest."""
+        """Drop the messages up to number `ack`, which were read, and return the rest."""
         while self._messages and self._messages[0][0] <= ack:
             self._messages.popleft()
         return list(self._messages)
 
 
 class Cursor:
-    """The reader's side: what it has read, so that a message sent twice is read once."""
+    """The reader's place in a mailbox, so that a message sent twice is read once."""
 
     def __init__(self) -> None:
         self.ack = 0
@@ -51,5 +52,5 @@ class Cursor:
         return new
 
     def reset(self) -> None:
-        """Read from the start: another writer took over."""
+        """Go back to the start: another writer took over."""
         self.ack = 0

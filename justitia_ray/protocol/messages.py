@@ -1,11 +1,12 @@
-"""What ingress, scheduler and replica say to each other.
+"""The messages between ingress, scheduler and replica.
 
 The scheduler's events and actions are the vocabulary (`core.events`, `core.actions`); these are the
 envelopes. Every call is idempotent by id. A call of another epoch changes nothing and returns at
 once, with the epoch in force, so that its sender can start over.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from justitia_ray.core.actions import (
@@ -31,7 +32,7 @@ from justitia_ray.units import Epoch, ReplicaId, Seconds, Tokens, VirtualTime
 Submission: TypeAlias = (
     ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed
 )
-"""What an ingress sends in batches, in order."""
+"""Items that an ingress sends in batches, in order."""
 IngressMessage: TypeAlias = Grant | Refuse | RefuseApplication | EndApplication | ForgetApplication
 ReplicaMessage: TypeAlias = Grant | Abort
 NOT_TAKEN: Epoch = 0
@@ -45,7 +46,7 @@ class Opened:
     epoch: Epoch
     virtual_finish_time: VirtualTime
     refusal: Refusal | None = None
-    """If set, the application was not opened, and the tag means nothing."""
+    """Why the application was not opened; the tag means nothing then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,33 +56,38 @@ class IngressMail:
     epoch: Epoch
     messages: tuple[tuple[int, IngressMessage], ...] = ()
     forgotten: bool = False
-    """The ingress was silent for too long and what it had outstanding was ended; nothing was taken.
+    """The ingress was expired with all that it had pending; nothing was taken.
 
-    Its name is not taken back: it has to begin again under another one.
+    The ingress id stays expired: the ingress has to submit everything under another one.
     """
+    addresses: Mapping[ReplicaId, str] = field(default_factory=dict)
+    """Where the replicas of the grants among the messages can be called."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A replica asks for work: heartbeat, metering and completions in one."""
+    """A replica's call for work: heartbeat, metering and completions in one."""
 
     replica_id: ReplicaId
     epoch: Epoch
     """0 at the first pull."""
     number: int
-    """Rises by one with each pull: of two that overtake each other the older one is not taken."""
+    """Number of the pull, from 1: a pull that a later one has overtaken is not taken."""
     ack: int
     """Number of the last message read."""
     capacity: ReplicaCapacity
     free_kv_tokens: Tokens
-    progress: tuple[LeaseProgress, ...]
-    """Every lease that it holds."""
+    progress: tuple[LeaseProgress, ...] | None
+    """Every lease that the replica holds, once in `replica.report_interval_s`, and whenever the
+    scheduler may not know what an earlier pull said of them; else None, and ends come alone."""
     finished: tuple[LeaseFinished, ...]
-    """Not yet confirmed by an answer; to a new scheduler, those of the last minute too."""
+    """Ends not yet confirmed by an answer; to a new leader, those of the last minute too."""
     preemptions: int
     wait_s: Seconds
-    """How long the scheduler may keep the call if it has nothing to say."""
+    """How long the scheduler may keep the call while there is no message."""
     draining: bool = False
+    address: str = ""
+    """Host and port at which ingresses can call the replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,5 @@ class ReplicaMail:
 
     epoch: Epoch
     messages: tuple[tuple[int, ReplicaMessage], ...] = ()
-    draining: bool = False
-    """The replica is to take no new lease."""
     backlog_kv_tokens: Tokens = 0
     """KV that everything waiting would need: a signal for autoscaling."""

@@ -5,15 +5,13 @@ from typing import Any
 import ray
 from ray import serve
 from ray.serve import Application
-from ray.serve.config import RequestRouterConfig
 
-from justitia_ray.app_args import PlacedModel, parse_app_args
-from justitia_ray.config import AppConfig, SharedSections
+from justitia_ray.config import AppArgs, AppConfig, PlacedModel, SharedSections
 from justitia_ray.errors import ConfigError
-from justitia_ray.serve.ingress import Ingress
-from justitia_ray.serve.lease_router import LeaseRouter
-from justitia_ray.serve.predictor import Predictor
-from justitia_ray.serve.replica import Replica
+from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
+from justitia_ray.serve.ingress.deployment import Ingress
+from justitia_ray.serve.predictor.deployment import Predictor
+from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.stores import embedded_server
 
 _UNBOUNDED = 100_000
@@ -24,13 +22,13 @@ def build(args: dict[str, Any]) -> Application:
     """Return the application that a Serve configuration file names by `import_path`.
 
     Args:
-        args: `justitia_ray.app_args.AppArgs` as YAML gives it. What Serve itself decides
+        args: `justitia_ray.config.AppArgs` as YAML gives it. What Serve itself decides
             (`num_replicas`, `ray_actor_options`, `user_config`) stands under `deployments`.
 
     Raises:
         ConfigError: If a key is unknown or a value is not allowed.
     """
-    parsed = parse_app_args(args)
+    parsed = AppArgs.parse(args)
     placed = parsed.each_model()
     _refuse_embedded_store_on_many_nodes(placed[0].config)
     ingress = serve.deployment(
@@ -41,7 +39,8 @@ def build(args: dict[str, Any]) -> Application:
         user_config={},
         logging_config=_logging(parsed),
     )
-    return ingress.bind(parsed.model_dump(), [_parts(place) for place in placed])
+    parts = [_parts(place) for place in placed]
+    return ingress.bind(parsed.model_dump(), parts, load_prompt_counter)
 
 
 def _parts(place: PlacedModel) -> tuple[Application, Application]:
@@ -50,14 +49,13 @@ def _parts(place: PlacedModel) -> tuple[Application, Application]:
     # One access line for each request is enough, and the Ingress writes it.
     quiet = {"enable_access_log": False, **(_logging(place.config) or {})}
     replicas = serve.deployment(
-        Replica,
+        EngineReplica,
         name=place.replicas,
         max_ongoing_requests=_UNBOUNDED,
-        request_router_config=RequestRouterConfig(request_router_class=LeaseRouter),
         graceful_shutdown_timeout_s=600,  # longer than the longest generation
         health_check_period_s=2,  # a dead engine leaves by itself; this is for a hung one
         logging_config=quiet,
-    ).bind(values)
+    ).bind(values, build_engine)
     predictor = serve.deployment(
         Predictor,
         name=place.predictor,
@@ -69,7 +67,7 @@ def _parts(place: PlacedModel) -> tuple[Application, Application]:
 
 
 def _logging(sections: SharedSections) -> dict[str, Any] | None:
-    """Return what a deployment's log is to be like; None: as the operator tells Serve."""
+    """Return the log settings of a deployment; None: as the operator tells Serve."""
     return None if sections.log_encoding is None else {"encoding": sections.log_encoding}
 
 

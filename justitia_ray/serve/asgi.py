@@ -18,7 +18,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 _GOODBYE_S: Seconds = 1.0
-"""How long an application may take to notice that its caller left; vLLM needs 10 ms."""
+"""Time that an application may take to notice that its caller left; vLLM needs 10 ms."""
 
 
 async def call_asgi(

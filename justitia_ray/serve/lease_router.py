@@ -1,10 +1,8 @@
-"""Sends a call to the replica that its lease names, or fails at once.
+"""The request router of deployments of release 0.1.0, while this release replaces them.
 
-Serve pickles the module of a router by value, so it imports nothing but Serve's router and this
-project's errors. The target travels as `session_id`, a public handle option that the called method
-never sees. `_choose_replica_for_request` is private; Serve's own capacity-queue router overrides
-the same hook. With the public `choose_replicas` alone, concurrent calls of one parent hang and an
-unknown target is retried for ever.
+Serve's controller imports it by this name and sends it by value to processes of 0.1.0, whose calls
+name the replica of their lease as `session_id`. This release routes no calls by it: its ingresses
+have connections to replicas.
 """
 
 import asyncio
@@ -12,8 +10,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from ray.serve.request_router import RequestRouter
-
-from justitia_ray.errors import ReplicaGone
 
 _LOOK_EVERY_S = 0.01
 _LOOKS = 200
@@ -28,7 +24,7 @@ class LeaseRouter(RequestRouter):
         self._ever_known: set[str] = set()
 
     def update_replicas(self, replicas: list[Any]) -> None:
-        """Take in which replicas take calls now."""
+        """Note which replicas take calls now."""
         self._ever_known.update(replica.replica_id.unique_id for replica in replicas)
         super().update_replicas(replicas)
 
@@ -43,11 +39,9 @@ class LeaseRouter(RequestRouter):
     async def _choose_replica_for_request(
         self, pending_request: Any, *, is_retry: bool = False
     ) -> Any:
-        """Return the leased replica; one that is not known here yet is waited for, 2 s at most.
+        """Return the leased replica, waiting 2 s at most for one that is not known here yet."""
+        from justitia_ray import errors  # of 0.1.0
 
-        Raises:
-            ReplicaGone: If it takes no calls any more, or has rejected this one.
-        """
         target = pending_request.metadata.session_id
         if not target:
             return await super()._choose_replica_for_request(pending_request, is_retry=is_retry)
@@ -58,4 +52,4 @@ class LeaseRouter(RequestRouter):
             if target in self._ever_known:
                 break
             await asyncio.sleep(_LOOK_EVERY_S)
-        raise ReplicaGone("", target)
+        raise errors.ReplicaGone("", target)  # type: ignore[attr-defined]

@@ -1,56 +1,121 @@
-"""The metrics of the table as Ray's, which its exporter serves on every node.
+"""Metrics through Ray: the table's metrics as Ray's own, and the loop that exports them.
 
-Those of `ray.util.metrics`, in Serve's replicas too: Serve's own add the labels `application` and
-`replica` by themselves, but the scheduler is no replica and has to set `application` itself.
+Ray's exporter serves them on every node. They are those of `ray.util.metrics`, in Serve's
+replicas too: Serve's own add the labels `application` and `replica` by themselves, but the
+scheduler is no replica and has to set `application` itself.
 """
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from justitia_ray.observability.metrics import Metric
+from justitia_ray.config import AppConfig
+from justitia_ray.observability.measures import Measures, MetricsBackend
+from justitia_ray.observability.metrics import Metric, SetBy
+from justitia_ray.units import ReplicaId, Seconds
+
+logger = logging.getLogger("ray.serve")
+
+_ASCII = str.maketrans({"·": "*", "−": "-"})
 
 
 class RayMetrics:
-    """A `Backend`: makes a metric of Ray's when it is first used; one for a process is enough."""
+    """A `MetricsBackend`: makes a metric of Ray's on first use; one for each process."""
 
     def __init__(self) -> None:
-        self._counters: dict[str, Counter] = {}
-        self._gauges: dict[str, Gauge] = {}
-        self._histograms: dict[str, Histogram] = {}
+        self._made: dict[str, Any] = {}
 
-    def add(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
+    def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
         """Raise a counter; by 0 to let it exist, so that its first rise is seen as one."""
-        counter = self._counters.get(metric.name)
-        if counter is None:
-            counter = Counter(metric.name, _ascii(metric.description), metric.labels)
-            self._counters[metric.name] = counter
+        counter = self._made_of(Counter, metric)
         if amount:
             counter.inc(amount, dict(labels))
         else:  # `inc` refuses 0, the exporter does not
             counter._record(0.0, dict(labels))
 
-    def set(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
+    def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
         """Set a gauge."""
-        gauge = self._gauges.get(metric.name)
-        if gauge is None:
-            gauge = Gauge(metric.name, _ascii(metric.description), metric.labels)
-            self._gauges[metric.name] = gauge
-        gauge.set(value, dict(labels))
+        self._made_of(Gauge, metric).set(value, dict(labels))
 
     def observe(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
         """Put one value into a histogram; Ray would drop one below 0."""
-        histogram = self._histograms.get(metric.name)
-        if histogram is None:
-            description, buckets = _ascii(metric.description), list(metric.buckets)
-            histogram = Histogram(metric.name, description, buckets, metric.labels)
-            self._histograms[metric.name] = histogram
+        histogram = self._made_of(Histogram, metric, boundaries=list(metric.buckets))
         histogram.observe(max(0.0, value), dict(labels))
 
+    def _made_of(self, kind: Callable[..., Any], metric: Metric, **options: Any) -> Any:
+        """Return Ray's metric for one of the table, made on first use."""
+        if metric.name not in self._made:
+            # Ray raises on any other character.
+            ascii_text = metric.description.translate(_ASCII).encode("ascii", "replace").decode()
+            self._made[metric.name] = kind(
+                metric.name, ascii_text, tag_keys=metric.labels, **options
+            )
+        return self._made[metric.name]
 
-_ASCII = str.maketrans({"·": "*", "−": "-"})
+
+def new_measures(config: AppConfig, set_by: SetBy, replica_id: ReplicaId = "") -> Measures:
+    """Return the measures of a process for one model.
+
+    Args:
+        config: Of the model.
+        set_by: What kind of process it is.
+        replica_id: Serve's name of it, where its metrics are told apart by that.
+    """
+    common = {"application": config.name, "model": config.model.name}
+    if replica_id:
+        common["replica"] = replica_id
+    section = config.metrics
+    return Measures(set_by, common, section.max_classes, section.max_tenants)
 
 
-def _ascii(description: str) -> str:
-    """Return a description as Ray's metrics take it: they raise on any other character."""
-    return description.translate(_ASCII).encode("ascii", "replace").decode()
+class Exporter:
+    """Sets gauges and exports what is new: an error in either is logged, and hurts nobody else."""
+
+    def __init__(
+        self,
+        measures: Measures,
+        set_gauges: Callable[[], None],
+        backend: MetricsBackend,
+        interval_s: Seconds,
+    ) -> None:
+        """Prepare to export; `run` begins.
+
+        Args:
+            measures: What is exported.
+            set_gauges: Called before each export.
+            backend: Where it goes.
+            interval_s: From one export to the next.
+        """
+        self._measures = measures
+        self._set_gauges = set_gauges
+        self._backend = backend
+        self._interval_s = interval_s
+        self._failed = False
+        self._has_ended = False
+
+    async def run(self) -> None:
+        """Export until `end`, first at once."""
+        while not self._has_ended:
+            self.export()
+            await asyncio.sleep(self._interval_s)
+
+    def end(self) -> None:
+        """Stop `run`, and export a last time."""
+        self._has_ended = True
+        self.export()
+
+    def export(self) -> None:
+        """Export once; counters also where gauges fail, lest they grow without end."""
+        failures: list[Exception] = []
+        for step in (self._set_gauges, partial(self._measures.export, self._backend)):
+            try:
+                step()
+            except Exception as error:
+                failures.append(error)
+        if failures and not self._failed:  # it may fail every time
+            logger.error("metrics.export_failed", exc_info=failures[0])
+        self._failed = bool(failures)

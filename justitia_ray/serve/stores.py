@@ -1,50 +1,51 @@
-"""Which stores the configuration asks for, and what they need from the environment."""
+"""The stores that a configuration asks for, with their secrets from the environment."""
 
 import os
 from typing import Literal
 
-from justitia_ray.config import AppConfig
+from justitia_ray.config import AppConfig, StoreSection
 from justitia_ray.errors import ConfigError
 from justitia_ray.store.connection import Credentials
 from justitia_ray.store.embedded import EmbeddedRedis
-from justitia_ray.store.no_store import NoStore
-from justitia_ray.store.office import Holder
-from justitia_ray.store.prediction_memory import PredictionMemory
-from justitia_ray.store.prediction_store import PredictionStore
-from justitia_ray.store.predictions import Predictions
-from justitia_ray.store.scheduler_store import DurableState, SchedulerStore
+from justitia_ray.store.leader import LeaderRecord
+from justitia_ray.store.prediction_store import (
+    AnyPredictionStore,
+    PredictionMemory,
+    PredictionStore,
+)
+from justitia_ray.store.scheduler_store import DurableState, NoStore, SchedulerStore
 
 
 def store_kind(config: AppConfig) -> Literal["embedded", "redis", "none"]:
-    """Return whose Redis the state is kept in."""
+    """Return the kind of store: an embedded Redis, one by URL, or none."""
     if config.store.durability == "none":
         return "none"
     return "embedded" if config.store.redis_url is None else "redis"
 
 
 def embedded_server(config: AppConfig) -> EmbeddedRedis | None:
-    """Return the Redis server that is ours to start, not started; None if there is none."""
+    """Return the embedded Redis server, not started; None if the configuration needs none."""
     if config.store.redis_url is not None or config.store.durability == "none":
         return None
     return EmbeddedRedis(config.data_dir)
 
 
-def scheduler_store(config: AppConfig, holder: Holder | None = None) -> DurableState:
+def scheduler_store(config: AppConfig, leader: LeaderRecord | None = None) -> DurableState:
     """Return the scheduler's store; no server is started, and nothing is connected yet.
 
     Args:
         config: The application's arguments.
-        holder: Who takes office with it; this process if None.
+        leader: Process that becomes the leader with it; this one if None.
 
     Raises:
         ConfigError: If a variable that the configuration names is not set.
     """
     if config.store.durability == "none":
         return NoStore()
-    return SchedulerStore(store_url(config), config.store_name, store_credentials(config), holder)
+    return SchedulerStore(store_url(config), config.store_name, store_credentials(config), leader)
 
 
-def prediction_store(config: AppConfig, url: str | None) -> Predictions:
+def prediction_store(config: AppConfig, url: str | None) -> AnyPredictionStore:
     """Return the predictor's store; nothing is connected yet.
 
     Args:
@@ -60,14 +61,14 @@ def prediction_store(config: AppConfig, url: str | None) -> Predictions:
 
 
 def store_url(config: AppConfig) -> str:
-    """Return where Redis is, or is going to be: of an embedded one only this node knows."""
+    """Return the URL of Redis, started or not; that of an embedded one holds on this node only."""
     if config.store.redis_url is not None:
         return config.store.redis_url
     return EmbeddedRedis(config.data_dir).url
 
 
 def store_credentials(config: AppConfig) -> Credentials:
-    """Return what it takes to be let in, secrets from the environment.
+    """Return user, passwords and certificates for Redis, secrets from the environment.
 
     Raises:
         ConfigError: If the configuration names a variable that is not set.
@@ -75,17 +76,16 @@ def store_credentials(config: AppConfig) -> Credentials:
     section = config.store
     return Credentials(
         username=section.redis_username,
-        password=_secret("redis_password_env", section.redis_password_env),
-        sentinel_password=_secret(
-            "redis_sentinel_password_env", section.redis_sentinel_password_env
-        ),
+        password=_secret(section, "redis_password_env"),
+        sentinel_password=_secret(section, "redis_sentinel_password_env"),
         tls_ca_file=section.redis_tls_ca_file,
         tls_cert_file=section.redis_tls_cert_file,
         tls_key_file=section.redis_tls_key_file,
     )
 
 
-def _secret(key: str, name: str | None) -> str | None:
+def _secret(section: StoreSection, key: str) -> str | None:
+    name: str | None = getattr(section, key)
     if name is None:
         return None
     if name not in os.environ:

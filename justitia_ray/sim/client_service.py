@@ -1,4 +1,4 @@
-"""What clients received and asked for over time: the measures of the VTC paper, of timed requests.
+"""Service that clients received and asked for over time: the VTC paper's measures.
 
 Definitions: VTC, Sec. 5.1 and the caption of Table 2. Where the text leaves a choice (when service
 counts, at which instants a table is taken) this does as the paper's artifact (`plot_revision.py`,
@@ -32,7 +32,7 @@ TABLE_WARM_UP_S: Seconds = 30.0
 """Half a window: no window begins before the run."""
 TABLE_STEPS = 20
 _LEAST_LENGTH_S: Seconds = 1e-9
-"""Of a request that begins and ends at once."""
+"""Length of a request that begins and ends at once."""
 
 
 def profiled_service(prompt_tokens: Tokens, output_tokens: Tokens) -> float:
@@ -98,29 +98,29 @@ class ClientService:
         worth = [service(r.prompt_tokens, r.output_tokens) for r in requests]
         self._worth = np.array(worth, dtype=np.float64)[:, None]
 
-    def rates(self, at: ArrayLike, window_s: Seconds = WINDOW_S) -> Floats:
+    def rates(self, at: ArrayLike) -> Floats:
         """Return each client's service a second in the window around each instant."""
-        low, high = _window(at, window_s)
-        received: Floats = self._owner @ (self._until(high) - self._until(low)) / window_s
+        low, high = _window(at)
+        received: Floats = self._owner @ (self._until(high) - self._until(low)) / WINDOW_S
         return received
 
-    def demands(self, at: ArrayLike, window_s: Seconds = WINDOW_S) -> Floats:
+    def demands(self, at: ArrayLike) -> Floats:
         """Return the service a second that each client asked for in the window of each instant.
 
         A request is asked for when it arrives.
         """
-        low, high = _window(at, window_s)
+        low, high = _window(at)
         here = (self._arrived >= low) & (self._arrived <= high)
-        asked: Floats = self._owner @ (here * self._worth) / window_s
+        asked: Floats = self._owner @ (here * self._worth) / WINDOW_S
         return asked
 
-    def accumulated(self, at: ArrayLike, from_s: Seconds = 0.0) -> Floats:
+    def accumulated(self, at: ArrayLike, from_s: Seconds) -> Floats:
         """Return W(from, t) of each client at each instant t."""
         until = self._until(np.asarray(at, dtype=np.float64))
         received: Floats = self._owner @ (until - self._until(np.array([from_s])))
         return received
 
-    def gaps(self, at: ArrayLike, from_s: Seconds = 0.0) -> Floats:
+    def gaps(self, at: ArrayLike, from_s: Seconds) -> Floats:
         """Return max over clients i, j of |W_i(from, t) − W_j(from, t)|, `[instants]`."""
         received = self.accumulated(at, from_s)
         spread: Floats = received.max(axis=0) - received.min(axis=0)
@@ -139,12 +139,12 @@ class ClientService:
         summed: Floats = np.minimum(behind, in_vain).sum(axis=0)
         return summed
 
-    def response_times(self, at: ArrayLike, window_s: Seconds = WINDOW_S) -> Floats:
+    def response_times(self, at: ArrayLike) -> Floats:
         """Return each client's mean first-token latency, in seconds, of the window's first tokens.
 
         NaN where there was none.
         """
-        low, high = _window(at, window_s)
+        low, high = _window(at)
         here = (self._first >= low) & (self._first <= high)
         summed = self._owner @ (here * (self._first - self._arrived))
         count = self._owner @ here
@@ -159,6 +159,6 @@ class ClientService:
         return received
 
 
-def _window(at: ArrayLike, window_s: Seconds) -> tuple[Floats, Floats]:
+def _window(at: ArrayLike) -> tuple[Floats, Floats]:
     instants = np.asarray(at, dtype=np.float64)
-    return instants - window_s / 2, instants + window_s / 2
+    return instants - WINDOW_S / 2, instants + WINDOW_S / 2

@@ -1,73 +1,269 @@
-"""What an engine's iterations take, and by which rules it admits and preempts: a YAML file.
+"""Engine profiles: the cost of an iteration, the rules of admission and preemption, as YAML files.
 
-The default is the constant-iteration engine of the contract: every iteration takes as long, the
-prompts just admitted add to it, KV overflow swaps out.
+    name: my-engine
+    kv_tokens: 10000
+    prefill: separate
+    iteration: {base_s: 0.03, per_context_token_s: 1.2e-6}
+    variants:
+      tp2: {speedup: 1.7, kv_tokens: 24000}
+
+Keys and their meaning are those of `EngineProfile`; what is left out has its default there: an
+engine of constant iterations, to which the prompts just admitted add, and which swaps out what
+overflows. Profiles are shipped beside this file, in `profiles/`; users have their own. A variant
+is the same engine over more GPUs, chosen as `my-engine:tp2`: it is that much faster and has that
+KV memory. No shipped profile has one, for none was measured; a user who knows both numbers writes
+them. `fitted` says what a calibrated profile was fitted on.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
 
-from justitia_ray.units import Seconds, Tokens
+import yaml
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from justitia_ray.atomic_files import replacing_text
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.workload import first_mistake
+from justitia_ray.units import Seconds
+
+_MAX_FILE_BYTES = 1024**2
+
+_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_Factor = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=1, strict=True)]
+_CountFrom0 = Annotated[int, Field(ge=0, strict=True)]
+_Flag = Annotated[bool, Field(strict=True)]
+_STRICT_KEYS = ConfigDict(extra="forbid")
 
 
 @dataclass(frozen=True, slots=True)
 class IterationCost:
     """Seconds of one iteration: base + Σ coefficient · quantity."""
 
-    base_s: Seconds = 0.03
-    per_sequence_s: Seconds = 0.0
-    """For each sequence that decodes."""
-    per_context_token_s: Seconds = 0.0
-    """For each token of KV that those sequences hold."""
-    per_prefill_token_s: Seconds = 0.0
-    """For each prompt token that is computed."""
-    prefill_tile_tokens: Tokens = 1
-    """The prompt tokens computed together count in whole tiles (matrix tiles of a GPU)."""
-    prefill_base_s: Seconds = 0.0
-    """Added to an iteration that computes any."""
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
+
+    base_s: _Amount = 0.03
+    per_sequence_s: _Amount = 0.0
+    """Added for each sequence that decodes."""
+    per_context_token_s: _Amount = 0.0
+    """Added for each token of KV that those sequences hold."""
+    per_prefill_token_s: _Amount = 0.0
+    """Added for each prompt token that is computed."""
+    prefill_tile_tokens: _Count = 1
+    """Tile of a GPU's matrices: the prompt tokens computed together count in whole tiles."""
+    prefill_base_s: _Amount = 0.0
+    """Added to an iteration that computes any prompt token."""
+
+    def with_times(self, change: Callable[[Seconds], Seconds]) -> "IterationCost":
+        """Return the cost with all times changed so."""
+        names = [key.name for key in fields(self) if key.name.endswith("_s")]
+        times: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
+        return replace(self, **times)
 
     def scaled(self, factor: float) -> "IterationCost":
         """Return the cost with all times multiplied."""
-        return replace(
-            self,
-            base_s=self.base_s * factor,
-            per_sequence_s=self.per_sequence_s * factor,
-            per_context_token_s=self.per_context_token_s * factor,
-            per_prefill_token_s=self.per_prefill_token_s * factor,
-            prefill_base_s=self.prefill_base_s * factor,
-        )
+        return self.with_times(lambda time_s: time_s * factor)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """An engine; defaults are the constant-iteration engine."""
+    """An engine; defaults are the constant-iteration engine. A file has these keys."""
 
-    kv_tokens: Tokens
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
+
+    kv_tokens: _Count
     """M, KV memory of one replica."""
-    name: str = "constant"
-    block_size: Tokens = 1
-    max_num_seqs: int = 256
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "constant"
+    block_size: _Count = 1
+    max_num_seqs: _Count = 256
     iteration: IterationCost = field(default_factory=IterationCost)
-    prefill: str = "mixed"
+    prefill: Literal["mixed", "chunked", "separate"] = "mixed"
     """`mixed`: prompts just admitted are computed whole, in the iteration of all others (Orca).
     `chunked`: at most `max_batched_tokens` an iteration, running sequences first (vLLM).
     `separate`: a batch of prompts alone, which makes their first tokens (S-LoRA, LightLLM)."""
-    max_batched_tokens: Tokens = 8192
+    max_batched_tokens: _Count = 8192
     """Prompt tokens of one `separate` prefill; all tokens of one `chunked` iteration."""
-    admission: str = "prompt"
+    admission: Literal["prompt", "peak"] = "prompt"
     """`prompt`: the prompt fits now (vLLM). `peak`: the peak of future KV, too."""
-    admit_every: int = 1
+    admit_every: _Count = 1
     """New inferences are considered so many iterations after prompts were computed last, or when
     nothing runs."""
-    overflow: str = "swap"
+    overflow: Literal["swap", "recompute"] = "swap"
     """`swap`: a preempted inference keeps its tokens. `recompute`: prompt and tokens are computed
     again (vLLM)."""
-    reserved_tokens_per_client: Tokens = 0
+    reserved_tokens_per_client: _CountFrom0 = 0
     """KV kept aside for each distinct client among those that run (S-LoRA: 32, for adapters)."""
-    last_token_held: bool = True
+    last_token_held: _Flag = True
     """Whether the latest token of an output takes KV at once, or with the next one (S-LoRA). In the
     second case an inference holds, and is charged for, one token less."""
-    prefix_caching: bool = False
+    prefix_caching: _Flag = False
     """Whether the prompt of an inference whose predecessor ran on the same replica costs only what
     is new in it."""
-    speedup: float = 1.0
-    """Of tensor parallelism: all times are divided by it."""
+    speedup: _Factor = 1.0
+    """Speedup by tensor parallelism: all times are divided by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FittedRun:
+    """A measured run that a profile was fitted on."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
+
+    file: str
+    requests: _Count
+    speed: _Factor
+    """Time of its iterations over the fit's: below 1, the machine was faster in this run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """The measured runs that a profile was fitted on, and the error of the fit."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
+
+    version: str
+    """Version of this package."""
+    added_prompt_tokens: _CountFrom0 = 0
+    """Tokens that the engine put before each prompt and its files do not count (Llama's BOS)."""
+    residual: _Amount
+    """Root mean square of the relative error of a request's decode time, speeds apart."""
+    runs: tuple[FittedRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFile:
+    """The content of a profile's file."""
+
+    profile: EngineProfile
+    fitted: Fitted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Variant:
+    __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
+
+    speedup: _Factor
+    kv_tokens: _Count
+
+
+@dataclass(frozen=True, slots=True)
+class _File(EngineProfile):
+    variants: dict[str, _Variant] = field(default_factory=dict)
+    fitted: Fitted | None = None
+
+
+_FILE = TypeAdapter(_File)
+_KEYS = ["name", *(key.name for key in fields(_File) if key.name != "name")]
+"""Keys of a file in their order."""
+_KINDS = {
+    "": _File,
+    "iteration": IterationCost,
+    "variants": _Variant,
+    "fitted": Fitted,
+    "runs": FittedRun,
+}
+
+
+def shipped_profiles() -> list[str]:
+    """Return the names of the shipped profiles, in order."""
+    directory = files("justitia_ray.sim") / "profiles"
+    return sorted(
+        entry.name.removesuffix(".yaml")
+        for entry in directory.iterdir()
+        if entry.name.endswith(".yaml")
+    )
+
+
+def load_profile(name_or_path: str) -> EngineProfile:
+    """Return a shipped profile or that of a file, `:VARIANT` of it if the name ends so.
+
+    Raises:
+        ConfigError: If there is none, or the file is wrong; file, field, value and what is allowed
+            are named.
+    """
+    return load_profile_file(name_or_path).profile
+
+
+def load_profile_file(name_or_path: str) -> ProfileFile:
+    """Return what `load_profile` returns, and what it was fitted on.
+
+    Raises:
+        ConfigError: As `load_profile`.
+    """
+    place, _, variant = name_or_path.rpartition(":")
+    if not place or Path(name_or_path).exists():
+        place, variant = name_or_path, ""
+    content = _parse(place, _read(place))
+    keys = [key.name for key in fields(EngineProfile)]
+    profile = EngineProfile(**{key: getattr(content, key) for key in keys})
+    if variant:
+        if variant not in content.variants:
+            known = ", ".join(content.variants) or "none"
+            raise ConfigError(f"{place}: variants has no {variant!r}; it has {known}")
+        profile = replace(
+            profile, name=f"{content.name}:{variant}", **asdict(content.variants[variant])
+        )
+    return ProfileFile(profile, content.fitted)
+
+
+def write_profile(path: Path, content: ProfileFile, head: Sequence[str] = ()) -> None:
+    """Write a profile's file, whole or not at all.
+
+    Args:
+        path: Replaced if it exists.
+        content: Defaults are written too, so that a later version's do not change it.
+        head: Lines of comment before it.
+
+    Raises:
+        ConfigError: If it cannot be written.
+    """
+    values: dict[str, Any] = asdict(content.profile)
+    if content.fitted is not None:
+        values["fitted"] = asdict(content.fitted)
+    ordered = {key: values[key] for key in _KEYS if key in values}
+    text = "".join(f"# {line}\n" for line in head) + yaml.safe_dump(
+        ordered, sort_keys=False, default_flow_style=None, width=100
+    )
+    with replacing_text(path) as file:
+        file.write(text)
+
+
+def _read(place: str) -> str:
+    shipped = shipped_profiles()
+    if place in shipped:
+        return (files("justitia_ray.sim") / "profiles" / f"{place}.yaml").read_text("utf-8")
+    path = Path(place)
+    if not path.exists():
+        raise ConfigError(
+            f"engine profile {place!r} is neither a file nor one of those shipped: "
+            f"{', '.join(shipped)}"
+        )
+    try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            raise ConfigError(
+                f"{path}: a profile has at most {_MAX_FILE_BYTES} bytes, this file has "
+                f"{path.stat().st_size}"
+            )
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text") from error
+
+
+def _parse(place: str, text: str) -> _File:
+    try:
+        values = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{place}: is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{place}: an engine profile is a mapping with `name` and `kv_tokens`")
+    if "name" not in values:
+        raise ConfigError(f"{place}: name is missing")
+    try:
+        return _FILE.validate_python(values)
+    except ValidationError as error:
+        raise ConfigError(f"{place}: {first_mistake(error, _KINDS)}") from error

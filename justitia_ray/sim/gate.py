@@ -1,4 +1,4 @@
-"""When it is worth asking the core for work: whether what comes first might fit a replica.
+"""Gate before the core: whether the first inference in line might fit a replica, so asking pays.
 
 Asking is never wrong, only slow: the core decides by the same rules.
 """
@@ -8,28 +8,28 @@ from collections.abc import Iterable, Sequence
 
 from justitia_ray.core.entities import Inference
 from justitia_ray.core.policies import Policy
-from justitia_ray.sim.link import CoreLink
+from justitia_ray.sim.core_link import CoreLink
 from justitia_ray.sim.server import Server
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.units import Seconds, Tokens
 
 _Standing = tuple[Inference | None, int]
-"""What comes first, and how often the queue or a replica had changed."""
+"""First inference in line, and how often the queue or a replica had changed."""
 
 
 class Gate:
-    """Remembers for each replica what it asked last in vain."""
+    """Remembers the last refused request of each replica, and decides when to ask again."""
 
     def __init__(self, link: CoreLink, settings: RunSettings) -> None:
         self._core = link.core
         self._link = link
-        options = self._core.order.options
+        options = self._core.ledger.options
         self._first_only = options.backfill == 0 and options.kv_share_cap >= 1
         self._by_prompt = settings.engine.admission == "prompt"
         self.tries_stay = self._by_prompt
         """Whether the instant of a next try holds as long as nothing on its replica changes."""
         is_exact = settings.report_interval_s == 0
-        self.order_moves = is_exact and type(self._core.order.policy).served is not Policy.served
+        self.order_moves = is_exact and type(self._core.ledger.policy).served is not Policy.served
         """Whether service alone, as it is reported, may put another first."""
         self._lets_pass = is_exact and (
             options.backfill != 0 or (options.kv_share_cap < 1 and self.order_moves)
@@ -45,16 +45,17 @@ class Gate:
         self._most_load: Tokens = 0
         """Above that, a replica that runs something has no room for what comes first."""
         self._refused: dict[int, _Standing] = {}
-        self._standing: _Standing = (None, -1)
+        self.standing: _Standing = (None, -1)
+        """The queue as seen last: while it stays, only replicas that change have reason to ask."""
         self._least_behind: Tokens | None = None
         """At most the shortest prompt of those that may go before what comes first, of itself."""
         self._smallest: list[Inference] = []
-        """Of those, at the last look; found when they are asked for."""
+        """The smallest of those at the last look; found when they are asked for."""
 
     def look(self) -> None:
-        """Take in what comes first now, and who may go before it at a boundary of no event."""
+        """Note the first inference in line, and who may pass it at a boundary without event."""
         first = self._link.first()
-        self._standing = (first, self._link.changes)
+        self.standing = (first, self._link.changes)
         self._least_behind = None
         self._smallest.clear()
         if first is None:
@@ -63,25 +64,15 @@ class Gate:
         if self._goes_by_room:
             self._most_load -= first.prompt_tokens + self._engine.block_size
         if self._lets_pass or (self.order_moves and self._falls_back(first)):
-            self._least_behind = self._link.waiting_prompts.least()
+            self._least_behind = self._link.shortest_waiting_prompt()
 
-    @property
-    def standing(self) -> _Standing:
-        """What was seen last: while it stays, only replicas that change have reason to ask."""
-        return self._standing
-
-    @property
-    def nothing_waits(self) -> bool:
-        """Whether there was nothing to admit at the last look."""
-        return self._standing[0] is None
-
-    def note(self, server: Server) -> None:
-        """Take in what a replica holds; to be told whenever that has become less."""
+    def note_load(self, server: Server) -> None:
+        """Note the KV that a replica holds; to be called whenever that has become less."""
         self._loads[server.index] = self._load(server)
 
     def is_worth_asking(self, server: Server) -> bool:
         """Return whether the core may admit something to a replica, as it stands."""
-        if self._standing[0] is None:
+        if self.standing[0] is None:
             return False
         if server.is_empty:
             return True
@@ -90,7 +81,7 @@ class Gate:
             and len(server.running) < self._engine.max_num_seqs
             and not server.swapped
             and (
-                self._refused.get(server.index) != self._standing
+                self._refused.get(server.index) != self.standing
                 or (self._lets_pass and self.watches(server))
             )
         )
@@ -101,7 +92,7 @@ class Gate:
 
     def with_reason(self, servers: Sequence[Server]) -> list[Server]:
         """Return those, of all replicas by index, that have reason to ask."""
-        if self._standing[0] is None:
+        if self.standing[0] is None:
             return []
         if self._least_behind is not None:
             return [server for server in servers if self.has_reason(server)]
@@ -123,18 +114,18 @@ class Gate:
         )
 
     def refused(self, server: Server) -> None:
-        """A replica has asked, and may have nothing more for now."""
-        self._refused[server.index] = self._standing
+        """Note that a replica has asked in vain."""
+        self._refused[server.index] = self.standing
 
     def time_has_come(self, servers: Iterable[Server]) -> None:
-        """The instant of `next_try`, or of a change: under `peak`, what was refused may fit now."""
+        """Forget refusals at a `next_try` or a change: under `peak` they may fit now."""
         if not self._by_prompt:
             for server in servers:
                 self._refused.pop(server.index, None)
 
     def next_try(self, server: Server, later: Seconds) -> Seconds | None:
         """Return when, from an instant on, a replica is to ask, if nothing happens before."""
-        first = self._standing[0]
+        first = self.standing[0]
         if first is None or server.swapped or not (server.running or server.is_empty):
             return None  # in the last case, what is on its way will wake it
         watches = self.watches(server)
@@ -143,7 +134,7 @@ class Gate:
         if self._by_prompt:
             return None  # room for a prompt comes with an end only
         candidates = self._may_come_first() if watches else [first]
-        wait = max(1, min(self._link.iterations_until_room(i, server) for i in candidates))
+        wait = max(1, min(self._link.iterations_until_fit(i, server) for i in candidates))
         return server.next_admission(max(later, server.instant_after(wait)))
 
     def _may_come_first(self) -> list[Inference]:
@@ -154,7 +145,7 @@ class Gate:
         """
         if not self._smallest:
             by_size: dict[tuple[Tokens, Tokens, str], Inference] = {}
-            for application in self._core.order.queue.heads():
+            for application in self._core.ledger.queue.heads():
                 inference = application.waiting.first
                 client = application.tenant if self._engine.reserved_tokens_per_client else ""
                 size = (inference.prompt_tokens, inference.predicted_output_tokens, client)
@@ -175,4 +166,4 @@ class Gate:
         A policy puts back whom it serves, and nobody else. A tenant is taken to run something.
         """
         own = self._core.state.applications[first.application_id]
-        return bool(own.in_flight) or self._core.order.policy.client(own) != own.application_id
+        return bool(own.in_flight) or self._core.ledger.policy.client(own) != own.application_id

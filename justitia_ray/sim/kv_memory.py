@@ -1,14 +1,62 @@
-"""KV memory of one modelled replica: what runs holds so much, and will hold so much more."""
+"""Sequences on a modelled replica, and its KV memory: room now and later, prefixes still held."""
 
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 from justitia_ray.sim.engine_profile import EngineProfile
-from justitia_ray.sim.sequence import Sequence
-from justitia_ray.units import Tokens
+from justitia_ray.sim.results import InferenceResult
+from justitia_ray.units import ApplicationId, LeaseId, RequestId, Tokens
+
+
+@dataclass(slots=True, eq=False)
+class SimulatedSequence:
+    """An inference on a modelled replica: its lengths, and its progress."""
+
+    request_id: RequestId
+    lease_id: LeaseId
+    application_id: ApplicationId
+    client: str
+    """On whose behalf it runs, for what an engine keeps per client."""
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    result: InferenceResult
+    prefill_tokens: Tokens
+    """Tokens to compute before it gains any: its prompt, less a cached prefix."""
+    follows: bool
+    """Whether it follows on another inference of its application."""
+    made: Tokens = 0
+    """Output tokens made by iteration `since`."""
+    since: int = 0
+    computed: bool = False
+    """Nothing of that is left: it gains a token an iteration."""
+
+    def made_by(self, iteration: int) -> Tokens:
+        """Return the output tokens made by then."""
+        return self.made + (iteration - self.since if self.computed else 0)
+
+    def context_by(self, iteration: int) -> Tokens:
+        """Return the KV that it holds by then, in tokens."""
+        return self.prompt_tokens + self.made_by(iteration)
+
+    @property
+    def ends_with(self) -> int:
+        """The iteration that makes its last token, once it is computed."""
+        return self.since + self.output_tokens - self.made
+
+    def stop(self, iteration: int) -> None:
+        """Stop gaining tokens, and keep those made by then."""
+        self.made, self.since = self.made_by(iteration), iteration
+
+    def go_on(self, iteration: int) -> None:
+        """Gain tokens from then on."""
+        self.since, self.computed = iteration, True
 
 
 class KvMemory:
-    """Whether sequences fit, now and in later iterations. All sizes in tokens, in whole blocks."""
+    """KV memory of one replica: room for sequences, now and in later iterations.
+
+    All sizes are in tokens, in whole blocks.
+    """
 
     def __init__(self, profile: EngineProfile) -> None:
         self._profile = profile
@@ -29,18 +77,20 @@ class KvMemory:
         room = self._profile.kv_tokens - self._profile.reserved_tokens_per_client
         return room - room % self._profile.block_size
 
-    def room(self, sequences: Iterable[Sequence]) -> Tokens:
+    def room(self, sequences: Iterable[SimulatedSequence]) -> Tokens:
         """Return M less what is kept aside."""
         if not self._profile.reserved_tokens_per_client:
             return self._profile.kv_tokens
         return self._profile.kv_tokens - self.reserved(sequence.client for sequence in sequences)
 
-    def held(self, sequences: Iterable[Sequence], iteration: int, more: Tokens = 0) -> Tokens:
+    def held(
+        self, sequences: Iterable[SimulatedSequence], iteration: int, more: Tokens = 0
+    ) -> Tokens:
         """Return what these hold by an iteration, each with so many more tokens. O(n)."""
         return sum(self.blocks(s.context_by(iteration) + more) for s in sequences)
 
     def overflows_at(
-        self, sequences: Collection[Sequence], context: Tokens, iteration: int, last: int
+        self, sequences: Collection[SimulatedSequence], context: Tokens, iteration: int, last: int
     ) -> int:
         """Return the first iteration after which the next one would need more than M, or `last`.
 
@@ -64,3 +114,50 @@ class KvMemory:
             else:
                 low = middle + 1
         return low
+
+
+class PrefixCache:
+    """The last context of each application, least recently used out first.
+
+    An inference that follows another of its application begins with that one's context, if its
+    prompt is at least as long: so do the turns of an agent. What is kept lies in memory that
+    nothing else wants, and goes when something does.
+    """
+
+    def __init__(self, profile: EngineProfile) -> None:
+        self._profile = profile
+        self._contexts: dict[ApplicationId, Tokens] = {}
+        self._tokens: Tokens = 0
+
+    def keep_context(self, sequence: SimulatedSequence) -> None:
+        """Keep the context of an inference that has finished."""
+        if self._profile.prefix_caching:
+            self._drop(sequence.application_id)
+            context = sequence.prompt_tokens + sequence.made
+            self._contexts[sequence.application_id] = context
+            self._tokens += context
+
+    def use_prefix(self, sequence: SimulatedSequence, free_tokens: Tokens) -> None:
+        """Shorten the prefill of an inference by the prefix that is held of it.
+
+        Args:
+            sequence: It is about to run, after another of its application.
+            free_tokens: KV that nothing wants but this inference.
+        """
+        self._shrink(free_tokens)
+        held = self._drop(sequence.application_id)
+        if held <= sequence.prompt_tokens:
+            whole_blocks = held - held % self._profile.block_size
+            # vLLM computes at least one token, to have something to go on from.
+            cached = min(whole_blocks, sequence.prompt_tokens - 1)
+            sequence.prefill_tokens = sequence.prompt_tokens - cached
+        self._shrink(free_tokens - sequence.prompt_tokens)
+
+    def _shrink(self, tokens: Tokens) -> None:
+        while self._tokens > tokens and self._contexts:
+            self._drop(next(iter(self._contexts)))
+
+    def _drop(self, application_id: ApplicationId) -> Tokens:
+        tokens = self._contexts.pop(application_id, 0)
+        self._tokens -= tokens
+        return tokens

@@ -1,79 +1,356 @@
-"""What the scheduler is told of costs and lengths before they are known."""
+"""Predictions of costs and lengths for a simulated scheduler: the truth, noise, or learned.
 
+`LearnedCosts` are those of the service's own predictor, `TabledCosts` those of a table (for
+studies of other predictors), `NoisyCosts` the truth times random factors. Lengths, and what is
+still to come, follow from the stages of applications that finished earlier in the same run.
+"""
+
+import abc
 import math
-from typing import NamedTuple, Protocol
+import random
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
 
 from justitia_ray.core.actions import EndApplication
 from justitia_ray.core.policies.options import PolicyOptions
-from justitia_ray.cost import find_cost
-from justitia_ray.errors import ConfigError
+from justitia_ray.core.stages import StagePosition
+from justitia_ray.cost import CostFunction, find_cost, kv_token_time
+from justitia_ray.errors import ConfigError, RequestError
+from justitia_ray.predictor.input_features import InputFeatures, features_of
+from justitia_ray.predictor.model_directory import ModelDirectory
+from justitia_ray.predictor.model_file import model_from_bytes
+from justitia_ray.predictor.observation import Observation, Sample, is_lesson
+from justitia_ray.predictor.online import LearningPredictor, LearningSettings, train_due
+from justitia_ray.predictor.stages import StageTable, still_needed
+from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds, Tokens
 
+LEARNED = "learned"
+TABLE = "table"
 
-class Foreseen(NamedTuple):
-    """What is said of an inference when it is submitted."""
+
+class InferencePrediction(NamedTuple):
+    """Prediction for an inference that is submitted."""
 
     output_tokens: Tokens
-    """Its length, at least 1."""
+    """Predicted length, at least 1."""
     stage: int | None = None
-    """Where it stands in its application; None: nobody has looked."""
+    """Position in the application; None: nobody has looked."""
     remaining_kv_token_time: KvTokenTime | None = None
-    """What its application is to be charged for from this stage on; None: nothing new."""
-
-
-class Predictions(Protocol):
-    """Predicts applications when they arrive and inferences when they are submitted."""
-
-    def kv_token_time(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the predicted cost of an application that arrives, token·iterations."""
-
-    def cost(self, application: WorkloadApplication, options: PolicyOptions) -> float | None:
-        """Return the predicted cost in the accounts' unit, or None if that is KV token-time."""
-
-    def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
-        """Return what an application of this predicted cost is charged; None: just that."""
-
-    def submit(
-        self, application: WorkloadApplication, inference: WorkloadInference, most: Tokens
-    ) -> Foreseen:
-        """Return what is said of an inference; at most so many output tokens fit."""
-
-    def finished(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
-        """Take in that an inference has finished, before what follows on it is submitted."""
-
-    def ended(self, action: EndApplication, now: Seconds) -> None:
-        """Take in what an application took."""
+    """Charge of the application from this stage on; None: nothing new."""
 
 
 class ExactPredictions:
-    """The truth."""
+    """The truth about applications when they arrive, and inferences when they are submitted."""
 
-    def kv_token_time(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the cost, token·iterations."""
+    def application_cost(self, application: WorkloadApplication) -> KvTokenTime:
+        """Return the predicted cost of an application that arrives, token·iterations."""
         return application.cost()
 
-    def cost(self, application: WorkloadApplication, options: PolicyOptions) -> float | None:
-        """Return the cost in the accounts' unit, or None if that is KV token-time."""
+    def accounts_cost(
+        self, application: WorkloadApplication, options: PolicyOptions
+    ) -> float | None:
+        """Return the predicted cost in the accounts' unit, or None if that is KV token-time."""
         if options.accounts_cost == "kv_token_time":
             return None
-        return application.cost(find_cost(options.accounts_cost))
+        return self._cost_in(application, find_cost(options.accounts_cost))
 
     def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
-        """Return None: the truth is charged."""
+        """Return the charge of an application of this predicted cost; None: just that."""
         return None
 
-    def submit(
+    def predict_inference(
         self, application: WorkloadApplication, inference: WorkloadInference, most: Tokens
-    ) -> Foreseen:
-        """Return the length."""
-        return Foreseen(inference.output_tokens)
+    ) -> InferencePrediction:
+        """Return the prediction for an inference; at most `most` output tokens fit."""
+        return InferencePrediction(inference.output_tokens)
 
-    def finished(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
-        """Nothing: all was known."""
+    def finish_inference(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
+        """Note that an inference has finished, before what follows on it is submitted."""
 
-    def ended(self, action: EndApplication, now: Seconds) -> None:
-        """Nothing: all was known."""
+    def end_application(self, action: EndApplication, now: Seconds) -> None:
+        """Learn what an application took."""
+
+    def _cost_in(self, application: WorkloadApplication, function: CostFunction) -> float | None:
+        return application.cost(function)
+
+
+class StagedPredictions(ExactPredictions):
+    """Predictions as the service makes them: from what has finished, better with each stage.
+
+    Args:
+        costs: Predicts applications when they arrive.
+        charge_factor: Predictions are charged so many times over.
+        raises: Whether later expectations are told, so that charges are raised.
+    """
+
+    def __init__(self, costs: "CostSource", charge_factor: float, *, raises: bool) -> None:
+        self._costs = costs
+        self._charge_factor = charge_factor
+        self._raises = raises
+        self._open: dict[ApplicationId, tuple[WorkloadApplication, StagePosition]] = {}
+        self._stages: dict[tuple[ApplicationId, InferenceId], int] = {}
+
+    def application_cost(self, application: WorkloadApplication) -> KvTokenTime:
+        """Return the source's cost of an application that arrives."""
+        self._open[application.application_id] = (application, StagePosition())
+        return self._costs.cost(application)
+
+    def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
+        """Return the charge that the ingress would let the application have."""
+        return self._charge_factor * predicted
+
+    def predict_inference(
+        self, application: WorkloadApplication, inference: WorkloadInference, most: Tokens
+    ) -> InferencePrediction:
+        """Return what the ingress would say of an inference."""
+        name = application.application_id
+        position = self._open[name][1]
+        stage, inferences = position.next()
+        position.submit()
+        self._stages[name, inference.inference_id] = stage
+        prompt = inference.prompt_tokens
+        expected = self._costs.stages.expect(
+            application.application_class, stage, prompt, most, inferences
+        )
+        length = self._costs.known_length(application, inference)
+        if length is None and expected is not None:
+            length = expected.output_tokens
+        elif length is None:
+            length = min(most, self._costs.prior_length(application, inference))
+        if not self._raises:
+            return InferencePrediction(length, stage)
+        needed = still_needed(expected, length, prompt, inferences)
+        return InferencePrediction(length, stage, self._charge_factor * needed)
+
+    def finish_inference(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
+        """Advance the application's stage."""
+        self._open[application_id][1].finish(self._stages.pop((application_id, inference_id)))
+
+    def end_application(self, action: EndApplication, now: Seconds) -> None:
+        """Learn from an application, as the ingress passes on what ran to its end."""
+        application, _ = self._open.pop(action.application_id)
+        if is_lesson(action):
+            self._costs.learn(application, action, now)
+
+    def _cost_in(self, application: WorkloadApplication, function: CostFunction) -> float | None:
+        return self._costs.cost_in(application, function)
+
+
+class CostSource(abc.ABC):
+    """A source of predicted costs and lengths, which learns stages from what has finished."""
+
+    def __init__(self) -> None:
+        self.stages = StageTable()
+        """Stages of applications that have finished."""
+
+    @abc.abstractmethod
+    def cost(self, application: WorkloadApplication) -> KvTokenTime:
+        """Return the predicted cost, token·iterations."""
+
+    def cost_in(self, application: WorkloadApplication, function: CostFunction) -> float | None:
+        """Return the predicted cost in another unit, or None if it is not predicted."""
+        return None
+
+    def known_length(
+        self, application: WorkloadApplication, inference: WorkloadInference
+    ) -> Tokens | None:
+        """Return the length of an inference that the source has itself; None: its stage's."""
+        return None
+
+    def prior_length(
+        self, application: WorkloadApplication, inference: WorkloadInference
+    ) -> Tokens:
+        """Return the length of an inference of whose stage nothing is known."""
+        return LearningSettings().prior_output_tokens
+
+    def learn(self, application: WorkloadApplication, action: EndApplication, now: Seconds) -> None:
+        """Learn from an application that finished."""
+        self.stages.observe_stages(application.application_class, action.stages)
+
+
+class LearnedCosts(CostSource):
+    """The service's predictor: learning in the run, or with models that stay as they are.
+
+    A training takes no time in the run, where the service's takes seconds in another process.
+
+    Args:
+        models_dir: The models that predict; None: the predictor starts with no knowledge.
+        seed: Of trainings.
+
+    Raises:
+        ConfigError: If the directory, or a model in it, cannot be read, or the packages for
+            training are not installed.
+        StoreError: If a model is damaged; names it.
+    """
+
+    def __init__(self, models_dir: str | None = None, seed: int = 0) -> None:
+        self._predictor = LearningPredictor(LearningSettings(seed=seed))
+        self._trains = models_dir is None
+        self.stages = self._predictor.stages
+        if models_dir is None:
+            _check_that_training_can_be_done()
+        else:
+            self._serve(ModelDirectory(Path(models_dir)))
+
+    def cost(self, application: WorkloadApplication) -> KvTokenTime:
+        """Return the predictor's estimate; the first prompt stands for the size of the input.
+
+        Raises:
+            ConfigError: If the application's class has a name that the service would refuse.
+        """
+        try:
+            estimate = self._predictor.estimate(
+                application.application_class,
+                application.inferences[0].prompt_tokens,
+                None,
+                _features(application),
+            )
+        except RequestError as error:
+            raise ConfigError(f"application {application.application_id!r}: {error}") from error
+        return estimate.kv_token_time
+
+    def prior_length(
+        self, application: WorkloadApplication, inference: WorkloadInference
+    ) -> Tokens:
+        """Return the class's mean, or the prior; nobody says `max_tokens` in a workload."""
+        estimate = self._predictor.estimate(
+            application.application_class, inference.prompt_tokens, None
+        )
+        return estimate.output_tokens
+
+    def learn(self, application: WorkloadApplication, action: EndApplication, now: Seconds) -> None:
+        """Let the predictor observe an application, and do the training that is due."""
+        sample = Sample(
+            action.kv_token_time, action.inferences, action.output_tokens, _features(application)
+        )
+        self._predictor.observe_application(application.application_class, sample, action.stages)
+        if self._trains:
+            train_due(self._predictor, now)
+
+    def _serve(self, models: ModelDirectory) -> None:
+        classes = models.classes()
+        if not classes:
+            raise ConfigError(f"{models.path}: must hold a model of at least one class, has none")
+        for name in classes:
+            if (active := models.active(name)) is not None:
+                number, data = active
+                where = f"{models.path}, version {number} of class {name}"
+                model = model_from_bytes(data, where)
+                self._predictor.serve(name, models.index(name), model, number)
+
+
+class TabledCosts(CostSource):
+    """Costs that somebody else has predicted.
+
+    Args:
+        costs: Token·iterations of each application.
+        history: Earlier applications, of which the stages are known.
+        lengths_are_known: Whether callers force the lengths of outputs.
+    """
+
+    def __init__(
+        self,
+        costs: Mapping[ApplicationId, KvTokenTime],
+        history: Iterable[Observation] = (),
+        *,
+        lengths_are_known: bool = False,
+    ) -> None:
+        super().__init__()
+        self._costs = costs
+        self._lengths_are_known = lengths_are_known
+        for observation in history:
+            self.stages.observe_stages(observation.application_class, observation.stages)
+
+    def cost(self, application: WorkloadApplication) -> KvTokenTime:
+        """Return the cost in the table.
+
+        Raises:
+            ConfigError: If there is none, or it is not above 0.
+        """
+        cost = self._costs.get(application.application_id)
+        if cost is None or not 0 < cost < float("inf"):
+            raise ConfigError(
+                f"predicted_costs of application {application.application_id!r} must be a number"
+                f" > 0, got {cost!r}"
+            )
+        return cost
+
+    def known_length(
+        self, application: WorkloadApplication, inference: WorkloadInference
+    ) -> Tokens | None:
+        """Return the length if callers force it."""
+        return inference.output_tokens if self._lengths_are_known else None
+
+
+class NoisyCosts(CostSource):
+    """The truth times random factors from [1/λ, λ] (Justitia v2, Sec. V, Fig. 10).
+
+    The paper names the interval only: factors are uniform in it. An application's cost has one
+    factor, each length another; the seed and the ids determine them.
+
+    Args:
+        noise: λ, above 1.
+        seed: Of the factors.
+    """
+
+    def __init__(self, noise: float, seed: int) -> None:
+        super().__init__()
+        self._noise = noise
+        self._seed = seed
+
+    def cost(self, application: WorkloadApplication) -> KvTokenTime:
+        """Return the noisy cost, token·iterations."""
+        return self.cost_in(application, kv_token_time)
+
+    def cost_in(self, application: WorkloadApplication, function: CostFunction) -> float:
+        """Return the noisy cost in another unit."""
+        return application.cost(function) * self._factor(application.application_id)
+
+    def known_length(
+        self, application: WorkloadApplication, inference: WorkloadInference
+    ) -> Tokens:
+        """Return the noisy length, which may be longer than what fits."""
+        factor = self._factor(f"{application.application_id}/{inference.inference_id}")
+        return max(1, round(inference.output_tokens * factor))
+
+    def _factor(self, name: str) -> float:
+        return random.Random(f"{self._seed}/noise/{name}").uniform(1 / self._noise, self._noise)
+
+
+def predictions_of(settings: RunSettings) -> ExactPredictions:
+    """Return the predictions that a run's settings ask for.
+
+    Raises:
+        ConfigError: If they name something else, models that cannot be read, or what needs packages
+            that are not installed.
+        StoreError: If a model is damaged; names it.
+    """
+    if settings.models_dir is not None and settings.prediction != LEARNED:
+        raise ConfigError(
+            f"models_dir must be given with prediction {LEARNED!r}, got {settings.prediction!r}"
+        )
+    costs: CostSource
+    charge_factor = settings.charge_factor
+    if settings.prediction == LEARNED:
+        costs = LearnedCosts(settings.models_dir, settings.seed)
+    elif settings.prediction == TABLE:
+        costs = TabledCosts(
+            settings.predicted_costs,
+            settings.history,
+            lengths_are_known=settings.lengths_are_known,
+        )
+    else:
+        noise = parse_noise(settings.prediction)
+        if noise == 1:
+            return ExactPredictions()
+        costs = NoisyCosts(noise, settings.seed)
+        # No more than the estimate can be short of: without noise, the truth is charged.
+        charge_factor = min(charge_factor, noise)
+    return StagedPredictions(costs, charge_factor, raises=settings.raises)
 
 
 def parse_noise(prediction: str) -> float:
@@ -95,3 +372,17 @@ def parse_noise(prediction: str) -> float:
             f" {prediction!r}"
         )
     return noise
+
+
+def _check_that_training_can_be_done() -> None:
+    """Say before the run, and not after its tenth application, that a package is missing."""
+    for module in ("sklearn", "torch"):
+        if find_spec(module) is None:
+            raise ConfigError(
+                f"the Python module {module} is not installed, which predictions that are"
+                " learned need: pip install 'justitia-ray[learning]'"
+            )
+
+
+def _features(application: WorkloadApplication) -> InputFeatures | None:
+    return features_of(application.input) if application.input else None

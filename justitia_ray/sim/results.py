@@ -1,21 +1,19 @@
-"""What a run showed, of each application and each inference: the rows of the result files.
+"""Results of a run: a row for each application and inference, and the figures of `summary.json`.
 
-The fields are those of the files, in their order; times are seconds from the start of the workload.
-A live replay writes the same rows, so that a simulated and a real run can be compared.
+The fields of the rows are those of the files, in their order; times are seconds from the start of
+the workload. A live replay writes the same rows, so that a simulated and a real run can be
+compared. Only applications that finished count in completion times; a figure of which there is
+nothing is None.
 """
 
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from justitia_ray.units import (
-    ApplicationId,
-    InferenceId,
-    KvTokenTime,
-    Seconds,
-    Tokens,
-    VirtualTime,
-)
+from justitia_ray.core.entities import Outcome
+from justitia_ray.sim.workload import WorkloadApplication
+from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds, Tokens, VirtualTime
 
 
 @dataclass(slots=True)
@@ -48,13 +46,32 @@ class ApplicationResult:
     predicted_kv_token_time: KvTokenTime
     virtual_finish_time: VirtualTime | None
     gps_finished_at_s: Seconds | None
-    """When V reached the final tag: its end under GPS, fed with the service of this very run."""
+    """Instant at which V reached the final tag: the end under GPS, fed with this run's service."""
     outcome: str
+
+
+def row_on_arrival(
+    application: WorkloadApplication, arrived_at_s: Seconds, outcome: Outcome
+) -> ApplicationResult:
+    """Return the row of an application of which nothing has run; its outcome if nothing does."""
+    return ApplicationResult(
+        application_id=application.application_id,
+        application_class=application.application_class,
+        tenant=application.tenant,
+        arrived_at_s=arrived_at_s,
+        finished_at_s=None,
+        jct_s=None,
+        kv_token_time=0.0,
+        predicted_kv_token_time=0.0,
+        virtual_finish_time=None,
+        gps_finished_at_s=None,
+        outcome=outcome.value,
+    )
 
 
 @dataclass(slots=True)
 class Lateness:
-    """How late one application was against GPS, and how late it might have been, in seconds."""
+    """Lag of one application behind GPS, and the bound on it, in seconds."""
 
     lag_s: Seconds
     bound_s: Seconds | None
@@ -65,18 +82,18 @@ class RunResult:
     """All that one run of one policy showed."""
 
     applications: list[ApplicationResult] = field(default_factory=list)
-    """In the order of the workload."""
+    """Rows in the order of the workload."""
     inferences: list[InferenceResult] = field(default_factory=list)
-    """In the order of the workload."""
+    """Rows in the order of the workload."""
     lateness: dict[ApplicationId, Lateness] = field(default_factory=dict)
-    """Where it is known."""
+    """Lags behind GPS, as far as they are known."""
     makespan_s: Seconds = 0.0
     """From the first arrival to the last end."""
     kv_utilization: float | None = None
     """Mean share of all replicas' KV memory that was held, over the makespan."""
     preemptions: int = 0
     front_end_s: Seconds = 0.0
-    """How long calls took to pass the front end one way, in the mean."""
+    """Mean time that calls took to pass the front end one way."""
     decisions: int = 0
     """Events that the core handled."""
     kv_samples: list[tuple[Seconds, ApplicationId, Tokens]] = field(default_factory=list)
@@ -87,3 +104,103 @@ def mean_jct_s(applications: Iterable[ApplicationResult]) -> Seconds | None:
     """Return the mean completion time of those that have ended; None if none has."""
     ended = [one.jct_s for one in applications if one.jct_s is not None]
     return statistics.fmean(ended) if ended else None
+
+
+REFERENCE_POLICY = "vtc"
+"""Policy that the papers compare each application's end with."""
+SAME_INSTANT_S: Seconds = 1e-6
+"""Ends that are no further apart are one instant: times are sums of floats."""
+
+Summary: TypeAlias = dict[str, float | int | None]
+"""The figures of one run, by the names in `summary.json`."""
+
+
+def summarise(results: Mapping[str, RunResult]) -> dict[str, Summary]:
+    """Return the figures of each policy's run; all runs are of one workload.
+
+    `mean_jct_s`, `p50_jct_s`, `p90_jct_s`, `p99_jct_s`, `max_jct_s`: completion times of the
+    applications that finished; percentiles are interpolated linearly, as numpy does.
+    `makespan_s`: from the first arrival to the last end.
+    `kv_utilization`: mean share of all KV memory that was held, over the makespan.
+    `output_tokens_per_s`: output of the inferences that finished, over the makespan.
+    `no_later_than_vtc`: the share of the applications finished under `vtc` that ended here no later
+    than there, within `SAME_INSTANT_S`; one that did not finish here is later.
+    `worst_ratio_to_vtc`: the greatest ratio of completion times, here to there, of an application
+    that finished in both. Both are None without a run of `vtc`.
+    `max_gps_lag_s`, `delay_bound_s`: the greatest lag behind GPS of any application, and the
+    greatest bound on one; None if none is known, or the policy promises none.
+    `preemptions`: how often a running inference lost its memory.
+    """
+    reference = results.get(REFERENCE_POLICY)
+    return {policy: _summary(run, reference) for policy, run in results.items()}
+
+
+def ratios_to_reference(
+    run: RunResult, reference: RunResult
+) -> list[tuple[ApplicationId, float, Seconds]]:
+    """Return (application, ratio of completion times, JCT in `reference`) in workload order.
+
+    Only of applications that finished in both, and whose time there is not zero.
+    """
+    theirs = _finished(reference)
+    found = []
+    for here in run.applications:
+        there = theirs.get(here.application_id)
+        if here.jct_s is not None and there is not None and there.jct_s:
+            found.append((here.application_id, here.jct_s / there.jct_s, there.jct_s))
+    return found
+
+
+def percentile(values: Sequence[float], percent: int) -> float | None:
+    """Return a percentile (1 to 99) between the order statistics, linearly; None of nothing.
+
+    It is the value at position (n − 1) · percent / 100 of the sorted values, counted from 0.
+    """
+    if len(values) < 2:
+        return values[0] if values else None
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def _summary(run: RunResult, reference: RunResult | None) -> Summary:
+    jcts = [a.jct_s for a in run.applications if a.jct_s is not None]
+    lags: list[Lateness] = list(run.lateness.values())
+    tokens = sum(i.output_tokens for i in run.inferences if i.finished_at_s is not None)
+    return {
+        "mean_jct_s": mean_jct_s(run.applications),
+        "p50_jct_s": percentile(jcts, 50),
+        "p90_jct_s": percentile(jcts, 90),
+        "p99_jct_s": percentile(jcts, 99),
+        "max_jct_s": max(jcts, default=None),
+        "makespan_s": run.makespan_s if jcts else None,
+        "kv_utilization": run.kv_utilization,
+        "output_tokens_per_s": tokens / run.makespan_s if tokens and run.makespan_s > 0 else None,
+        "no_later_than_vtc": None if reference is None else _share_no_later(run, reference),
+        "worst_ratio_to_vtc": None
+        if reference is None
+        else max((ratio for _, ratio, _ in ratios_to_reference(run, reference)), default=None),
+        "max_gps_lag_s": max((late.lag_s for late in lags), default=None),
+        "delay_bound_s": max(
+            (late.bound_s for late in lags if late.bound_s is not None), default=None
+        ),
+        "preemptions": run.preemptions,
+    }
+
+
+def _share_no_later(run: RunResult, reference: RunResult) -> float | None:
+    ours, theirs = _finished(run), _finished(reference)
+    if not theirs:
+        return None
+    no_later = sum(
+        name in ours and _end(ours[name]) <= _end(there) + SAME_INSTANT_S
+        for name, there in theirs.items()
+    )
+    return no_later / len(theirs)
+
+
+def _finished(run: RunResult) -> dict[ApplicationId, ApplicationResult]:
+    return {a.application_id: a for a in run.applications if a.jct_s is not None}
+
+
+def _end(application: ApplicationResult) -> Seconds:
+    assert application.finished_at_s is not None
+    return application.finished_at_s

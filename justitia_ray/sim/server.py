@@ -1,20 +1,18 @@
-"""One modelled replica: what runs on it and what it swapped out, from boundary to boundary.
+"""A modelled replica: its running and swapped-out inferences, from boundary to boundary.
 
-It decides nothing about order: who is admitted is the core's word; who is swapped out, and who
-comes back first, goes by the place that the core gives an inference (`Rank`).
+A replica decides nothing about order: who is admitted is the core's word; who is swapped out, and
+who comes back first, goes by the place that the core gives an inference (`Rank`).
 """
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from justitia_ray.core.events import LeaseProgress
-from justitia_ray.core.lazy_heap import LazyHeap
+from justitia_ray.core.queue import LazyHeap
 from justitia_ray.sim.engine_profile import EngineProfile
-from justitia_ray.sim.kv_memory import KvMemory
-from justitia_ray.sim.on_the_way import OnTheWay
-from justitia_ray.sim.pace import Pace
-from justitia_ray.sim.sequence import Sequence
-from justitia_ray.sim.uncomputed import Uncomputed
+from justitia_ray.sim.iterations import Pace, PrefillQueue
+from justitia_ray.sim.kv_memory import KvMemory, SimulatedSequence
 from justitia_ray.units import RequestId, Seconds, Tokens
 
 Rank = Callable[[RequestId], Any]
@@ -22,30 +20,38 @@ Rank = Callable[[RequestId], Any]
 
 
 class Server:
-    """The engine of one replica; it stands at the boundary `at`."""
+    """The engine of one replica; it stands at the boundary `at`.
 
-    def __init__(
-        self, index: int, profile: EngineProfile, on_the_way: OnTheWay | None = None
-    ) -> None:
+    Args:
+        index: Its place among the replicas.
+        profile: What its iterations take, and its rules.
+        dispatch_s: How long an inference that is sent is under way.
+    """
+
+    def __init__(self, index: int, profile: EngineProfile, dispatch_s: Seconds) -> None:
         self.index = index
         self.name = str(index)
         self.profile = profile
         self.at: Seconds = 0.0
         self.iteration = 0
         """Iterations that have ended."""
-        self.running: dict[RequestId, Sequence] = {}
-        self.swapped: dict[RequestId, Sequence] = {}
+        self.running: dict[RequestId, SimulatedSequence] = {}
+        self.swapped: dict[RequestId, SimulatedSequence] = {}
         self.context_tokens: Tokens = 0
-        """KV of what runs."""
+        """KV of the running sequences."""
         self.kv_token_seconds = 0.0
-        """KV held so far, over time."""
+        """KV held so far, integrated over time."""
         self.memory = KvMemory(profile)
-        self._on_the_way = on_the_way or OnTheWay()
-        self._uncomputed = Uncomputed(profile)
-        self._starting: list[Sequence] = []
-        """What makes its first token in the next iteration, or has made it in a prefill alone."""
+        self._dispatch_s = dispatch_s
+        self._sent: deque[tuple[Seconds, SimulatedSequence]] = deque()
+        """Inferences under way, in the order of sending, and when each arrives."""
+        self._sent_tokens: Tokens = 0
+        """KV that is kept for them."""
+        self._uncomputed = PrefillQueue(profile)
+        self._starting: list[SimulatedSequence] = []
+        """Sequences whose first token comes with the next iteration, or came with a prefill."""
         self._ends = LazyHeap()
-        """What gains tokens, by the iteration that makes its last; then in order."""
+        """Sequences that gain tokens, by the iteration that makes the last one; then in order."""
         self._entered = 0
         self._pace = Pace(profile)
         self._ticks = False
@@ -75,21 +81,20 @@ class Server:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing runs here and nothing is on its way."""
-        return not self.running and self._on_the_way.next_at() is None
+        """Whether nothing runs here and nothing is under way to the replica."""
+        return not self.running and not self._sent
 
     @property
     def leased_tokens(self) -> Tokens:
-        """KV of what runs, and of the prompts that are on their way here."""
-        return self.context_tokens + self._on_the_way.prompt_tokens
+        """KV of the running sequences, and of the prompts under way to the replica."""
+        return self.context_tokens + self._sent_tokens
 
     def next_change(self) -> Seconds | None:
         """Return the boundary at which something happens by itself, or None if nothing will."""
-        arrives_at = self._on_the_way.next_at()
         by_itself = self._next_change_of_running()
-        if arrives_at is None:
+        if not self._sent:
             return by_itself
-        boundary = self.next_boundary(arrives_at)
+        boundary = self.next_boundary(self._sent[0][0])
         return boundary if by_itself is None else min(boundary, by_itself)
 
     def advance(self, instant: Seconds) -> None:
@@ -111,8 +116,8 @@ class Server:
 
     # --- what a boundary brings
 
-    def finish(self) -> list[Sequence]:
-        """Take out what has made all its tokens."""
+    def finish(self) -> list[SimulatedSequence]:
+        """Remove and return the sequences that have made all their tokens."""
         finished = []
         while (name := self._ends.first()) is not None:
             if self._ends.key(name)[0] > self.iteration:
@@ -123,7 +128,7 @@ class Server:
         return finished
 
     def swap_out(self, rank: Rank) -> None:
-        """Swap out what no longer fits.
+        """Swap out running sequences until the next iteration fits.
 
         While the next iteration would need more than M, the running inference last in policy order
         is swapped out and keeps its tokens.
@@ -134,7 +139,7 @@ class Server:
         while by_order and not self._next_fits():
             sequence = by_order.pop()
             self._leave(sequence)
-            self._uncomputed.drop(sequence.request_id)
+            self._uncomputed.remove_sequence(sequence.request_id)
             self.swapped[sequence.request_id] = sequence
             sequence.result.preemptions += 1
 
@@ -153,16 +158,20 @@ class Server:
         """Return whether any that is swapped out would fit now."""
         return any(self._has_room_for(sequence) for sequence in self.swapped.values())
 
-    def send(self, sequence: Sequence, now: Seconds) -> None:
-        """Let an inference set out for here."""
-        self._on_the_way.send(sequence, now)
+    def send(self, sequence: SimulatedSequence, now: Seconds) -> None:
+        """Send an inference to the replica; the KV of its prompt is kept from now on."""
+        self._sent.append((now + self._dispatch_s, sequence))
+        self._sent_tokens += sequence.prompt_tokens
 
     def receive(self, now: Seconds) -> int:
-        """Let run what is here by now, if this is a boundary; return how many came."""
-        arrived = self._on_the_way.arrived(now) if self.at == now else []
-        for sequence in arrived:
+        """Admit the inferences that have arrived, if this is a boundary; return how many."""
+        arrived = 0
+        while self.at == now and self._sent and self._sent[0][0] <= now:
+            _, sequence = self._sent.popleft()
+            self._sent_tokens -= sequence.prompt_tokens
             self.admit(sequence)
-        return len(arrived)
+            arrived += 1
+        return arrived
 
     def hold_up(self, by_s: Seconds) -> None:
         """Make the iteration longer that follows the boundary at which it stands."""
@@ -172,14 +181,14 @@ class Server:
             if first_token_at_s is not None and first_token_at_s > self.at:
                 sequence.result.first_token_at_s = first_token_at_s + by_s
 
-    def admit(self, sequence: Sequence) -> None:
+    def admit(self, sequence: SimulatedSequence) -> None:
         """Let an inference run from this boundary on."""
         self.running[sequence.request_id] = sequence
         self.context_tokens += sequence.prompt_tokens + sequence.made
         if sequence.computed:
             self._let_go_on(sequence)
         else:
-            self._uncomputed.put(sequence)
+            self._uncomputed.add_sequence(sequence)
 
     def start_iteration(self) -> None:
         """Begin the next iterations, when all that may run from this boundary on does.
@@ -264,17 +273,17 @@ class Server:
             self._computed(sequence)
         return prefill_s
 
-    def _computed(self, sequence: Sequence) -> None:
+    def _computed(self, sequence: SimulatedSequence) -> None:
         if sequence.result.first_token_at_s is None:
             self._starting.append(sequence)
         self._let_go_on(sequence)
 
-    def _let_go_on(self, sequence: Sequence) -> None:
+    def _let_go_on(self, sequence: SimulatedSequence) -> None:
         sequence.go_on(self.iteration)
         self._entered += 1
         self._ends.put(sequence.request_id, (sequence.ends_with, self._entered))
 
-    def _leave(self, sequence: Sequence) -> None:
+    def _leave(self, sequence: SimulatedSequence) -> None:
         sequence.stop(self.iteration)
         del self.running[sequence.request_id]
         self._ends.drop(sequence.request_id)
@@ -287,7 +296,7 @@ class Server:
             needed = self.memory.held(self.running.values(), self.iteration, 1)
         return needed <= self.memory.room(self.running.values())
 
-    def _has_room_for(self, sequence: Sequence) -> bool:
+    def _has_room_for(self, sequence: SimulatedSequence) -> bool:
         """Return whether what is swapped out fits beside what runs, for one iteration at least."""
         held = self.memory.held(self.running.values(), self.iteration, 1)
         wanted = held + self.memory.blocks(sequence.prompt_tokens + sequence.made + 1)

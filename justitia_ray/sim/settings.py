@@ -1,4 +1,4 @@
-"""What one simulated run is made with."""
+"""Settings of one simulated run: policy, engines, predictions, delays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,30 +21,30 @@ class RunSettings:
     """`oracle`; `noisy:λ`: each cost and length times a factor drawn from [1/λ, λ]; `learned`: from
     what has finished, as the service predicts; `table`: costs from `predicted_costs`."""
     seed: int = 0
-    """Of the predictions' noise, and of trainings."""
+    """Seed of the predictions' noise, and of trainings."""
     report_interval_s: Seconds = 0.0
-    """How old may be what a replica has reported of its running inferences; 0: exact. Ends are told
-    at once. The service's replicas report when they pull, at least every second."""
+    """Age of a replica's last report on its running inferences, at most; 0: exact. Ends are told at
+    once. The service's replicas report when they pull, at least every second."""
     dispatch_s: Seconds = 0.0
-    """How long after its lease an inference is at its engine: its memory is kept for it meanwhile,
-    and nothing of it is computed. In the service its payload is on the way then."""
+    """Time from the lease of an inference to its arrival at the engine: memory is kept meanwhile,
+    and nothing is computed. In the service the payload is under way then."""
     front_end_s: Seconds = 0.0
-    """How long a call occupies what all calls pass, one at a time, on their way into the queue and
-    with their answers: in the service the processes before the scheduler."""
+    """Time that a call occupies the front end, which all calls pass one at a time, on their way
+    into the queue and with their answers: in the service the processes before the scheduler."""
     hold_up_s: Seconds = 0.0
-    """How long a call holds up every engine when it comes to its own, and again when it ends; while
-    all engines run something, and what serves calls has no core of its own."""
+    """Time that a call holds up every engine when it arrives, and again when it ends, while all
+    engines run something: on machines where the serving processes have no core of their own."""
     sample_kv: bool = False
     """Whether to record how much KV each application holds."""
     models_dir: str | None = None
-    """Where the models are that `learned` predicts with; None: they are trained in the run."""
+    """Directory of the models that `learned` predicts with; None: they are trained in the run."""
     predicted_costs: Mapping[ApplicationId, KvTokenTime] = field(default_factory=dict)
-    """For `table`: of every application, token·iterations."""
+    """For `table`: token·iterations of every application."""
     history: Sequence[Observation] = ()
-    """For `table`: what is known of stages when the run begins."""
+    """For `table`: earlier applications, of which the stages are known when the run begins."""
     lengths_are_known: bool = False
     """For `table`: whether callers force the lengths of outputs, so that nobody predicts them."""
     raises: bool = True
     """Whether what is expected at a later stage raises charges (not with `oracle`)."""
     charge_factor: float = CHARGE_FACTOR
-    """How many times what is expected is charged; with `noisy:λ` λ times at most."""
+    """Factor of what is charged over what is expected; with `noisy:λ` λ at most."""

@@ -1,34 +1,68 @@
 """A run: applications arrive, replicas iterate, the core decides; from one event to the next.
 
-At each instant at which something happens, in this order (DESIGN.md, section 5): what iterations
-brought, replica by replica: tokens, completions, then swaps for want of memory; the successors of
-what completed; arrivals and submissions due; then, replica by replica, what comes back and what is
-admitted. What arrives between two boundaries waits for the next boundary of any replica; one that
-has nothing to do is always at a boundary.
+At each instant at which something happens, in this order: what iterations brought, replica by
+replica: tokens, completions, then swaps for want of memory; the successors of what completed;
+arrivals and submissions due; then, replica by replica, what comes back and what is admitted. An
+arrival between two boundaries waits for the next boundary of any replica; one that has nothing to
+do is always at a boundary.
 
-Nothing happens at the boundaries between. So they are passed over, and what they brought is told in
-one report at the next event. With costs that are predicted right the outcome is the same as with a
-report for each iteration; a wrong prediction is then settled at that event.
+Nothing happens at the boundaries between. So they are passed over, and what they brought is told
+in one report at the next event. With costs that are predicted right the outcome is the same as
+with a report for each iteration; a wrong prediction is then settled at that event.
 """
 
 import math
 from collections.abc import Callable, Sequence
 
 from justitia_ray.core import events as ev
-from justitia_ray.sim.front_end import FrontEnd
+from justitia_ray.core.queue import LazyHeap
+from justitia_ray.sim.core_link import CoreLink
 from justitia_ray.sim.gate import Gate
-from justitia_ray.sim.kv_memory import KvMemory
-from justitia_ray.sim.link import CoreLink
-from justitia_ray.sim.on_the_way import OnTheWay
-from justitia_ray.sim.prefix_cache import PrefixCache
+from justitia_ray.sim.kv_memory import KvMemory, PrefixCache
+from justitia_ray.sim.kv_memory import SimulatedSequence as Running
 from justitia_ray.sim.results import InferenceResult, RunResult
-from justitia_ray.sim.sequence import Sequence as Running
 from justitia_ray.sim.server import Server
 from justitia_ray.sim.settings import RunSettings
-from justitia_ray.sim.submissions import Submissions
-from justitia_ray.sim.timetable import Timetable
+from justitia_ray.sim.submissions import FrontEnd, Submissions
 from justitia_ray.sim.workload import WorkloadApplication, check_sizes
 from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
+
+
+class Timetable:
+    """Timetable of the replicas: an instant for each, the earliest first."""
+
+    def __init__(self, replicas: int) -> None:
+        self._names = [str(index) for index in range(replicas)]
+        self._instants = LazyHeap()
+
+    def set(self, index: int, at: Seconds | None) -> None:
+        """Look at a replica at an instant, and not at the one set before; None: not at all."""
+        if at is None:
+            self._instants.drop(self._names[index])
+        else:
+            self._instants.put(self._names[index], (at, index))
+
+    def clear(self) -> None:
+        """Look at none."""
+        self._instants = LazyHeap()
+
+    def has(self, index: int) -> bool:
+        """Return whether a replica is to be looked at."""
+        return self._names[index] in self._instants
+
+    def next(self) -> Seconds:
+        """Return the earliest instant; inf if there is none."""
+        name = self._instants.first()
+        return math.inf if name is None else self._instants.key(name)[0]
+
+    def take(self, now: Seconds) -> list[int]:
+        """Return the replicas to be looked at by now, by index, and forget their instants."""
+        taken = []
+        while (name := self._instants.first()) is not None and self._instants.key(name)[0] <= now:
+            self._instants.drop(name)
+            taken.append(int(name))
+        return sorted(taken)
+
 
 _STEPS_A_TELL = 1024
 
@@ -41,7 +75,7 @@ def simulate(
     """Return what one policy does with these applications; the same arguments return the same.
 
     Args:
-        applications: Each as `WorkloadApplication.check` wants it, their ids unique.
+        applications: Each as `checked_application` wants it, their ids unique.
         settings: Policy, engines, predictions.
         on_progress: Told how many applications have ended, now and then.
 
@@ -53,7 +87,7 @@ def simulate(
 
 
 class Simulation:
-    """One run, to be made once."""
+    """A simulated run, to be made once."""
 
     def __init__(self, applications: Sequence[WorkloadApplication], settings: RunSettings) -> None:
         self._applications = applications
@@ -66,23 +100,23 @@ class Simulation:
         self._front_end = FrontEnd(settings.front_end_s)
         self._submissions = Submissions(applications, self._link, self._front_end)
         self._servers = [
-            Server(index, settings.engine, OnTheWay(settings.dispatch_s))
+            Server(index, settings.engine, settings.dispatch_s)
             for index in range(settings.replicas)
         ]
         self._prefixes = [PrefixCache(settings.engine) for _ in self._servers]
         self._idle = set(range(len(self._servers)))
         """Replicas that run nothing."""
         self._looked_at: Seconds = 0.0
-        """When all replicas have reported last."""
+        """Instant of the last report of all replicas."""
         self._changes = Timetable(len(self._servers))
-        """When something happens on a replica by itself."""
+        """Instants at which something happens on a replica by itself."""
         self._tries = Timetable(len(self._servers))
-        """When a replica may be given something."""
+        """Instants at which a replica may be given something."""
         self._seen_at: Seconds = -1.0
         self._seen_now: set[int] = set()
         """Replicas that changed or tried at that instant: their next try is after it."""
         self._due_at: Seconds = 0.0
-        """When something comes next, or a policy lets somebody go on."""
+        """Instant of the next submission, or at which a policy lets somebody go on."""
         self._passed = 0
         """Calls that have come to an engine, and that have ended, at this instant."""
         self._rows: dict[tuple[ApplicationId, InferenceId], InferenceResult] = {}
@@ -149,18 +183,18 @@ class Simulation:
             self._sample(now)
 
     def _take_in(self, woken: list[Server], now: Seconds) -> None:
-        """Take in what iterations brought, what follows on it, and what is due."""
-        if self._core.order.options.clock == "nominal":
+        """Report what iterations brought, then submit what follows on it and what is due."""
+        if self._core.ledger.options.clock == "nominal":
             self._submissions.open_on_time(now)
         finished = self._report(woken, now)
         for server in woken:
             self._passed += server.receive(now)
             server.swap_out(self._core.place)
         for sequence in finished:
-            self._submissions.follow(sequence.result, now)
+            self._submissions.submit_successors(sequence.result, now)
         if (deadline := self._core.next_deadline()) is not None and deadline <= now:
             self._link.handle(ev.DeadlinePassed(), now)
-        self._submissions.take(now)
+        self._submissions.submit_due(now)
         self._link.withdraw_idle(now)
 
     # --- what iterations brought
@@ -184,7 +218,7 @@ class Simulation:
                 self._link.report(server, ended, now, whole=looks_at_all)
             for sequence in ended:
                 sequence.result.finished_at_s = now
-                self._prefixes[server.index].keep(sequence)
+                self._prefixes[server.index].keep_context(sequence)
             finished += ended
         self._passed += len(finished)
         return finished
@@ -229,12 +263,12 @@ class Simulation:
     def _admit(self, server: Server, now: Seconds) -> bool:
         prefixes = self._prefixes[server.index]
         admitted = self._link.ask(server, now)
-        for sequence, follows in admitted:
+        for sequence in admitted:
             row = sequence.result
             self._rows[row.application_id, row.inference_id] = row
-            if follows:
+            if sequence.follows:
                 free = self._settings.engine.kv_tokens - server.context_tokens
-                prefixes.use(sequence, free)
+                prefixes.use_prefix(sequence, free)
             server.send(sequence, now)
         self._passed += server.receive(now)
         return bool(admitted)
@@ -250,9 +284,9 @@ class Simulation:
         for index in changed:
             server = self._servers[index]
             self._changes.set(index, server.next_change())
-            self._gate.note(server)
+            self._gate.note_load(server)
             (self._idle.discard if server.running else self._idle.add)(index)
-        if not self._is_exact and self._gate.nothing_waits:
+        if not self._is_exact and self._gate.standing[0] is None:
             self._tries.clear()
             return
         for index in changed | tried:

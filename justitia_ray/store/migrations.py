@@ -1,10 +1,10 @@
-"""From the data of earlier versions to this one's: a step for each version.
+"""Migrations of the data of earlier schema versions to this version's: a step for each version.
 
-A step is a pure function of the JSON that a scheduler keeps. They are applied by the scheduler that
-takes office on older data: its epoch is raised first, so that an older scheduler writes no more,
-and what the steps return is written together with the new version, in one script. Before that
-script nothing is changed: a scheduler that dies half-way leaves the older data as they were, and
-the next one begins again.
+A step is a pure function of the JSON that a scheduler keeps. The scheduler that becomes the leader
+on older data applies the steps: its epoch is raised first, so that an older scheduler writes no
+more, and the migrated records are written together with the new version, in one script. Before
+that script nothing is changed: a scheduler that dies half-way leaves the older data as they were,
+and the next one begins again.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from justitia_ray.units import ApplicationId
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """What the steps change."""
+    """Stored records that the steps change."""
 
     clock: JsonObject | None
     applications: Mapping[ApplicationId, JsonObject]
@@ -30,10 +30,10 @@ def migrated(version: int, records: Records) -> Records:
 
 
 def _from_1(records: Records) -> Records:
-    """Fill in what version 1 did not always write.
+    """Fill in the fields that version 1 did not always write.
 
-    All accounts were kept in KV token-time then, so what an application attained is what it took.
-    What a policy had counted is not known: it begins anew.
+    All accounts were kept in KV token-time then, so an application took what it attained. The
+    counts of a policy are not known: they begin anew.
     """
     clock = records.clock
     if clock is not None:
@@ -48,4 +48,4 @@ def _from_1(records: Records) -> Records:
 
 
 MIGRATIONS: dict[int, Callable[[Records], Records]] = {1: _from_1}
-"""By the version that a step begins with; each leads to the next one."""
+"""Steps by the version that they begin with; each leads to the next version."""

@@ -1,50 +1,147 @@
-"""What the predictor keeps in Redis: what was learned, models, and what has yet to be learned.
+"""Stores of the predictor: learned statistics, models, and finished applications yet to be learned.
 
-One replica of the predictor learns at a time: it holds `prediction:learner`, and writes only while
-it does. All of them add to what is to be learned, and read what was.
+In Redis one replica of the predictor learns at a time: it holds `prediction:learner`, and writes
+only while it does. All of them add finished applications, and read what was learned.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from redis.exceptions import ResponseError
 
 from justitia_ray.errors import StoreError
 from justitia_ray.predictor.versions import VersionIndex, decode_index, encode_index
 from justitia_ray.store.connection import Connection, Credentials
-from justitia_ray.store.prediction_scripts import (
-    ADD_OBSERVED,
-    HOLD,
-    RELEASE,
-    SAVE,
-    SAVE_INDEX,
-)
-from justitia_ray.store.predictions import (
-    MOST_WAITING,
-    Learned,
-    Predictions,
-    StoredPredictions,
-)
-from justitia_ray.store.scheduler_scripts import READ
 from justitia_ray.store.schema import (
+    READ,
     SCHEMA_VERSION,
     JsonObject,
+    Keys,
     check_version,
+    checking_kinds,
+    decode_count,
+    decode_hash,
     decode_object,
     encode,
-    keys_of,
     pairs,
 )
 from justitia_ray.units import Seconds
 
-__all__ = ["MOST_WAITING", "Learned", "PredictionStore", "Predictions", "StoredPredictions"]
+MOST_WAITING = 20_000
+"""Most finished applications that wait to be learned, some tens of megabytes; the oldest go."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPredictions:
+    """Everything that was learned, as of one instant; each by class."""
+
+    revision: int
+    applied: str
+    """Id of the last finished application that was learned."""
+    classes: dict[str, JsonObject]
+    learning: dict[str, JsonObject]
+    models: dict[str, VersionIndex]
+    damage: list[str]
+    """A sentence for each value that has another form and was left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """Changes from learning some finished applications; each by class."""
+
+    applied: str
+    """Id of the last of these applications."""
+    classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    learning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    samples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """New samples only."""
+
+
+# The predictor may be the first to write, before any scheduler became leader.
+ADD_OBSERVED = (
+    checking_kinds("string", "stream")
+    + """
+redis.call('SET', KEYS[1], ARGV[1], 'NX')
+for i = 3, #ARGV do redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[2], '*', 'o', ARGV[i]) end
+"""
+)
+"""KEYS: schema, observed. ARGV: version, most entries, JSON of each."""
+
+HOLD = """
+local holder = redis.call('GET', KEYS[1])
+if holder and holder ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+return 1
+"""
+"""KEYS: learner. ARGV: learner's name, milliseconds. The holder's time begins anew."""
+
+RELEASE = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) end
+"""
+
+SAVE = (
+    checking_kinds("string", "string", "hash", "hash", "string", "stream", "string")
+    + """
+local learner, schema, classes, learning, applied, observed, revision = unpack(KEYS, 1, 7)
+if redis.call('GET', learner) ~= ARGV[1] then return 0 end
+for i = 8, #KEYS do
+  local found = redis.call('TYPE', KEYS[i]).ok
+  if found ~= 'none' and found ~= 'list' then
+    return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ': is a ' .. found)
+  end
+end
+local at = 4
+local function argument()
+  at = at + 1
+  return ARGV[at]
+end
+redis.call('SET', schema, ARGV[2], 'NX')
+for _, key in ipairs({classes, learning}) do
+  for _ = 1, tonumber(argument()) do
+    local name = argument()
+    redis.call('HSET', key, name, argument())
+  end
+end
+for i = 8, #KEYS do
+  for _ = 1, tonumber(argument()) do redis.call('RPUSH', KEYS[i], argument()) end
+  redis.call('LTRIM', KEYS[i], -tonumber(ARGV[3]), -1)
+end
+redis.call('SET', applied, ARGV[4])
+redis.call('XTRIM', observed, 'MINID', ARGV[4])
+return redis.call('INCR', revision)
+"""
+)
+"""KEYS: learner, schema, classes, learning, applied, observed, revision, histories. ARGV: see
+`PredictionStore.save`. Returns the new revision, 0 if another one learns."""
+
+SAVE_INDEX = (
+    checking_kinds("hash", "string", "string")
+    + """
+local models, schema, revision, active = unpack(KEYS, 1, 4)
+if (redis.call('HGET', models, ARGV[1]) or '') ~= ARGV[2] then return 0 end
+redis.call('SET', schema, ARGV[4], 'NX')
+redis.call('HSET', models, ARGV[1], ARGV[3])
+if ARGV[5] ~= '' then redis.call('SET', active, ARGV[5]) end
+for i = 5, #KEYS do redis.call('DEL', KEYS[i]) end
+return redis.call('INCR', revision)
+"""
+)
+"""KEYS: models, schema, revision, the active model, models to delete. ARGV: class, index that was
+read, index to write, version, bytes of the active model or nothing."""
+
 
 _START = "0-0"
 _FIELD = b"o"
 
 
 class PredictionStore:
-    """The store of one model's predictor; use it from one event loop.
+    """Redis store of one model's predictor; use it from one event loop.
 
-    Not fenced by the scheduler's epoch. Every method but `ping` raises `StoreError` if Redis cannot
+    Not fenced by the scheduler's epoch. Every method raises `StoreError` if Redis cannot
     be reached or refuses, and, naming the key, if it holds something of another kind or version.
     """
 
@@ -54,12 +151,12 @@ class PredictionStore:
         Args:
             url: One of `redis_url.FORMS`.
             name: `app/model`, the same as the scheduler's.
-            credentials: What it takes to be let in; nothing if None.
+            credentials: User name and passwords; none are sent if None.
 
         Raises:
             ConfigError: If the URL or the name has another form.
         """
-        self._keys = keys_of(name)
+        self._keys = Keys(name)
         self._connection = Connection(url, credentials)
         self._client = self._connection.client
         register = self._client.register_script
@@ -71,7 +168,7 @@ class PredictionStore:
         self._save_index = register(SAVE_INDEX)
 
     async def load(self) -> StoredPredictions:
-        """Return what was learned; a value of another form is left out, and named."""
+        """Return everything learned; a value of another form is left out, and named."""
         keys = self._keys
         read = (
             keys.schema,
@@ -87,10 +184,10 @@ class PredictionStore:
         check_version(keys.schema, schema)
         damage: list[str] = []
         return StoredPredictions(
-            revision=_integer(keys.prediction_revision, revision),
+            revision=decode_count(keys.prediction_revision, revision, 0) or 0,
             applied=_START if applied is None else applied.decode(errors="replace"),
-            classes=_objects(keys.prediction_classes, pairs(classes), damage),
-            learning=_objects(keys.prediction_learning, pairs(learning), damage),
+            classes=decode_hash(keys.prediction_classes, pairs(classes), damage),
+            learning=decode_hash(keys.prediction_learning, pairs(learning), damage),
             models=_indexes(keys.prediction_models, pairs(models), damage),
             damage=damage,
         )
@@ -99,32 +196,33 @@ class PredictionStore:
         """Return a number that is another after every change of what `load` returns."""
         key = self._keys.prediction_revision
         with self._connection.errors():
-            return _integer(key, await self._client.get(key))
+            return decode_count(key, await self._client.get(key), 0) or 0
 
     async def load_samples(self, application_class: str) -> tuple[list[JsonObject], int]:
-        """Return the history of a class, oldest first, and how many entries cannot be read."""
+        """Return the history of a class, oldest first, and the number of unreadable entries."""
         key = self._keys.samples(application_class)
         with self._connection.errors():
             raw = await self._client.lrange(key, 0, -1)
-        damage: list[str] = []
-        samples = _objects(key, {b"%d" % i: entry for i, entry in enumerate(raw)}, damage)
-        return list(samples.values()), len(damage)
+        samples: list[JsonObject] = []
+        for entry in raw:
+            with suppress(StoreError):
+                samples.append(decode_object(key, entry) or {})
+        return samples, len(raw) - len(samples)
 
-    async def load_model(self, application_class: str, version: int) -> bytes:
-        """Return the bytes of a model.
-
-        Raises:
-            StoreError: If there is none, too.
-        """
+    async def load_model(self, application_class: str, version: int) -> bytes | None:
+        """Return the bytes of a model; None if there are none, or its key holds no bytes."""
         key = self._keys.model(application_class, version)
         with self._connection.errors():
-            data: bytes | None = await self._client.get(key)
-        if data is None:
-            raise StoreError(f"{key}: is missing")
+            try:
+                data: bytes | None = await self._client.get(key)
+            except ResponseError as error:
+                if not str(error).startswith("WRONGTYPE"):
+                    raise
+                return None
         return data
 
     async def add_observed(self, observations: Iterable[Mapping[str, Any]]) -> None:
-        """Add finished applications to what is to be learned, all or none.
+        """Add finished applications to be learned, all or none.
 
         Raises:
             StoreError: If one is not JSON, too.
@@ -138,14 +236,14 @@ class PredictionStore:
             )
 
     async def observed_count(self) -> int:
-        """Return how many finished applications wait to be learned, or a few more."""
+        """Return the number of finished applications that wait to be learned, or a few more."""
         with self._connection.errors():
             return int(await self._client.xlen(self._keys.prediction_observed))
 
     async def read_observed(self, after: str, count: int) -> list[tuple[str, JsonObject | None]]:
         """Return the next finished applications with their ids, oldest first.
 
-        One that is no JSON object is None.
+        An entry that is no JSON object is None.
         """
         key = self._keys.prediction_observed
         with self._connection.errors():
@@ -160,7 +258,7 @@ class PredictionStore:
         return found
 
     async def hold(self, learner: str, for_s: Seconds) -> bool:
-        """Become, or stay, the one that learns; return whether `learner` is it now."""
+        """Become, or stay, the learner; return whether `learner` is it now."""
         milliseconds = max(1, round(1000 * for_s))
         with self._connection.errors():
             key = self._keys.prediction_learner
@@ -172,15 +270,15 @@ class PredictionStore:
             await self._release(keys=[self._keys.prediction_learner], args=[learner])
 
     async def save(self, learner: str, learned: Learned, bound: int) -> int | None:
-        """Write what was learned, all or nothing, if `learner` still is the one that learns.
+        """Write changes, all or nothing, if `learner` still holds its place.
 
         Args:
-            learner: As given to `hold`.
-            learned: What changed.
+            learner: Name given to `hold`.
+            learned: Changes to write.
             bound: Samples kept of each class.
 
         Returns:
-            The revision that it made; None if another one learns: nothing was written.
+            The new revision; None if another one learns: nothing was written.
 
         Raises:
             StoreError: If a value is not JSON, too. After any other failure it is not known
@@ -221,16 +319,16 @@ class PredictionStore:
         after: VersionIndex,
         data: bytes | None = None,
     ) -> int | None:
-        """Write the index of a class's models in place of the one that was read.
+        """Write the index of a class's models in place of the index that was read.
 
         Args:
-            application_class: The class.
-            before: What was read; an empty one if there was none.
-            after: What to write. Models that it no longer names are deleted.
+            application_class: Class of the models.
+            before: Index that was read; an empty one if there was none.
+            after: Index to write. Models that it no longer names are deleted.
             data: Bytes of its active model, if that is new.
 
         Returns:
-            The revision that it made; None if the stored index is another one: nothing was written.
+            The new revision; None if the stored index is another one: nothing was written.
         """
         keys = self._keys
         key = keys.prediction_models
@@ -239,7 +337,11 @@ class PredictionStore:
         changed = [keys.model(application_class, n) for n in (after.active, *unnamed)]
         with self._connection.errors():
             raw: bytes | None = await self._client.hget(key, application_class)
-            if _index(raw) != before:
+            stored = VersionIndex()
+            if raw is not None:
+                with suppress(ValueError):  # a damaged index may be replaced
+                    stored = decode_index(raw)
+            if stored != before:
                 return None
             revision = await self._save_index(
                 keys=[key, keys.schema, keys.prediction_revision, *changed],
@@ -253,27 +355,121 @@ class PredictionStore:
             )
         return int(revision) or None
 
-    async def ping(self) -> bool:
-        """Return whether Redis answers."""
-        return await self._connection.ping()
-
     async def aclose(self) -> None:
         """Close the connections."""
         await self._connection.aclose()
 
 
-def _objects(key: str, raw: Mapping[bytes, bytes], damage: list[str]) -> dict[str, JsonObject]:
-    found: dict[str, JsonObject] = {}
-    for name, value in sorted(raw.items(), key=_by_name):
-        where = f"{key}[{name.decode(errors='replace')}]"
-        try:
-            item = decode_object(where, value)
-        except StoreError as error:
-            damage.append(str(error))
-            continue
-        assert item is not None
-        found[name.decode(errors="replace")] = item
-    return found
+class PredictionMemory:
+    """Store in this process, for `durability: none`; values are kept as JSON, as in Redis.
+
+    Each replica of the predictor learns for itself, from the applications that it is told of, and
+    shares its store with nobody. The methods are those of `PredictionStore`.
+    """
+
+    def __init__(self, wall: Callable[[], Seconds] = time.time) -> None:
+        self._wall = wall
+        self.classes: dict[str, str] = {}
+        self.learning: dict[str, str] = {}
+        self.models: dict[str, VersionIndex] = {}
+        self.data: dict[tuple[str, int], bytes] = {}
+        self.samples: dict[str, list[str]] = {}
+        self.observed: list[tuple[str, str]] = []
+        self.applied = ""
+        self.changes = 0
+        self._last = (0, 0)
+        """Milliseconds of the last id, and the number of ids since."""
+
+    async def load(self) -> StoredPredictions:
+        """Return everything learned."""
+        return StoredPredictions(
+            self.changes,
+            self.applied,
+            {name: json.loads(value) for name, value in self.classes.items()},
+            {name: json.loads(value) for name, value in self.learning.items()},
+            dict(self.models),
+            [],
+        )
+
+    async def revision(self) -> int:
+        """Return a number that is another after every change of what `load` returns."""
+        return self.changes
+
+    async def load_samples(self, application_class: str) -> tuple[list[JsonObject], int]:
+        """Return the history of a class, oldest first."""
+        return [json.loads(value) for value in self.samples.get(application_class, [])], 0
+
+    async def load_model(self, application_class: str, version: int) -> bytes | None:
+        """Return the bytes of a model; None if there are none."""
+        return self.data.get((application_class, version))
+
+    async def add_observed(self, observations: Iterable[Mapping[str, Any]]) -> None:
+        """Add finished applications to be learned; the oldest of too many go."""
+        for observation in observations:
+            self.observed.append((self._next_id(), json.dumps(observation)))
+        del self.observed[:-MOST_WAITING]
+
+    async def observed_count(self) -> int:
+        """Return the number of finished applications that wait to be learned."""
+        return len(self.observed)
+
+    async def read_observed(self, after: str, count: int) -> list[tuple[str, JsonObject | None]]:
+        """Return the next finished applications with their ids, oldest first."""
+        later = ((name, value) for name, value in self.observed if name > after)
+        return [(name, json.loads(value)) for name, value in later][:count]
+
+    async def hold(self, learner: str, for_s: Seconds) -> bool:
+        """Return that `learner` is the learner: there is no other."""
+        return True
+
+    async def release(self, learner: str) -> None:
+        """Do nothing: nobody waits to learn."""
+
+    async def save(self, learner: str, learned: Learned, bound: int) -> int | None:
+        """Keep changes, and `bound` samples of each class."""
+        self.classes |= {name: json.dumps(value) for name, value in learned.classes.items()}
+        self.learning |= {name: json.dumps(value) for name, value in learned.learning.items()}
+        for name, new in learned.samples.items():
+            kept = self.samples.setdefault(name, [])
+            kept += [json.dumps(value) for value in new]
+            del kept[:-bound]
+        self.applied = learned.applied
+        self.observed = [entry for entry in self.observed if entry[0] > learned.applied]
+        self.changes += 1
+        return self.changes
+
+    async def save_index(
+        self,
+        application_class: str,
+        before: VersionIndex,
+        after: VersionIndex,
+        data: bytes | None = None,
+    ) -> int | None:
+        """Keep the index of a class's models in place of the index that was read, and the model."""
+        if self.models.get(application_class, VersionIndex()) != before:
+            return None
+        self.models[application_class] = after
+        if data is not None:
+            self.data[application_class, after.active] = data
+        for version in before.versions:
+            if after.find(version.number) is None:
+                self.data.pop((application_class, version.number), None)
+        self.changes += 1
+        return self.changes
+
+    async def aclose(self) -> None:
+        """Do nothing; a process has no connection to close."""
+
+    def _next_id(self) -> str:
+        """Return an id as Redis makes them, but such that they sort as text."""
+        now_ms = int(1000 * self._wall())
+        at_ms, count = self._last
+        self._last = (now_ms, 0) if now_ms > at_ms else (at_ms, count + 1)
+        return f"{self._last[0]:013}-{self._last[1]:09}"
+
+
+AnyPredictionStore: TypeAlias = PredictionStore | PredictionMemory
+"""Store of a predictor: in Redis, or in this process."""
 
 
 def _indexes(key: str, raw: Mapping[bytes, bytes], damage: list[str]) -> dict[str, VersionIndex]:
@@ -284,22 +480,3 @@ def _indexes(key: str, raw: Mapping[bytes, bytes], damage: list[str]) -> dict[st
         except ValueError as error:
             damage.append(f"{key}[{name.decode(errors='replace')}]: {error}")
     return found
-
-
-def _index(raw: bytes | None) -> VersionIndex:
-    """Return an index, an empty one in place of one that is damaged or not there."""
-    try:
-        return VersionIndex() if raw is None else decode_index(raw)
-    except ValueError:
-        return VersionIndex()
-
-
-def _by_name(item: tuple[bytes, bytes]) -> tuple[int, bytes]:
-    """Order the places of a list as numbers, names as names."""
-    return (len(item[0]) if item[0].isdigit() else 0), item[0]
-
-
-def _integer(key: str, raw: bytes | None) -> int:
-    if raw is not None and not raw.isdigit():
-        raise StoreError(f"{key}: holds {raw[:40]!r}, an integer >= 0 is expected")
-    return int(raw or 0)

@@ -16,7 +16,7 @@ _SENTINEL_PORT = 26379
 
 
 class Setup(StrEnum):
-    """What stands behind a URL."""
+    """Redis setup behind a URL."""
 
     SERVER = "server"
     SENTINEL = "sentinel"
@@ -40,14 +40,14 @@ class RedisUrl:
 
     setup: Setup
     text: str
-    """As given: redis-py reads that of one server itself."""
+    """URL as given: redis-py reads that of one server itself."""
     address: str
-    """Fit for messages: without options."""
+    """URL fit for messages: without options."""
     tls: bool
     hosts: tuple[tuple[str, int], ...] = ()
-    """Of Sentinels or of nodes of a cluster."""
+    """Addresses of Sentinels, or of nodes of a cluster."""
     service: str = ""
-    """What Sentinel calls the master."""
+    """Sentinel's name for the master."""
     db: int = 0
 
 

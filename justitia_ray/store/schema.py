@@ -6,8 +6,8 @@ hash tag: all keys of a model live in one slot, so that a script may touch them 
 | key after the prefix | type | value |
 |---|---|---|
 | `schema` | string | version of this table, an integer; a newer one is refused |
-| `epoch` | string | integer >= 1, raised by each office, at least to Redis's clock in ms |
-| `office` | string | JSON object: who took it: `epoch`, and the fields of `office.Holder` |
+| `epoch` | string | integer >= 1, raised by each leader, at least to Redis's clock in ms |
+| `office` | string | JSON object, the leader: `epoch`, and the fields of `leader.LeaderRecord` |
 | `clock` | string | JSON object: the virtual clock |
 | `applications` | hash | application_id → JSON object |
 | `settings` | string | JSON object: the scheduling settings in force |
@@ -35,7 +35,6 @@ the steps.
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 from justitia_ray.errors import ConfigError, StoreError
@@ -49,67 +48,47 @@ JsonObject: TypeAlias = dict[str, Any]
 _NAME = re.compile(r"[^{}\s]{1,200}")
 
 
-@dataclass(frozen=True, slots=True)
 class Keys:
     """The keys of one served model, in full; the table above says what they hold."""
 
-    schema: str
-    epoch: str
-    office: str
-    clock: str
-    applications: str
-    settings: str
-    replicas: str
-    prediction_classes: str
-    prediction_learning: str
-    prediction_models: str
-    prediction_observed: str
-    prediction_applied: str
-    prediction_learner: str
-    prediction_revision: str
-    prediction: str
-    """Prefix of the keys of one class, below."""
+    def __init__(self, name: str) -> None:
+        """Spell the keys of a served model.
+
+        Args:
+            name: `app/model`, 1 to 200 characters without braces and white space.
+
+        Raises:
+            ConfigError: If the name has another form.
+        """
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"store name is {name!r}: 1 to 200 characters without braces or white space are"
+                " allowed"
+            )
+        prefix = f"justitia:{{{name}}}:"
+        self.schema = prefix + "schema"
+        self.epoch = prefix + "epoch"
+        self.leader = prefix + "office"
+        self.clock = prefix + "clock"
+        self.applications = prefix + "applications"
+        self.settings = prefix + "settings"
+        self.replicas = prefix + "replicas"
+        self.prediction_classes = prefix + "prediction:classes"
+        self.prediction_learning = prefix + "prediction:learning"
+        self.prediction_models = prefix + "prediction:models"
+        self.prediction_observed = prefix + "prediction:observed"
+        self.prediction_applied = prefix + "prediction:applied"
+        self.prediction_learner = prefix + "prediction:learner"
+        self.prediction_revision = prefix + "prediction:revision"
+        self._prediction = prefix + "prediction:"
 
     def model(self, application_class: str, version: int) -> str:
         """Return the key of a model's bytes."""
-        return f"{self.prediction}model:{application_class}:{version}"
+        return f"{self._prediction}model:{application_class}:{version}"
 
     def samples(self, application_class: str) -> str:
         """Return the key of a class's history."""
-        return f"{self.prediction}samples:{application_class}"
-
-
-def keys_of(name: str) -> Keys:
-    """Return the keys of a served model.
-
-    Args:
-        name: `app/model`, 1 to 200 characters without braces and white space.
-
-    Raises:
-        ConfigError: If the name has another form.
-    """
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f"store name is {name!r}: 1 to 200 characters without braces or white space are allowed"
-        )
-    prefix = f"justitia:{{{name}}}:"
-    return Keys(
-        schema=prefix + "schema",
-        epoch=prefix + "epoch",
-        office=prefix + "office",
-        clock=prefix + "clock",
-        applications=prefix + "applications",
-        settings=prefix + "settings",
-        replicas=prefix + "replicas",
-        prediction_classes=prefix + "prediction:classes",
-        prediction_learning=prefix + "prediction:learning",
-        prediction_models=prefix + "prediction:models",
-        prediction_observed=prefix + "prediction:observed",
-        prediction_applied=prefix + "prediction:applied",
-        prediction_learner=prefix + "prediction:learner",
-        prediction_revision=prefix + "prediction:revision",
-        prediction=prefix + "prediction:",
-    )
+        return f"{self._prediction}samples:{application_class}"
 
 
 def encode(key: str, value: Mapping[str, Any]) -> str:
@@ -141,8 +120,15 @@ def decode_object(key: str, raw: bytes | None) -> JsonObject | None:
     return value
 
 
-def decode_hash(key: str, raw: Mapping[bytes, bytes]) -> dict[str, JsonObject]:
+def decode_hash(
+    key: str, raw: Mapping[bytes, bytes], damage: list[str] | None = None
+) -> dict[str, JsonObject]:
     """Return a hash of JSON objects read from `key`, in the order of its field names.
+
+    Args:
+        key: Key of the hash.
+        raw: The hash.
+        damage: Takes a sentence for each field that is left out, in place of an error.
 
     Raises:
         StoreError: If a field is not UTF-8 or its value is no JSON object; names key and field.
@@ -150,22 +136,25 @@ def decode_hash(key: str, raw: Mapping[bytes, bytes]) -> dict[str, JsonObject]:
     decoded: dict[str, JsonObject] = {}
     for field, value in sorted(raw.items()):
         try:
-            name = field.decode()
-        except UnicodeDecodeError as error:
-            raise StoreError(f"{key}: field {field!r} is not UTF-8") from error
-        item = decode_object(f"{key}[{name}]", value)
-        assert item is not None
-        decoded[name] = item
+            try:
+                name = field.decode()
+            except UnicodeDecodeError as error:
+                raise StoreError(f"{key}: field {field!r} is not UTF-8") from error
+            decoded[name] = decode_object(f"{key}[{name}]", value) or {}
+        except StoreError as error:
+            if damage is None:
+                raise
+            damage.append(str(error))
     return decoded
 
 
 def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Return a hash that a script returned: fields and values by turns."""
+    """Return the fields of a hash, which a script returns as fields and values by turns."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def decode_count(key: str, raw: bytes | None) -> int | None:
-    """Return the integer >= 1 read from `key`, or None if there is none.
+def decode_count(key: str, raw: bytes | None, least: int = 1) -> int | None:
+    """Return the integer >= `least` read from `key`, or None if there is none.
 
     Raises:
         StoreError: If it is something else.
@@ -173,8 +162,8 @@ def decode_count(key: str, raw: bytes | None) -> int | None:
     if raw is None:
         return None
     # isdigit of bytes is ASCII only; int() alone would take signs, blanks and underscores.
-    if not raw.isdigit() or int(raw) < 1:
-        raise StoreError(f"{key}: holds {raw[:40]!r}, an integer >= 1 is expected")
+    if not raw.isdigit() or int(raw) < least:
+        raise StoreError(f"{key}: holds {raw[:40]!r}, an integer >= {least} is expected")
     return int(raw)
 
 
@@ -190,6 +179,46 @@ def check_version(key: str, raw: bytes | None) -> None:
             f"{key}: version {version} was written by a newer justitia_ray; this one reads up to"
             f" {SCHEMA_VERSION}: upgrade it, or give it another Redis"
         )
+
+
+_CHECK_KINDS = """
+for i, expected in ipairs({{{kinds}}}) do
+  local found = redis.call('TYPE', KEYS[i]).ok
+  if found ~= 'none' and found ~= expected then
+    return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ': is a ' .. found .. ', a ' .. expected
+      .. ' is expected')
+  end
+end
+"""
+
+
+def checking_kinds(*kinds: str) -> str:
+    """Return Lua that refuses, by name, a key of another type; types in the order of KEYS."""
+    return _CHECK_KINDS.format(kinds=", ".join(f"'{kind}'" for kind in kinds))
+
+
+READ = """
+local found = {}
+for i, kind in ipairs(ARGV) do
+  local counted = kind == 'counted'
+  if counted then kind = 'hash' end
+  local actual = redis.call('TYPE', KEYS[i]).ok
+  if actual ~= 'none' and actual ~= kind then
+    return redis.error_reply('WRONGTYPE ' .. KEYS[i] .. ': is a ' .. actual .. ', a ' .. kind
+      .. ' is expected')
+  end
+  if counted then
+    found[i] = redis.call('HLEN', KEYS[i])
+  elseif kind == 'hash' then
+    found[i] = redis.call('HGETALL', KEYS[i])
+  else
+    found[i] = redis.call('GET', KEYS[i])
+  end
+end
+return found
+"""
+"""Script that returns the values of keys. KEYS as many as ARGV; ARGV: the type of each, `string`,
+`hash`, or `counted` for a hash of which only the number of fields is wanted."""
 
 
 def _no_constant(constant: str) -> NoReturn:

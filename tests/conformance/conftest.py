@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 import pytest_asyncio
 
-from justitia_ray.serve.engine import Engine, EngineCapacity
-from justitia_ray.serve.fake_engine import FakeEngine
-from justitia_ray.serve.tiny_model import materialise_model
-from justitia_ray.serve.vllm_engine import VllmEngine
+from justitia_ray.protocol.engine import Engine, EngineCapacity
+from justitia_ray.serve.engines.fake_engine import FakeEngine
+from justitia_ray.serve.engines.tiny_models import materialise_model
+from justitia_ray.serve.engines.vllm_engine import VllmEngine
 
 _MODEL = "tiny"
 _KV_TOKENS = 2048

@@ -1,6 +1,5 @@
 """A small service around a core, with a seeded load: what the conformance of policies runs on."""
 
-import json
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,8 +8,6 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, EndApplication, Grant
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
-from justitia_ray.core.invariants import check
-from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, RequestId, Tokens
 from tests.core_driver import CoreDriver
 from tests.fake_replica import FakeReplica, Held
@@ -81,7 +78,7 @@ class Service:
     def step(self) -> None:
         """Let each replica make some tokens and pull."""
         self.driver.now += STEP_S
-        self.handle(ev.IngressHeard("i0"))
+        self.handle(ev.IngressHeartbeat("i0"))
         for fake in list(self.replicas.values()):
             fake.start_all()
             for lease_id in list(fake.held):
@@ -103,13 +100,15 @@ class Service:
         raise AssertionError(f"stuck: {list(self.driver.core.state.inferences)}")
 
     def handle(self, event: ev.Event) -> list[Action]:
-        """Feed an event in and do what the core wants done."""
+        """Feed an event in and do what the core wants done; vLLM's priorities are whole numbers."""
         actions = self.driver.handle(event)
         self.log += actions
         for action in actions:
             if isinstance(action, Grant):
                 self.holds[action.request_id] = action.lease_id
                 self.owners[action.lease_id] = action.request_id
+                assert isinstance(action.priority, int)
+                assert action.priority >= 0
                 self._priorities.add(action.priority)
                 prompt = self.submitted[action.request_id].prompt_tokens
                 held = Held(prompt, self.outputs[action.request_id])
@@ -147,17 +146,14 @@ class Service:
     def restart(self) -> None:
         """Put another scheduler in office; the ingress comes back to it, and then the replicas."""
         old = self.driver
-        record = json.loads(json.dumps(snapshot(old.core)))
-        core = SchedulerCore(old.core.order.policy_name, self.options, lease_prefix="2-")
-        self.driver = CoreDriver(core, old.now)
-        core.recover(list(self.replicas), old.now)
-        restore(core, record["clock"], record["applications"])
-        check(core)
+        self.driver = CoreDriver(old.core, old.now)
+        core = SchedulerCore(old.core.ledger.policy_name, self.options, lease_prefix="2-")
+        self.driver.hand_over(core, list(self.replicas))
         for request_id, inference in old.core.state.inferences.items():
             self.handle(
                 replace(
                     self.submitted[request_id],
-                    again=True,
+                    resubmitted=True,
                     age_s=old.now - inference.submitted_at,
                     lease_id=self.holds.get(request_id),
                 )
@@ -193,7 +189,7 @@ class Service:
         Clients that `rpm` holds back are in no order until their next window.
         """
         core = self.driver.core
-        first = core.order.queue.first()
+        first = core.ledger.queue.first()
         if first is not None and not core.recovery.holding:
             head = first.waiting.first
             replicas = core.state.replicas.values()

@@ -5,16 +5,17 @@ and with them the tokens, without any cut.
 """
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from justitia_ray.serve.continuation import Delivered, Part, in_parts, left_out
-from justitia_ray.serve.engine import Engine, EngineCall, Output, Progress, ResponseHead
-from justitia_ray.serve.fake_engine import FakeEngine
+from justitia_ray.protocol.engine import Engine, EngineCall, Output, Progress, ResponseHead
+from justitia_ray.protocol.generation_bodies import RESPONSES
+from justitia_ray.protocol.stream_parts import Delivered, Part, in_parts, left_out
+from justitia_ray.serve.engines.fake_engine import FakeEngine
 from tests.conformance.test_engines import (
     CHAT,
     COMPLETIONS,
@@ -80,24 +81,36 @@ def told(stream: bytes) -> tuple[Any, ...]:
     return text, roles, ends, said[-1].get("usage")
 
 
-async def check_every_cut(engine: Engine, call: EngineCall, ahead: int = 0) -> None:
-    """Cut a stream after each of its chunks; the tokens may be ahead of them by some chunks."""
+async def check_every_cut(
+    engine: Engine, call: EngineCall, told: Callable[[bytes], Any] = told, ahead: int = 0
+) -> bytes:
+    """Cut a stream after each of its chunks, and return it as it is without a cut.
+
+    Args:
+        engine: The engine of all attempts.
+        call: A call that streams.
+        told: Returns what a stream says, however it is cut into chunks.
+        ahead: Chunks by which the tokens are ahead.
+    """
     whole = await parts_of(engine, call)
     final = engine.release(call.lease_id)
-    undisturbed = told(b"".join(part.body for part in whole))
+    undisturbed = b"".join(part.body for part in whole)
     assert len(whole) > 1
+    assert {""} == {part.obstacle for part in whole}
     for cut in range(1, len(whole)):
-        delivered = Delivered()
+        delivered = Delivered(names=call.path == RESPONSES)
+        delivered.add_part(Part(b"", 0, call.earlier))
         for part in whole[:cut]:
-            delivered.add(part)
+            delivered.add_part(part)
         for part in whole[cut : cut + ahead]:
-            delivered.add(part._replace(body=b"", chunks=0))
+            delivered.add_part(part._replace(body=b"", chunks=0))
 
         rest, counted = await continued(engine, call, delivered)
 
         begun = b"".join(part.body for part in whole[:cut])
-        assert undisturbed == told(begun + rest)
+        assert told(undisturbed) == told(begun + rest)
         assert final == counted
+    return undisturbed
 
 
 @pytest.mark.parametrize("kind", _BODIES)

@@ -5,17 +5,14 @@ The fake engine has chats and completions only, so nothing here asks it.
 
 import json
 import re
-from contextlib import aclosing
 from typing import Any
 
 import pytest
 
-from justitia_ray.protocol.messages_body import COUNT_TOKENS, MESSAGES
-from justitia_ray.protocol.responses_body import RESPONSES
-from justitia_ray.serve.continuation import Delivered, Part, in_parts
-from justitia_ray.serve.engine import AsideCall, Engine, EngineCall, Progress
+from justitia_ray.protocol.engine import Engine, EngineCall, Progress
+from justitia_ray.protocol.generation_bodies import COUNT_TOKENS, MESSAGES, RESPONSES
 from tests.conformance.conftest import VLLM_ONLY
-from tests.conformance.test_continuation import continued, parts_of
+from tests.conformance.test_continuation import check_every_cut, parts_of
 from tests.conformance.test_engines import LEASES, MODEL, answer, chat
 
 pytestmark = [
@@ -96,22 +93,7 @@ async def test_final_progress_is_what_was_said(engine: Engine, path: str, stream
 @pytest.mark.parametrize("path", _BODIES)
 async def test_stream_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, path: str) -> None:
     """Each event names its response and item: the names too are those that the caller knows."""
-    call = leased(path, stream=True)
-    whole = await parts_of(engine, call)
-    final = engine.release(call.lease_id)
-    undisturbed = b"".join(part.body for part in whole)
-    assert len(whole) > 4
-    assert {""} == {part.obstacle for part in whole}
-    for cut in range(1, len(whole)):
-        delivered = Delivered(names=path == RESPONSES)
-        for part in whole[:cut]:
-            delivered.add(part)
-
-        rest, counted = await continued(engine, call, delivered)
-
-        begun = b"".join(part.body for part in whole[:cut])
-        assert told(undisturbed) == told(begun + rest)
-        assert final == counted
+    await check_every_cut(engine, leased(path, stream=True), told)
 
 
 @pytest.mark.parametrize("path", _BODIES)
@@ -126,8 +108,7 @@ async def test_stream_that_follows_a_grammar_says_that_it_cannot_be_continued(
         else {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
     )
     call = leased(path, stream=True, **wanted)
-    async with aclosing(in_parts(engine.call(call), engine, call.lease_id)) as items:
-        parts = [item async for item in items if isinstance(item, Part)]
+    parts = await parts_of(engine, call)
 
     assert "structured_outputs" in parts[-1].obstacle
 
@@ -138,7 +119,7 @@ async def test_what_takes_no_turn_is_answered_aside(engine: Engine) -> None:
     await answer(engine, call)
     charged = engine.release(call.lease_id).prompt_tokens
     asked = {"model": MODEL, "messages": chat("hi there")}
-    head, body = await engine.aside(AsideCall(COUNT_TOKENS, {}, json.dumps(asked).encode()))
+    head, body = await engine.answer_unscheduled(COUNT_TOKENS, {}, json.dumps(asked).encode())
 
     assert (200, charged) == (head.status, json.loads(body)["input_tokens"])
     assert {RESPONSES, MESSAGES, COUNT_TOKENS, "/tokenize"} <= engine.paths()

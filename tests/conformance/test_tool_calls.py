@@ -6,16 +6,16 @@ of an earlier attempt: they open the call, and what the model says next is taken
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from justitia_ray.protocol.messages_body import MESSAGES
-from justitia_ray.protocol.responses_body import RESPONSES
-from justitia_ray.serve.continuation import Delivered, Part
-from justitia_ray.serve.engine import AsideCall, Engine, EngineCall, Output
+from justitia_ray.protocol.engine import Engine, EngineCall, Output
+from justitia_ray.protocol.generation_bodies import MESSAGES, RESPONSES
+from justitia_ray.protocol.stream_parts import Delivered, Part
 from tests.conformance.conftest import VLLM_ONLY
-from tests.conformance.test_continuation import continued, parts_of
+from tests.conformance.test_continuation import check_every_cut, continued, parts_of
 from tests.conformance.test_engines import CHAT, LEASES, MODEL, chat, events
 from tests.conformance.test_surface import told
 
@@ -46,7 +46,7 @@ _BODIES: dict[str, tuple[dict[str, Any], str]] = {
 async def outputs_of(engine: Engine, text: str) -> tuple[Output, ...]:
     """Return the outputs with which the engine would have said a text, a token each."""
     asked = {"model": MODEL, "prompt": text, "add_special_tokens": False}
-    head, body = await engine.aside(AsideCall("/tokenize", {}, json.dumps(asked).encode()))
+    head, body = await engine.answer_unscheduled("/tokenize", {}, json.dumps(asked).encode())
     assert 200 == head.status
     return tuple(Output((token,)) for token in json.loads(body)["tokens"])
 
@@ -104,24 +104,11 @@ async def test_call_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, p
     """
     said = await outputs_of(engine, _OPENED)
     call = leased(path, said, _OWN_TOKENS)
-    whole = await parts_of(engine, call)
-    final = engine.release(call.lease_id)
-    undisturbed = b"".join(part.body for part in whole)
+    undisturbed = await check_every_cut(engine, call, partial(said_by, path))
     names, arguments = called(path, undisturbed)
+
     assert ["weather"] == names
     assert len(arguments) > len('{"city": "')
-    assert {""} == {part.obstacle for part in whole}
-    for cut in range(1, len(whole)):
-        delivered = Delivered(names=path == RESPONSES)
-        delivered.add(Part(b"", 0, said))
-        for part in whole[:cut]:
-            delivered.add(part)
-
-        rest, counted = await continued(engine, call, delivered)
-
-        begun = b"".join(part.body for part in whole[:cut])
-        assert said_by(path, undisturbed) == said_by(path, begun + rest)
-        assert final == counted
 
 
 @pytest.mark.parametrize("path", _BODIES)
@@ -134,8 +121,8 @@ async def test_call_that_was_whole_when_it_was_cut_is_told_to_its_end(
     call = leased(path, said, 1)
     whole = await parts_of(engine, call)
     delivered = Delivered(names=path == RESPONSES)
-    delivered.add(Part(b"", 0, said))
-    delivered.add(whole[0])
+    delivered.add_part(Part(b"", 0, said))
+    delivered.add_part(whole[0])
 
     rest, _ = await continued(engine, replace(call, earlier=()), delivered)
 

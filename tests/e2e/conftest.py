@@ -77,5 +77,5 @@ async def reading(serving: "Serving") -> "Service":
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(service: "Service") -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of the model that generates."""
-    async with service.http(REPLACED_WITHIN_S) as client:
+    async with service.http() as client:
         yield client

@@ -8,11 +8,12 @@ from typing import Any
 from ray.serve import Application
 
 from justitia_ray.serve import app
-from justitia_ray.serve.replica import Replica
-from justitia_ray.serve.vllm_engine import VllmEngine
+from justitia_ray.serve.engines.vllm_engine import VllmEngine
+from justitia_ray.serve.replica.deployment import EngineReplica
+from tests.harness.probe import Probed
 
 
-class WatchedReplica(Replica):
+class WatchedReplica(Probed, EngineReplica):
     """A Replica that keeps the priority of each request that went to vLLM's engine process."""
 
     def watch_priorities(self) -> None:
@@ -43,5 +44,5 @@ def build(args: dict[str, Any]) -> Application:
 
     Serve calls this in a process of its own, so nothing else sees the exchange.
     """
-    app.Replica = WatchedReplica  # type: ignore[attr-defined]
+    app.EngineReplica = WatchedReplica  # type: ignore[attr-defined]
     return app.build(args)

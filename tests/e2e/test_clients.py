@@ -14,9 +14,9 @@ from typing import Any
 import anthropic
 import openai
 import pytest
-from pydantic import BaseModel
 
 from tests.e2e.conftest import ADAPTER, EMBEDDING
+from tests.e2e.frameworks import Weather
 from tests.integration.service import Service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
@@ -24,12 +24,6 @@ pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 MODEL = "tiny-llama"
 _ROOT = Path(__file__).resolve().parents[2]
 _SAID: Any = [{"role": "user", "content": "a b c"}]
-
-
-class Weather(BaseModel):
-    """How it is there."""
-
-    warm: bool
 
 
 # --- OpenAI's own
@@ -97,22 +91,6 @@ async def test_clients_find_the_adapter_among_the_models(service: Service) -> No
     assert [MODEL, ADAPTER] == listed
     assert [ADAPTER] * 2 == [one.id, same.id]
     assert {ADAPTER} == {chat.model, completion.model, response.model, message.model}
-    await service.until_idle()
-
-
-async def test_openai_client_reads_responses_whole_and_as_a_stream(service: Service) -> None:
-    """Its helper checks the order of the events."""
-    asked: Any = {"model": MODEL, "input": "a b c", "max_output_tokens": 6, "temperature": 0}
-    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
-        whole = await client.responses.create(**asked)
-        async with client.responses.stream(**asked) as stream:
-            kinds = [event.type async for event in stream]
-        with pytest.raises(openai.BadRequestError, match="not kept"):
-            await client.responses.create(**asked, previous_response_id="resp_1")
-
-    assert whole.output_text
-    assert "response.created" == kinds[0]
-    assert kinds[-1] in ("response.completed", "response.incomplete")
     await service.until_idle()
 
 

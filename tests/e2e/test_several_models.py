@@ -10,9 +10,9 @@ import pytest
 import pytest_asyncio
 
 from justitia_ray.cli.main import main
-from justitia_ray.protocol.pooling_body import RANKINGS, SCORES
-from justitia_ray.serve.tiny_model import materialise_model
-from tests.e2e.conftest import EMBEDDING, REPLACED_WITHIN_S, RERANKER
+from justitia_ray.protocol.pooling_bodies import RANKINGS, SCORES
+from justitia_ray.serve.engines.tiny_models import materialise_model
+from tests.e2e.conftest import EMBEDDING, RERANKER
 from tests.integration.service import Service, Serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
@@ -26,7 +26,7 @@ _CLOSE = 1e-4
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(reading: Service) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client of both."""
-    async with reading.http(REPLACED_WITHIN_S) as client:
+    async with reading.http() as client:
         yield client
 
 

@@ -5,7 +5,6 @@ import json
 from typing import Any
 
 import httpx
-import openai
 import psutil  # type: ignore[import-untyped]
 import pytest
 
@@ -57,18 +56,6 @@ async def test_stream_brings_the_unary_answer_and_its_usage(
         assert whole["choices"][0]["message"]["content"] == text
     else:
         assert whole["choices"][0]["text"] == "".join(piece["text"] for piece in pieces)
-    await service.until_idle()
-
-
-async def test_openai_client_is_answered(service: Service) -> None:
-    """It checks the form of what comes back."""
-    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
-        answer = await client.chat.completions.create(
-            model="tiny-llama", messages=[{"role": "user", "content": "a"}], max_tokens=3
-        )
-
-    assert answer.usage is not None
-    assert 3 >= answer.usage.completion_tokens >= 1
     await service.until_idle()
 
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from justitia_ray.protocol.openai_body import CHAT, COMPLETIONS
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
 
 __all__ = ["CHAT", "COMPLETIONS", "chat", "completion", "encoded"]
 

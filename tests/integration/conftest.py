@@ -1,4 +1,4 @@
-"""The application that the tests of the serving path share."""
+"""Applications that tests of the serving path share; a module may have a `service` of its own."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -9,17 +9,40 @@ import pytest_asyncio
 if TYPE_CHECKING:
     from tests.integration.service import Service, Serving
 
+MOST_APPLICATIONS = 100
+MOST_OUTSTANDING = 100
+
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def service(serving: "Serving") -> "Service":
     """The application that all tests share; each leaves it idle, and kills nothing in it."""
-    service = serving.service("shared", ingress={"keepalive_s": 0.2})
+    from tests.integration.service import PROBED
+
+    service = serving.service("shared", import_path=PROBED, ingress={"keepalive_s": 0.2})
+    await service.deploy()
+    return service
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def limited(serving: "Serving") -> "Service":
+    """An application with one fast engine, and limits that a test can reach."""
+    from tests.integration.service import PROBED
+
+    service = serving.service(
+        "limited",
+        import_path=PROBED,
+        replicas=1,
+        fake={"iteration_s": 0.001},
+        scheduler={"max_open_applications": MOST_APPLICATIONS},
+        ingress={"max_body_bytes": 1_000_000, "max_outstanding": MOST_OUTSTANDING},
+    )
     await service.deploy()
     return service
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(service: "Service") -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of the shared application."""
+    """An HTTP client of the module's application, which is idle again after the test."""
     async with service.http() as client:
         yield client
+    await service.until_idle()

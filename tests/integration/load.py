@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -31,11 +31,20 @@ class OpenStream:
         """Return whether a token has come."""
         return bool(self.events)
 
+    def has_ended(self) -> bool:
+        """Return whether it has come to its end, or broken off."""
+        return self._task.done()
+
     @property
     def lease_id(self) -> str:
         """The lease that it runs under: the fake engine names its answers so."""
         identifier: str = json.loads(self.events[0])["id"]
         return identifier.removeprefix("cmpl-")
+
+    async def leave(self) -> None:
+        """Disconnect."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
     async def end(self) -> str:
         """Read to the end and return the data of the last event."""
@@ -75,6 +84,12 @@ async def when_served(http: httpx.AsyncClient, application: str) -> Json:
 
     await eventually(is_served, f"nothing of {application} waits or runs")
     return known
+
+
+async def tags_of(http: httpx.AsyncClient, names: Iterable[str]) -> dict[str, float]:
+    """Return the virtual finish time of each application."""
+    known = {name: (await http.get(f"/v1/applications/{name}")).json() for name in names}
+    return {name: float(one["virtual_finish_time"]) for name, one in known.items()}
 
 
 async def leave(calls: list["asyncio.Task[httpx.Response]"]) -> None:

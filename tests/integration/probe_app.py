@@ -4,28 +4,26 @@ Named by `import_path` in place of `justitia_ray.serve.app:build`.
 """
 
 import asyncio
-import os
 from typing import Any
 
 from ray.serve import Application
 
 from justitia_ray.serve import app
-from justitia_ray.serve.fake_engine import FakeEngine
-from justitia_ray.serve.ingress import Ingress
-from justitia_ray.serve.replica import Replica
+from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.units import LeaseId, Seconds
+from tests.harness.breakable import BreakableIngress, BreakableReplica
 
 
-class ProbedReplica(Replica):
-    """A Replica with four calls more; reach one by `session_id`."""
+class ProbedReplica(BreakableReplica):
+    """A Replica with some calls more; `probe` reaches one."""
 
     def admitted(self) -> list[LeaseId]:
         """Return the leases that its engine has started, in order."""
         return list(self._fake_engine().admitted)
 
-    def process_id(self) -> int:
-        """Return the process to stop or kill."""
-        return os.getpid()
+    def running(self) -> int:
+        """Return how many sequences its engine runs."""
+        return len(self._fake_engine()._batch.running)
 
     def kill_engine(self) -> None:
         """Crash the engine, not the process around it."""
@@ -40,14 +38,15 @@ class ProbedReplica(Replica):
         return self._engine
 
 
-class ProbedIngress(Ingress):
+class ProbedIngress(BreakableIngress):
     """An Ingress with one call more."""
 
     async def left(self) -> dict[str, int]:
         """Return how many inferences, applications and tasks it has."""
+        pending = [queue.client.pending for queue in self._queues]
         return {
-            "inferences": sum(queue.dispatcher.outstanding for queue in self._queues),
-            "applications": sum(queue.dispatcher.open_applications() for queue in self._queues),
+            "inferences": sum(len(p.inferences) for p in pending),
+            "applications": sum(len(p.applications) for p in pending),
             "tasks": len(asyncio.all_tasks()),
         }
 
@@ -57,6 +56,6 @@ def build(args: dict[str, Any]) -> Application:
 
     Serve calls this in a process of its own, so nothing else sees the exchange.
     """
-    app.Replica = ProbedReplica  # type: ignore[attr-defined]
+    app.EngineReplica = ProbedReplica  # type: ignore[attr-defined]
     app.Ingress = ProbedIngress  # type: ignore[attr-defined]
     return app.build(args)

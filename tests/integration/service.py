@@ -1,6 +1,7 @@
 """Applications deployed on the test cluster, as operators do: by configuration."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from ray.actor import ActorHandle
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ServeDeploySchema
 
-from justitia_ray.app_args import PlacedModel, parse_app_args
-from justitia_ray.config import AppConfig
+from justitia_ray.config import AppArgs, AppConfig, PlacedModel
 from tests.eventually import eventually
+from tests.harness.probe import probe
 
 MODEL = "fake-7b"
 PRODUCT = "justitia_ray.serve.app:build"
@@ -23,6 +24,8 @@ PROBED = "tests.integration.probe_app:build"
 _SERVE_NAMESPACE = "serve"
 DEPLOYED_WITHIN_S = 600.0
 """Starting the processes of one takes a minute and a half on two busy cores."""
+_POLLED_S = 1.0
+"""Asking takes Serve's controller and this process CPU that the deployment wants to start with."""
 
 Json = dict[str, Any]
 
@@ -71,40 +74,65 @@ class Serving:
         import_path: str = PRODUCT,
         replicas: int = 2,
         user_config: Json | None = None,
+        models: tuple[str, ...] = (MODEL,),
         fake: Json | None = None,
-        scheduler: Json | None = None,
-        replica: Json | None = None,
-        ingress: Json | None = None,
-        ingresses: int = 1,
-        models: tuple[str, ...] = (),
+        **sections: Json,
     ) -> "Service":
         """Describe an application; `deploy` it to have it.
 
         Args:
             name: Of the Serve application, and its route.
             import_path: The product, or the probed product.
-            replicas: Engines; of each model, if there are several.
+            replicas: Engines of each model.
             user_config: Scheduling settings.
+            models: Their names.
             fake: Of the fake engine, on top of `_FAKE`.
-            scheduler: Section of that name, on top of `_SCHEDULER`.
-            replica: Section of that name, on top of `_REPLICA`.
-            ingress: Section of that name.
-            ingresses: Processes of it.
-            models: Names of several models; none: one, `MODEL`.
+            sections: Of the arguments, by name; `_SCHEDULER` and `_REPLICA` are under them.
         """
-        one: Json = {"model": {"name": MODEL, "path": "none"}}
+        named = [{"name": model, "path": "none"} for model in models]
         args: Json = {
             "name": name,
-            **({"models": [{"name": m, "path": "none"} for m in models]} if models else one),
+            **({"model": named[0]} if len(named) == 1 else {"models": named}),
             "engine": {"kind": "fake", "fake": _FAKE | (fake or {})},
             "store": {"data_dir": str(self.directory / "redis"), "save_interval_s": 0.1},
-            "scheduler": _SCHEDULER | {"namespace": self.namespace} | (scheduler or {}),
-            "replica": _REPLICA | (replica or {}),
-            "ingress": ingress or {},
+            **sections,
+            "scheduler": {
+                **_SCHEDULER,
+                "namespace": self.namespace,
+                **sections.get("scheduler", {}),
+            },
+            "replica": _REPLICA | sections.get("replica", {}),
         }
-        return self.add(
-            Service(self, name, import_path, replicas, user_config or {}, args, ingresses)
-        )
+        return self.add(Service(self, name, import_path, replicas, user_config or {}, args))
+
+    @asynccontextmanager
+    async def deployed_service(self, name: str, **settings: Any) -> AsyncIterator["Service"]:
+        """An application that is there inside the block, described as by `service`."""
+        service = self.service(name, **settings)
+        await service.deploy()
+        yield service
+        self.remove(name)
+
+    @asynccontextmanager
+    async def deployed_applications(self, *applications: Json) -> AsyncIterator[None]:
+        """Applications that run inside the block, by Serve's own configuration."""
+        names = [application["name"] for application in applications]
+        self.deployed |= dict(zip(names, applications, strict=True))
+        self.apply()
+
+        def run() -> bool:
+            found = serve.status().applications
+            return all(name in found and found[name].status == "RUNNING" for name in names)
+
+        await eventually(run, f"{', '.join(names)} run", DEPLOYED_WITHIN_S, every_s=_POLLED_S)
+        yield
+        self.remove(*names)
+
+    def remove(self, *names: str) -> None:
+        """Take applications off Serve that may be there; their processes end meanwhile."""
+        for name in names:
+            self.deployed.pop(name, None)
+        self.apply()
 
     def add(self, service: "Service") -> "Service":
         """Take note of an application, to end its scheduler when the tests are over."""
@@ -128,11 +156,14 @@ class Service:
     user_config: Json
     args: Json
     ingresses: int = 1
+    """Processes of it."""
+    code: Path | None = None
+    """Directory of the package that its processes import; None: the one under test."""
 
     @property
     def placed(self) -> tuple[PlacedModel, ...]:
         """Its models, with the deployments that serve them."""
-        return parse_app_args(self.args).each_model()
+        return AppArgs.parse(self.args).each_model()
 
     @property
     def config(self) -> AppConfig:
@@ -146,58 +177,64 @@ class Service:
 
     async def deploy(self, within_s: float = DEPLOYED_WITHIN_S) -> None:
         """Deploy it, or what changed of it, and wait until all its replicas pull."""
+
+        def of(deployment: str, **more: Any) -> Json:
+            return {"name": deployment, "ray_actor_options": {"num_cpus": 0.1}, **more}
+
         self.serving.deployed[self.name] = {
             "name": self.name,
             "route_prefix": f"/{self.name}",
             "import_path": self.import_path,
             "args": self.args,
+            "runtime_env": {"env_vars": {"PYTHONPATH": str(self.code)}} if self.code else {},
             "deployments": [
-                {
-                    "name": "Ingress",
-                    "num_replicas": self.ingresses,
-                    "ray_actor_options": {"num_cpus": 0.1},
-                    "user_config": self.user_config,
-                },
-                *(
-                    {"name": place.predictor, "ray_actor_options": {"num_cpus": 0.1}}
-                    for place in self.placed
-                ),
-                *(
-                    {
-                        "name": place.replicas,
-                        "num_replicas": self.replicas,
-                        "ray_actor_options": {"num_cpus": 0.1},
-                    }
-                    for place in self.placed
-                ),
+                of("Ingress", num_replicas=self.ingresses, user_config=self.user_config),
+                *(of(place.predictor) for place in self.placed),
+                *(of(place.replicas, num_replicas=self.replicas) for place in self.placed),
             ],
         }
         self.serving.apply()
-        await eventually(self.is_whole, f"{self.name} runs", within_s)
+        await self.until_whole(within_s)
+
+    async def until_whole(self, within_s: float = DEPLOYED_WITHIN_S) -> None:
+        """Wait until it is whole."""
+        await eventually(self.is_whole, f"{self.name} runs", within_s, every_s=_POLLED_S)
 
     async def is_whole(self) -> bool:
-        """Return whether Serve has all its replicas and no other, and all of them pull.
+        """Return whether Serve has all its replicas and no other, and all of them live and pull.
 
-        One that pulls may be one that Serve has not told its callers of.
+        For some seconds Serve and the scheduler take a dead one for one that runs and pulls.
         """
         application = serve.status().applications.get(self.name)
         if application is not None and application.status == "DEPLOY_FAILED":
             raise AssertionError(application.message)
         if application is None or application.status != "RUNNING":
             return False
+        if application.deployments["Ingress"].replica_states != {"RUNNING": self.ingresses}:
+            return False
         for place in self.placed:
             states = application.deployments[place.replicas].replica_states
             pulling = await self.pulling(place.config)
             if states != {"RUNNING": self.replicas} or len(pulling) != self.replicas:
                 return False
+            if not set(pulling) <= self._living(place.replicas):
+                return False
         return True
+
+    def _living(self, deployment: str) -> set[str]:
+        """Return the replicas of a deployment whose processes live."""
+        details = self.serving.client.get_serve_details()["applications"][self.name]
+        replicas = details["deployments"][deployment]["replicas"]
+        return {one["replica_id"] for one in replicas if psutil.pid_exists(one["pid"] or 0)}
 
     async def delete(self) -> None:
         """Take it off Serve; its scheduler stays."""
-        del self.serving.deployed[self.name]
-        self.serving.apply()
+        self.serving.remove(self.name)
         await eventually(
-            lambda: self.name not in serve.status().applications, f"{self.name} is gone", 60.0
+            lambda: self.name not in serve.status().applications,
+            f"{self.name} has gone",
+            within_s=60.0,
+            every_s=_POLLED_S,
         )
 
     # --- ways in
@@ -206,10 +243,13 @@ class Service:
         """Return a handle of one of its deployments."""
         return serve.get_deployment_handle(deployment, self.name)
 
-    def http(self, timeout_s: float = 60.0) -> httpx.AsyncClient:
-        """Return an HTTP client of it, to be entered; it opens as many connections as it takes."""
+    def http(self) -> httpx.AsyncClient:
+        """Return an HTTP client of it, to be entered; it opens as many connections as it takes.
+
+        It is patient: while the only ingress is replaced, Serve's proxy holds back what comes.
+        """
         limits = httpx.Limits(max_connections=None)
-        return httpx.AsyncClient(base_url=self.url, timeout=timeout_s, limits=limits)
+        return httpx.AsyncClient(base_url=self.url, timeout=DEPLOYED_WITHIN_S, limits=limits)
 
     def scheduler(self, config: AppConfig | None = None) -> ActorHandle:
         """Return the scheduler actor of a model, by default of the first."""
@@ -232,27 +272,21 @@ class Service:
 
     async def probe(self, replica_id: str, method: str, *args: Any) -> Any:
         """Call a method of one probed replica."""
-        handle = self.handle("Replica").options(session_id=replica_id)
-        return await getattr(handle, method).remote(*args)
+        return await probe(self.handle("Replica"), replica_id, method, *args)
 
-    def actors(self, deployment: str) -> list[str]:
-        """Return the names of a deployment's actors."""
-        prefix = f"SERVE_REPLICA::{self.name}#{deployment}#"
+    def actors(self, deployment: str | None = None) -> list[str]:
+        """Return the names of a deployment's actors, by default of all that it has."""
+        prefix = f"SERVE_REPLICA::{self.name}#" + (f"{deployment}#" if deployment else "")
         everywhere = ray.util.list_named_actors(all_namespaces=True)
         return sorted(a["name"] for a in everywhere if a["name"].startswith(prefix))
 
-    def kill_one(self, deployment: str) -> str:
-        """Kill one process of a deployment at once; return its actor's name."""
-        name = self.actors(deployment)[0]
-        ray.kill(ray.get_actor(name, namespace=_SERVE_NAMESPACE))
-        return name
+    def kill(self, actor: str) -> None:
+        """Kill a process at once, as a machine that loses power does; `actor` is its name."""
+        ray.kill(ray.get_actor(actor, namespace=_SERVE_NAMESPACE))
 
     def kill_replica(self, replica_id: str) -> None:
-        """Kill a replica's process at once, as a machine that loses power does."""
-        actor = ray.get_actor(
-            f"SERVE_REPLICA::{self.name}#Replica#{replica_id}", namespace=_SERVE_NAMESPACE
-        )
-        ray.kill(actor)
+        """Kill a replica's process at once."""
+        self.kill(f"SERVE_REPLICA::{self.name}#Replica#{replica_id}")
 
     # --- waiting
 
@@ -306,14 +340,15 @@ def redis_processes(directory: Path) -> list[int]:
     ]
 
 
-def engine_processes() -> list[psutil.Process]:
-    """Return vLLM's processes below the cluster that this process has started.
+def processes_in(directory: Path) -> list[int]:
+    """Return the processes that must be gone once everything is ended.
 
+    They are the Redis servers there, and vLLM's below the cluster that this process has started.
     An engine that tests run in this very process is its child and not among them.
     """
     clusters = [child for child in psutil.Process().children() if not _is_engine(child)]
-    return [
-        process
+    return redis_processes(directory) + [
+        process.pid
         for cluster in clusters
         for process in cluster.children(recursive=True)
         if _is_engine(process)
@@ -325,8 +360,3 @@ def _is_engine(process: psutil.Process) -> bool:
         return bool(process.name().startswith("VLLM::"))
     except psutil.NoSuchProcess:
         return False  # Ray's workers come and go
-
-
-def processes_in(directory: Path) -> list[int]:
-    """Return the processes that must be gone once everything is ended."""
-    return redis_processes(directory) + [process.pid for process in engine_processes()]

@@ -15,70 +15,48 @@ import pytest_asyncio
 
 from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import PROBED, SEATS, Service, Serving
+from tests.integration.conftest import MOST_OUTSTANDING
+from tests.integration.load import leave
+from tests.integration.service import ENDLESS, SEATS, Service
 from tests.integration.test_disconnects import kv_is_free
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
-_MOST_BODY_BYTES = 100_000
-_MOST_APPLICATIONS = 100
 _SEED = 7
 _LEFT = tuple(f"left-{i}" for i in range(10))
 _LEAVERS = 80
 _PLACES = ("at once", "waiting", "running", "in mid-stream", "after the last token", "never")
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def abused_service(serving: Serving) -> Service:
-    """An application with one engine, and limits that a test can reach."""
-    service = serving.service(
-        "abused",
-        import_path=PROBED,
-        replicas=1,
-        fake={"iteration_s": 0.002},
-        scheduler={"max_open_applications": _MOST_APPLICATIONS},
-        ingress={"max_body_bytes": _MOST_BODY_BYTES, "keepalive_s": 0.2},
-    )
-    await service.deploy()
-    return service
-
-
 @pytest_asyncio.fixture(loop_scope="session")
-async def abused(abused_service: Service) -> AsyncIterator[Service]:
-    """The same, idle after each test: whatever was done to it has left nothing."""
-    yield abused_service
-    await abused_service.until_idle()
-    await eventually(lambda: kv_is_free(abused_service), "KV is free")
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(abused: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of it."""
-    async with abused.http() as client:
-        yield client
+async def service(limited: Service) -> AsyncIterator[Service]:
+    """An application with limits; whatever a test did to it has left nothing."""
+    yield limited
+    await limited.until_idle()
+    await eventually(lambda: kv_is_free(limited), "KV is free")
 
 
 async def test_tenant_that_never_closes_anything_is_stopped_and_others_are_not(
-    abused: Service, client: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """Of 100 one tenant gets 80; the 81st is told when to come back and which limit it has met."""
     body = {"application_class": "c", "tenant": "greedy"}
     opened = []
-    while (answer := await client.post("/v1/applications", json=body)).status_code == 200:
+    while (answer := await http.post("/v1/applications", json=body)).status_code == 200:
         opened.append(answer.json()["application_id"])
     first_requests = [
-        await client.post(
+        await http.post(
             COMPLETIONS,
             json=completion(),
             headers={"x-justitia-application": "new", "x-justitia-tenant": tenant},
         )
         for tenant in ("greedy", "modest")
     ]
-    anonymous = await client.post(COMPLETIONS, json=completion())
+    anonymous = await http.post(COMPLETIONS, json=completion())
     for application_id in [*opened, "new"]:
-        await client.delete(f"/v1/applications/{application_id}")
-    after = await client.post("/v1/applications", json=body | {"application_id": "again"})
-    await client.delete("/v1/applications/again")
+        await http.delete(f"/v1/applications/{application_id}")
+    after = await http.post("/v1/applications", json=body | {"application_id": "again"})
+    await http.delete("/v1/applications/again")
 
     assert 80 == len(opened)
     for refused in (answer, first_requests[0]):
@@ -87,6 +65,31 @@ async def test_tenant_that_never_closes_anything_is_stopped_and_others_are_not(
         assert "scheduler.max_open_applications" in refused.json()["error"]["message"]
     served = (first_requests[1], anonymous, after)
     assert [200] * 3 == [answer.status_code for answer in served]
+
+
+async def test_full_queue_asks_to_come_back_later(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    """An ingress without a bound would take what its memory cannot hold."""
+    headers = {"x-justitia-application": "crowd"}
+    body = completion(max_tokens=ENDLESS)
+    calls = [
+        asyncio.create_task(http.post(COMPLETIONS, json=body, headers=headers))
+        for _ in range(MOST_OUTSTANDING)
+    ]
+    await service.until(
+        lambda s: s["in_flight"] + s["waiting"] == MOST_OUTSTANDING, "all are outstanding"
+    )
+    refused = await http.post(COMPLETIONS, json=completion(), headers=headers)
+    await leave(calls)
+    await http.post("/v1/applications/crowd/close")
+    await service.until_idle()
+    taken = await http.post(COMPLETIONS, json=completion())
+    error = refused.json()["error"]
+
+    assert (429, "5") == (refused.status_code, refused.headers["retry-after"])
+    assert ("RateLimitError", "queue_full") == (error["type"], error["code"])
+    assert 200 == taken.status_code
 
 
 class Raw:
@@ -114,16 +117,12 @@ class Raw:
         """Write all of it."""
         await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
-    async def receive(self, most: int = 65_536) -> bytes:
-        """Return what has come, at most so much; nothing at the end of the connection."""
-        return await asyncio.get_running_loop().sock_recv(self._socket, most)
-
-    async def answer(self) -> bytes:
-        """Return the status line, the headers and the body as far as it came with them."""
-        answer = b""
-        while b"\r\n\r\n" not in answer and (more := await self.receive()):
-            answer += more
-        return answer
+    async def read_to(self, mark: bytes) -> bytes:
+        """Return what comes until this has come, or to the end of the connection."""
+        loop, read = asyncio.get_running_loop(), b""
+        while mark not in read and (more := await loop.sock_recv(self._socket, 65_536)):
+            read += more
+        return read
 
     def close(self) -> None:
         """Leave."""
@@ -131,9 +130,9 @@ class Raw:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def raw(abused: Service) -> AsyncIterator[Raw]:
+async def raw(service: Service) -> AsyncIterator[Raw]:
     """One connection."""
-    raw = Raw(abused)
+    raw = Raw(service)
     yield raw
     raw.close()
 
@@ -141,7 +140,7 @@ async def raw(abused: Service) -> AsyncIterator[Raw]:
 async def test_body_that_declares_too_much_is_answered_before_it_is_sent(raw: Raw) -> None:
     """A caller that waits for the answer before it uploads gigabytes is spared them, and we too."""
     await raw.send_head(f"Content-Length: {10 * 2**30}")
-    answer = await asyncio.wait_for(raw.answer(), 30.0)
+    answer = await asyncio.wait_for(raw.read_to(b"\r\n\r\n"), 30.0)
 
     assert b" 413 " in answer.splitlines()[0]
 
@@ -157,7 +156,7 @@ async def test_endless_body_in_chunks_is_answered_while_it_is_sent(raw: Raw) -> 
                 await raw.send(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
 
     sending = asyncio.create_task(send_for_ever())
-    answer = await asyncio.wait_for(raw.answer(), 30.0)
+    answer = await asyncio.wait_for(raw.read_to(b"\r\n\r\n"), 30.0)
     sending.cancel()
     with suppress(asyncio.CancelledError):
         await sending
@@ -170,11 +169,11 @@ async def test_endless_body_in_chunks_is_answered_while_it_is_sent(raw: Raw) -> 
     ["x-justitia-class", "x-justitia-application", "x-justitia-tenant", "idempotency-key"],
 )
 async def test_enormous_header_is_no_trouble_to_others(
-    client: httpx.AsyncClient, header: str
+    http: httpx.AsyncClient, header: str
 ) -> None:
     """Refused in a sentence, or taken where it costs nothing; never a failure of the service."""
-    answer = await client.post(COMPLETIONS, json=completion(), headers={header: "a" * 30_000})
-    after = await client.post(COMPLETIONS, json=completion())
+    answer = await http.post(COMPLETIONS, json=completion(), headers={header: "a" * 30_000})
+    after = await http.post(COMPLETIONS, json=completion())
 
     expected = 200 if header == "idempotency-key" else 400
     assert expected == answer.status_code, answer.text[:500]
@@ -183,39 +182,31 @@ async def test_enormous_header_is_no_trouble_to_others(
 
 
 async def test_reader_that_stops_reading_holds_no_seat_and_little_memory(
-    abused: Service, client: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """Its generation runs to its end, at most `max_tokens`, and what nobody reads is kept for it.
 
     As many stalled readers as there are seats: others are served as soon as those are done.
     """
     tokens = 4_000
-    before = memory_of(abused)
-    stalled = [Raw(abused) for _ in range(SEATS)]
+    before = memory_of(service)
+    stalled = [Raw(service) for _ in range(SEATS)]
     for i, raw in enumerate(stalled):
         body = json.dumps(completion(f"stalled {i}", tokens, stream=True)).encode()
         await raw.send_head(f"Content-Length: {len(body)}")
         await raw.send(body)
-    await abused.until(lambda s: s["in_flight"] == SEATS, "all of them run")
-    answer = await client.post(COMPLETIONS, json=completion("next"))
-    await abused.until_idle(30.0)
-    await eventually(lambda: kv_is_free(abused), "KV is free")
-    grown = memory_of(abused) - before
-    rests = [await rest_of(raw) for raw in stalled]
+    await service.until(lambda s: s["in_flight"] == SEATS, "all of them run")
+    answer = await http.post(COMPLETIONS, json=completion("next"))
+    await service.until_idle(30.0)
+    await eventually(lambda: kv_is_free(service), "KV is free")
+    grown = memory_of(service) - before
+    rests = [await raw.read_to(b"\r\n0\r\n\r\n") for raw in stalled]
     for raw in stalled:
         raw.close()
 
     assert 200 == answer.status_code
     assert all(rest.rstrip().endswith(b"0") and b"[DONE]" in rest for rest in rests)
     assert grown < 10 * sum(len(rest) for rest in rests) + 30 * 2**20
-
-
-async def rest_of(raw: Raw) -> bytes:
-    """Return all that is still to come of a chunked answer."""
-    rest = b""
-    while not rest.endswith(b"0\r\n\r\n") and (more := await raw.receive()):
-        rest += more
-    return rest
 
 
 def memory_of(service: Service) -> int:
@@ -231,7 +222,7 @@ def memory_of(service: Service) -> int:
 
 
 async def test_callers_that_leave_at_random_leave_nothing_behind(
-    abused: Service, client: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """At once, while they wait, while they run, in mid-stream, after the last token, or never.
 
@@ -240,28 +231,28 @@ async def test_callers_that_leave_at_random_leave_nothing_behind(
     lots = random.Random(_SEED)
 
     async def has_heard_of_all_ends() -> dict[str, int] | None:
-        left = await left_at_ingress(abused)
+        left = await left_at_ingress(service)
         return left if left["applications"] == left["inferences"] == 0 else None
 
     before = await eventually(has_heard_of_all_ends, "the ingress has heard of all ends")
     ends = await asyncio.gather(
-        *(leaver(client, f"own-{i}", random.Random(lots.random())) for i in range(_LEAVERS))
+        *(leaver(http, f"own-{i}", random.Random(lots.random())) for i in range(_LEAVERS))
     )
     for application_id in (*_LEFT, *(f"own-{i}" for i in range(_LEAVERS))):
-        await client.delete(f"/v1/applications/{application_id}")
-    await abused.until_idle()
-    await eventually(lambda: kv_is_free(abused), "KV is free")
+        await http.delete(f"/v1/applications/{application_id}")
+    await service.until_idle()
+    await eventually(lambda: kv_is_free(service), "KV is free")
 
     async def is_quiet() -> bool:
-        return bool(await left_at_ingress(abused) == before)
+        return bool(await left_at_ingress(service) == before)
 
     await eventually(is_quiet, f"the ingress has as much as before: {before}", 20.0)
     kinds = {kind: ends.count(kind) for kind in set(ends)}
     assert set(_PLACES) == set(kinds)
-    assert 200 == (await client.post(COMPLETIONS, json=completion())).status_code
+    assert 200 == (await http.post(COMPLETIONS, json=completion())).status_code
 
 
-async def leaver(client: httpx.AsyncClient, own: str, lots: random.Random) -> str:
+async def leaver(http: httpx.AsyncClient, own: str, lots: random.Random) -> str:
     """Call and leave somewhere; return where.
 
     Who leaves while it waits or runs is alone in application `own`: that says when it does.
@@ -273,7 +264,7 @@ async def leaver(client: httpx.AsyncClient, own: str, lots: random.Random) -> st
     where = lots.choice(_PLACES)
     if where in ("in mid-stream", "after the last token"):
         events = lots.randrange(1, 4) if where == "in mid-stream" else None
-        async with client.stream(
+        async with http.stream(
             "POST", COMPLETIONS, json=body | {"stream": True}, headers=headers
         ) as answer:
             async for line in answer.aiter_lines():
@@ -284,11 +275,11 @@ async def leaver(client: httpx.AsyncClient, own: str, lots: random.Random) -> st
     else:
         if where in ("waiting", "running"):
             headers["x-justitia-application"] = own
-        call = asyncio.create_task(client.post(COMPLETIONS, json=body, headers=headers))
+        call = asyncio.create_task(http.post(COMPLETIONS, json=body, headers=headers))
         if where == "at once":
             await asyncio.sleep(0)  # it has begun
         elif where != "never":
-            await eventually(lambda: has_come_to(client, own, where), f"{own} is {where}", 60.0)
+            await eventually(lambda: has_come_to(http, own, where), f"{own} is {where}", 60.0)
         if where != "never":
             call.cancel()
         with suppress(asyncio.CancelledError):
@@ -296,9 +287,9 @@ async def leaver(client: httpx.AsyncClient, own: str, lots: random.Random) -> st
     return where
 
 
-async def has_come_to(client: httpx.AsyncClient, application_id: str, where: str) -> bool:
+async def has_come_to(http: httpx.AsyncClient, application_id: str, where: str) -> bool:
     """Return whether the scheduler has an application; for `running`, whether it has begun it."""
-    answer = await client.get(f"/v1/applications/{application_id}")
+    answer = await http.get(f"/v1/applications/{application_id}")
     if answer.status_code == 404:
         return False
     seen = answer.json()

@@ -1,42 +1,52 @@
-"""The short form of `scripts/chaos`: a seeded load, four kinds of fault, nothing lost."""
+"""The short form of `scripts/chaos`: a seeded load, some kinds of fault, nothing lost."""
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
 
-from justitia_ray.chaos.callers import Callers
-from justitia_ray.chaos.counts import count
-from justitia_ray.chaos.journal import read_journal
-from justitia_ray.chaos.kinds import Kind
-from justitia_ray.chaos.load import draw_load
-from justitia_ray.chaos.notes import Notes
-from justitia_ray.chaos.order import measure_order
-from justitia_ray.chaos.plan import draw_plan
-from justitia_ray.chaos.recovery import is_over, windows
-from justitia_ray.client.handle_transport import HandleTransport
-from justitia_ray.client.transport import HttpTransport
-from justitia_ray.serve.chaos_run import fake_answers
-from justitia_ray.serve.chaos_sampler import keep_sampling
-from justitia_ray.serve.chaos_strikes import Striker
-from justitia_ray.serve.chaos_target import ChaosTarget
+from justitia_ray.client.transport import HandleTransport, HttpTransport
 from tests.eventually import eventually
+from tests.harness.chaos.callers import Callers
+from tests.harness.chaos.connection_faults import ConnectionFaults
+from tests.harness.chaos.counts import count_calls
+from tests.harness.chaos.faults import FaultInjector
+from tests.harness.chaos.load import draw_load
+from tests.harness.chaos.order import measure_order
+from tests.harness.chaos.plan import FaultKind, draw_plan
+from tests.harness.chaos.records import RunRecords, read_journal
+from tests.harness.chaos.recovery import fault_windows, is_over
+from tests.harness.chaos.run import fake_answers
+from tests.harness.chaos.target import ChaosTarget, keep_sampling
 from tests.integration.service import Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _SEED = 1
-_KINDS = (Kind.SCHEDULER_KILLED, Kind.REPLICA_KILLED, Kind.ENGINE_KILLED, Kind.CALLERS_LEFT)
+_INFERENCES = 150
+_KINDS = (
+    FaultKind.SCHEDULER_KILLED,
+    FaultKind.REPLICA_KILLED,
+    FaultKind.ENGINE_KILLED,
+    FaultKind.CALLERS_LEFT,
+    FaultKind.REPLICA_CUT,
+    FaultKind.INGRESS_CUT,
+    FaultKind.SCHEDULER_CUT,
+    FaultKind.REPLICA_HALF_OPEN,
+    FaultKind.PORT_BLOCKED,
+    FaultKind.WRONG_SECRETS,
+)
 _BACK_WITHIN_S = 20.0
 """The target is 5 s on a machine with nothing else to do."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def chaotic(serving: Serving) -> Service:
+async def service(serving: Serving) -> AsyncIterator[Service]:
     """An application to break, with a journal of its runs."""
-    service = serving.service(
+    async with serving.deployed_service(
         "chaotic",
-        import_path="justitia_ray.serve.chaos_app:build",
+        import_path="tests.harness.chaos.app:build",
         fake={"iteration_s": 0.01, "max_num_seqs": 3},
         scheduler={
             "replica_timeout_s": 4.0,
@@ -44,45 +54,49 @@ async def chaotic(serving: Serving) -> Service:
             # What was ended and not saved when the scheduler died ends by idle time.
             "application_idle_s": 15.0,
         },
-    )
-    await service.deploy()
-    return service
+    ) as service:
+        yield service
 
 
-async def test_faults_under_load_lose_double_and_disorder_nothing(chaotic: Service) -> None:
+async def test_faults_under_load_lose_double_and_disorder_nothing(service: Service) -> None:
     """What `scripts/chaos` shows at length, small enough to be run with every change."""
-    target = ChaosTarget(chaotic.name, chaotic.config, {"Replica": 2, "Ingress": 1, "Predictor": 1})
+    target = ChaosTarget(service.name, service.config, {"Replica": 2, "Ingress": 1, "Predictor": 1})
     plan = draw_plan(_SEED, _KINDS)
-    load = draw_load(_SEED, 20, 80, len(plan) + 1)
-    notes, journal = Notes(), target.journal
-    http, handle = HttpTransport(chaotic.url), HandleTransport(target.handle("Ingress"))
-    callers = Callers(http, handle, notes)
-    striker = Striker(target, callers, notes, load, stopped_s=1.0, more_ways={})
+    load = draw_load(_SEED, 36, _INFERENCES, len(plan) + 1)
+    records, journal = RunRecords(), target.journal
+    http, handle = HttpTransport(service.url), HandleTransport(target.handle("Ingress"))
+    callers = Callers(http, handle, records)
+    of_connections = ConnectionFaults(target, callers, away_s=1.0)
+    injector = FaultInjector(
+        target, callers, records, load, stopped_s=1.0, more_ways=of_connections.ways
+    )
 
     async def all_recovered() -> bool:
         runs = await asyncio.to_thread(read_journal, journal)
-        return all(is_over(hit, notes, runs) for hit in notes.hits)
+        return all(is_over(fault, records, runs) for fault in records.faults)
 
-    sampling = asyncio.create_task(keep_sampling(target, notes))
+    sampling = asyncio.create_task(keep_sampling(target, records))
     async with asyncio.TaskGroup() as group:
-        for strike in plan:
-            await striker.ready(strike)
-            phase = [planned for planned in load if planned.phase == strike.number]
+        for fault_round in plan:
+            await injector.wait_until_ready(fault_round)
+            phase = [planned for planned in load if planned.phase == fault_round.number]
             group.create_task(callers.play(phase))
-            await asyncio.sleep(strike.after_s)
-            notes.hits += await striker.strike(strike)
-            await eventually(all_recovered, f"{strike.kinds[0]} is over", _BACK_WITHIN_S)
+            await asyncio.sleep(fault_round.after_s)
+            records.faults += await injector.inject_faults(fault_round)
+            await eventually(all_recovered, f"{fault_round.kinds[0]} is over", _BACK_WITHIN_S)
         last = [planned for planned in load if planned.phase == len(plan)]
         group.create_task(callers.play(last))
     sampling.cancel()
     await http.aclose()
-    await chaotic.until_idle()
+    await service.until_idle()
     runs = read_journal(journal)
-    counts = count(load, notes, runs, fake_answers(load, chaotic.config))
-    order = measure_order(runs, notes.calls, windows(notes, runs), notes.tags)
+    counts = count_calls(load, records, runs, fake_answers(load, service.config))
+    order = measure_order(runs, records.calls, fault_windows(records, runs), records.tags)
 
-    assert [kind for strike in plan for kind in strike.kinds] == [h.kind for h in notes.hits]
-    assert 80 == counts.inferences
+    assert [kind for fault_round in plan for kind in fault_round.kinds] == [
+        h.kind for h in records.faults
+    ]
+    assert _INFERENCES == counts.inferences
     assert ((),) * 5 == (counts.lost, counts.doubled, counts.wrong, counts.cut, counts.broken)
     assert ((), ()) == (order.unexplained, order.tags_changed)
     assert order.pairs > 0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from justitia_ray.serve.chaos_redis import ChaosRedis
-from justitia_ray.serve.local_cluster import free_port
+from tests.harness.chaos.cluster import ChaosRedis
+from tests.harness.local_front import free_port
 
 pytestmark = pytest.mark.redis
 
@@ -33,8 +33,8 @@ def told(server: ChaosRedis, command: str, within_s: float = 5.0) -> bytes:
         return connection.recv(64)
 
 
-def test_killed_server_comes_back_with_its_data(server: ChaosRedis) -> None:
-    """Else a fault of this kind would be the kind that empties it."""
+def test_killed_server_comes_back_with_its_data_unless_it_is_emptied(server: ChaosRedis) -> None:
+    """Else a fault of one kind would be one of the other."""
     before = server.pid
     server.kill()
     with pytest.raises(OSError):  # noqa: PT011  # which one is the kernel's to choose
@@ -43,14 +43,9 @@ def test_killed_server_comes_back_with_its_data(server: ChaosRedis) -> None:
 
     assert b"$1\r\n1\r\n" == told(server, "GET kept")
     assert before != server.pid
-
-
-def test_emptied_server_comes_back_without_them(server: ChaosRedis) -> None:
-    """As one without persistence does."""
     server.kill()
     server.empty()
     server.start()
-
     assert b"$-1\r\n" == told(server, "GET kept")
 
 

@@ -1,7 +1,9 @@
 """The dashboard's queries, asked of a real Prometheus that scrapes a service under load."""
 
 import asyncio
+import json
 import math
+import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,14 +11,17 @@ from typing import Any
 
 import httpx
 import pytest
+import pytest_asyncio
 import ray
+import yaml
 
 from tests.dashboard_queries import Asked, queries
 from tests.eventually import eventually
+from tests.harness.local_front import free_port
 from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.prometheus import BINARY, Prometheus, prometheus
 from tests.integration.service import Service
 
+BINARY = shutil.which("prometheus")
 pytestmark = [
     pytest.mark.ray,
     pytest.mark.asyncio(loop_scope="session"),
@@ -25,19 +30,94 @@ pytestmark = [
     ),
 ]
 
+CONFIG = Path(__file__).parents[2] / "deployments/monitoring/prometheus.yml"
+"""As users run it. A shorter interval would shorten the time that a scrape may take with it, and a
+busy machine with a long page needs seconds."""
 KINDS = (("vote", "team-a", 60), ("report", "team-b", 150))
 """Class, tenant and output tokens of the applications that run meanwhile."""
 HAS_DATA_WITHIN_S = 240.0
-"""A quantile needs values of two scrapes, and Ray's workers report every 10 s."""
+"""A quantile needs values of two scrapes, and busy cores are late with each."""
 
 
-def exporters() -> list[str]:
-    """Return where each node of the cluster serves its metrics, as Ray's discovery file does."""
-    return [
+class Prometheus:
+    """A Prometheus that runs; asked over its HTTP API, as Grafana does."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+
+    async def series(self, expression: str) -> list[dict[str, Any]]:
+        """Return what an expression gives now: labels (`metric`) and `value` of each series.
+
+        Raises:
+            AssertionError: With Prometheus' words, if it cannot be evaluated.
+        """
+        answer = await self._http.post("/api/v1/query", data={"query": expression})
+        told = answer.json()
+        assert "success" == told["status"], f"{told.get('error')}: {expression}"
+        result: list[dict[str, Any]] = told["data"]["result"]
+        return result
+
+    async def is_scraping(self) -> bool:
+        """Return whether it runs and has scraped all its targets."""
+        try:
+            targets = await self._targets()
+        except httpx.TransportError:
+            return False
+        return bool(targets) and all(target["health"] == "up" for target in targets)
+
+    async def scrapes(self) -> list[str]:
+        """Return how the last scrape of each target went, for a failure."""
+        return [
+            f"{target['scrapeUrl']}: {target['health']} after"
+            f" {target['lastScrapeDuration']:.2f} s {target['lastError']}".rstrip()
+            for target in await self._targets()
+        ]
+
+    async def _targets(self) -> list[dict[str, Any]]:
+        told = (await self._http.get("/api/v1/targets")).json()
+        targets: list[dict[str, Any]] = told["data"]["activeTargets"]
+        return targets
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def prometheus(service: Service, tmp_path: Path) -> AsyncIterator[Prometheus]:
+    """Prometheus, as `deployments/monitoring` has it, on Ray's discovery file of targets."""
+    assert BINARY is not None
+    targets = [
         f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}"
         for node in ray.nodes()
         if node["Alive"]
     ]
+    discovery, config = tmp_path / "targets.json", tmp_path / "prometheus.yml"
+    discovery.write_text(json.dumps([{"labels": {"job": "ray"}, "targets": targets}]))
+    settings = yaml.safe_load(CONFIG.read_text())
+    [job] = settings["scrape_configs"]
+    [found_in] = job["file_sd_configs"]
+    found_in["files"] = [str(discovery)]
+    config.write_text(yaml.safe_dump(settings))
+    port = free_port()
+    with (tmp_path / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            BINARY,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{port}",
+            stdout=log,
+            stderr=log,
+        )
+    try:
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=30) as http:
+            running = Prometheus(http)
+
+            async def is_scraping() -> bool:
+                assert process.returncode is None, (tmp_path / "log").read_text()
+                return await running.is_scraping()
+
+            await eventually(is_scraping, "Prometheus scrapes", 90.0, every_s=0.5)
+            yield running
+    finally:
+        process.terminate()
+        await asyncio.wait_for(process.wait(), 30)
 
 
 async def _one_after_another(
@@ -85,15 +165,15 @@ def asked_for_data(asked: Asked) -> str:
 
 
 async def test_every_query_of_the_dashboard_returns_data(
-    service: Service, http: httpx.AsyncClient, tmp_path: Path
+    http: httpx.AsyncClient, prometheus: Prometheus
 ) -> None:
     """A panel that is empty on a healthy service is trusted by nobody when it matters."""
-    async with prometheus(exporters(), tmp_path) as running, load(http):
+    async with load(http):
         empty = {asked.expression(): asked for asked in queries()}
 
         async def all_have_data() -> bool:
             for asked in list(empty.values()):
-                if has_data(await running.series(asked_for_data(asked))):
+                if has_data(await prometheus.series(asked_for_data(asked))):
                     del empty[asked.expression()]
             return not empty
 
@@ -103,13 +183,12 @@ async def test_every_query_of_the_dashboard_returns_data(
             )
         except AssertionError as late:
             nothing = [f"{a.panel}: {asked_for_data(a)}" for a in empty.values()]
-            told = "\n".join([str(late), *await running.scrapes(), *nothing])
+            told = "\n".join([str(late), *await prometheus.scrapes(), *nothing])
             raise AssertionError(told) from None
-        assert await _tenants(running) >= {tenant for _, tenant, _ in KINDS}
-    await service.until_idle()
+        assert await _tenants(prometheus) >= {tenant for _, tenant, _ in KINDS}
 
 
-async def _tenants(running: Prometheus) -> set[str]:
+async def _tenants(prometheus: Prometheus) -> set[str]:
     """Return the tenants of the panel that shows who received how much."""
     (asked,) = [asked for asked in queries() if asked.panel == "Service by tenant"]
-    return {one["metric"]["tenant"] for one in await running.series(asked.expression())}
+    return {one["metric"]["tenant"] for one in await prometheus.series(asked.expression())}

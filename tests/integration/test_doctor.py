@@ -4,8 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from redis.asyncio import Redis
 
 from justitia_ray.cli.main import main
 from justitia_ray.store.embedded import EmbeddedRedis
-from justitia_ray.store.schema import keys_of
+from justitia_ray.store.schema import Keys
 from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.service import PRODUCT, Service
@@ -27,39 +26,24 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 async def doctor(
     service: Service, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, dict[str, Any]]:
-    """Examine the service and its Redis; return exit status and what was said."""
+    """Examine the service and its Redis; return exit status and what was said.
+
+    That Serve's own proxy is the front of this cluster is known, and left out.
+    """
     file = directory / "serve.yaml"
     application = {"name": service.name, "import_path": PRODUCT, "args": service.args}
     file.write_text(yaml.safe_dump({"applications": [application]}))
     words = ["doctor", "--url", service.url, "--config", str(file), "--json", "--interval-s", "1"]
     capsys.readouterr()
     status = await asyncio.to_thread(main, words)
-    return status, json.loads(capsys.readouterr().out)
+    told = json.loads(capsys.readouterr().out)
+    told["findings"] = [f for f in told["findings"] if f["rule"] != "front_that_could_be_cheaper"]
+    return status, told
 
 
 def named(told: dict[str, Any]) -> set[tuple[str, str]]:
     """Return the rules that found something, and in what."""
     return {(finding["rule"], finding["subject"]) for finding in told["findings"]}
-
-
-@asynccontextmanager
-async def redis_of(service: Service) -> AsyncIterator[Redis]:
-    """A client of the scheduler's Redis, to meddle with."""
-    client = Redis.from_url(EmbeddedRedis(service.config.data_dir).url)
-    try:
-        yield client
-    finally:
-        await client.aclose()
-
-
-@asynccontextmanager
-async def stopped(process_id: int) -> AsyncIterator[None]:
-    """A process that stands still, as on a node that swaps."""
-    os.kill(process_id, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(process_id, signal.SIGCONT)
 
 
 async def test_service_under_load_has_nothing_wrong(
@@ -69,28 +53,27 @@ async def test_service_under_load_has_nothing_wrong(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Everything moves while it is looked at: what is only on its way is no finding."""
+    examined = asyncio.Event()
 
-    async def caller(number: int) -> int:
+    async def caller(number: int) -> list[int]:
         headers = {"x-justitia-application": f"load-{number % 8}"}
-        answers = [
-            await http.post(COMPLETIONS, json=completion(max_tokens=80), headers=headers)
-            for _ in range(8)
-        ]
-        return sum(answer.status_code == 200 for answer in answers)
+        statuses = []
+        while not examined.is_set():
+            answer = await http.post(COMPLETIONS, json=completion(max_tokens=80), headers=headers)
+            statuses.append(answer.status_code)
+        return statuses
 
     callers = [asyncio.create_task(caller(number)) for number in range(40)]
     await service.until(lambda s: s["waiting"] > 0 and s["in_flight"] > 4, "it is busy")
     status, told = await doctor(service, tmp_path, capsys)
-    was_busy = not all(task.done() for task in callers)
+    examined.set()
     served = await asyncio.gather(*callers)
     for number in range(8):
         await http.post(f"/v1/applications/load-{number}/close")
-    await service.until_idle()
     first = told["examinations"][0]
 
     assert (0, []) == (status, told["findings"])
-    assert was_busy
-    assert 40 * 8 == sum(served)
+    assert {200} == set(chain(*served))
     assert told["redis_looked_at"]
     assert {"shared"} == {first["name"]}
     assert first["scheduler"]["leases"]
@@ -105,8 +88,11 @@ async def test_replica_that_stands_still_is_named_with_its_process(
     """The operator gets the process to look at, before Serve's health checks notice anything."""
     _, healthy = await doctor(service, tmp_path, capsys)
     replica_id, seen = next(iter(healthy["examinations"][0]["serve"]["replicas"].items()))
-    async with stopped(seen["pid"]):
+    os.kill(seen["pid"], signal.SIGSTOP)  # it stands still, as on a node that swaps
+    try:
         status, told = await doctor(service, tmp_path, capsys)
+    finally:
+        os.kill(seen["pid"], signal.SIGCONT)
     await service.until(
         lambda s: s["replicas"].get(replica_id, {}).get("silent_s", 99) < 3, "it pulls again"
     )
@@ -126,7 +112,7 @@ async def test_redis_that_somebody_wrote_to_is_told_by_application(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A tag that differs is another order after a restart, and nothing else would show it."""
-    keys = keys_of(service.config.store_name)
+    keys = Keys(service.config.store_name)
     for name in ("tampered", "removed"):
         body = {"application_class": "c", "application_id": name}
         assert 200 == (await http.post("/v1/applications", json=body)).status_code
@@ -138,7 +124,7 @@ async def test_redis_that_somebody_wrote_to_is_told_by_application(
     await eventually(both_rest, "the first report of a replica has withdrawn them")
     saves = (await service.status())["saves"]
     await service.until(lambda s: s["saves"] > saves + 2, "they are saved so")
-    async with redis_of(service) as redis:
+    async with Redis.from_url(EmbeddedRedis(service.config.data_dir).url) as redis:
         record = json.loads(await redis.hget(keys.applications, "tampered") or "")
         forged = json.dumps(record | {"finish": record["finish"] + 5_000})
         await redis.hset(keys.applications, mapping={"tampered": forged, "ghost": forged})

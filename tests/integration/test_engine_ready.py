@@ -8,13 +8,13 @@ import ray
 
 from tests.eventually import eventually
 from tests.integration.service import Service
-from tests.readme import ROOT
+from tests.pages import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 PROBE = ROOT / "k8s" / "image" / "engine-ready"
 EXPORTED_WITHIN_S = 60.0
-"""Ray's workers report every 10 s, late on busy cores."""
+"""Ray's workers report every few seconds, late on busy cores."""
 
 
 async def says(serve_port: int, metrics_port: int) -> str | None:

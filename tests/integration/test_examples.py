@@ -1,4 +1,4 @@
-"""Every script in examples/ against the service, with fake engines."""
+"""Every script in deployments/examples/ against the service, with fake engines."""
 
 import asyncio
 import runpy
@@ -12,7 +12,7 @@ from tests.integration.service import MODEL, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "deployments" / "examples"
 SCRIPTS = sorted(path.stem for path in (EXAMPLES / "openai_client").glob("*.py"))
 CLASSES = {
     "self_consistency": ("SC", 5),
@@ -58,25 +58,22 @@ async def samples_of(http: httpx.AsyncClient, application_class: str) -> int:
     return int(classes.get(application_class, {"samples": 0})["samples"])
 
 
-async def test_ray_tasks_share_an_application(service: Service) -> None:
-    """Tasks on any node are one application by its id: five inferences, nothing left open."""
+@pytest.mark.parametrize(
+    ("script", "inferences"),
+    [
+        # Tasks on any node are one application by its id.
+        ("one_application", 5),
+        # Four questions of three votes each, over handles that the tasks got by name.
+        ("application_a_task", 12),
+    ],
+)
+async def test_ray_tasks_are_served(script: str, inferences: int, service: Service) -> None:
+    """Whether they share an application or are one each; nothing is left open."""
     before = await service.until_idle()
-    module = runpy.run_path(str(EXAMPLES / "ray_tasks" / "one_application.py"))
+    module = runpy.run_path(str(EXAMPLES / "ray_tasks" / f"{script}.py"))
 
-    summary = await asyncio.to_thread(module["main"], service.name, MODEL, MAX_TOKENS)
+    answered = await asyncio.to_thread(module["main"], service.name, MODEL, MAX_TOKENS)
 
     after = await service.until_idle()
-    assert summary
-    assert 5 == after["grants"] - before["grants"]
-
-
-async def test_ray_tasks_are_applications(service: Service) -> None:
-    """Four questions of three votes each, over handles that the tasks got by name."""
-    before = await service.until_idle()
-    module = runpy.run_path(str(EXAMPLES / "ray_tasks" / "application_a_task.py"))
-
-    answers = await asyncio.to_thread(module["main"], service.name, MODEL, MAX_TOKENS)
-
-    after = await service.until_idle()
-    assert 4 == len(answers)
-    assert 12 == after["grants"] - before["grants"]
+    assert answered
+    assert inferences == after["grants"] - before["grants"]

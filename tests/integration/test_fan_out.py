@@ -10,10 +10,9 @@ import pytest_asyncio
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion, encoded
 from tests.integration.load import every_seat_taken, when_served
-from tests.integration.service import DEPLOYED_WITHIN_S, ENDLESS, Service
+from tests.integration.service import ENDLESS, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -24,25 +23,15 @@ _CROWD = 1_200
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def agent(service: Service) -> AsyncIterator[DeploymentHandle]:
     """A handle of an agent inside Serve."""
-    serving = service.serving
-    serving.deployed["agent"] = {
+    application = {
         "name": "agent",
         "route_prefix": "/agent",
         "import_path": "tests.integration.agent_app:build",
         "args": {"service": service.name},
         "deployments": [{"name": "Agent", "ray_actor_options": {"num_cpus": 0.1}}],
     }
-    serving.apply()
-    await eventually(
-        lambda: (
-            "agent" in (apps := serve.status().applications) and apps["agent"].status == "RUNNING"
-        ),
-        "the agent runs",
-        DEPLOYED_WITHIN_S,
-    )
-    yield serve.get_deployment_handle("Agent", "agent")
-    del serving.deployed["agent"]
-    serving.apply()
+    async with service.serving.deployed_applications(application):
+        yield serve.get_deployment_handle("Agent", "agent")
 
 
 async def test_fan_out_under_one_parent_reaches_its_replicas(

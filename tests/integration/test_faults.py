@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,7 +15,8 @@ import ray
 
 from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.load import OpenStream, every_seat_taken, when_served
+from tests.integration.known_load import known_load
+from tests.integration.load import OpenStream, every_seat_taken, tags_of, when_served
 from tests.integration.service import ITERATION_S, PROBED, SEATS, Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -25,6 +27,7 @@ _REPLACED_WITHIN_S = 180.0
 """Serve notices by its health checks, and starting a process takes many seconds on busy cores."""
 _HEARTBEAT_S = 4.0
 """So long is the pull of an idle replica open. Between two pulls it is leased nothing."""
+_BLOCKED_S = 3.0
 _SLOW_S = 0.2
 """An iteration so long that what runs makes tokens, but does not end before a test wants it to."""
 
@@ -32,51 +35,37 @@ _STREAMED = completion(max_tokens=1_500, stream_options={"include_usage": True})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def fragile_service(serving: Serving) -> Service:
+async def fragile(serving: Serving) -> AsyncIterator[Service]:
     """An application to break things in."""
-    service = serving.service(
+    async with serving.deployed_service(
         "fragile",
         import_path=PROBED,
         scheduler={"replica_timeout_s": 10.0, "recovery_s": 8.0},
         replica={"heartbeat_s": _HEARTBEAT_S},
-    )
-    await service.deploy()
-    return service
+    ) as service:
+        yield service
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def fragile(fragile_service: Service) -> AsyncIterator[Service]:
-    """The same, whole again before and after each test."""
-    whole = fragile_service.replicas
+async def service(fragile: Service) -> Service:
+    """The module's application, whole before each test."""
 
     async def is_whole() -> bool:
-        known = (await fragile_service.status())["replicas"]  # the dead too, for some seconds
-        return len(known) == whole and await fragile_service.is_whole()
+        known = (await fragile.status())["replicas"]  # the dead too, for some seconds
+        return len(known) == fragile.replicas and await fragile.is_whole()
 
-    await eventually(is_whole, "all replicas pull", _REPLACED_WITHIN_S)
-    await set_pace(fragile_service, ITERATION_S)
-    yield fragile_service
-    await fragile_service.until_idle()
-    if fragile_service.replicas != whole:
-        fragile_service.replicas = whole
-        await fragile_service.deploy()
-    await eventually(is_whole, "all replicas pull again", _REPLACED_WITHIN_S)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(fragile: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of it."""
-    async with fragile.http() as client:
-        yield client
+    await eventually(is_whole, "all replicas pull", _REPLACED_WITHIN_S, every_s=0.2)
+    await set_pace(fragile, ITERATION_S)
+    return fragile
 
 
 def unary_calls(
-    client: httpx.AsyncClient, application: str, count: int, max_tokens: int
+    http: httpx.AsyncClient, application: str, count: int, max_tokens: int
 ) -> list["asyncio.Task[httpx.Response]"]:
     """Begin that many calls in one application, each with a text of its own."""
     return [
         asyncio.create_task(
-            client.post(
+            http.post(
                 COMPLETIONS,
                 json=completion(f"caller {i}", max_tokens),
                 headers={"x-justitia-application": application},
@@ -87,12 +76,12 @@ def unary_calls(
 
 
 async def check_each_ran_once(
-    client: httpx.AsyncClient, application: str, calls: list["asyncio.Task[httpx.Response]"]
+    http: httpx.AsyncClient, application: str, calls: list["asyncio.Task[httpx.Response]"]
 ) -> None:
     """Check that every call has its own answer and was ended once; close the application."""
     answers = await asyncio.gather(*calls)
-    known = await when_served(client, application)
-    await client.post(f"/v1/applications/{application}/close")
+    known = await when_served(http, application)
+    await http.post(f"/v1/applications/{application}/close")
 
     assert [200] * len(calls) == [answer.status_code for answer in answers]
     assert len(calls) == len({answer.json()["choices"][0]["text"] for answer in answers})
@@ -107,7 +96,9 @@ async def replica_of(service: Service, stream: OpenStream) -> str:
     raise AssertionError(f"no replica runs {stream.lease_id}")
 
 
-async def one_stream_on_each(service: Service, client: httpx.AsyncClient) -> dict[str, OpenStream]:
+async def one_stream_on_each(
+    service: Service, http: httpx.AsyncClient, **fields: Any
+) -> dict[str, OpenStream]:
     """Begin two streams; the emptier replica is leased first, so that each has one."""
     streams = {}
     for _ in range(2):
@@ -115,7 +106,7 @@ async def one_stream_on_each(service: Service, client: httpx.AsyncClient) -> dic
             lambda s: all(r["silent_s"] < _HEARTBEAT_S - 1.0 for r in s["replicas"].values()),
             "all pulls are open for a while",
         )
-        stream = OpenStream(client, _STREAMED)
+        stream = OpenStream(http, _STREAMED | fields)
         await eventually(stream.has_begun, "the stream has begun")
         streams[await replica_of(service, stream)] = stream
     assert 2 == len(streams)
@@ -129,25 +120,25 @@ async def set_pace(service: Service, iteration_s: float) -> None:
 
 
 async def slow_load(
-    service: Service, client: httpx.AsyncClient, application: str
+    service: Service, http: httpx.AsyncClient, application: str
 ) -> list["asyncio.Task[httpx.Response]"]:
     """Begin more calls than there are seats on engines made slow; wait until many run."""
     await set_pace(service, _SLOW_S)
-    calls = unary_calls(client, application, 40, max_tokens=100)
+    calls = unary_calls(http, application, 40, max_tokens=100)
     await service.until(lambda s: s["in_flight"] > 10, "many are leased")
 
     async def has_made_tokens() -> bool:
-        known = (await client.get(f"/v1/applications/{application}")).json()
+        known = (await http.get(f"/v1/applications/{application}")).json()
         return bool(known["kv_token_time"] > 0)
 
     await eventually(has_made_tokens, "they run")
     return calls
 
 
-async def check_is_undisturbed(client: httpx.AsyncClient, streams: Iterable[OpenStream]) -> None:
+async def check_is_undisturbed(http: httpx.AsyncClient, streams: Iterable[OpenStream]) -> None:
     """Check that each stream brought every token once, under one id, and its usage."""
     unary = {name: value for name, value in _STREAMED.items() if name != "stream_options"}
-    whole = (await client.post(COMPLETIONS, json=unary)).json()
+    whole = (await http.post(COMPLETIONS, json=unary)).json()
     for stream in streams:
         assert "[DONE]" == await stream.end()
         events = [json.loads(event) for event in stream.events[:-1]]
@@ -159,52 +150,52 @@ async def check_is_undisturbed(client: httpx.AsyncClient, streams: Iterable[Open
 
 
 async def test_killed_replica_loses_no_unary_call_and_no_stream(
-    fragile: Service, client: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """Unary calls run again elsewhere; a stream goes on where it was cut, token by token."""
-    streams = await one_stream_on_each(fragile, client)
-    calls = await slow_load(fragile, client, "killed")
+    streams = await one_stream_on_each(service, http)
+    calls = await slow_load(service, http, "killed")
     killed, surviving = sorted(streams)
-    fragile.kill_replica(killed)
-    await fragile.probe(surviving, "set_pace", ITERATION_S)
+    service.kill_replica(killed)
+    await service.probe(surviving, "set_pace", ITERATION_S)
 
-    await check_is_undisturbed(client, streams.values())
-    await check_each_ran_once(client, "killed", calls)
+    await check_is_undisturbed(http, streams.values())
+    await check_each_ran_once(http, "killed", calls)
 
 
 async def test_replica_killed_between_grant_and_payload_loses_nothing(
-    fragile: Service, client: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """A stopped process still holds its pull and its leases; its payloads reach nobody."""
-    victim = (await fragile.pulling())[0]
-    process_id = await fragile.probe(victim, "process_id")
-    await fragile.until(lambda s: s["replicas"][victim]["silent_s"] < 1.0, "it has just pulled")
+    victim = (await service.pulling())[0]
+    process_id = await service.probe(victim, "process_id")
+    await service.until(lambda s: s["replicas"][victim]["silent_s"] < 1.0, "it has just pulled")
     os.kill(process_id, signal.SIGSTOP)
-    calls = unary_calls(client, "stopped", 20, max_tokens=8)
-    await fragile.until(
+    calls = unary_calls(http, "stopped", 20, max_tokens=8)
+    await service.until(
         lambda s: s["replicas"][victim]["leases"] > 0, "the stopped one is leased some"
     )
     os.kill(process_id, signal.SIGKILL)
 
-    await check_each_ran_once(client, "stopped", calls)
+    await check_each_ran_once(http, "stopped", calls)
 
 
 async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
-    fragile: Service, client: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """It is the one process that everything waits for."""
     names = []
     for weight in (3, 1, 4, 2):
         body = {"application_class": "c", "application_id": f"w{weight}", "weight": weight}
-        names.append((await client.post("/v1/applications", json=body)).json()["application_id"])
-    async with every_seat_taken(fragile, client):
-        calls = {name: unary_calls(client, name, 50, max_tokens=20) for name in names}
-        before = await fragile.until(lambda s: s["waiting"] == 200, "the rest waits")
+        names.append((await http.post("/v1/applications", json=body)).json()["application_id"])
+    async with every_seat_taken(service, http):
+        calls = {name: unary_calls(http, name, 50, max_tokens=20) for name in names}
+        before = await service.until(lambda s: s["waiting"] == 200, "the rest waits")
         # Saving trails the decisions by its interval. One save may have begun before all waited.
-        await fragile.until(lambda s: s["saves"] > before["saves"] + 1, "what waits is saved")
-        tags = await tags_of(client, names)
-        ray.kill(fragile.scheduler(), no_restart=False)
-        after = await fragile.until(
+        await service.until(lambda s: s["saves"] > before["saves"] + 1, "what waits is saved")
+        tags = await tags_of(http, names)
+        ray.kill(service.scheduler(), no_restart=False)
+        after = await service.until(
             lambda s: (
                 s["ready"]
                 and s["epoch"] > before["epoch"]
@@ -214,7 +205,7 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
             "another is in office and knows what waits",
             _BACK_WITHIN_S,
         )
-        tags_after = await tags_of(client, names)
+        tags_after = await tags_of(http, names)
 
     assert tags == tags_after
     assert 2 == after["in_flight"]
@@ -227,74 +218,96 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
     in_tag_order = [name for name in sorted(names, key=tags.__getitem__) for _ in range(50)]
     assert in_tag_order == [name for _, name in order]
     for name in names:
-        await check_each_ran_once(client, name, calls[name])
-
-
-async def tags_of(client: httpx.AsyncClient, names: list[str]) -> dict[str, float]:
-    """Return the virtual finish time of each application."""
-    tags = {}
-    for name in names:
-        known = (await client.get(f"/v1/applications/{name}")).json()
-        tags[name] = float(known["virtual_finish_time"])
-    return tags
+        await check_each_ran_once(http, name, calls[name])
 
 
 async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
-    fragile: Service, client: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """An engine that dies may end its streams with [DONE]: that must never be passed on.
 
     Streams go on elsewhere. One of two choices cannot: it ends with an error that says so.
     """
-    streams = await one_stream_on_each(fragile, client)
-    choices = OpenStream(client, _STREAMED | {"n": 2})
+    streams = await one_stream_on_each(service, http)
+    choices = OpenStream(http, _STREAMED | {"n": 2})
     await eventually(choices.has_begun, "the third stream has begun")
-    dying = await replica_of(fragile, choices)
+    dying = await replica_of(service, choices)
     (surviving,) = set(streams) - {dying}
-    calls = await slow_load(fragile, client, "engine")
-    process_id = await fragile.probe(dying, "process_id")
-    await fragile.probe(dying, "kill_engine")
-    await fragile.probe(surviving, "set_pace", ITERATION_S)
+    calls = await slow_load(service, http, "engine")
+    process_id = await service.probe(dying, "process_id")
+    await service.probe(dying, "kill_engine")
+    await service.probe(surviving, "set_pace", ITERATION_S)
     error = json.loads(await choices.end())["error"]
 
     assert "engine_error" == error["code"]
     assert "cannot be continued: it has more than one sequence" in error["message"]
     assert "[DONE]" not in choices.events
-    await check_is_undisturbed(client, streams.values())
-    await check_each_ran_once(client, "engine", calls)
+    await check_is_undisturbed(http, streams.values())
+    await check_each_ran_once(http, "engine", calls)
     await eventually(lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 60.0)
 
 
-async def test_replica_that_leaves_finishes_its_stream_and_is_leased_nothing_more(
-    fragile: Service, client: httpx.AsyncClient
+async def test_replica_whose_port_is_blocked_is_not_given_up(
+    service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Scaling down and redeploying must not be felt by anybody."""
-    streams = await one_stream_on_each(fragile, client)
-    fragile.replicas = 1
-    scaling = asyncio.create_task(fragile.deploy())
+    """Its work goes elsewhere: no ingress reaches it, and the scheduler hears it all the time."""
+    replicas = await service.pulling()
+    blocked = replicas[0]
+    async with known_load(http) as load:
+        await load.until_more(5)
+        blocking = asyncio.create_task(service.probe(blocked, "block_port", _BLOCKED_S))
+        heard_of = []
+        while not blocking.done():
+            heard_of.append(await service.pulling())
+            await load.until_more(1)
+        before = len(await service.probe(blocked, "admitted"))
+
+        async def runs_again() -> bool:
+            return before < len(await service.probe(blocked, "admitted"))
+
+        await eventually(runs_again, "it runs something again", 60.0)
+    load.check()
+
+    assert [replicas] * len(heard_of) == heard_of
+
+
+async def test_replica_that_leaves_finishes_its_stream_and_is_leased_nothing_more(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    """Scaling down must not be felt by anybody, nor scaling up again.
+
+    Streams of two choices go on nowhere else: one that was cut would end with an error.
+    """
+    streams = await one_stream_on_each(service, http, n=2, max_tokens=4_000)
+    service.replicas = 1
+    scaling = asyncio.create_task(service.deploy())
     leaving = await eventually(
-        lambda: left_out(fragile, client, list(streams)), "one leaves", _REPLACED_WITHIN_S
+        lambda: left_out(service, http, list(streams)), "one leaves", _REPLACED_WITHIN_S
     )
     (staying,) = set(streams) - {leaving}
-    calls = unary_calls(client, "drain", 20, max_tokens=8)
-    await check_each_ran_once(client, "drain", calls)
-    admitted = set(await fragile.probe(staying, "admitted"))
+    assert not streams[leaving].has_ended()
+    calls = unary_calls(http, "drain", 20, max_tokens=8)
+    await check_each_ran_once(http, "drain", calls)
+    admitted = set(await service.probe(staying, "admitted"))
 
     assert ["[DONE]"] * 2 == [await stream.end() for stream in streams.values()]
     assert {call.result().json()["id"].removeprefix("cmpl-") for call in calls} <= admitted
     await scaling
-    assert [staying] == await fragile.pulling()
+    assert [staying] == await service.pulling()
+    service.replicas = 2
+    async with known_load(http) as load:
+        await service.deploy()
+        await load.until_more(10)
+    load.check()
 
 
-async def left_out(
-    service: Service, client: httpx.AsyncClient, replica_ids: list[str]
-) -> str | None:
+async def left_out(service: Service, http: httpx.AsyncClient, replica_ids: list[str]) -> str | None:
     """Ask for more than one replica can run at once; return the one that is leased no more.
 
-    An ingress is told by Serve, and tells the scheduler when a call of its own is refused.
+    Serve tells it to leave, and it tells the scheduler.
     """
     answers = await asyncio.gather(
-        *(client.post(COMPLETIONS, json=completion(max_tokens=1)) for _ in range(2 * SEATS))
+        *(http.post(COMPLETIONS, json=completion(max_tokens=1)) for _ in range(2 * SEATS))
     )
     assert [200] * len(answers) == [answer.status_code for answer in answers]
     pulling = await service.pulling()

@@ -1,4 +1,4 @@
-"""What operators do while callers call: deploy, scale, shut down. And the deaths of small parts."""
+"""Deployments and shutdowns while callers call, and the deaths of small parts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,140 +9,156 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from justitia_ray.serve.scheduler_actor import end_scheduler
+from justitia_ray.cli.main import main
+from justitia_ray.serve.scheduler.handle import end_scheduler
 from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.known_load import known_load
-from tests.integration.load import OpenStream
-from tests.integration.service import SEATS, Service, Serving
+from tests.integration.load import OpenStream, tags_of
+from tests.integration.service import (
+    MODEL,
+    PROBED,
+    SEATS,
+    Service,
+    Serving,
+    redis_processes,
+)
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _REPLACED_WITHIN_S = 240.0
+_ORPHANS_END_WITHIN_S = 10.0
+"""Far less than the streams of that test take, 30 s, and than `_INGRESS_TIMEOUT_S`."""
 _INGRESS_TIMEOUT_S = 25.0
 """Above the 20 s of a long-poll."""
-_PATIENT_S = 300.0
-"""While the only ingress is replaced, Serve's proxy holds back what comes."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def graceful_service(serving: Serving) -> Service:
+async def graceful(serving: Serving) -> AsyncIterator[Service]:
     """An application to operate."""
-    service = serving.service(
-        "graceful", scheduler={"ingress_timeout_s": _INGRESS_TIMEOUT_S, "recovery_s": 8.0}
-    )
-    await service.deploy()
-    return service
+    async with serving.deployed_service(
+        "graceful",
+        import_path=PROBED,
+        scheduler={"ingress_timeout_s": _INGRESS_TIMEOUT_S, "recovery_s": 8.0},
+    ) as service:
+        yield service
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def graceful(graceful_service: Service) -> AsyncIterator[Service]:
-    """The same, idle before and after each test."""
-    await eventually(graceful_service.is_whole, "all replicas pull", _REPLACED_WITHIN_S)
-    yield graceful_service
-    await graceful_service.until_idle()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def client(graceful: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """A patient HTTP client of it."""
-    async with graceful.http(_PATIENT_S) as client:
-        yield client
+async def service(graceful: Service) -> Service:
+    """The module's application, whole before each test."""
+    await graceful.until_whole(_REPLACED_WITHIN_S)
+    return graceful
 
 
 async def test_new_version_under_load_loses_nothing(
-    graceful: Service, client: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """Replicas, ingress and predictor are all replaced; callers and open streams notice nothing."""
-    old = {name: set(graceful.actors(name)) for name in ("Ingress", "Replica", "Predictor")}
-    graceful.args["replica"] |= {"chunk_interval_s": 0.02}
-    async with known_load(client) as load:
-        open_stream = OpenStream(client, completion(max_tokens=3_000))
+    old = set(service.actors())
+    service.args["replica"] |= {"chunk_interval_s": 0.02}
+    async with known_load(http) as load:
+        open_stream = OpenStream(http, completion(max_tokens=3_000))
         await eventually(open_stream.has_begun, "a stream runs")
-        await graceful.deploy()
+        await service.deploy()
         await load.until_more(20)
 
-    def is_replaced() -> bool:
-        return all(not names & set(graceful.actors(name)) for name, names in old.items())
-
-    await eventually(is_replaced, "nothing of the old version is left", _REPLACED_WITHIN_S)
+    await eventually(
+        lambda: not old & {*service.actors()},
+        "nothing of the old version is left",
+        _REPLACED_WITHIN_S,
+        every_s=0.2,
+    )
     assert "[DONE]" == await open_stream.end()
     load.check()
 
 
-async def test_scaling_under_load_loses_nothing(
-    graceful: Service, client: httpx.AsyncClient
-) -> None:
-    """More replicas, then fewer: what runs on those that leave runs to its end there."""
-    async with known_load(client, seed=2) as load:
-        for replicas in (3, 1, 2):
-            graceful.replicas = replicas
-            await graceful.deploy()
-            await load.until_more(10)
-
-    load.check()
-
-
 async def test_killed_ingress_takes_only_its_own_callers_with_it(
-    graceful: Service, client: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Its connections break; the other's go on, and nothing of it holds memory for long."""
-    graceful.ingresses = 2
-    await graceful.deploy()
-    streams = [OpenStream(client, completion(f"s {i}", max_tokens=4_000)) for i in range(12)]
-    await eventually(lambda: all(s.has_begun() for s in streams), "all streams run")
-    graceful.kill_one("Ingress")
+    """Its connections break; the other's go on, and no engine generates for it any longer."""
+    service.ingresses = 2
+    await service.deploy()
+    streams: list[OpenStream] = []
+
+    async def both_serve() -> bool:
+        streams.append(OpenStream(http, completion(f"s {len(streams)}", max_tokens=6_000)))
+        scheduler = (await http.get("/v1/examination")).json()["scheduler"]
+        return 2 == len({call["ingress_id"] for call in scheduler["inferences"].values()})
+
+    await eventually(both_serve, "each ingress has a stream", _REPLACED_WITHIN_S, every_s=0.5)
+    await eventually(lambda: all(s.has_begun() for s in streams), "all streams run", 60.0)
+    service.kill(service.actors("Ingress")[0])
+
+    async def orphans_have_ended() -> bool:
+        left = [stream for stream in streams if not stream.has_ended()]
+        return 0 < len(left) == await running(service) < len(streams)
+
+    await eventually(orphans_have_ended, "engines run what is waited for", _ORPHANS_END_WITHIN_S)
     ends = await asyncio.gather(*(stream.end() for stream in streams), return_exceptions=True)
     broken = [end for end in ends if end != "[DONE]"]
 
-    assert 0 < len(broken) < len(streams)
+    assert 0 < len(broken) < len(streams)  # none had ended when the orphans had
     assert all(isinstance(end, httpx.HTTPError) for end in broken)
-    left = await graceful.until_idle(_INGRESS_TIMEOUT_S + 30.0)
+    left = await service.until_idle(_INGRESS_TIMEOUT_S + 30.0)
     assert 2 == len(left["replicas"])
     answers = await asyncio.gather(
-        *(client.post(COMPLETIONS, json=completion(f"after {i}")) for i in range(2 * SEATS))
+        *(http.post(COMPLETIONS, json=completion(f"after {i}")) for i in range(2 * SEATS))
     )
     assert [200] * len(answers) == [answer.status_code for answer in answers]
-    await eventually(lambda: len(graceful.actors("Ingress")) == 2, "another one is there", 120.0)
-    graceful.ingresses = 1
 
 
 async def test_killed_predictor_under_load_is_not_noticed(
-    graceful: Service, client: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """Estimates fall back on what the ingress knows; an application must never wait for it."""
-    async with known_load(client, seed=3) as load:
-        killed = graceful.kill_one("Predictor")
+    async with known_load(http, seed=3) as load:
+        (killed,) = service.actors("Predictor")
+        service.kill(killed)
         body = {"application_class": "report", "input": "a text"}
-        async with applications(client, {"meanwhile": body}) as tags:
+        async with applications(http, {"meanwhile": body}) as tags:
             await load.until_more(20)
 
     assert tags["meanwhile"] > 0
     load.check()
     await eventually(
-        lambda: graceful.actors("Predictor") not in ([], [killed]), "another is there", 120.0
+        lambda: service.actors("Predictor") not in ([], [killed]), "another is there", 120.0
     )
 
 
 async def test_shutdown_writes_a_last_snapshot_and_the_next_start_reads_it(
-    graceful: Service, client: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """V, tags and settings are what fairness is made of, and a planned end is no accident."""
-    graceful.user_config = {"policy": "justitia", "policy_options": {"backfill": 3}}
-    await graceful.deploy()
-    async with known_load(client, seed=4) as load:
+    """V, tags and settings are what fairness is made of, and a planned end is no accident.
+
+    `serve delete` knows nothing of the scheduler: without the command it would live on for ten
+    minutes, and its Redis with it.
+    """
+    config, service.ingresses = service.config, 1
+    service.user_config = {"policy": "justitia", "policy_options": {"backfill": 3}}
+    await service.deploy()
+    async with known_load(http, seed=4) as load:
         await load.until_more(5)
     kept = {f"kept-{weight}": {"application_class": "c", "weight": weight} for weight in (1, 2, 3)}
-    async with applications(client, kept):
+    async with applications(http, kept):
         # The next report of a replica withdraws them, which may move V by a rounding: that of the
         # refund of one goes as service to another.
-        await eventually(lambda: are_withdrawn(graceful, [*kept]), "only these are left, idle")
-        before, tags = await graceful.status(), await tags_of(client, [*kept])
-        await graceful.delete()
-        assert await asyncio.to_thread(end_scheduler, graceful.config)
-        await graceful.deploy()
-        after, tags_after = await graceful.status(), await tags_of(client, [*kept])
+        await eventually(lambda: are_withdrawn(service, [*kept]), "only these are left, idle")
+        before, tags = await service.status(), await tags_of(http, [*kept])
+        await service.delete()
+        assert redis_processes(config.data_dir)
+        command = ["shutdown", "--name", service.name, "--model", MODEL]
+        assert 0 == await asyncio.to_thread(main, command)
+        said = capsys.readouterr().out
+        still_there = await asyncio.to_thread(
+            end_scheduler, config.scheduler_name, config.scheduler.namespace
+        )
+        await eventually(lambda: not redis_processes(config.data_dir), "its Redis has ended")
+        await service.deploy()
+        after, tags_after = await service.status(), await tags_of(http, [*kept])
 
+    assert "ended scheduler graceful/fake-7b, and its embedded Redis if it had one\n" in said
+    assert not still_there
     assert 3 == len(set(tags.values()))
     assert tags == tags_after
     assert before["virtual_time"] == after["virtual_time"] > 0
@@ -151,31 +167,45 @@ async def test_shutdown_writes_a_last_snapshot_and_the_next_start_reads_it(
     assert after["epoch"] > before["epoch"]
 
 
+async def running(service: Service) -> int:
+    """Return how many sequences the engines run."""
+    return sum([await service.probe(name, "running") for name in await service.pulling()])
+
+
 @asynccontextmanager
 async def applications(
-    client: httpx.AsyncClient, bodies: dict[str, dict[str, Any]]
+    http: httpx.AsyncClient, bodies: dict[str, dict[str, Any]]
 ) -> AsyncIterator[dict[str, float]]:
     """Open applications by id, cancel them at the end; the value is the tag that each was given."""
     try:
         tags = {}
         for name, body in bodies.items():
-            answer = await client.post("/v1/applications", json=body | {"application_id": name})
+            answer = await http.post("/v1/applications", json=body | {"application_id": name})
             tags[name] = answer.raise_for_status().json()["virtual_finish_time"]
         yield tags
     finally:
         for name in bodies:
-            await client.delete(f"/v1/applications/{name}")
+            await http.delete(f"/v1/applications/{name}")
 
 
 async def are_withdrawn(service: Service, names: list[str]) -> bool:
     """Return whether there is nothing but these applications, and GPS serves none of them."""
-    seen = (await service.scheduler().examine.remote())["applications"]
+    seen = (await service.scheduler().inspect.remote())["applications"]
     return names == sorted(seen) and all(one["withdrawn"] for one in seen.values())
 
 
-async def tags_of(client: httpx.AsyncClient, names: list[str]) -> dict[str, float]:
-    """Return the virtual finish time of each application."""
-    return {
-        name: (await client.get(f"/v1/applications/{name}")).json()["virtual_finish_time"]
-        for name in names
-    }
+async def test_application_that_is_deleted_runs_its_streams_to_their_ends(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    """Serve counts no leased calls: a replica leaves when it holds none, not when Serve asks.
+
+    Streams of two choices go on nowhere else: one that was cut would end with an error.
+    """
+    streams = [OpenStream(http, completion(f"s {i}", max_tokens=1_500, n=2)) for i in range(4)]
+    await eventually(lambda: all(stream.has_begun() for stream in streams), "all streams run")
+    service.serving.remove(service.name)
+    ends = [await stream.end() for stream in streams]
+    await service.delete()
+
+    assert ["[DONE]"] * 4 == ends
+    assert [] == service.actors()

@@ -1,172 +1,111 @@
 """The rules between ingress, scheduler and replica, spoken to directly."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator
-from uuid import uuid4
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 
 import pytest
 import pytest_asyncio
-from ray.actor import ActorHandle
 
 from justitia_ray.core.actions import Grant
-from justitia_ray.core.events import ApplicationArrived, InferenceCancelled, InferenceSubmitted
-from justitia_ray.errors import ReplicaGone, UnknownLease
-from justitia_ray.protocol.messages import IngressMail
-from tests.eventually import eventually
+from justitia_ray.core.events import NackReason
+from justitia_ray.errors import ConnectionLost, UnknownLease
+from justitia_ray.protocol.engine import ResponseHead
+from justitia_ray.protocol.stream_parts import Part
+from justitia_ray.serve.transport.link import SocketLink
+from tests.harness.answers import StreamedAnswer, fake_answer
 from tests.integration.bodies import COMPLETIONS, completion, encoded
-from tests.integration.service import Service
+from tests.integration.raw_ingress import RawIngress, grants, raw_ingress, until_asked
+from tests.integration.service import MAX_MODEL_LEN, MODEL, Json, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
-
-class RawIngress:
-    """Calls the scheduler as an ingress does, and repeats what it likes."""
-
-    def __init__(self, scheduler: ActorHandle, epoch: int) -> None:
-        self.scheduler = scheduler
-        self.epoch = epoch
-        self.ingress_id = f"raw-{uuid4().hex[:8]}"
-        self.request_id = uuid4().hex
-        self.application_id = f"raw-{uuid4().hex[:8]}"
-
-    def items(self) -> tuple[ApplicationArrived, InferenceSubmitted]:
-        """Return an application and its one inference."""
-        return (
-            ApplicationArrived(self.application_id, "raw", "t", 1.0, 10.0, self.ingress_id),
-            InferenceSubmitted(self.request_id, self.application_id, "0", self.ingress_id, 3, 4, 4),
-        )
-
-    async def submit(self, ack: int = 0, epoch: int | None = None) -> IngressMail:
-        """Submit both."""
-        mail: IngressMail = await self.scheduler.submit_many.remote(
-            self.ingress_id, self.epoch if epoch is None else epoch, ack, self.items()
-        )
-        return mail
-
-    async def refuse(self, grant: Grant) -> bool:
-        """Give a lease back."""
-        waits: bool = await self.scheduler.refuse_lease.remote(
-            grant.request_id, grant.lease_id, grant.replica_id, False
-        )
-        return waits
-
-    async def leave(self) -> None:
-        """Cancel, twice, and end the application."""
-        cancelled = (InferenceCancelled(self.request_id),) * 2
-        await self.scheduler.submit_many.remote(self.ingress_id, self.epoch, 0, cancelled)
-        await self.scheduler.cancel_application.remote(self.application_id)
+_MOST_HELD = 100
+"""Items of a stream that its reader has not taken: 64, and what was on its way when it paused."""
+_LONG, _SHORT = 8_000, 4_000
+"""Output tokens of a stream that is not read, and of one beside it."""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def raw(service: Service) -> AsyncIterator[RawIngress]:
     """An ingress of the test's own, without an inference, while a replica asks for work."""
-    before = (await service.until_idle())["replicas"]
-    # A pull of an idle replica stays open for a second; between two of them it is leased nothing.
-    status = await service.until(
-        lambda s: any(
-            replica["silent_s"] < before[name]["silent_s"]
-            for name, replica in s["replicas"].items()
-        ),
-        "a replica has just pulled",
-    )
-    raw = RawIngress(service.scheduler(), status["epoch"])
-    yield raw
-    await raw.leave()
+    await until_asked(service)
+    async with raw_ingress(service) as raw:
+        yield raw
     await service.until_idle()
-
-
-def grants(mail: IngressMail) -> list[Grant]:
-    """Return the grants in a mail, without their numbers."""
-    return [message for _, message in mail.messages if isinstance(message, Grant)]
-
-
-async def test_idle_replica_is_leased_in_the_answer_to_the_submission(raw: RawIngress) -> None:
-    """A second round trip would be felt by every short call."""
-    assert 1 == len(grants(await raw.submit()))
-
-
-async def test_repeated_submission_is_leased_once(raw: RawIngress, service: Service) -> None:
-    """An ingress that got no answer submits again; the inference must not run twice."""
-    before = (await service.status())["grants"]
-    first, second = grants(await raw.submit()), grants(await raw.submit())
-
-    assert first == second  # not acknowledged, so sent again
-    assert 1 == (await service.status())["grants"] - before
-
-
-async def test_acknowledged_grant_is_not_sent_again(raw: RawIngress) -> None:
-    """The same grant read twice would be called twice."""
-    ((number, _),) = (await raw.submit()).messages
-
-    assert () == (await raw.submit(ack=number)).messages
-
-
-async def test_lease_refused_twice_is_leased_anew_once(raw: RawIngress, service: Service) -> None:
-    """The second refusal comes from a repeated call, and must not hit the new lease."""
-    (first,) = grants(await raw.submit())
-    before = (await service.status())["grants"]
-    assert await raw.refuse(first)
-    assert await raw.refuse(first)
-    after = await service.until(lambda s: s["in_flight"] == 1, "it is leased again")
-
-    assert 1 == after["grants"] - before
-
-
-async def test_call_of_an_old_epoch_returns_at_once_and_changes_nothing(
-    raw: RawIngress, service: Service
-) -> None:
-    """A long-poll that waited its 20 s would hold up the recovery from a restart for as long."""
-    before = await service.status()
-    began = time.monotonic()
-    stale = raw.epoch - 1
-    mail = await raw.submit(epoch=stale)
-    polled = await raw.scheduler.poll_grants.remote(raw.ingress_id, stale, 0)
-    after = await service.status()
-
-    assert time.monotonic() - began < 5.0
-    assert IngressMail(raw.epoch) == mail == polled
-    names = ("ingresses", "applications", "waiting", "in_flight", "grants")
-    assert [before[name] for name in names] == [after[name] for name in names]
 
 
 async def test_abandoned_long_poll_does_not_eat_grants(raw: RawIngress) -> None:
     """The call of a caller that has gone still ends in the actor, with the messages in its hand."""
-    abandoned = raw.scheduler.poll_grants.remote(raw.ingress_id, raw.epoch, 0)
-    (granted,) = grants(await raw.submit())
-    polled = await raw.scheduler.poll_grants.remote(raw.ingress_id, raw.epoch, 0)
+    abandoned = asyncio.create_task(raw.poll())
+    granted = await raw.submit()
+    polled = await raw.poll()
 
     assert [granted] == grants(polled)
     await abandoned
 
 
-async def test_replica_that_is_wrongly_reported_gone_is_leased_again(
+async def test_replica_that_an_ingress_cannot_reach_is_leased_to_as_before(
     raw: RawIngress, service: Service
 ) -> None:
-    """An ingress to which Serve has not yet told of a new replica does so; it would stay unused."""
+    """A lost connection is not a lost replica: only the inference is leased elsewhere."""
     before = await service.pulling()
-    (grant,) = grants(await raw.submit())
-    await raw.scheduler.refuse_lease.remote(
-        grant.request_id, grant.lease_id, grant.replica_id, True
-    )
-    assert grant.replica_id not in await service.pulling()
+    first = await raw.submit()
+    assert await raw.nack(first, NackReason.CONNECTION)
+    again = await raw.next_grant(first.request_id, after=first)
 
-    async def is_back() -> bool:
-        return before == await service.pulling()
-
-    await eventually(is_back, "it is leased again", 60.0)
+    assert (first.request_id, before) == (again.request_id, await service.pulling())
+    assert first.replica_id != again.replica_id
 
 
-async def test_call_to_a_replica_that_is_gone_fails(service: Service) -> None:
-    """With Serve's public routing alone such a call is tried again for ever."""
-    handle = service.handle("Replica").options(session_id="nobody")
-    with pytest.raises(ReplicaGone):
-        await asyncio.wait_for(handle.unary.remote("1-1", 1, COMPLETIONS, {}, b""), 60.0)
-
-
-async def test_payload_without_a_lease_is_refused_after_its_grace(service: Service) -> None:
+async def test_payload_without_a_lease_is_refused_after_its_grace(raw: RawIngress) -> None:
     """A lease that expired runs elsewhere: running its payload here too would double it."""
-    (replica_id, *_) = await service.pulling()
-    handle = service.handle("Replica").options(session_id=replica_id)
+    link = await raw.link_to(await raw.submit())
     with pytest.raises(UnknownLease):
-        await handle.unary.remote("1-0", 1, COMPLETIONS, {}, encoded(completion()))
+        await link.call("unary", "1-0", COMPLETIONS, {}, encoded(completion()))
+
+
+async def test_ingress_with_the_wrong_target_is_refused(raw: RawIngress) -> None:
+    """Another process may have the port of a replica that has gone."""
+    grant = await raw.submit()
+    with pytest.raises(ConnectionLost, match=f"wants 'gone': this is {grant.replica_id}"):
+        await raw.replicas.dial(raw.addresses[grant.replica_id], "gone")
+
+
+def stream(link: SocketLink, grant: Grant, body: Json) -> AsyncGenerator[list[ResponseHead | Part]]:
+    """Begin a leased stream."""
+    return link.stream("stream", grant.lease_id, COMPLETIONS, {}, encoded(body), None)
+
+
+def check_is_whole(batches: list[list[ResponseHead | Part]], body: Json) -> None:
+    """Check that a stream brought what the fake engine says to its body."""
+    read = b"".join(item.body for batch in batches for item in batch if isinstance(item, Part))
+    joined = StreamedAnswer()
+    *events, last = read.decode().strip().split("\n\n")
+    for event in events:
+        joined.add_event(json.loads(event.removeprefix("data: ")))
+
+    assert "data: [DONE]" == last
+    assert fake_answer(COMPLETIONS, encoded(body), MODEL, MAX_MODEL_LEN) == joined.whole_answer()
+    assert [] == joined.flaws
+
+
+async def test_slow_reader_holds_up_only_itself(limited: Service) -> None:
+    """Streams share a connection: one that nobody reads must not fill it, nor the memory here."""
+    slow_body, fast_body = (
+        completion(f"of {n}", n, stream=True, stream_options={"include_usage": True})
+        for n in (_LONG, _SHORT)
+    )
+    await until_asked(limited)
+    async with raw_ingress(limited) as raw:
+        slow, fast = await raw.submit(_LONG), await raw.submit(_SHORT)
+        link = await raw.link_to(slow)
+        async with aclosing(stream(link, slow, slow_body)) as items:
+            slowly = [await anext(items)]
+            beside = [batch async for batch in stream(link, fast, fast_body)]
+            slowly += [batch async for batch in items]
+
+    assert len(slowly[1]) <= _MOST_HELD < sum(map(len, beside))
+    check_is_whole(slowly, slow_body)
+    check_is_whole(beside, fast_body)

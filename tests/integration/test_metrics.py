@@ -11,16 +11,24 @@ import httpx
 import pytest
 import pytest_asyncio
 import ray
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
 from justitia_ray.core.actions import Grant
-from justitia_ray.core.events import ApplicationArrived, InferenceCancelled, InferenceSubmitted
+from justitia_ray.core.events import (
+    ApplicationArrived,
+    InferenceCancelled,
+    InferenceSubmitted,
+    NackReason,
+)
 from justitia_ray.observability import metrics as m
 from justitia_ray.observability.metrics import TABLE, Metric
-from justitia_ray.protocol.messages import IngressMail
+from justitia_ray.serve.transport.handshake import Offer
 from tests.eventually import eventually
+from tests.harness.chaos.stranger import Door, Stranger, keep_knocking
 from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.exported import Sample, scraped, values
 from tests.integration.load import OpenStream, leave
+from tests.integration.raw_ingress import grants, raw_ingress, until_asked
 from tests.integration.service import Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -29,7 +37,7 @@ KV_TOKENS = 2_000
 LONG = 1_500
 """Two of these outputs do not fit the memory, so that the engine preempts."""
 WITHIN_S = 90.0
-"""Ray's workers export every 10 s."""
+"""Ray's workers export every few seconds, late on busy cores."""
 
 STILL = {
     m.BOUND_VIOLATIONS_TOTAL,  # would be a defect of the core
@@ -41,19 +49,39 @@ STILL = {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def measured(serving: Serving) -> AsyncIterator[Service]:
+async def service(serving: Serving) -> AsyncIterator[Service]:
     """One replica with little memory, which the scheduler fills as vLLM would."""
-    service = serving.service(
+    async with serving.deployed_service(
         "measured",
         replicas=1,
         user_config={"admission": "prompt"},
         fake={"kv_tokens": KV_TOKENS, "max_model_len": KV_TOKENS},
         scheduler={"lease_timeout_s": 2.0},
-    )
-    service.args |= {"metrics": {"interval_s": 0.5}, "log_encoding": "JSON"}
-    await service.deploy()
-    yield service
-    await service.delete()
+        metrics={"interval_s": 0.5},
+        log_encoding="JSON",
+    ) as service:
+        yield service
+
+
+def values(samples: list[Sample], metric: Metric, **labels: str) -> list[float]:
+    """Return the values of a metric's series with these labels; of a histogram, its counts."""
+    name = metric.exported[-1]
+    return [
+        sample.value
+        for sample in samples
+        if sample.name == name and labels.items() <= sample.labels.items()
+    ]
+
+
+async def _scraped(application: str) -> list[Sample]:
+    """Return what every node's exporter says of one Serve application now."""
+    samples: list[Sample] = []
+    async with httpx.AsyncClient() as http:
+        for node in ray.nodes():
+            url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+            for family in text_string_to_metric_families((await http.get(url)).text):
+                samples += family.samples
+    return [sample for sample in samples if sample.labels.get("application") == application]
 
 
 async def _finish_one(http: httpx.AsyncClient, name: str) -> None:
@@ -79,36 +107,29 @@ async def _ask_for_little(http: httpx.AsyncClient) -> httpx.Response:
 
 async def _leave_lease_unused(service: Service) -> None:
     """Take a lease as an ingress does, give it back, and let the next one lapse."""
-    scheduler, epoch = service.scheduler(), (await service.status())["epoch"]
-    ingress, application, request = (f"raw-{uuid4().hex[:8]}" for _ in range(3))
-    items = (
-        InferenceSubmitted(request, "of nobody", "0", ingress, 3, 4, 4),
-        ApplicationArrived(application, "raw", "team-b", 1.0, 10.0, ingress),
-        InferenceSubmitted(
-            request, application, "0", ingress, 3, 4, 4, remaining_kv_token_time=1e6
-        ),
-    )
+    async with raw_ingress(service) as raw:
+        application, request = f"{raw.name}-b", f"{raw.name}-q"
+        items = (
+            InferenceSubmitted(request, "of nobody", "0", raw.name, 3, 4, 4),
+            ApplicationArrived(application, "raw", "team-b", 1.0, 10.0, raw.name),
+            InferenceSubmitted(
+                request, application, "0", raw.name, 3, 4, 4, remaining_kv_token_time=1e6
+            ),
+        )
 
-    async def granted() -> Grant | None:
-        mail: IngressMail = await scheduler.submit_many.remote(ingress, epoch, 0, items)
-        return next((a for _, a in mail.messages if isinstance(a, Grant)), None)
+        async def granted() -> Grant | None:
+            return next(iter(grants(await raw.tell(*items))), None)
 
-    grant = await eventually(granted, "it is leased")
-    await scheduler.refuse_lease.remote(request, grant.lease_id, grant.replica_id, False)
+        await raw.nack(await eventually(granted, "it is leased"), NackReason.LEASE)
 
-    async def leased_again() -> bool:
-        return bool((await scheduler.application.remote(application))["running"] == 1)
+        async def is_at(**state: int) -> bool:
+            known = await service.scheduler().application.remote(application)
+            return bool(state.items() <= known.items())
 
-    await eventually(leased_again, "the next lease is granted", 30.0)
-
-    async def lapsed() -> bool:
-        known = await scheduler.application.remote(application)
-        return bool(known["waiting"] == 1 and known["running"] == 0)
-
-    await eventually(lapsed, "it lapses", 30.0)
-    cancel = (InferenceCancelled(request),)
-    await scheduler.submit_many.remote(ingress, epoch, 0, cancel)
-    await scheduler.cancel_application.remote(application)
+        await eventually(lambda: is_at(running=1), "the next lease is granted", 30.0)
+        await eventually(lambda: is_at(waiting=1, running=0), "it lapses", 30.0)
+        await raw.tell(InferenceCancelled(request))
+        await service.scheduler().cancel_application.remote(application)
 
 
 async def _until_risen(service: Service, wanted: set[Metric]) -> list[Sample]:
@@ -117,7 +138,7 @@ async def _until_risen(service: Service, wanted: set[Metric]) -> list[Sample]:
 
     async def none_is_left() -> bool:
         nonlocal last
-        last = await scraped(service.name)
+        last = await _scraped(service.name)
         left.difference_update([x for x in left if any(v > 0 for v in values(last, x))])
         return not left
 
@@ -128,41 +149,44 @@ async def _until_risen(service: Service, wanted: set[Metric]) -> list[Sample]:
     return last
 
 
-async def test_every_metric_is_exported_and_moves(measured: Service) -> None:
+async def test_every_metric_is_exported_and_moves(
+    service: Service, http: httpx.AsyncClient
+) -> None:
     """An operator sees what the table says: no name is mistyped, and nothing stays at 0."""
     by_restart = {m.EPOCH_CHANGES_TOTAL}
-    async with measured.http(timeout_s=600.0) as http:
-        for number in range(3):
-            await _finish_one(http, f"vote-{number}")
-        await _leave_lease_unused(measured)
-        body = completion(max_tokens=LONG)
-        calls = [asyncio.create_task(http.post(COMPLETIONS, json=body)) for _ in range(16)]
-        calls.append(asyncio.create_task(_ask_for_little(http)))
-        try:
-            seen = await _until_risen(measured, set(TABLE) - STILL - by_restart)
-        finally:
-            await leave(calls)
+    for number in range(3):
+        await _finish_one(http, f"vote-{number}")
+    await _leave_lease_unused(service)
+    body = completion(max_tokens=LONG)
+    calls = [asyncio.create_task(http.post(COMPLETIONS, json=body)) for _ in range(16)]
+    calls.append(asyncio.create_task(_ask_for_little(http)))
+    try:
+        seen = await _until_risen(service, set(TABLE) - STILL - by_restart)
+    finally:
+        await leave(calls)
 
-        vote = {"application_class": "vote", "tenant": "team-a"}
-        assert [3] == values(seen, m.COMPLETION_SECONDS, **vote)
-        assert [3] == values(seen, m.QUEUE_WAIT_SECONDS, **vote)
-        assert [3] == values(seen, m.APPLICATION_OUTCOMES_TOTAL, outcome="finished", **vote)
-        assert [1] == values(seen, m.LEASES_TOTAL, event="nacked")
-        # It is leased again at once; that one lapses too, if it is seen late that the first did.
-        assert 1 <= values(seen, m.LEASES_TOTAL, event="expired")[0]
-        assert [1] == values(seen, m.SETTLEMENTS_TOTAL, rule="expected")
-        assert 1 <= values(seen, m.REFUSALS_TOTAL, reason="unknown_application")[0]
-        assert {measured.config.model.name} == {sample.labels["model"] for sample in seen}
-        for metric in STILL:
-            assert values(seen, metric), f"{metric.name} is not exported"
+    vote = {"application_class": "vote", "tenant": "team-a"}
+    assert [3] == values(seen, m.COMPLETION_SECONDS, **vote)
+    assert [3] == values(seen, m.QUEUE_WAIT_SECONDS, **vote)
+    assert [3] == values(seen, m.APPLICATION_OUTCOMES_TOTAL, outcome="finished", **vote)
+    assert [1] == values(seen, m.LEASES_TOTAL, event="nacked")
+    # It is leased again at once; that one lapses too, if it is seen late that the first did.
+    assert 1 <= values(seen, m.LEASES_TOTAL, event="expired")[0]
+    assert [1] == values(seen, m.SETTLEMENTS_TOTAL, rule="expected")
+    assert 1 <= values(seen, m.REFUSALS_TOTAL, reason="unknown_application")[0]
+    assert {service.config.model.name} == {
+        sample.labels["model"] for sample in seen if sample.name.startswith("ray_justitia_")
+    }
+    for metric in STILL:
+        assert values(seen, metric), f"{metric.name} is not exported"
 
-        await measured.until_idle()
-        before = max(values(seen, m.EPOCH))
-        ray.kill(measured.scheduler(), no_restart=False)
-        await measured.until(lambda s: s["epoch"] > before, "the next scheduler is in office")
-        after = await _until_risen(measured, by_restart)
+    await service.until_idle()
+    before = max(values(seen, m.EPOCH))
+    ray.kill(service.scheduler(), no_restart=False)
+    await service.until(lambda s: s["epoch"] > before, "the next scheduler is in office")
+    after = await _until_risen(service, by_restart)
 
-        assert [1] == values(after, m.EPOCH_CHANGES_TOTAL)
+    assert [1] == values(after, m.EPOCH_CHANGES_TOTAL)
 
 
 def _logged(files: str, event: str) -> list[dict[str, Any]]:
@@ -175,11 +199,10 @@ def _logged(files: str, event: str) -> list[dict[str, Any]]:
     return [line for line in found if line["message"] == event]
 
 
-async def test_application_that_is_over_is_one_line_of_json(measured: Service) -> None:
+async def test_application_that_is_over_is_one_line_of_json(http: httpx.AsyncClient) -> None:
     """The scheduler's worker log has it, though the scheduler is none of Serve's replicas."""
     name = f"logged-{uuid4().hex[:8]}"
-    async with measured.http() as http:
-        await _finish_one(http, name)
+    await _finish_one(http, name)
 
     def lines() -> list[dict[str, Any]]:
         ended = _logged("worker-*.err", "application.ended")
@@ -194,19 +217,50 @@ async def test_application_that_is_over_is_one_line_of_json(measured: Service) -
     assert {"virtual_finish_time", "gps_lag_s", "epoch", "model", "inferences"} <= line.keys()
 
 
-async def test_fields_of_an_ingress_stand_beside_those_of_serve(measured: Service) -> None:
+async def test_strangers_are_refused_and_counted_and_harm_nobody(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    """Whoever reaches the ports and knows no secret is not let in, and stops nobody."""
+    stranger = Stranger()
+    offer: Offer = await service.scheduler().link.remote()
+    await until_asked(service)
+    async with raw_ingress(service) as raw:
+        grant = await raw.submit()
+        doors = [
+            Door(address, name, offer.key.key_id)
+            for address, name in (
+                (offer.address, offer.target),
+                (raw.addresses[grant.replica_id], grant.replica_id),
+            )
+        ]
+    knocking = asyncio.create_task(keep_knocking(stranger, doors))
+    while stranger.refused < 50:
+        await _finish_one(http, f"beside-{uuid4().hex[:8]}")
+    knocking.cancel()
+
+    for files in ("worker-*.err", "serve/replica_measured_Replica_*.log"):
+        refused = _logged(files, "connection.refused")
+        assert 8 <= max(line["refused_so_far"] for line in refused)
+        reasons = " ".join(line["reason"] for line in refused)
+        assert "does not know key" in reasons
+        assert "the other side ended the handshake" in reasons  # its secret was wrong
+        assert offer.key.secret.hex() not in reasons
+
+
+async def test_fields_of_an_ingress_stand_beside_those_of_serve(
+    service: Service, http: httpx.AsyncClient
+) -> None:
     """So that the lines of one request are found together, whoever wrote them."""
-    async with measured.http(timeout_s=600.0) as http:
-        stream = OpenStream(http, completion(max_tokens=LONG))
-        await eventually(stream.has_begun, "the stream has begun", 60.0)
-        (replica_id,) = (await measured.status())["replicas"]
-        measured.kill_replica(replica_id)
-        lines = await eventually(
-            lambda: _logged("serve/replica_measured_Ingress_*.log", "lease.unusable"),
-            "the lease that was lost is logged",
-            30.0,
-        )
-        await stream.end()
+    stream = OpenStream(http, completion(max_tokens=LONG))
+    await eventually(stream.has_begun, "the stream has begun", 60.0)
+    (replica_id,) = (await service.status())["replicas"]
+    service.kill_replica(replica_id)
+    lines = await eventually(
+        lambda: _logged("serve/replica_measured_Ingress_*.log", "lease.unusable"),
+        "the lease that was lost is logged",
+        30.0,
+    )
+    await stream.end()
 
     assert replica_id == lines[0]["replica_id"]
     assert {"lease_id", "reason", "request_id", "replica", "deployment"} <= lines[0].keys()

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -12,22 +13,22 @@ import pytest
 import pytest_asyncio
 
 from tests.integration.bodies import COMPLETIONS, completion, encoded
-from tests.integration.load import every_seat_taken
+from tests.integration.load import every_seat_taken, tags_of
 from tests.integration.service import PROBED, Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _APPLICATIONS = 40
-_WAVES = 25
-_INFERENCES = _APPLICATIONS * _WAVES
+_WAVES = 10
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def queue(serving: Serving) -> Service:
+async def service(serving: Serving) -> AsyncIterator[Service]:
     """Two engines that run one sequence at a time, so that one order can be seen."""
-    service = serving.service("order", import_path=PROBED, fake={"max_num_seqs": 1})
-    await service.deploy()
-    return service
+    async with serving.deployed_service(
+        "order", import_path=PROBED, fake={"max_num_seqs": 1}
+    ) as service:
+        yield service
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> R
     async with every_seat_taken(service, http, seats=1):
         for wave in range(_WAVES):
             calls |= await submit_wave(service, names, wave)
-        known = {name: (await http.get(f"/v1/applications/{name}")).json() for name in names}
+        tags = await tags_of(http, names)
     answers = dict(zip(calls, await asyncio.gather(*calls.values()), strict=True))
     for name in names:
         await http.post(f"/v1/applications/{name}/close")
@@ -65,7 +66,7 @@ async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> R
         applications=[leases[lease][0] for lease in in_order],
         waves=[leases[lease][1] for lease in in_order],
         leases=in_order,
-        by_tag=sorted(names, key=lambda name: float(known[name]["virtual_finish_time"])),
+        by_tag=sorted(names, key=tags.__getitem__),
     )
 
 
@@ -99,43 +100,39 @@ async def started(service: Service, leases: list[str]) -> list[list[str]]:
 
 
 async def test_engines_start_in_the_order_of_the_policy_and_it_changes_on_a_running_application(
-    queue: Service,
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """The order is what the whole system is for, and changing it must not cost a restart.
 
     Under justitia applications go one after the other, by tag; under fcfs their inferences are
     interleaved as they came, wave by wave.
     """
-    async with queue.http() as http:
-        before = await queue.status()
-        replicas = await queue.pulling()
-        justitia = await run_waves(queue, http, "justitia")
-        queue.user_config = {"policy": "fcfs"}
-        await queue.deploy()
-        await queue.until(lambda s: s["policy"] == "fcfs", "the policy is another")
-        fcfs = await run_waves(queue, http, "fcfs")
-        after = await queue.status()
+    before = await service.status()
+    replicas = await service.pulling()
+    justitia = await run_waves(service, http, "justitia")
+    service.user_config = {"policy": "fcfs"}
+    await service.deploy()
+    await service.until(lambda s: s["policy"] == "fcfs", "the policy is another")
+    fcfs = await run_waves(service, http, "fcfs")
+    after = await service.status()
 
     assert [name for name in justitia.by_tag for _ in range(_WAVES)] == justitia.applications
     assert [wave for wave in range(_WAVES) for _ in range(_APPLICATIONS)] == fcfs.waves
     for run in (justitia, fcfs):
-        by_engine = await started(queue, run.leases)
+        by_engine = await started(service, run.leases)
         assert [sorted(leases, key=grant_number) for leases in by_engine] == by_engine
         assert run.leases == sorted(chain(*by_engine), key=grant_number)
-    assert replicas == await queue.pulling()
+    assert replicas == await service.pulling()
     assert (before["epoch"], before["pid"]) == (after["epoch"], after["pid"])
 
 
 async def test_setting_that_is_not_allowed_leaves_the_application_as_it_is(
-    queue: Service,
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """A typing mistake in a file must not stop a service that runs."""
-    settings = (await queue.status())["settings"]
+    settings = (await service.status())["settings"]
     with pytest.raises(Exception, match="policy: 'random' is not one of"):
-        await queue.scheduler().configure.remote({"policy": "random"})
+        await service.scheduler().configure.remote({"policy": "random"})
 
-    assert settings == (await queue.status())["settings"]
-    async with queue.http() as http:
-        answer = await http.post(COMPLETIONS, json=completion())
-    assert 200 == answer.status_code
-    await queue.until_idle()
+    assert settings == (await service.status())["settings"]
+    assert 200 == (await http.post(COMPLETIONS, json=completion())).status_code

@@ -3,7 +3,6 @@
 One application with two replicas of the predictor; its tests follow each other in its life.
 """
 
-import argparse
 import asyncio
 import json
 from collections.abc import AsyncIterator
@@ -13,9 +12,8 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-import ray
 
-from justitia_ray.cli import data, predictor_versions
+from justitia_ray.cli.main import main
 from justitia_ray.predictor.input_features import features_of
 from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
@@ -31,20 +29,12 @@ Json = dict[str, Any]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def predicting(serving: Serving) -> AsyncIterator[Service]:
+async def service(serving: Serving) -> AsyncIterator[Service]:
     """An application whose predictor has two replicas."""
-    service = serving.service("predicting", replicas=1)
-    service.args["prediction"] = {"replicas": 2, "deadline_s": 5.0}
-    await service.deploy()
-    yield service
-    await service.delete()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def http(predicting: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of it."""
-    async with predicting.http() as client:
-        yield client
+    async with serving.deployed_service(
+        "predicting", replicas=1, prediction={"replicas": 2, "deadline_s": 5.0}
+    ) as service:
+        yield service
 
 
 def text_of(words: int) -> str:
@@ -75,9 +65,9 @@ async def of_class(http: httpx.AsyncClient, name: str) -> Json:
     return found
 
 
-async def estimates(predicting: Service, name: str, words: int, count: int = 16) -> list[Json]:
+async def estimates(service: Service, name: str, words: int, count: int = 16) -> list[Json]:
     """Return estimates of one input, by whichever replicas answer."""
-    predictor = predicting.handle("Predictor")
+    predictor = service.handle("Predictor")
     features = features_of(text_of(words))
     found: list[Json] = await asyncio.gather(
         *(predictor.estimate.remote(name, features) for _ in range(count))
@@ -85,31 +75,28 @@ async def estimates(predicting: Service, name: str, words: int, count: int = 16)
     return found
 
 
-async def by_model(predicting: Service, name: str, words: int) -> Json | None:
+async def by_model(service: Service, name: str, words: int) -> Json | None:
     """Return the estimate that all replicas give by a model, None if they do not agree."""
-    found = await estimates(predicting, name, words, 64)
+    found = await estimates(service, name, words, 64)
     agree = all(estimate == found[0] for estimate in found)
     return found[0] if agree and found[0]["source"] == "model" else None
 
 
-async def sources(predicting: Service, name: str) -> set[str]:
+async def sources(service: Service, name: str) -> set[str]:
     """Return what the replicas' estimates rest on."""
-    return {estimate["source"] for estimate in await estimates(predicting, name, 30)}
+    return {estimate["source"] for estimate in await estimates(service, name, 30)}
 
 
-async def command(module: Any, *words: str) -> int:
-    """Run a subcommand as `justitia` does, in a thread of its own."""
-    parser = argparse.ArgumentParser()
-    module.add_to(parser.add_subparsers())
-    options = parser.parse_args(words)
-    return int(await asyncio.to_thread(options.run, options))
+async def command(service: Service, *words: str) -> int:
+    """Run a subcommand of `justitia` on the service; return its exit status."""
+    return await asyncio.to_thread(main, [*words, "--url", service.url])
 
 
 async def test_class_is_trained_in_service_and_all_replicas_serve_its_model(
-    predicting: Service, http: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """Ten applications are enough; two replicas and the ingress say the same from then on."""
-    assert "prior" in await sources(predicting, "report")
+    assert "prior" in await sources(service, "report")
     for words in (10, 14, 20, 28, 40, 56, 12, 17, 24, 34, 48, 60):
         await run_application(http, "report", words)
 
@@ -119,7 +106,7 @@ async def test_class_is_trained_in_service_and_all_replicas_serve_its_model(
 
     await eventually(has_model, "a model has taken over", TRAINED_WITHIN_S)
     estimate: Json = await eventually(
-        lambda: by_model(predicting, "report", 50), "the replicas agree", LEARNED_WITHIN_S
+        lambda: by_model(service, "report", 50), "the replicas agree", LEARNED_WITHIN_S
     )
     assert estimate["p10"] <= estimate["kv_token_time"] <= estimate["p90"]
     opening = {"application_class": "report", "input": text_of(50)}
@@ -128,28 +115,33 @@ async def test_class_is_trained_in_service_and_all_replicas_serve_its_model(
     await http.post(f"/v1/applications/{opened['application_id']}/close")
 
 
-async def test_model_looks_at_the_input(predicting: Service) -> None:
-    """A long report is more expensive than a short one."""
-    short, long = [(await estimates(predicting, "report", n, 1))[0] for n in (10, 60)]
+async def test_model_looks_at_the_input(service: Service) -> None:
+    """A model's estimate of a long report is more expensive than that of a short one."""
+
+    async def by_models() -> list[Json] | None:
+        found = [await by_model(service, "report", words) for words in (10, 60)]
+        both = [estimate for estimate in found if estimate is not None]
+        return both if both == found else None
+
+    short, long = await eventually(by_models, "all replicas serve a model", LEARNED_WITHIN_S)
 
     assert 2 * short["kv_token_time"] < long["kv_token_time"]
 
 
 async def test_rollback_and_release_by_command(
-    predicting: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
+    service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It reaches every replica within seconds."""
-    url = ("--url", predicting.url)
     active = (await of_class(http, "report"))["active"]
-    assert 0 == await command(predictor_versions, "rollback", "report", "--to", "0", *url)
+    assert 0 == await command(service, "predictor", "rollback", "report", "--to", "0")
 
     async def by_class() -> bool:
-        return await sources(predicting, "report") == {"class"}
+        return await sources(service, "report") == {"class"}
 
     await eventually(by_class, "all replicas went back", LEARNED_WITHIN_S)
-    assert 0 == await command(predictor_versions, "list", *url)
-    assert 0 == await command(predictor_versions, "rollback", "report", "--to", str(active), *url)
-    assert 0 == await command(predictor_versions, "rollback", "report", "--release", *url)
+    assert 0 == await command(service, "predictor", "list")
+    assert 0 == await command(service, "predictor", "rollback", "report", "--to", str(active))
+    assert 0 == await command(service, "predictor", "rollback", "report", "--release")
     said = capsys.readouterr().out.splitlines()
     assert "class report: no model, its mean, serves until it is released" == said[0]
     assert f"class report: version {active} serves until a training beats it" == said[-1]
@@ -169,7 +161,7 @@ async def test_impossible_rollback_is_the_callers_mistake(http: httpx.AsyncClien
 
 
 async def test_own_history_is_learned(
-    predicting: Service, http: httpx.AsyncClient, tmp_path: Path
+    service: Service, http: httpx.AsyncClient, tmp_path: Path
 ) -> None:
     """A user who comes with recordings does not begin with a prior."""
     file = tmp_path / "history.jsonl"
@@ -182,7 +174,7 @@ async def test_own_history_is_learned(
         for words in range(5, 35)
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert 0 == await command(data, "data", "import", "--file", str(file), "--url", predicting.url)
+    assert 0 == await command(service, "data", "import", "--file", str(file))
 
     async def has_model() -> bool:
         known = await of_class(http, "import")
@@ -192,18 +184,14 @@ async def test_own_history_is_learned(
 
 
 async def test_killed_predictor_comes_back_with_what_it_knew(
-    predicting: Service, http: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """Both replicas at once; what finishes meanwhile is learned later, and once."""
     before = await of_class(http, "report")
-    actors = [
-        actor
-        for actor in ray.util.list_named_actors(all_namespaces=True)
-        if actor["name"].startswith(f"SERVE_REPLICA::{predicting.name}#Predictor#")
-    ]
+    actors = service.actors("Predictor")
     assert 2 == len(actors)
     for actor in actors:
-        ray.kill(ray.get_actor(**actor))
+        service.kill(actor)
     for words in (15, 25):
         await run_application(http, "report", words)
 
@@ -218,5 +206,5 @@ async def test_killed_predictor_comes_back_with_what_it_knew(
     after = await of_class(http, "report")
     assert before["versions"] == after["versions"][: len(before["versions"])]
     await eventually(
-        lambda: by_model(predicting, "report", 50), "the replicas agree", LEARNED_WITHIN_S
+        lambda: by_model(service, "report", 50), "the replicas agree", LEARNED_WITHIN_S
     )

@@ -3,9 +3,9 @@
 import pytest
 
 from justitia_ray.client import JustitiaClient
-from justitia_ray.workloads import WORKLOADS, LengthPlan, LoadPlan
-from justitia_ray.workloads.dry_run import dry_run
-from justitia_ray.workloads.play import play
+from justitia_ray.lab.workloads.play import WORKLOADS, play
+from justitia_ray.sim.suites.load_plan import LengthPlan, plan_load
+from tests.dry_run import dry_run
 from tests.integration.service import Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -18,14 +18,14 @@ async def test_every_agent_is_served_as_planned(service: Service) -> None:
     what the service says after.
     """
     lengths = LengthPlan(length_scale=0.05, gap_scale=0.01, max_output_tokens=20, samples=5)
-    load = LoadPlan(
+    load = plan_load(
         lengths,
         count=len(WORKLOADS),
         seed=1,
         mix=dict.fromkeys(WORKLOADS, 1),
         arrivals=[0.0] * len(WORKLOADS),
         dealt=True,
-    ).applications()
+    )
 
     async with JustitiaClient.connect(service.url) as client:
         records = await play(load, client)

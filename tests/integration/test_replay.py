@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from justitia_ray.replay import replay
+from justitia_ray.sim.replay import replay_workload
 from justitia_ray.sim.result_files import read_results, write_results
-from justitia_ray.sim.workload_file import read_workload
+from justitia_ray.sim.workload import read_workload
 from tests.integration.service import Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -45,7 +45,7 @@ async def test_workload_is_played_with_its_lengths_and_dependencies(
     workload = tmp_path / "workload.jsonl"
     workload.write_text("".join(json.dumps(_map_reduce(n)) + "\n" for n in range(6)))
     applications = read_workload(workload)
-    done = await replay(service.url, applications, timeout_s=60.0)
+    done = await replay_workload(service.url, applications, timeout_s=60.0)
     await service.until_idle()
     asked = [
         (a.application_id, i.inference_id, i.prompt_tokens, i.output_tokens)

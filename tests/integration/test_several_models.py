@@ -14,7 +14,7 @@ from justitia_ray.config import AppConfig
 from tests.eventually import eventually
 from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
 from tests.integration.load import every_seat_taken
-from tests.integration.service import MODEL, Service, Serving, redis_processes
+from tests.integration.service import ENDLESS, MODEL, Service, Serving, redis_processes
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -22,27 +22,16 @@ _OTHER = "org/other"
 _BACK_WITHIN_S = 30.0
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def two(serving: Serving) -> AsyncIterator[Service]:
-    """An application of two models with a replica each; deployed once, unless a test ended it."""
-    service = serving.services.get("two") or serving.service(
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def service(serving: Serving) -> AsyncIterator[Service]:
+    """An application of two models with a replica each, which the last test ends."""
+    async with serving.deployed_service(
         "two",
         replicas=1,
         models=(MODEL, _OTHER),
         user_config={"policy": "justitia", "models": {_OTHER: {"policy": "fcfs"}}},
-    )
-    if service.name not in serving.deployed:
-        await service.deploy()
-    yield service
-    if service.name in serving.deployed:
-        await service.until_idle()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def http(two: Service) -> AsyncIterator[httpx.AsyncClient]:
-    """An HTTP client of it."""
-    async with two.http() as client:
-        yield client
+    ) as service:
+        yield service
 
 
 def _other(service: Service) -> AppConfig:
@@ -54,7 +43,7 @@ async def _ask(http: httpx.AsyncClient, model: str | None, **headers: str) -> ht
 
 
 async def test_each_model_has_its_policy_replicas_and_answers(
-    two: Service, http: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """What one is ordered by says nothing of the other; a name that is served by none is 404."""
     listed = [card["id"] for card in (await http.get("/v1/models")).json()["data"]]
@@ -74,14 +63,16 @@ async def test_each_model_has_its_policy_replicas_and_answers(
     assert (400, "model") == (unnamed.status_code, unnamed.json()["error"]["param"])
 
 
-async def test_blocked_queue_does_not_hold_the_other(two: Service, http: httpx.AsyncClient) -> None:
+async def test_blocked_queue_does_not_hold_the_other(
+    service: Service, http: httpx.AsyncClient
+) -> None:
     """All replicas of one model are taken for minutes; the other's answer at once."""
     body = completion(max_tokens=1, model=MODEL)
-    async with every_seat_taken(two, http):
+    async with every_seat_taken(service, http):
         waiting = asyncio.create_task(http.post(COMPLETIONS, json=body))
-        await two.until(lambda s: s["waiting"] == 1, "one waits")
+        await service.until(lambda s: s["waiting"] == 1, "one waits")
         answer = await _ask(http, _OTHER)
-        still = await two.status()
+        still = await service.status()
 
     assert 200 == answer.status_code
     assert 1 == still["waiting"]
@@ -89,7 +80,7 @@ async def test_blocked_queue_does_not_hold_the_other(two: Service, http: httpx.A
 
 
 async def test_application_is_one_in_each_queue_it_comes_to(
-    two: Service, http: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """Opened for none, it has the same class, tenant and weight in both; its close ends both."""
     body = {"application_class": "rag", "tenant": "t", "weight": 3, "application_id": "both"}
@@ -115,18 +106,18 @@ async def test_application_is_one_in_each_queue_it_comes_to(
 
 
 async def test_killed_scheduler_of_one_model_leaves_the_other_alone(
-    two: Service, http: httpx.AsyncClient
+    service: Service, http: httpx.AsyncClient
 ) -> None:
     """The other is in office all the while and answers before the killed one is back."""
-    epochs = [(await two.status(place.config))["epoch"] for place in two.placed]
-    ray.kill(two.scheduler(_other(two)), no_restart=False)
+    epochs = [(await service.status(place.config))["epoch"] for place in service.placed]
+    ray.kill(service.scheduler(_other(service)), no_restart=False)
     answer = await _ask(http, MODEL)
-    own = await two.status()
-    back = await two.until(
+    own = await service.status()
+    back = await service.until(
         lambda s: s["ready"] and not s["recovering"] and bool(s["replicas"]),
         "the killed one is in office again",
         _BACK_WITHIN_S,
-        _other(two),
+        _other(service),
     )
     again = await _ask(http, _OTHER)
 
@@ -136,12 +127,12 @@ async def test_killed_scheduler_of_one_model_leaves_the_other_alone(
 
 
 async def test_doctor_finds_both_healthy(
-    two: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
+    service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each model has its scheduler, replicas and predictor examined, and its name at the end."""
     for model in (MODEL, _OTHER):
         await _ask(http, model)
-    arguments = ["doctor", "--url", two.url, "--interval-s", "1"]
+    arguments = ["doctor", "--url", service.url, "--interval-s", "1"]
     status = await asyncio.to_thread(main, arguments)
     said = capsys.readouterr().out.splitlines()
 
@@ -151,22 +142,36 @@ async def test_doctor_finds_both_healthy(
     assert 0 == status
 
 
-async def test_shutdown_ends_both_queues(
-    two: Service, serving: Serving, capsys: pytest.CaptureFixture[str]
+async def test_shutdown_ends_both_queues_and_nothing_of_another_application(
+    service: Service, limited: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One name, two detached schedulers, two embedded Redis servers: nothing of it is left."""
+    """Shutdown of an application leaves neither detached scheduler nor embedded Redis behind.
+
+    A call that would run for minutes is cut.
+    """
     named = ["shutdown", "--name", "two"]
     one_alone = await asyncio.to_thread(main, [*named, "--model", _OTHER])
-    still_there = [(await two.status(place.config))["ready"] for place in two.placed]
-    status = await asyncio.to_thread(main, [*named, "--wait-s", "5"])
-    del serving.deployed["two"]
+    still_there = [(await service.status(place.config))["ready"] for place in service.placed]
+    async with service.http() as http:
+        body = completion(max_tokens=ENDLESS, model=MODEL)
+        call = asyncio.create_task(http.post(COMPLETIONS, json=body))
+        await service.until(lambda s: s["in_flight"] == 1, "the call runs")
+        status = await asyncio.to_thread(main, [*named, "--wait-s", "0.1"])
+        (answer,) = await asyncio.gather(call, return_exceptions=True)
     said = capsys.readouterr().out
 
     assert (1, [True, True]) == (one_alone, still_there)
     assert 0 == status
+    assert isinstance(answer, httpx.TransportError) or (
+        isinstance(answer, httpx.Response) and answer.status_code >= 500
+    )
+    assert "ended application 'two'" in said
     assert "two" not in serve.status().applications
     names = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
-    for place in two.placed:
-        assert f"ended scheduler two/{place.config.model.name} and its embedded Redis" in said
+    for place in service.placed:
+        model, data_dir = place.config.model.name, place.config.data_dir
+        ended = f"ended scheduler two/{model} and its embedded Redis; data stay in {data_dir}"
+        assert ended in said
         assert place.config.scheduler_name not in names
-        assert not redis_processes(place.config.data_dir)
+    await eventually(lambda: not redis_processes(data_dir), "their Redis servers have ended")
+    assert (await limited.status())["ready"]

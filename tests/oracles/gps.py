@@ -77,7 +77,10 @@ class Ledger:
 
 
 class ServedRules:
-    """Rules 1 to 7 of the served clock, as DESIGN and `fair_share` state them, over GPS."""
+    """Rules 1 to 7 of the served clock, as DESIGN and `fair_share` state them, over GPS.
+
+    `_ask`, `_take_back`, `_pour` and `_join` say what a charge, a refund, service and a weight are.
+    """
 
     def __init__(self) -> None:
         self.gps = FluidServer()
@@ -87,8 +90,12 @@ class ServedRules:
         """Rule 6."""
         charge = max(Fraction(2), predicted)
         self.ledgers[name] = Ledger(charge)
-        self.gps.join(name, weight)
-        self.gps.ask(name, charge)
+        self._join(name, weight)
+        self._ask(name, charge)
+
+    def key(self, name: str) -> Fraction:
+        """Return the V at which GPS is done with an application."""
+        return self.gps.tag(name)
 
     def report(self, deliveries: Iterable[tuple[str, Fraction]]) -> None:
         """Rules 1 and 2."""
@@ -98,41 +105,55 @@ class ServedRules:
             ledger = self.ledgers[name]
             ledger.attained += amount
             while ledger.attained > ledger.charged:
-                self.gps.ask(name, ledger.charged)
+                self._ask(name, ledger.charged)
                 ledger.charged += ledger.charged
-        self.gps.pour(total)
+        self._pour(total)
 
     def leave(self, name: str) -> None:
         """Rule 4."""
         ledger = self.ledgers[name]
         if not ledger.away:
             ledger.away = True
-            self.gps.take_back(name, ledger.charged - ledger.attained)
+            self._take_back(name, ledger.charged - ledger.attained)
 
     def come_back(self, name: str) -> None:
         """Rule 5."""
         ledger = self.ledgers[name]
         if ledger.away:
             ledger.away = False
-            self.gps.ask(name, ledger.charged - ledger.attained)
+            self._ask(name, ledger.charged - ledger.attained)
 
     def expect(self, name: str, remaining: Fraction) -> None:
         """Rule 7."""
         ledger = self.ledgers[name]
-        more = max(Fraction(0), ledger.attained + remaining - ledger.charged)
-        ledger.charged += more
-        if not ledger.away:
-            self.gps.ask(name, more)
+        more = ledger.attained + remaining - ledger.charged
+        if more > 0:
+            ledger.charged += more
+            if not ledger.away:
+                self._ask(name, more)
 
     def end(self, name: str) -> None:
-        """Rule 3; the fluid server still serves what it owes."""
+        """Rule 3; what is owed beyond it is still served."""
         self.leave(name)
         del self.ledgers[name]
 
     def reweigh(self, name: str, weight: Fraction) -> None:
         """Refund, new weight, charge."""
         ledger = self.ledgers[name]
-        unattained = Fraction(0) if ledger.away else ledger.charged - ledger.attained
-        self.gps.take_back(name, unattained)
+        if not ledger.away:
+            self._take_back(name, ledger.charged - ledger.attained)
+        self._join(name, weight)
+        if not ledger.away:
+            self._ask(name, ledger.charged - ledger.attained)
+
+    def _join(self, name: str, weight: Fraction) -> None:
         self.gps.join(name, weight)
-        self.gps.ask(name, unattained)
+
+    def _ask(self, name: str, work: Fraction) -> None:
+        self.gps.ask(name, work)
+
+    def _take_back(self, name: str, work: Fraction) -> None:
+        self.gps.take_back(name, work)
+
+    def _pour(self, work: Fraction) -> None:
+        self.gps.pour(work)

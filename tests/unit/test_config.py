@@ -1,27 +1,26 @@
-"""One schema for one YAML: what is wrong in it is named, with its value and what is allowed."""
+"""One schema for one YAML: mistakes are named, with their values and the allowed ones."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from justitia_ray.app_args import parse_app_args, parse_app_settings
-from justitia_ray.config import AppConfig, parse_app_config, parse_scheduling_config
+from justitia_ray.config import AppArgs, AppConfig, AppSettings, SchedulingConfig
 from justitia_ray.errors import ConfigError
+from scripts.write_tables import TABLES, with_tables
 
 _MODEL = {"name": "m", "path": "none"}
-_DEPLOYMENTS = sorted((Path(__file__).parents[2] / "deployments").glob("*.yaml"))
 
 
 def config(**sections: Any) -> AppConfig:
     """Parse a configuration with these sections."""
-    return parse_app_config({"model": _MODEL, **sections})
+    return AppConfig.parse({"model": _MODEL, **sections})
 
 
 def test_model_is_all_that_must_be_given() -> None:
-    """Everything else has a default with a reason."""
+    """Everything else has a default with a reason: users' texts are not stored."""
     assert ("justitia", "vllm") == (config().name, config().engine.kind)
+    assert not config().prediction.store_inputs
 
 
 @pytest.mark.parametrize(
@@ -54,6 +53,20 @@ def test_model_is_all_that_must_be_given() -> None:
             r"redis_sentinel_password_env is for a redis_url that begins with redis\+sentinel://",
         ),
         ({"ingress": {"attempts": 1.5}}, r"ingress\.attempts: .*integer.*1\.5"),
+        ({"prediction": {"minimum_samples": 7}}, r"prediction\.minimum_samples: .*8 \(got 7\)"),
+        ({"prediction": {"history_per_class": 99}}, r"prediction\.history_per_class: .*100"),
+        (
+            {"prediction": {"minimum_samples": 200, "history_per_class": 150}},
+            "minimum_samples is 200: at most history_per_class, 150, is allowed",
+        ),
+        (
+            {"replica": {"report_interval_s": 3}},
+            r"replica\.report_interval_s is 3: at most half of scheduler\.lease_timeout_s, 2\.5,",
+        ),
+        *(
+            ({"metrics": {key: value}}, rf"metrics\.{key}: ")
+            for key, value in (("max_classes", 0), ("max_tenants", 1_001), ("interval_s", 0))
+        ),
         ({"name": ""}, r"name: .*pattern.*''"),
     ],
 )
@@ -102,33 +115,161 @@ def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
 def test_setting_that_is_not_allowed_is_named(settings: dict[str, Any], message: str) -> None:
     """It is given to an application that runs, by somebody in a hurry."""
     with pytest.raises(ConfigError, match=message):
-        parse_scheduling_config(settings)
+        SchedulingConfig.parse(settings)
 
 
-@pytest.mark.parametrize("path", _DEPLOYMENTS, ids=lambda path: path.name)
-def test_shipped_configuration_is_one_that_we_accept(path: Path) -> None:
-    """People start from these files."""
-    for application in yaml.safe_load(path.read_text())["applications"]:
-        parsed = parse_app_args(application["args"])
-        settings = {d["name"]: d.get("user_config") for d in application["deployments"]}
-        placed = parsed.each_model()
-
-        assert "justitia_ray.serve.app:build" == application["import_path"]
-        of_models = {name for place in placed for name in (place.predictor, place.replicas)}
-        assert {"Ingress", *of_models} >= set(settings)
-        parse_app_settings(settings["Ingress"] or {}).each_model(parsed.model_names)
-        # Serve's name routes, ours names the scheduler; people look for one in the other.
-        assert application["name"] == parsed.name
+_FAKE = {"kind": "fake", "fake": {"kv_tokens": 100}}
 
 
-@pytest.mark.parametrize("path", _DEPLOYMENTS, ids=lambda path: path.name)
-def test_shipped_configuration_is_one_that_serve_accepts(path: Path) -> None:
-    """`serve deploy` checks it before anything of ours runs."""
-    from ray.serve.schema import ServeDeploySchema
-
-    ServeDeploySchema.model_validate(yaml.safe_load(path.read_text()))
+def entry(name: str, **more: Any) -> dict[str, Any]:
+    """Return an entry of `models`."""
+    return {"name": name, "path": "none", **more}
 
 
-def test_there_are_shipped_configurations() -> None:
-    """The tests above would pass on none."""
-    assert {"local-fake.yaml", "local-cpu.yaml"} <= {path.name for path in _DEPLOYMENTS}
+def several(*models: dict[str, Any], **sections: Any) -> AppArgs:
+    """Parse the arguments of an application of these models."""
+    return AppArgs.parse({"models": list(models), **sections})
+
+
+def test_one_model_is_what_it_has_always_been() -> None:
+    """Nobody who serves one model has anything to change: same names, same data."""
+    values = {"name": "a", "model": entry("m"), "engine": _FAKE}
+    (place,) = AppArgs.parse(values).each_model()
+
+    assert ("Replica", "Predictor") == (place.replicas, place.predictor)
+    assert AppConfig.parse(values) == place.config
+
+
+def test_each_of_several_has_a_queue_and_deployments_of_its_own() -> None:
+    """Schedulers, keys, data and deployments are told apart by the model's name."""
+    first, second = several(entry("org/m"), entry("n"), name="a").each_model()
+
+    assert ("Replica-org-m", "Predictor-org-m") == (first.replicas, first.predictor)
+    assert ("Replica-n", "Predictor-n") == (second.replicas, second.predictor)
+    assert ("scheduler/a/org/m", "a/org/m") == (
+        first.config.scheduler_name,
+        first.config.store_name,
+    )
+    assert first.config.data_dir != second.config.data_dir
+
+
+def test_list_of_one_model_has_the_names_that_it_keeps_when_another_comes() -> None:
+    """To add a model beside it must not restart the engines of the first."""
+    (alone,) = several(entry("m")).each_model()
+    beside, _ = several(entry("m"), entry("n")).each_model()
+
+    assert alone == beside
+
+
+def test_replica_of_an_entry_reports_before_its_leases_expire() -> None:
+    """Time-outs are of all models; an entry may report less often than the others."""
+    with pytest.raises(ConfigError, match=r"models: n: replica\.report_interval_s is 4: .*2\.5,"):
+        several(entry("m"), entry("n", replica={"report_interval_s": 4}))
+
+
+def test_engine_of_an_entry_takes_the_place_of_the_shared_one() -> None:
+    """Whole, not key by key: options of one engine mean nothing to another."""
+    shared = {"vllm_args": {"dtype": "float32"}}
+    models = (entry("m"), entry("n", engine=_FAKE, replica={"heartbeat_s": 2}))
+    first, second = several(*models, engine=shared, replica={"pull_interval_s": 1}).each_model()
+
+    assert ("vllm", {"dtype": "float32"}) == (
+        first.config.engine.kind,
+        first.config.engine.vllm_args,
+    )
+    assert ("fake", {}) == (second.config.engine.kind, second.config.engine.vllm_args)
+    assert [(1.0, 1.0), (0.01, 2.0)] == [
+        (place.config.replica.pull_interval_s, place.config.replica.heartbeat_s)
+        for place in (first, second)
+    ]
+
+
+def test_arguments_survive_the_way_to_the_ingress() -> None:
+    """They travel as a dict; what comes out there is what was checked here."""
+    args = several(entry("m", adapters={"m-sql": "/sql"}), entry("n", engine=_FAKE), name="a")
+
+    assert args == AppArgs.parse(args.model_dump())
+    assert ("m", "m-sql") == args.each_model()[0].config.model.names
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, r"model, or models with at least one, is required \(neither is given\)"),
+        ({"models": []}, r"neither is given"),
+        ({"model": entry("m"), "models": [entry("n")]}, r"both are given"),
+        ({"models": [entry("m"), entry("m")]}, r"'m' is a name of 'm' and of 'm'"),
+        (
+            {"models": [entry("m", adapters={"n": "/n"}), entry("n")]},
+            r"'n' is a name of 'm' and of 'n': each name, of an adapter too, is allowed once",
+        ),
+        ({"model": entry("m", adapters={"m": "/m"})}, r"'m' is the model's own name"),
+        (
+            {"models": [entry("a/b"), entry("a:b")]},
+            r"'a/b' and 'a:b' differ in punctuation only",
+        ),
+        ({"models": [entry("a/b"), entry("a_b")]}, r"'a/b' and 'a_b' differ in punctuation only"),
+        ({"models": [entry("m" * 119)]}, r"is too long for a deployment: 118 characters"),
+        ({"models": [entry("m", engin={})]}, r"models\.0\.engin: Extra inputs"),
+    ],
+)
+def test_what_would_be_mixed_up_is_refused(values: dict[str, Any], message: str) -> None:
+    """Two models of one name would share a queue; two of one deployment, their engines."""
+    with pytest.raises(ConfigError, match=message):
+        AppArgs.parse(values)
+
+
+def test_settings_of_a_model_differ_in_the_keys_that_it_names() -> None:
+    """The rest is shared, so that a change of it is made once."""
+    values = {
+        "policy_options": {"kv_share_cap": 0.5},
+        "tenant_weights": {"t": 2},
+        "models": {"m": {"admission": "prompt"}, "n": {"policy": "fcfs"}},
+    }
+    settings = AppSettings.parse(values).each_model(("m", "n", "o"))
+
+    assert ["justitia", "fcfs", "justitia"] == [settings[name].policy for name in ("m", "n", "o")]
+    assert ["prompt", "peak", "peak"] == [settings[name].admission for name in ("m", "n", "o")]
+    assert [{"t": 2.0}] * 3 == [settings[name].tenant_weights for name in ("m", "n", "o")]
+
+
+def test_options_of_a_policy_do_not_go_to_another_one() -> None:
+    """They mean nothing there: the model would be refused for what it did not say."""
+    shared = {"policy_options": {"clock": "nominal"}}
+    settings = AppSettings.parse(shared | {"models": {"n": {"policy": "fcfs"}}})
+    of_each = settings.each_model(("m", "n"))
+
+    assert [{"clock": "nominal"}, {}] == [of_each[name].policy_options for name in ("m", "n")]
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"p": {}}, r"models: there is no model 'p'; m, n are served"),
+        ({"m": {"policy": "fifo"}}, r"models\.m: .*'fifo'"),
+        ({"m": {"polcy": "fcfs"}}, r"models\.m: polcy: Extra inputs are not permitted"),
+        ({"m": {"models": {}}}, r"models\.m: models: Extra inputs are not permitted"),
+    ],
+)
+def test_wrong_settings_of_a_model_are_named_with_it(values: dict[str, Any], message: str) -> None:
+    """Several stand in one file; the message leads to the line."""
+    with pytest.raises(ConfigError, match=message):
+        AppSettings.parse({"models": values}).each_model(("m", "n"))
+
+
+@pytest.mark.parametrize(
+    "page", sorted({page for page, _ in TABLES.values()}), ids=lambda page: str(page.name)
+)
+def test_tables_of_the_documentation_are_those_of_the_code(page: Path) -> None:
+    """An operator reads the tables; a key, a metric or a rule missing there is not found."""
+    text = page.read_text(encoding="utf-8")
+
+    assert with_tables(text, page) == text, "run scripts/write_tables"
+
+
+def test_every_setting_has_a_description() -> None:
+    """The schema is where it is written down."""
+    tables = [TABLES[name][1]() for name in ("args", "user_config")]
+    cells = [row.split(" | ") for table in tables for row in table.splitlines()[2:]]
+
+    assert [] == [row[0] for row in cells if len(row[2].rstrip("| ")) < 20]

@@ -17,16 +17,12 @@ from justitia_ray.cost import choices_kv_token_time, kv_token_time
     ],
 )
 def test_cost_is_the_memory_held_over_the_decode(prompt: int, output: int, cost: int) -> None:
-    """Each of d iterations holds the prompt and the tokens so far: the sum of (p + i)."""
+    """Each of d iterations holds the prompt and the tokens so far: the sum of (p + i).
+
+    So it meters: the difference of two progress reports is the service between them.
+    """
     assert cost == kv_token_time(prompt, output)
     assert cost == sum(prompt + i for i in range(1, output + 1))
-
-
-def test_cost_of_an_output_is_the_sum_of_its_parts() -> None:
-    """It meters: the difference of two progress reports is the service between them."""
-    increments = [kv_token_time(7, g) - kv_token_time(7, g - 1) for g in range(1, 6)]
-
-    assert [8, 9, 10, 11, 12] == increments
 
 
 @pytest.mark.parametrize(("prompt", "output"), [(-1, 5), (5, -1)])

@@ -29,26 +29,18 @@ def _sample(error: type[JustitiaError]) -> JustitiaError:
 
 @pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
 def test_error_survives_pickling_with_its_fields(error: type[JustitiaError]) -> None:
-    """Ray pickles what an actor raises; one that cannot be made again hides the cause."""
+    """Ray pickles what an actor raises; one that cannot be made again hides the cause.
+
+    All that it was given are fields, not only text: a caller decides on them.
+    """
     original = _sample(error)
     again = pickle.loads(pickle.dumps(original))
 
-    assert type(original) is type(again)
-    assert (original.args, vars(original), str(original)) == (
-        again.args,
-        vars(again),
-        str(again),
+    assert (type(original), original.args, vars(original)) == (type(again), again.args, vars(again))
+    assert str(original) == str(again) != ""
+    assert vars(original) == {} or sorted(map(str, vars(original).values())) == sorted(
+        map(str, original.args)
     )
-    assert str(original)
-
-
-@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
-def test_error_keeps_what_it_was_given(error: type[JustitiaError]) -> None:
-    """Fields, not only text: a caller decides on them."""
-    original = _sample(error)
-
-    assert set(vars(original).values()) <= set(original.args)
-    assert not vars(original) or len(vars(original)) == len(original.args)
 
 
 def test_tree_in_the_docstring_names_every_class() -> None:

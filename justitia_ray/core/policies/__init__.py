@@ -6,23 +6,18 @@ A policy from outside the package is named by its import path, `package.module:C
 
 from collections.abc import Mapping
 
-from justitia_ray.core.policies import options as _options
-from justitia_ray.core.policies.app_fcfs import AppFcfsPolicy
+from justitia_ray.core.policies.attained_service import MlfqPolicy, PlasPolicy
 from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
 from justitia_ray.core.policies.drr import DrrPolicy
-from justitia_ray.core.policies.fcfs import FcfsPolicy
 from justitia_ray.core.policies.justitia import JustitiaPolicy
-from justitia_ray.core.policies.lcf import LcfPolicy
-from justitia_ray.core.policies.mlfq import MlfqPolicy
-from justitia_ray.core.policies.options import PolicyOptions
-from justitia_ray.core.policies.plas import PlasPolicy
+from justitia_ray.core.policies.options import COMMON, PolicyOptions
 from justitia_ray.core.policies.rpm import RpmPolicy
-from justitia_ray.core.policies.sjf import SjfPolicy
-from justitia_ray.core.policies.srjf import SrjfPolicy
-from justitia_ray.core.policies.vtc import VtcPolicy
-from justitia_ray.core.policies.vtc_predict import (
+from justitia_ray.core.policies.simple import AppFcfsPolicy, FcfsPolicy, SjfPolicy, SrjfPolicy
+from justitia_ray.core.policies.vtc import (
+    LcfPolicy,
     VtcNoisyPolicy,
     VtcOraclePolicy,
+    VtcPolicy,
     VtcPredictPolicy,
 )
 from justitia_ray.cost import find_by_path
@@ -79,4 +74,28 @@ def parse_options(policy: str, values: Mapping[str, object]) -> PolicyOptions:
     Raises:
         ConfigError: If the policy, an option or a value is not one of those allowed.
     """
-    return _options.parse(find_policy(policy), values)
+    declaration = find_policy(policy)
+    declared = declaration.OPTIONS
+    known = {option.name: option for option in (*COMMON, *declared)}
+    for name in values:
+        if name not in known:
+            raise ConfigError(f"policy_options: {name!r} is not one of {', '.join(known)}")
+    parsed = {}
+    for name, option in known.items():
+        parsed[name] = option.default
+        if name in values:
+            try:
+                parsed[name] = option.parse(values[name])
+            except (ValueError, ConfigError) as error:
+                raise ConfigError(f"policy_options.{name}: {values[name]!r} {error}") from error
+    own = {option.name: parsed.pop(option.name) for option in declared}
+    parsed["cost"] = parsed["cost"] or declaration.DEFAULT_COST
+    accounts_cost = parsed["cost"] if declaration.ACCOUNTS_IN_COST else "kv_token_time"
+    options = PolicyOptions(**parsed, accounts_cost=accounts_cost, own=own)
+    if options.clock == "nominal" and accounts_cost != "kv_token_time":
+        raise ConfigError(
+            f"policy_options.cost: {accounts_cost!r} has no nominal rate; it needs clock: served"
+        )
+    if options.clock != "served" and options.fairness == "tenant":
+        raise ConfigError("policy_options.fairness: 'tenant' needs clock: served")
+    return options

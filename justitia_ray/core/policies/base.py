@@ -1,4 +1,4 @@
-"""What a policy is: an order of clients and of what each of them has waiting, and its charges.
+"""Policy: an order of clients and of what each of them has waiting, and its charges.
 
 A *client* is what a policy compares: an application, or a tenant with all its applications. The
 queue takes the client with the smallest key, then the first of its applications, then the first of
@@ -9,16 +9,14 @@ asked of the queue, and virtual time of the fair share.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
+from justitia_ray.core.clock.fair_share import ServedShare
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.fair_share import FairShare
-from justitia_ray.core.lazy_heap import Key
 from justitia_ray.core.policies.options import Option, PolicyOptions
+from justitia_ray.core.queue import Key, Queue
 from justitia_ray.cost import CostFunction, choices_cost
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId, Seconds, Tokens
-
-__all__ = ["Clients", "Delivery", "Key", "Policy", "PolicyContext"]
 
 
 class Delivery(NamedTuple):
@@ -33,7 +31,7 @@ class Delivery(NamedTuple):
     tokens_before: Tokens
     tokens_after: Tokens
     amount: KvTokenTime
-    """Its KV token-time, without what an earlier scheduler has booked."""
+    """KV token-time, without the part that an earlier scheduler has booked."""
     choices: int = 1
     unbooked: float = 1.0
     """Share of the service that no earlier scheduler has booked."""
@@ -48,28 +46,19 @@ class Delivery(NamedTuple):
         return self.unbooked * (self.worth(h) - before)
 
 
-class Clients(Protocol):
-    """What a policy may ask of the queue."""
-
-    def first_client(self) -> ClientId | None:
-        """Return the client that comes first, or None if nothing waits."""
-
-    def client_waits(self, client: ClientId) -> bool:
-        """Return whether an inference of the client waits in the queue."""
-
-
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """What a policy is given when it is made."""
+    """The accounts, options and queries that a policy is made with."""
 
-    fair_share: FairShare
+    fair_share: ServedShare
     """The accounts, which are kept whatever the policy."""
     options: PolicyOptions
     application: Callable[[ApplicationId], Application]
     """Returns a live application."""
     now: Callable[[], Seconds]
     """Returns the instant of the event being handled."""
-    clients: Clients
+    clients: Queue
+    """Tells which client comes first, and which have something waiting."""
 
 
 class Policy(ABC):
@@ -122,36 +111,36 @@ class Policy(ABC):
         return grant_sequence
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Take in that an inference is about to wait, again if it is re-queued.
+        """Note that an inference is about to wait, again if it is re-queued.
 
         It is not in the queue yet. `inference.attempts` is 0 the first time.
         """
         return ()
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Take in that an inference was leased, and has left the queue."""
+        """Charge for an inference that was leased, and has left the queue."""
         return ()
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Take in the service that a replica reported; every delivery is above 0."""
+        """Charge for the service that a replica reported; every delivery is above 0."""
         return ()
 
     def left(self, client: ClientId) -> None:  # noqa: B027 - optional
-        """Take in that nothing of a client waits any more."""
+        """Note that nothing of a client waits any more."""
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Take in that an inference reached its end, from whatever state."""
+        """Note that an inference reached its end, from whatever state."""
         return ()
 
     def application_ended(self, application: Application) -> None:  # noqa: B027 - optional
-        """Take in that an application reached its end; nothing of it is left."""
+        """Note that an application reached its end; nothing of it is left."""
 
     def state(self) -> dict[str, Any]:
         """Return what must outlive the scheduler, as JSON; {} if nothing."""
         return {}
 
     def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
-        """Take over what an earlier scheduler's `state` returned, before any hook is called.
+        """Restore the `state` of an earlier scheduler's policy, before any hook is called.
 
         Raises:
             KeyError, TypeError, ValueError: If it is not of that form.

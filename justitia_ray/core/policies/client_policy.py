@@ -1,20 +1,18 @@
-"""What the policies that compare clients have in common: the unit, and what outlives a scheduler.
+"""Bases of the policies that compare clients: the unit, meters, and what outlives a scheduler.
 
-A client is an application, or a tenant with all its applications (option `unit`). What is known of
-an application goes with it; what is known of a tenant is kept.
+A client is an application, or a tenant with all its applications (option `unit`). The counts of an
+application go with it; those of a tenant are kept.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
-from justitia_ray.core.entities import Application
-from justitia_ray.core.policies.base import Policy
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
 from justitia_ray.core.policies.options import UNIT, Option
-from justitia_ray.core.records import checked_mapping
-from justitia_ray.units import ApplicationId, ClientId
-
-Checked = TypeVar("Checked")
+from justitia_ray.core.records import RecordReader
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId
 
 
 class ClientPolicy(Policy):
@@ -44,22 +42,22 @@ class ClientPolicy(Policy):
 
     @abstractmethod
     def counted(self) -> dict[str, Any]:
-        """Return what has been counted, as JSON."""
+        """Return the counts, as JSON."""
 
     @abstractmethod
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Take over what `counted` returned.
+        """Restore the counts that `counted` returned.
 
         Raises:
             KeyError, TypeError, ValueError: If it is not of that form.
         """
 
     def state(self) -> dict[str, Any]:
-        """Return what has been counted, and the options that it was counted under."""
+        """Return the counts, and the options that they were counted under."""
         return {"options": self._counted_under(), "counted": self.counted()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what was counted under these same options; anything else is forgotten.
+        """Restore counts that were made under these same options; others are forgotten.
 
         Numbers of applications say nothing of tenants, nor those of one cost of another.
 
@@ -74,10 +72,83 @@ class ClientPolicy(Policy):
         return {"cost": self.options.cost, **self.options.own}
 
 
-def checked_table(value: object, check: Callable[[Any], Checked]) -> dict[str, Checked]:
-    """Return a table of a stored record, every entry of it checked.
+class MeteredPolicy(ClientPolicy):
+    """Charges h(p, 0) on admission and tokens as they are reported; each inference once.
 
-    Raises:
-        KeyError, TypeError, ValueError: If it is none, or an entry is not as it should be.
+    An inference may be granted several times, report tokens that it has made before, or come back
+    to another scheduler; its charges add up to h(p, g) all the same. `Delivery.cost` alone would do
+    as long as the scheduler does not change: after that it knows what is booked in KV token-time,
+    and by application, and not what this inference was charged in the unit of h.
+
+    Subclasses say what a charge does.
     """
-    return {name: check(entry) for name, entry in checked_mapping(value).items()}
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        self._cost = self.options.cost_function
+        self._charged: dict[ApplicationId, dict[RequestId, KvTokenTime]] = {}
+        """Charges of inferences that have not ended."""
+
+    @abstractmethod
+    def charge(self, application: Application, amount: KvTokenTime) -> None:
+        """Charge the client of an application; 0 is charged too."""
+
+    def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Charge the prompt, h(p, 0), the first time."""
+        charged = self._charged.setdefault(application.application_id, {})
+        if inference.request_id in charged:
+            self.charge(application, 0)
+        else:
+            charged[inference.request_id] = self._worth(inference)  # made under another policy
+            self.charge(application, inference.cost(self._cost, 0))
+        return (self.client(application),)
+
+    def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
+        """Charge the tokens reported: h(p, after) less what has been charged."""
+        changed: dict[ClientId, None] = {}
+        for delivery in deliveries:
+            application = self.context.application(delivery.application_id)
+            charged = self._charged.setdefault(delivery.application_id, {})
+            worth = delivery.worth(self._cost)
+            before = charged.get(delivery.request_id)
+            if before is None:  # granted under another policy
+                before = worth - delivery.cost(self._cost)
+            charged[delivery.request_id] = max(before, worth)
+            self.charge(application, max(0, worth - before))
+            changed[self.client(application)] = None
+        return list(changed)
+
+    def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Forget an inference, and charge what it has not been charged for.
+
+        That is nothing, but after a restart: then a report may have been taken for booked before.
+        """
+        charged = self._charged.get(application.application_id, {})
+        before = charged.pop(inference.request_id, None)
+        due = 0 if before is None else max(0, self._worth(inference) - before)
+        self.charge(application, due)
+        return (self.client(application),)
+
+    def forget_application(self, application_id: ApplicationId) -> None:
+        """Forget what its inferences were charged."""
+        self._charged.pop(application_id, None)
+
+    def counted(self) -> dict[str, Any]:
+        """Return what inferences were charged."""
+        return {"charged": {name: dict(charged) for name, charged in self._charged.items()}}
+
+    def take_over(self, counted: Mapping[str, Any]) -> None:
+        """Restore the counts that `counted` returned.
+
+        Raises:
+            ValueError: If it is not of that form.
+        """
+        self._charged = RecordReader(counted, ("charged",), None).table("charged", number_table)
+
+    def _worth(self, inference: Inference) -> KvTokenTime:
+        return inference.cost(self._cost, inference.output_tokens)
+
+
+def number_table(reader: RecordReader, name: str) -> dict[str, float]:
+    """Return a field that is an object of finite numbers."""
+    return reader.table(name, RecordReader.number)

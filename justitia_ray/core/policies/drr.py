@@ -27,12 +27,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.lazy_heap import Key
 from justitia_ray.core.policies.base import PolicyContext
-from justitia_ray.core.policies.client_policy import checked_table
-from justitia_ray.core.policies.metered_policy import MeteredPolicy
+from justitia_ray.core.policies.client_policy import MeteredPolicy
 from justitia_ray.core.policies.options import UNIT, Option, number
-from justitia_ray.core.records import checked_count, checked_number
+from justitia_ray.core.queue import Key
+from justitia_ray.core.records import Fields, RecordReader
 from justitia_ray.units import ClientId, KvTokenTime
 
 
@@ -42,14 +41,14 @@ class _Place:
 
     index: int
     balance: KvTokenTime = 0
-    """As of before the visit of `round`, or in it."""
+    """The balance before the visit of `round`, or in it."""
     round: int = 0
-    """Of its visit, if it is at its turn; otherwise of its next."""
+    """Round of its visit, if it is at its turn; otherwise of its next."""
     at_turn: bool = False
     waits: bool = False
 
     def refills(self, quantum: float) -> int:
-        """Return how many it takes to bring the balance above 0."""
+        """Return how many refills bring the balance above 0."""
         return max(0, int(-self.balance // quantum) + 1)
 
     def turn(self, quantum: float) -> int:
@@ -64,6 +63,15 @@ class _Place:
             refills, self.round = self.refills(quantum), self.turn(quantum)
             self.balance += quantum * refills
             self.at_turn = True
+
+
+_PLACE_FIELDS: Fields = {
+    "index": RecordReader.integer,
+    "balance": RecordReader.number,
+    "round": RecordReader.integer,
+    "at_turn": RecordReader.flag,
+    "waits": RecordReader.flag,
+}
 
 
 class DrrPolicy(MeteredPolicy):
@@ -97,7 +105,7 @@ class DrrPolicy(MeteredPolicy):
         return ()
 
     def left(self, client: ClientId) -> None:
-        """Take in that a client is not refilled above 0 any more."""
+        """Note that a client is not refilled above 0 any more."""
         self._ring[client].waits = False
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
@@ -108,7 +116,7 @@ class DrrPolicy(MeteredPolicy):
         return super().dispatched(application, inference)
 
     def forget_client(self, client: ClientId) -> None:
-        """Take a client out of the ring."""
+        """Remove a client from the ring."""
         self._ring.pop(client, None)
 
     def counted(self) -> dict[str, Any]:
@@ -119,14 +127,15 @@ class DrrPolicy(MeteredPolicy):
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Take over the ring and the sweep, too."""
-        sweep_round, index = counted["pointer"]
-        self._pointer = (checked_count(sweep_round), checked_count(index))
-        self._ring = checked_table(counted["ring"], _checked_place)
+        """Restore the ring and the sweep, too."""
+        reader = RecordReader(counted, ("pointer", "ring"), None)
+        sweep_round, index = reader.integers("pointer")
+        self._pointer = (sweep_round, index)
+        self._ring = reader.table("ring", lambda ring, c: _Place(**ring.record(c, _PLACE_FIELDS)))
         super().take_over(counted)
 
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Take it from the client's balance, after the visits that were due."""
+        """Subtract the charge from the client's balance, after the visits that were due."""
         place = self._place(application)
         self._make_visits(place)
         place.balance -= amount
@@ -160,16 +169,3 @@ class DrrPolicy(MeteredPolicy):
         """Return the last round in which the sweep has visited this place."""
         sweep_round, index = self._pointer
         return sweep_round if place.index <= index else sweep_round - 1
-
-
-def _checked_place(record: Any) -> _Place:
-    for flag in (record["at_turn"], record["waits"]):
-        if not isinstance(flag, bool):
-            raise TypeError(f"{flag!r} is not true or false")
-    return _Place(
-        checked_count(record["index"]),
-        checked_number(record["balance"]),
-        checked_count(record["round"]),
-        record["at_turn"],
-        record["waits"],
-    )

@@ -4,8 +4,8 @@ import struct
 from typing import ClassVar
 
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.lazy_heap import Key
 from justitia_ray.core.policies.base import Policy
+from justitia_ray.core.queue import Key
 from justitia_ray.units import ClientId
 
 

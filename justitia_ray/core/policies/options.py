@@ -1,11 +1,10 @@
-"""Options of policies: declared once, parsed from a mapping, every error naming what is allowed."""
+"""Options of policies: declared once; every error of a parser names what is allowed."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from justitia_ray.cost import CostFunction, find_cost
-from justitia_ray.errors import ConfigError
 
 UNLIMITED = "unlimited"
 _LARGEST = 1e300
@@ -14,7 +13,7 @@ _LARGEST = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option."""
+    """An option of a policy: its name, its default and its parser."""
 
     name: str
     default: Any
@@ -73,7 +72,7 @@ def whole(least: int, *, or_unlimited: bool = False) -> Callable[[Any], int | No
 
 
 def cost_name(value: Any) -> str:
-    """Take the name of a cost function, or the import path of a user's own."""
+    """Parse the name of a cost function, or the import path of a user's own."""
     if not isinstance(value, str):
         raise ValueError("is not the name of a cost function")
     find_cost(value)
@@ -81,7 +80,7 @@ def cost_name(value: Any) -> str:
 
 
 UNIT = Option("unit", "application", one_of("application", "tenant"))
-"""What a policy that compares clients takes for one."""
+"""The client of a policy that compares clients."""
 
 COMMON: tuple[Option, ...] = (
     Option("clock", "served", one_of("served", "nominal", "unsettled")),
@@ -95,11 +94,11 @@ COMMON: tuple[Option, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:
-    """Parsed options. The accounts and the room are kept for every policy, so all take those."""
+    """Parsed options. All policies take those of accounts and admission, which all have."""
 
     clock: str = "served"
-    """What moves V: delivered service, or time at the nominal rate (the paper's); `unsettled`: the
-    first without settling, for studies."""
+    """The source of V: delivered service, or time at the nominal rate (the paper's); `unsettled`:
+    the first without settling, for studies."""
     nominal_iteration_s: float = 0.03
     """Seconds of a decode iteration, for the nominal clock: v1, Sec. V measures about 30 ms."""
     cost: str = "kv_token_time"
@@ -107,7 +106,7 @@ class PolicyOptions:
     fairness: str = "application"
     """Between whom the accounts share: applications, or tenants and then their applications."""
     backfill: int | None = 0
-    """How often the first in line may be passed by what fits while it does not; None: no limit."""
+    """Times that the first in line may be passed by what fits while it does not; None: no limit."""
     kv_share_cap: float = 1.0
     """Share of a replica's KV that one application may hold while others wait."""
     accounts_cost: str = "kv_token_time"
@@ -129,47 +128,5 @@ class PolicyOptions:
 
     def same_accounts(self, other: "PolicyOptions") -> bool:
         """Return whether accounts kept under the one can go on under the other."""
-        ours = (self.clock, self.fairness, self.accounts_cost)
-        if ours != (other.clock, other.fairness, other.accounts_cost):
-            return False
-        return self.clock == "served" or self.nominal_iteration_s == other.nominal_iteration_s
-
-
-class Declares(Protocol):
-    """What a policy says of its options."""
-
-    OPTIONS: ClassVar[tuple[Option, ...]]
-    DEFAULT_COST: ClassVar[str]
-    ACCOUNTS_IN_COST: ClassVar[bool]
-
-
-def parse(policy: type[Declares], values: Mapping[str, object]) -> PolicyOptions:
-    """Check the options of a policy.
-
-    Raises:
-        ConfigError: If an option or a value is not one of those allowed.
-    """
-    declared = policy.OPTIONS
-    known = {option.name: option for option in (*COMMON, *declared)}
-    for name in values:
-        if name not in known:
-            raise ConfigError(f"policy_options: {name!r} is not one of {', '.join(known)}")
-    parsed = {}
-    for name, option in known.items():
-        parsed[name] = option.default
-        if name in values:
-            try:
-                parsed[name] = option.parse(values[name])
-            except (ValueError, ConfigError) as error:
-                raise ConfigError(f"policy_options.{name}: {values[name]!r} {error}") from error
-    own = {option.name: parsed.pop(option.name) for option in declared}
-    parsed["cost"] = parsed["cost"] or policy.DEFAULT_COST
-    accounts_cost = parsed["cost"] if policy.ACCOUNTS_IN_COST else "kv_token_time"
-    options = PolicyOptions(**parsed, accounts_cost=accounts_cost, own=own)
-    if options.clock == "nominal" and accounts_cost != "kv_token_time":
-        raise ConfigError(
-            f"policy_options.cost: {accounts_cost!r} has no nominal rate; it needs clock: served"
-        )
-    if options.clock != "served" and options.fairness == "tenant":
-        raise ConfigError("policy_options.fairness: 'tenant' needs clock: served")
-    return options
+        same_rate = self.nominal_iteration_s == other.nominal_iteration_s
+        return self.accounts_kind == other.accounts_kind and (self.clock == "served" or same_rate)

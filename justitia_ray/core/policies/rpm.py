@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.lazy_heap import Key
 from justitia_ray.core.policies.base import PolicyContext
-from justitia_ray.core.policies.client_policy import ClientPolicy, checked_table
+from justitia_ray.core.policies.client_policy import ClientPolicy
 from justitia_ray.core.policies.options import UNIT, Option, whole
-from justitia_ray.core.records import checked_count
+from justitia_ray.core.queue import Key
+from justitia_ray.core.records import RecordReader
 from justitia_ray.units import ApplicationId, ClientId, RequestId, Seconds
 
 WINDOW_S = 60
@@ -94,20 +94,21 @@ class RpmPolicy(ClientPolicy):
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Take over what `counted` returned.
+        """Restore the counts that `counted` returned.
 
         Raises:
-            KeyError, TypeError, ValueError: If it is not of that form.
+            ValueError: If it is not of that form.
         """
-        self._used = checked_table(counted["used"], _checked_used)
-        self._counted = checked_table(
-            counted["inferences"], lambda windows: checked_table(windows, checked_count)
+        reader = RecordReader(counted, ("used", "inferences"), None)
+        self._used = reader.table("used", _read_used)
+        self._counted = reader.table(
+            "inferences", lambda windows, name: windows.table(name, RecordReader.integer)
         )
 
     def _window(self) -> int:
         return int(self.context.now() // WINDOW_S)
 
 
-def _checked_used(used: Any) -> tuple[int, int]:
-    window, count = used
-    return (checked_count(window), checked_count(count))
+def _read_used(used: RecordReader, client: str) -> tuple[int, int]:
+    window, count = used.integers(client)
+    return (window, count)

@@ -2,7 +2,6 @@
 
 measured.py     requests with the times they took, and their CSV
 regression.py   what an iteration costs, from how long requests decoded beside each other
-residence.py    the same and a call's latency, from how long calls held their leases, under load
 fit.py          a profile: the regression, then the simulator's pace set to the measured one
 live.py         requests that show what an iteration costs, timed on a live service
 """

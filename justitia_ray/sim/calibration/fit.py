@@ -1,31 +1,160 @@
-"""A profile from measured runs: what an iteration costs, then the pace that the simulator needs.
+"""Fit a profile to measured runs, and validate one: simulated against measured, figure by figure.
 
-The regression leaves out what it cannot see: that prefills and completions fall between
-iterations, and that batches form otherwise in a simulation than they did. So all times are then
-scaled by one factor, such that the simulated throughput of the runs errs by nothing in the
-geometric mean. The rules of the engine are not fitted: they are those of the profile to start
-from.
+The regression leaves out that prefills and completions fall between iterations, and that batches
+form otherwise in a simulation than they did. So all times are then scaled by one factor, such
+that the simulated throughput of the runs errs by nothing in the geometric mean. The rules of the
+engine are not fitted: they are those of the profile to start from.
+
+Every figure of a validation is taken of the measured times and of the simulated ones by the same
+rule, from arrivals and lengths alone; the error is relative to the measured one.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
+from justitia_ray.core.policies import find_policy
+from justitia_ray.core.policies.options import UNIT
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.calibration.measured import MeasuredRun
+from justitia_ray.sim.calibration.measured import MeasuredRun, TimedRequest, as_workload
 from justitia_ray.sim.calibration.regression import Regression, fit_iterations
-from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
-from justitia_ray.sim.validation import RunValidation, validate
+from justitia_ray.sim.client_service import (
+    TABLE_WARM_UP_S,
+    ClientService,
+    table_instants,
+    tokens_per_s,
+)
+from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import simulate
 from justitia_ray.units import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFigure:
+    """A figure of a run, measured and simulated."""
+
+    measured: float
+    simulated: float
+    error: float | None
+    """Simulated over measured, less 1; None if the measured one is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunValidation:
+    """A run, measured and simulated."""
+
+    run: str
+    policy: str
+    requests: int
+    tokens_per_s: ComparedFigure
+    """Prompt and output tokens, from the first arrival to the last end."""
+    mean_first_token_latency_s: ComparedFigure
+    p90_first_token_latency_s: ComparedFigure
+    mean_latency_s: ComparedFigure
+    max_service_difference: ComparedFigure
+    """Largest over time, in h units a second (VTC, Sec. 5.1, Table 2)."""
+    mean_service_difference: ComparedFigure
+    """Mean over time."""
+    max_accumulated_difference: ComparedFigure
+    """Largest difference of accumulated service between two clients, in h units."""
+    service_error: float
+    """Σ |simulated − measured| / Σ measured service over clients and time (windows of 60 s)."""
+    client_service_per_s: dict[str, ComparedFigure]
+    """Mean over time of each client's service, in h units a second."""
+
+
+def validate(
+    profile: EngineProfile, runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0
+) -> list[RunValidation]:
+    """Simulate each run and compare.
+
+    Args:
+        profile: The engine that the runs were measured on.
+        runs: Only arrivals, lengths, clients and policy go into the simulation.
+        added_prompt_tokens: What the engine puts before each prompt and the files do not count.
+
+    Raises:
+        ConfigError: If a request is larger than the engine's KV memory, or a policy is unknown.
+    """
+    return [
+        compare(run, simulate_run(run, profile, added_prompt_tokens=added_prompt_tokens))
+        for run in runs
+    ]
+
+
+def simulate_run(
+    run: MeasuredRun, profile: EngineProfile, *, added_prompt_tokens: Tokens = 0
+) -> list[TimedRequest]:
+    """Return the run's requests with the times that the simulator gives them.
+
+    Clients are tenants, and what the policy compares. Prompts count as in the file.
+
+    Raises:
+        ConfigError: As `validate`.
+    """
+    options = {UNIT.name: "tenant"} if UNIT in find_policy(run.policy).OPTIONS else {}
+    settings = RunSettings(engine=profile, policy=run.policy, policy_options=options)
+    result = simulate(as_workload(run.requests, added_prompt_tokens), settings)
+    simulated = []
+    for request, row in zip(run.requests, result.inferences, strict=True):
+        assert row.first_token_at_s is not None, f"request {row.application_id} made no token"
+        assert row.finished_at_s is not None, f"request {row.application_id} did not end"
+        simulated.append(
+            replace(
+                request,
+                first_token_at_s=row.first_token_at_s,
+                finished_at_s=row.finished_at_s,
+            )
+        )
+    return simulated
+
+
+def compare(run: MeasuredRun, simulated: Sequence[TimedRequest]) -> RunValidation:
+    """Compare measured requests with the same requests simulated."""
+    pair = (run.requests, simulated)
+    first_token = [np.array([r.first_token_latency_s for r in side]) for side in pair]
+    latency = [np.array([r.finished_at_s - r.arrived_at_s for r in side]) for side in pair]
+    service = [ClientService(side) for side in pair]
+    at = table_instants(max(r.arrived_at_s for r in run.requests))
+    received = [s.rates(at) for s in service]
+    differences = [s.differences(at) for s in service]
+    deviation, total = float(np.abs(received[1] - received[0]).sum()), float(received[0].sum())
+    return RunValidation(
+        run=run.name,
+        policy=run.policy,
+        requests=len(run.requests),
+        tokens_per_s=_compare(tokens_per_s(side) for side in pair),
+        mean_first_token_latency_s=_compare(t.mean() for t in first_token),
+        p90_first_token_latency_s=_compare(np.percentile(t, 90) for t in first_token),
+        mean_latency_s=_compare(t.mean() for t in latency),
+        max_service_difference=_compare(d.max() for d in differences),
+        mean_service_difference=_compare(d.mean() for d in differences),
+        max_accumulated_difference=_compare(s.gaps(at, TABLE_WARM_UP_S).max() for s in service),
+        service_error=deviation / total if total else 0.0,
+        client_service_per_s={
+            client: _compare(r[index].mean() for r in received)
+            for index, client in enumerate(service[0].clients)
+        },
+    )
+
+
+def _compare(values: Iterable[float]) -> ComparedFigure:
+    measured, simulated = (float(value) for value in values)
+    return ComparedFigure(measured, simulated, simulated / measured - 1 if measured else None)
+
 
 _PACES = (0.99, 1.0, 1.01)
 """Simulated throughput jumps by some 0.3 % with small changes of the times, as other batches form:
 so the mean over three is set."""
 _DIGITS = 4
+"""Significant digits, those that the data bear: a file is the same wherever it is fitted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class FittedProfile:
     """A fitted profile, and how it errs on the runs that it was fitted on."""
 
     profile: EngineProfile
@@ -35,7 +164,7 @@ class Calibration:
 
 def calibrate(
     runs: Sequence[MeasuredRun], start: EngineProfile, added_prompt_tokens: Tokens = 0
-) -> Calibration:
+) -> FittedProfile:
     """Fit the iteration costs of a profile; deterministic.
 
     Args:
@@ -56,26 +185,11 @@ def calibrate(
         for run in validate(_at_pace(start, pace), runs, added_prompt_tokens)
     ]
     profile = _at_pace(start, math.exp(sum(logs) / len(logs)))
-    profile = replace(profile, iteration=_rounded(profile.iteration))
-    return Calibration(profile, regression, tuple(validate(profile, runs, added_prompt_tokens)))
+    rounded = profile.iteration.with_times(lambda time_s: float(f"{time_s:.{_DIGITS}g}"))
+    profile = replace(profile, iteration=rounded)
+    return FittedProfile(profile, regression, tuple(validate(profile, runs, added_prompt_tokens)))
 
 
 def _at_pace(profile: EngineProfile, factor: float) -> EngineProfile:
     """Return the profile with all times multiplied."""
     return replace(profile, iteration=profile.iteration.scaled(factor))
-
-
-def _rounded(cost: IterationCost) -> IterationCost:
-    """Round to what the data say, so that the file is the same wherever it is fitted."""
-
-    def rounded(value: float) -> float:
-        return float(f"{value:.{_DIGITS}g}")
-
-    return IterationCost(
-        base_s=rounded(cost.base_s),
-        per_sequence_s=rounded(cost.per_sequence_s),
-        per_context_token_s=rounded(cost.per_context_token_s),
-        per_prefill_token_s=rounded(cost.per_prefill_token_s),
-        prefill_tile_tokens=cost.prefill_tile_tokens,
-        prefill_base_s=rounded(cost.prefill_base_s),
-    )

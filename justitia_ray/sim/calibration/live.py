@@ -6,20 +6,21 @@ with long prompts (cost of context), and prompts of different lengths, one after
 others decode (cost of prefill).
 """
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import aclosing
+from dataclasses import replace
 
 import httpx
 
 from justitia_ray.errors import ConfigError, ResponseError
-from justitia_ray.replay import replay
-from justitia_ray.replay.service import LiveService
 from justitia_ray.sim.calibration.measured import TimedRequest
+from justitia_ray.sim.client_service import served_requests
+from justitia_ray.sim.replay import LiveService, replay_workload
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
-from justitia_ray.units import InferenceId, Seconds, Tokens
+from justitia_ray.units import InferenceId, Tokens
 
 SHARE_OF_KV = 0.8
-"""What the largest batch may hold at its end: nothing waits for memory or is preempted."""
+"""Share of the KV memory that the largest batch holds at its end: nothing waits for memory."""
 BATCHES = (1, 2, 4, 8, 16, 32)
 LONG_BATCHES = (1, 4, 8)
 SHORT_PROMPT: Tokens = 16
@@ -32,18 +33,13 @@ BACKGROUND_OUTPUT: Tokens = 96
 
 
 async def measure_live(
-    url: str,
-    model: str | None = None,
-    *,
-    clock: Callable[[], Seconds] = time.monotonic,
-    network: httpx.AsyncBaseTransport | None = None,
+    url: str, model: str | None = None, *, network: httpx.AsyncBaseTransport | None = None
 ) -> tuple[list[TimedRequest], Tokens]:
     """Send the requests to a service, twice, and time the second round.
 
     Args:
         url: Where it is served; it should have nothing else to do.
         model: The model to ask for; None: the only one that is served.
-        clock: Tells the time in seconds.
         network: Takes the place of the network, for tests.
 
     Returns:
@@ -54,7 +50,7 @@ async def measure_live(
         ConnectionError: If it cannot be reached or is not ready.
         ResponseError: If it, or a request, failed.
     """
-    async with LiveService(url, network=network) as service:
+    async with aclosing(LiveService(url, network=network)) as service:
         facts = await service.facts(model)
     replicas = len(facts.status["replicas"])
     if replicas != 1:
@@ -64,21 +60,10 @@ async def measure_live(
     timed: list[TimedRequest] = []
     for name in ("warm-up", "timed"):
         load = designed_load(name, room, longest)
-        outcome = await replay(url, [load], model=facts.model, clock=clock, network=network)
+        outcome = await replay_workload(url, [load], model=facts.model, network=network)
         if outcome.failures:
             raise ResponseError(200, f"a request to {url} failed: {outcome.failures[0].error}")
-        timed = [
-            TimedRequest(
-                client="calibration",
-                arrived_at_s=row.submitted_at_s,
-                prompt_tokens=row.prompt_tokens,
-                output_tokens=row.output_tokens,
-                first_token_at_s=row.first_token_at_s,
-                finished_at_s=row.finished_at_s,
-            )
-            for row in outcome.run.inferences
-            if row.first_token_at_s is not None and row.finished_at_s is not None
-        ]
+        timed = [replace(one, client="calibration") for one in served_requests(outcome.run)]
     return timed, facts.kv_tokens
 
 

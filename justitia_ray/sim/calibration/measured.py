@@ -6,17 +6,16 @@ request that was aborted has no latency.
 """
 
 import csv
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from justitia_ray.atomic_files import replacing_text
 from justitia_ray.core.policies import POLICIES
 from justitia_ray.errors import ConfigError
-from justitia_ray.replacing import replacing_text
+from justitia_ray.sim.trace_csv import csv_rows, seconds_of, tokens_of
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import Seconds, Tokens
-from justitia_ray.workloads.json_lines import numbered_lines
 
 COLUMNS = (
     "client",
@@ -41,16 +40,16 @@ class TimedRequest:
 
     @property
     def first_token_latency_s(self) -> Seconds:
-        """How long its client waited for the first token."""
+        """Time that the client waited for the first token."""
         return self.first_token_at_s - self.arrived_at_s
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRun:
-    """One run of a real server."""
+    """A run of a real server."""
 
     name: str
-    """Its file's name."""
+    """Name of its file."""
     policy: str
     requests: tuple[TimedRequest, ...]
     """At least one."""
@@ -71,7 +70,7 @@ def read_run(path: Path, policy: str | None = None) -> MeasuredRun:
     """
     requests: list[TimedRequest] = []
     aborted = 0
-    for where, fields in _rows(path):
+    for where, fields in csv_rows(path, COLUMNS, others_allowed=False):
         request = _request(where, fields)
         if request is None:
             aborted += 1
@@ -126,61 +125,24 @@ def as_workload(
     ]
 
 
-def _rows(path: Path) -> Iterator[tuple[str, dict[str, str]]]:
-    header: list[str] | None = None
-    for number, line in numbered_lines(path):
-        fields = [field.strip() for field in next(csv.reader([line]), [])]
-        if not fields:
-            continue
-        where = f"{path}:{number}"
-        if header is None:
-            if sorted(fields) != sorted(COLUMNS):
-                raise ConfigError(
-                    f"{where}: the header must name {', '.join(COLUMNS)}, each once, got "
-                    f"{','.join(fields)!r:.80}"
-                )
-            header = fields
-        elif len(fields) != len(header):
-            raise ConfigError(f"{where}: must have {len(header)} fields, got {len(fields)}")
-        else:
-            yield where, dict(zip(header, fields, strict=True))
-
-
 def _request(where: str, fields: Mapping[str, str]) -> TimedRequest | None:
-    arrived_at_s = _seconds(where, fields, "arrival_s")
-    prompt_tokens = _tokens(where, fields, "prompt_tokens")
-    output_tokens = _tokens(where, fields, "output_tokens")
-    if not fields["latency_s"]:
+    arrived_at_s = seconds_of(where, fields, "arrival_s")
+    prompt_tokens = tokens_of(where, fields, "prompt_tokens", least=1)
+    output_tokens = tokens_of(where, fields, "output_tokens", least=1)
+    if not fields["latency_s"].strip():
         return None
-    first_token_s = _seconds(where, fields, "first_token_latency_s")
-    latency_s = _seconds(where, fields, "latency_s")
+    first_token_s = seconds_of(where, fields, "first_token_latency_s")
+    latency_s = seconds_of(where, fields, "latency_s")
     if latency_s < first_token_s:
         raise ConfigError(
             f"{where}: latency_s must be at least first_token_latency_s = {first_token_s:g}, got "
             f"{latency_s:g}"
         )
     return TimedRequest(
-        fields["client"],
+        fields["client"].strip(),
         arrived_at_s,
         prompt_tokens,
         output_tokens,
         arrived_at_s + first_token_s,
         arrived_at_s + latency_s,
     )
-
-
-def _seconds(where: str, fields: Mapping[str, str], name: str) -> Seconds:
-    try:
-        value = float(fields[name])
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise ConfigError(f"{where}: {name} must be a number >= 0, got {fields[name]!r:.80}")
-    return value
-
-
-def _tokens(where: str, fields: Mapping[str, str], name: str) -> Tokens:
-    text = fields[name]
-    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1):
-        raise ConfigError(f"{where}: {name} must be a whole number >= 1, got {text!r:.80}")
-    return int(text)

@@ -1,4 +1,4 @@
-"""What an iteration costs, from how long requests decoded beside each other.
+"""Costs of an iteration, from how long requests decoded beside each other.
 
 A request that makes d tokens goes through d − 1 decode iterations after its first token. The time
 they took is
@@ -18,6 +18,7 @@ runs' loads.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,14 +50,14 @@ class Regression:
 
     cost: IterationCost
     speeds: tuple[float, ...]
-    """Of each run: time of its iterations over the fit's; geometric mean 1."""
+    """Time of each run's iterations over the fit's; geometric mean 1."""
     residual: float
     """Root mean square relative error of a request's decode time, each run weighing the same."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Observations:
-    """One run, a row for each request that decoded."""
+    """Observations of one run, a row for each request that decoded."""
 
     decode_s: Floats
     quantities: Floats
@@ -134,10 +135,12 @@ def solve_not_negative(gram: Floats, target: Floats) -> Floats:
 
 
 def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
-    decoded = [r for r in run.requests if r.output_tokens > 1 and r.finished_at_s > _started(r)]
+    decoded = [
+        r for r in run.requests if r.output_tokens > 1 and r.finished_at_s > r.first_token_at_s
+    ]
     if not decoded:
         raise ConfigError(f"{run.name}: has no request that took time to decode")
-    start = np.array([_started(r) for r in decoded])
+    start = np.array([r.first_token_at_s for r in decoded])
     end = np.array([r.finished_at_s for r in decoded])
     prompt = np.array([r.prompt_tokens + added for r in decoded], dtype=np.float64)
     iterations = np.array([r.output_tokens - 1 for r in decoded], dtype=np.float64)
@@ -159,10 +162,6 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
         (before - after).astype(np.float64),
         prefill_tokens,
     )
-
-
-def _started(request: TimedRequest) -> Seconds:
-    return request.first_token_at_s
 
 
 def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple[Floats, Floats]:
@@ -209,8 +208,8 @@ def _prefills(
     times: list[Seconds] = []
     tokens: list[Tokens] = []
     latest = -np.inf
-    for request in sorted(requests, key=_started):
-        at = _started(request)
+    for request in sorted(requests, key=attrgetter("first_token_at_s")):
+        at = request.first_token_at_s
         if at - latest > apart_s:
             times.append(at)
             tokens.append(0)

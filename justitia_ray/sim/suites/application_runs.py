@@ -1,73 +1,261 @@
 """Runs of the papers' application classes, one after the other: recorded ones, or made-up ones.
 
 With a data directory, the recorded runs of a class in random order, over again when they are used
-up, with the text that they ran on where it is known (it is not for MRS). Self-consistency has no
-recorded runs, see `self_consistency`. Without one, `workloads.made_up`.
+up, with the text that they ran on where it is known (it is not for MRS). Without one, runs made
+up from published statistics.
+
+Self-consistency (several samples of one prompt, then a vote without an inference) has no recorded
+runs. Published are one greedy answer of each of three models to every question of GSM8K
+(Tebmer/Rereading-LLM-Reasoning, commit 0dbad50b), at 3.3 characters a token, and the sample code
+of Hermes (NephrenCake/Hermes, commit 3894339d): a template of about 600 characters, at most 512
+tokens. A sample is as long as one of the three answers to that very question.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
 from pathlib import Path
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.suites import self_consistency
-from justitia_ray.sim.suites.recorded_dag import inferences_of
+from justitia_ray.json_lines import JsonRecord, read_records
+from justitia_ray.sim.suites.inputs import load_inputs
+from justitia_ray.sim.suites.measured_classes import (
+    CHOOSE_MODEL,
+    LLM_TASK,
+    LOOPS,
+    MODEL,
+    PLAN,
+    STAGES,
+    Loop,
+    Stage,
+)
+from justitia_ray.sim.suites.recorded import (
+    RecordedRun,
+    RecordedStage,
+    RecordedSubtask,
+    inferences_of,
+    load_runs,
+)
 from justitia_ray.sim.workload import WorkloadInference
-from justitia_ray.workloads.inputs import load_inputs
-from justitia_ray.workloads.made_up import made_up_run
-from justitia_ray.workloads.recorded import load_runs
+from justitia_ray.units import Tokens
+
+DEFAULT_SAMPLES = 40
+"""Samples of the self-consistency paper (Wang et al., 2023), which make the class a medium one, as
+the Justitia paper has it: 2.7 M token·iterations, between PE's 0.7 M and MRS' 5.5 M. The 5 of the
+Hermes sample code make it as small as KBQAV."""
+
+CHARS_PER_TOKEN = 3.3
+TEMPLATE_CHARS = 600
+MAX_OUTPUT_TOKENS: Tokens = 512
+"""Longest sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, and the lengths of the recorded answers to it."""
+
+    item_id: str
+    text: str
+    answers: tuple[Tokens, ...]
+
+
+def load_questions(data_dir: Path) -> list[Question]:
+    """Return the questions in `apps/SC.jsonl`, at least one.
+
+    Raises:
+        ConfigError: If the file is missing, empty or wrong; file, line and field are named.
+    """
+    path = data_dir / "apps" / "SC.jsonl"
+    questions = [_question(record) for record in read_records(path)]
+    if not questions:
+        raise ConfigError(f"{path}: must hold at least one question, is empty")
+    return questions
+
+
+def _question(record: JsonRecord) -> Question:
+    meta = record.value("meta")
+    chars = meta.get("recorded_cot_chars") if isinstance(meta, dict) else None
+    if (
+        not isinstance(chars, dict)
+        or not chars
+        or not all(type(length) is int and length >= 1 for length in chars.values())
+    ):
+        raise record.error("meta.recorded_cot_chars", "whole numbers >= 1 by model", chars)
+    return Question(
+        record.text("id"),
+        record.text("input"),
+        tuple(
+            min(MAX_OUTPUT_TOKENS, max(1, round(chars[model] / CHARS_PER_TOKEN)))
+            for model in sorted(chars)
+        ),
+    )
+
+
+_ONE_DOCUMENT = ("CC", "EV", "DM")
+"""Classes all of whose prompts hold one text, so that they are long or short together."""
+
+
+def made_up_run(application_class: str, rng: random.Random, samples: int) -> RecordedRun:
+    """Make up a run of a class.
+
+    Args:
+        application_class: One of `measured_classes.STAGES` or `LOOPS`, or PE.
+        rng: Draws everything.
+        samples: Of a vote of SC.
+    """
+    if application_class in LOOPS:
+        return looped_run(LOOPS[application_class], rng)
+    if application_class == "PE":
+        return RecordedRun(None, _plan(rng))
+    if application_class == "SC":
+        [stage] = STAGES["SC"]
+        prompt_tokens = round(stage.prompt_tokens.draw(rng))
+        answers = [round(stage.output_tokens.draw(rng)) for _ in range(samples)]
+        calls = tuple((prompt_tokens, min(MAX_OUTPUT_TOKENS, answer)) for answer in answers)
+        return RecordedRun(None, (RecordedStage(stage.name, calls),))
+    z = rng.gauss(0.0, 1.0) if application_class in _ONE_DOCUMENT else None
+    return RecordedRun(None, _stages(STAGES[application_class], rng, z))
+
+
+def _stages(
+    stages: Sequence[Stage], rng: random.Random, prompt_z: float | None
+) -> tuple[RecordedStage, ...]:
+    """Make up stages, all prompts where `prompt_z` lies in their spreads, or each by itself."""
+    run: list[RecordedStage] = []
+    for stage in stages:
+        for name in _rounds(stage, rng):
+            size = len(run[-1].calls) if stage.fan_out is None else stage.fan_out.draw(rng)
+            calls = tuple(
+                (
+                    round(
+                        stage.prompt_tokens.draw(rng)
+                        if prompt_z is None
+                        else stage.prompt_tokens.at(prompt_z)
+                    ),
+                    round(stage.output_tokens.draw(rng)),
+                )
+                for _ in range(max(1, round(size)))
+            )
+            run.append(RecordedStage(name, calls, stage.gap_s.draw(rng) if stage.gap_s else 0.0))
+    return tuple(run)
+
+
+def _rounds(stage: Stage, rng: random.Random) -> list[str]:
+    if not stage.round_weights:
+        return [stage.name]
+    [rounds] = rng.choices(range(len(stage.round_weights)), stage.round_weights)
+    return [f"{stage.name}_{i}" for i in range(1, rounds + 1)]
+
+
+def looped_run(loop: Loop, rng: random.Random) -> RecordedRun:
+    """Make up a run of turns, each of whose prompts repeats all that was said before."""
+    turns: list[RecordedStage] = []
+    prompt_tokens = round(loop.first_prompt_tokens.draw(rng))
+    for number in range(max(1, round(loop.turns.draw(rng)))):
+        output = loop.later_output_tokens if number else loop.first_output_tokens
+        output_tokens = max(1, round(output.draw(rng)))
+        gap_s = loop.gap_s.draw(rng) if number else 0.0
+        name = f"{loop.name}_{number + 1}"
+        turns.append(RecordedStage(name, ((prompt_tokens, output_tokens),), gap_s))
+        prompt_tokens += output_tokens + round(loop.observation_tokens.draw(rng))
+    return RecordedRun(None, tuple(turns))
+
+
+def _plan(rng: random.Random) -> tuple[RecordedStage, ...]:
+    kinds = rng.choices(
+        (CHOOSE_MODEL, LLM_TASK, MODEL),
+        (
+            PLAN.choose_model_share,
+            PLAN.llm_task_share,
+            1 - PLAN.choose_model_share - PLAN.llm_task_share,
+        ),
+        k=max(1, round(PLAN.subtasks.draw(rng))),
+    )
+    exec_s = PLAN.exec_s.draw(rng) / max(1, len(kinds) - kinds.count(LLM_TASK))
+    calls = {CHOOSE_MODEL: PLAN.choose_model, LLM_TASK: PLAN.llm_task}
+    subtasks = tuple(
+        RecordedSubtask(
+            needs=(index - 1,) if index else (),
+            calls=((kind, *_call(calls[kind], rng)),) if kind in calls else (),
+            exec_s=0.0 if kind == LLM_TASK else exec_s,
+        )
+        for index, kind in enumerate(kinds)
+    )
+    return (
+        RecordedStage(PLAN.planning.name, (_call(PLAN.planning, rng),), 0.0),
+        RecordedStage("execute_subtasks", (), 0.0, subtasks),
+        RecordedStage(PLAN.response.name, (_call(PLAN.response, rng),), 0.0),
+    )
+
+
+def _call(stage: Stage, rng: random.Random) -> tuple[Tokens, Tokens]:
+    return round(stage.prompt_tokens.draw(rng)), round(stage.output_tokens.draw(rng))
+
 
 CLASSES = ("ALFWI", "CC", "CG", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
 """Every class there are runs of."""
 
 
+def deal_classes(mix: Mapping[str, int], rng: random.Random) -> Iterator[str]:
+    """Deal classes from shuffled decks, so that every full deck has exactly the mix.
+
+    Differs from the paper, which draws each class by itself: of 300 applications, two to eleven
+    would then be large, and one seed's load several times another's.
+    """
+    deck = [name for name, number in mix.items() for _ in range(number)]
+    while True:
+        rng.shuffle(deck)
+        yield from deck
+
+
 @dataclass(frozen=True, slots=True)
 class ApplicationRun:
-    """What one application does, and the text its user submitted if it is known."""
+    """Inferences of one application, and the text that its user submitted if that is known."""
 
     inferences: tuple[WorkloadInference, ...]
     text: str
 
 
-class ApplicationRuns:
-    """Deals out runs; which ones depends on the seed, the class and how many of it came before.
+def deal_runs(
+    application_class: str, seed: int, data_dir: Path | None, samples: int
+) -> Iterator[ApplicationRun]:
+    """Deal the runs of a class without end; the same arguments deal the same.
 
     Args:
+        application_class: The class.
         seed: Of all draws.
         data_dir: Where `recorded/` and `apps/` lie; None: runs are made up.
-        sc_samples: Samples of a self-consistency vote.
+        samples: Of a self-consistency vote.
+
+    Raises:
+        ConfigError: If the data directory has no run of that class, or a file is wrong.
     """
-
-    def __init__(self, seed: int, data_dir: Path | None, sc_samples: int) -> None:
-        self._seed = seed
-        self._data_dir = data_dir
-        self._sc_samples = sc_samples
-        self._runs: dict[str, Iterator[ApplicationRun]] = {}
-
-    def next(self, application_class: str) -> ApplicationRun:
-        """Return the next run of a class.
-
-        Raises:
-            ConfigError: If the data directory has no run of that class, or a file is wrong.
-        """
-        if application_class not in self._runs:
-            self._runs[application_class] = self._dealt(application_class)
-        return next(self._runs[application_class])
-
-    def _dealt(self, application_class: str) -> Iterator[ApplicationRun]:
-        rng = random.Random(f"{self._seed}/runs/{application_class}")
-        if self._data_dir is None:
-            return _made_up(application_class, rng, self._sc_samples)
-        if application_class == "SC":
-            return _sampled(self._data_dir, rng, self._sc_samples)
-        return _recorded(self._data_dir, application_class, rng)
+    rng = random.Random(f"{seed}/runs/{application_class}")
+    if data_dir is None:
+        while True:
+            run = made_up_run(application_class, rng, samples)
+            yield ApplicationRun(inferences_of(run), "")
+    if application_class == "SC":
+        questions = load_questions(data_dir)
+        rng.shuffle(questions)
+        for question in cycle(questions):
+            yield ApplicationRun(_sampled(question, samples, rng), question.text)
+    runs = _recorded(data_dir, application_class)
+    rng.shuffle(runs)
+    yield from cycle(runs)
 
 
-def _recorded(
-    data_dir: Path, application_class: str, rng: random.Random
-) -> Iterator[ApplicationRun]:
+def _sampled(question: Question, samples: int, rng: random.Random) -> tuple[WorkloadInference, ...]:
+    """Return so many samples, each as long as a recorded answer drawn at random."""
+    prompt_tokens = round((TEMPLATE_CHARS + len(question.text)) / CHARS_PER_TOKEN)
+    return tuple(
+        WorkloadInference(str(number), prompt_tokens, rng.choice(question.answers))
+        for number in range(samples)
+    )
+
+
+def _recorded(data_dir: Path, application_class: str) -> list[ApplicationRun]:
     recorded = load_runs(data_dir, application_class)
     if not recorded:
         raise ConfigError(
@@ -78,22 +266,6 @@ def _recorded(
     if any(run.item_id is not None for run in recorded):
         inputs = load_inputs(data_dir, application_class)
         texts = {item.item_id: item.text for item in inputs}
-    runs = [
+    return [
         ApplicationRun(inferences_of(run), texts.get(run.item_id or "", "")) for run in recorded
     ]
-    rng.shuffle(runs)
-    return cycle(runs)
-
-
-def _sampled(data_dir: Path, rng: random.Random, samples: int) -> Iterator[ApplicationRun]:
-    questions = self_consistency.load_questions(data_dir)
-    rng.shuffle(questions)
-    for question in cycle(questions):
-        run = self_consistency.sampled_run(question, samples, rng)
-        yield ApplicationRun(inferences_of(run), question.text)
-
-
-def _made_up(application_class: str, rng: random.Random, samples: int) -> Iterator[ApplicationRun]:
-    while True:
-        run = made_up_run(application_class, rng, samples=samples)
-        yield ApplicationRun(inferences_of(run), "")

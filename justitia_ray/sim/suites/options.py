@@ -1,19 +1,80 @@
-"""What a suite can be asked for, and what a suite is."""
+"""Suites: their options, when their applications arrive, and the type of a suite.
+
+Arrivals are the first rows of a real trace, stretched to a window, or made up. A window scales
+all instants by one factor, so that the pattern stays.
+"""
 
 import math
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import islice
 from pathlib import Path
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.suites.arrivals import ARRIVALS
+from justitia_ray.sim.trace_csv import read_trace
 from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import Seconds
+
+_TRACES = {
+    "mooncake": "mooncake_arrivals.csv",
+    "azure-conv": "azure_conv_2023.csv",
+    "azure-code": "azure_code_2023.csv",
+    "lmsys": "lmsys_vtc_arrivals.csv",
+}
+_MOONCAKE_STEP_S = 3.0
+"""Timestamps of the Mooncake trace are rounded down to that; up to 28 requests share one."""
+
+_Maker = Callable[[int, random.Random], list[float]]
+_MADE: dict[str, _Maker] = {
+    "poisson": lambda count, rng: sorted(rng.random() for _ in range(count)),
+    "uniform": lambda count, rng: [number / count for number in range(count)],
+}
+"""Instants in [0, 1). A Poisson process of which the number of arrivals is given is that many
+independent uniform instants."""
+
+ARRIVALS = (*_TRACES, *_MADE)
+"""Names of all kinds of arrivals."""
+
+
+def arrival_times(
+    kind: str, count: int, window_s: Seconds, rng: random.Random, data_dir: Path | None
+) -> list[Seconds]:
+    """Return `count` instants in [0, window_s], sorted, to the microsecond.
+
+    Of a trace, the first `count` rows: the first arrives at 0 and the last at `window_s`. A trace
+    that has fewer is gone through again.
+
+    Raises:
+        ConfigError: If a trace is asked for and there is no data directory, or its file is wrong.
+    """
+    if kind in _MADE:
+        instants = _MADE[kind](count, rng)
+    else:
+        if data_dir is None:
+            raise ConfigError(
+                f"arrivals {kind!r} are a recorded trace, which needs a data directory; without one"
+                f" allowed are {', '.join(_MADE)}"
+            )
+        instants = _traced(data_dir / "arrivals" / _TRACES[kind], count)
+        if kind == "mooncake":
+            instants = sorted(at + rng.uniform(0.0, _MOONCAKE_STEP_S) for at in instants)
+        first, span = instants[0], instants[-1] - instants[0]
+        instants = [(at - first) / span if span > 0 else 0.0 for at in instants]
+    return [round(at * window_s, 6) for at in instants]
+
+
+def _traced(path: Path, count: int) -> list[Seconds]:
+    instants = sorted(row.arrival_s for row in islice(read_trace(path), count))
+    if not instants:
+        raise ConfigError(f"{path}: must hold at least one arrival, has none")
+    rows, period_s = len(instants), instants[-1] - instants[0] + 1.0
+    return [instants[i % rows] + period_s * (i // rows) for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
 class SuiteOptions:
-    """What a suite is built with; None: as the suite has it.
+    """Options that a suite is built with; None: as the suite has it.
 
     `seed` and `data_dir` go with every suite, the rest only with those that name it.
 
@@ -22,14 +83,14 @@ class SuiteOptions:
     """
 
     count: int | None = None
-    """How many applications."""
+    """Number of applications."""
     window_s: Seconds | None = None
-    """How long they arrive; another window moves arrivals and changes nothing else."""
+    """Length of the arrivals; another window moves arrivals and changes nothing else."""
     seed: int = 0
     data_dir: Path | None = None
     """Recorded runs, inputs and arrivals. Without it, runs are drawn from published statistics."""
     arrivals: str | None = None
-    """One of `arrivals.ARRIVALS`."""
+    """A name in `ARRIVALS`."""
     mix: str | None = None
     """`paper`, `recorded`, or whole numbers by class, as in `KBQAV=60,MRS=1`."""
     tenants: int | None = None
@@ -47,21 +108,43 @@ class SuiteOptions:
         if self.arrivals is not None and self.arrivals not in ARRIVALS:
             raise ConfigError(f"arrivals must be one of {', '.join(ARRIVALS)}, got {self.arrivals}")
 
-    def given(self) -> list[str]:
-        """Return the names of the options that are set, but those that go with every suite."""
-        return [
-            field.name
-            for field in fields(self)
-            if field.name not in {"seed", "data_dir"} and getattr(self, field.name) is not None
-        ]
+    def refuse_others(self, who: str, takes: Sequence[str]) -> None:
+        """Raise ConfigError if an option is set that is not among those that `who` goes by."""
+        for name in (field.name for field in fields(self)):
+            if name not in {"seed", "data_dir", *takes} and getattr(self, name) is not None:
+                raise ConfigError(f"{who} does not go by {name}; it does by {', '.join(takes)}")
+
+
+def suite_arrivals(
+    options: SuiteOptions, count: int, gap_s: Seconds, *, traced: bool = True
+) -> list[Seconds]:
+    """Return the instants of a suite's applications, as its options have them.
+
+    Args:
+        options: `arrivals`, `window_s`, `seed` and `data_dir` count.
+        count: Number of applications.
+        gap_s: Mean time between arrivals, if no window is set.
+        traced: Whether arrivals are those of the Mooncake trace by default, if there are data.
+
+    Raises:
+        ConfigError: As `arrival_times`.
+    """
+    default = "mooncake" if traced and options.data_dir is not None else "poisson"
+    return arrival_times(
+        options.arrivals or default,
+        count,
+        options.window_s or gap_s * count,
+        random.Random(f"{options.seed}/arrivals"),
+        options.data_dir,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """One kind of workload."""
+    """A kind of workload."""
 
     about: str
-    """What it is and where it is from, in a line."""
+    """Description and source, in a line."""
     build: Callable[[SuiteOptions], list[WorkloadApplication]]
     """Returns its applications in order of arrival."""
     takes: tuple[str, ...] = ()

@@ -9,13 +9,8 @@ from typing import Any
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import HumanMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
-from pydantic import BaseModel
 
-
-class Weather(BaseModel):
-    """How it is there."""
-
-    warm: bool
+from tests.e2e.frameworks import Weather
 
 
 def talked(chat: Any) -> dict[str, Any]:

@@ -8,14 +8,8 @@ from typing import Any
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it fetches its list of prices
 
 import litellm
-from pydantic import BaseModel
 
-
-class Weather(BaseModel):
-    """How it is there."""
-
-    warm: bool
-
+from tests.e2e.frameworks import Weather
 
 _TOOL = {
     "type": "function",

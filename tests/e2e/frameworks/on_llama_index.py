@@ -8,13 +8,8 @@ from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.tools import FunctionTool
 from llama_index.embeddings.openai_like import OpenAILikeEmbedding  # type: ignore[import-untyped]
 from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
-from pydantic import BaseModel
 
-
-class Weather(BaseModel):
-    """How it is there."""
-
-    warm: bool
+from tests.e2e.frameworks import Weather
 
 
 def weather(warm: bool) -> str:

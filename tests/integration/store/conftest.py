@@ -7,7 +7,7 @@ import pytest
 import redis
 
 from justitia_ray.store.embedded import EmbeddedRedis
-from justitia_ray.store.schema import Keys, keys_of
+from justitia_ray.store.schema import Keys
 
 _numbers = itertools.count()
 
@@ -37,4 +37,4 @@ def name() -> str:
 @pytest.fixture
 def keys(name: str) -> Keys:
     """The keys of that name."""
-    return keys_of(name)
+    return Keys(name)

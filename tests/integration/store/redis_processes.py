@@ -11,7 +11,7 @@ from typing import Any
 
 import redis
 
-from justitia_ray.store.redis_binary import find_redis_server
+from justitia_ray.store.embedded import find_redis_server
 
 _STOP_S = 10.0
 
@@ -32,7 +32,7 @@ def free_port() -> int:
 @contextmanager
 def server(directory: Path, port: int, *words: str) -> Iterator[redis.Redis]:
     """A server that answers on a port of this machine, and a client of it."""
-    with _process(directory, port, *words) as _, _client(port) as client:
+    with _process(directory, port, *words), redis.Redis(port=port, decode_responses=True) as client:
         yield client
 
 
@@ -45,7 +45,7 @@ def sentinel(directory: Path, port: int, master: str, master_port: int) -> Itera
         f"sentinel down-after-milliseconds {master} 1000\n"
         f"sentinel failover-timeout {master} 3000\n"
     )
-    with _process(directory, port, config=config, words=("--sentinel",)):
+    with _process(directory, port, str(config), "--sentinel"):
         yield
 
 
@@ -94,17 +94,11 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 @contextmanager
-def _process(
-    directory: Path,
-    port: int,
-    *arguments: str,
-    config: Path | None = None,
-    words: tuple[str, ...] = (),
-) -> Iterator[None]:
-    command = [str(find_redis_server()), *([str(config)] if config is not None else []), *words]
+def _process(directory: Path, port: int, *words: str) -> Iterator[None]:
+    command = [str(find_redis_server()), *words]
     command += ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory)]
     with (directory / f"{port}.log").open("wb") as log:
-        process = subprocess.Popen([*command, *arguments], stdout=log, stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
         _wait_for(port, process, directory)
         yield
@@ -126,9 +120,3 @@ def _wait_for(port: int, process: "subprocess.Popen[bytes]", directory: Path) ->
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.02)
     raise AssertionError(f"nobody listens on {port}")
-
-
-@contextmanager
-def _client(port: int) -> Iterator[redis.Redis]:
-    with redis.Redis(port=port, decode_responses=True) as client:
-        yield client

@@ -10,8 +10,9 @@ import redis
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.predictor.versions import VersionIndex
 from justitia_ray.store.connection import Credentials
+from justitia_ray.store.leader import StaleEpoch
 from justitia_ray.store.prediction_store import Learned, PredictionStore
-from justitia_ray.store.scheduler_store import SchedulerStore, StaleEpoch
+from justitia_ray.store.scheduler_store import SchedulerStore
 from tests.eventually import eventually
 from tests.integration.store.redis_processes import (
     free_port,
@@ -44,7 +45,7 @@ async def test_epoch_and_state_outlive_a_failover_behind_sentinel(tmp_path: Path
         # The first of the Sentinels is not there: the next one is asked.
         url = f"redis+sentinel://127.0.0.1:{free_port()},127.0.0.1:{watch}/main/0"
         store = SchedulerStore(url, "app/m")
-        epoch = await store.take_office()
+        epoch = await store.become_leader()
         await store.save(epoch, {"v": 1}, {"a": {"F": 1}}, ())
         master.wait(1, 5_000)
         master.shutdown(nosave=True)
@@ -60,7 +61,7 @@ async def test_epoch_and_state_outlive_a_failover_behind_sentinel(tmp_path: Path
 
         kept = await eventually(saved, "the copy is master", 30.0)
         stored = await store.load()
-        next_epoch = await store.take_office()
+        next_epoch = await store.become_leader()
         await store.aclose()
 
         assert kept
@@ -76,9 +77,9 @@ async def test_stores_work_on_a_cluster(tmp_path: Path) -> None:
         await eventually(lambda: raw.cluster("INFO")["cluster_state"] == "ok", "the cluster is up")
         url = f"redis+cluster://127.0.0.1:{port}"
         store, other = SchedulerStore(url, "app/m"), SchedulerStore(url, "app/m")
-        epoch = await store.take_office()
+        epoch = await store.become_leader()
         await store.save(epoch, {"v": 1}, {"a": {"F": 1}}, (), {"s": 1}, {"r": {}})
-        await other.take_office()
+        await other.become_leader()
         with pytest.raises(StaleEpoch):
             await store.save(epoch, {"v": 2}, {}, ())
         stored = await other.load()
@@ -106,7 +107,7 @@ async def test_cluster_that_is_away_is_a_store_error(tmp_path: Path) -> None:
     """Its client has errors of its own kind, which must not end the scheduler."""
     store = SchedulerStore(f"redis+cluster://127.0.0.1:{free_port()}", "app/m")
     with pytest.raises(StoreError, match=r"redis\+cluster://127\.0\.0\.1"):
-        await store.take_office()
+        await store.become_leader()
     assert not await store.ping()
     await store.aclose()
 
@@ -153,7 +154,7 @@ async def test_tls_both_ways_with_user_and_password(tmp_path: Path, certificates
             url = f"rediss://localhost:{tls_port}/0"
             trusted = Credentials("us", "s3cret", None, authority, *ours)
             store = SchedulerStore(url, "app/m", trusted)
-            epoch = await store.take_office()
+            epoch = await store.become_leader()
             await store.aclose()
             for wrong in (
                 Credentials("us", "s3cret", None, None, *ours),  # whose authority we do not trust
@@ -162,7 +163,7 @@ async def test_tls_both_ways_with_user_and_password(tmp_path: Path, certificates
             ):
                 refused = SchedulerStore(url, "app/m", wrong)
                 with pytest.raises(StoreError, match=f"rediss://localhost:{tls_port}") as told:
-                    await refused.take_office()
+                    await refused.become_leader()
                 await refused.aclose()
                 assert "s3cret" not in str(told.value)
 

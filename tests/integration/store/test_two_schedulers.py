@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 import redis
 
-from justitia_ray.config import AppConfig, parse_app_config
-from justitia_ray.core.entities import ReplicaCapacity
+from justitia_ray.config import AppConfig
 from justitia_ray.errors import SchedulerSuperseded
-from justitia_ray.protocol.messages import Pull
-from justitia_ray.serve.scheduler_service import SchedulerService
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.leadership import Term
 from justitia_ray.store.embedded import EmbeddedRedis
-from justitia_ray.store.office import Holder
+from justitia_ray.store.leader import LeaderRecord
 from justitia_ray.store.scheduler_store import SchedulerStore
 from justitia_ray.store.schema import SCHEMA_VERSION, Keys
 from tests.eventually import eventually
-from tests.unit.serve.scheduler_office import (
+from tests.unit.serve.scheduler.services import (
     PullingReplica,
     granted,
     inference,
@@ -35,7 +34,7 @@ Start = Callable[..., Awaitable[SchedulerService]]
 
 def config(**section: Any) -> AppConfig:
     """Return the arguments of an application that saves often."""
-    return parse_app_config(
+    return AppConfig.parse(
         {
             "model": {"name": "m", "path": "none"},
             "scheduler": {"recovery_s": 0.05},
@@ -55,15 +54,17 @@ async def start(server: EmbeddedRedis, name: str) -> AsyncIterator[Start]:
         revive: Callable[[], None] | None = None,
         **section: Any,
     ) -> SchedulerService:
-        store = SchedulerStore(server.url, name, holder=Holder("ns", f"actor-{host}", "1", host))
-        service = SchedulerService(config(**section), store, lambda reason: None)
+        store = SchedulerStore(
+            server.url, name, leader=LeaderRecord("ns", f"actor-{host}", "1", host)
+        )
+        service = SchedulerService(Term(config(**section), store, lambda reason: None))
         services.append(service)
-        await service.start(above)
+        await service.term.begin(above)
         return service
 
     yield start
     for service in services:
-        await service.stop()
+        await service.term.end()
 
 
 async def test_second_of_two_deployments_wins_and_the_first_says_so(start: Start) -> None:
@@ -72,10 +73,10 @@ async def test_second_of_two_deployments_wins_and_the_first_says_so(start: Start
     replica = PullingReplica(first, (await first.status())["epoch"])
     await waits_for_work(first)
     second = await start("gpu-2")
-    await eventually(lambda: first._tenure.lost, "the first one finds out")
+    await eventually(lambda: first.term.lost, "the first one finds out")
     await replica.stop()
     epoch = (await second.status())["epoch"]
-    with pytest.raises(SchedulerSuperseded, match=rf"epoch {epoch} is in office, .* host gpu-2"):
+    with pytest.raises(SchedulerSuperseded, match=rf"epoch {epoch} leads, .* host gpu-2"):
         await first.submit_many("i", 1, 0, (opened(), inference("q")))
     other = PullingReplica(second, epoch)
     await waits_for_work(second)
@@ -86,19 +87,6 @@ async def test_second_of_two_deployments_wins_and_the_first_says_so(start: Start
     assert not (await first.status())["ready"]
     status = await second.status()
     assert (True, None) == (status["ready"], status["degraded"])
-
-
-async def test_strict_tag_is_in_redis_when_it_is_given_out(
-    start: Start, raw: redis.Redis, keys: Keys
-) -> None:
-    """Read by another client at that very moment, for each of many that come together."""
-    service = await start(durability="strict")
-
-    async def is_there(number: int) -> bool:
-        await service.open_application(opened(f"a{number}"))
-        return bool(raw.hexists(keys.applications, f"a{number}"))
-
-    assert all(await asyncio.gather(*(is_there(number) for number in range(50))))
 
 
 async def test_emptied_redis_is_given_everything_again(
@@ -112,8 +100,8 @@ async def test_emptied_redis_is_given_everything_again(
     for name in ("a", "b"):
         await service.open_application(opened(name))
     await eventually(lambda: raw.hlen(keys.applications) == 2, "it is saved")
-    names = (keys.schema, keys.epoch, keys.office, keys.clock, keys.settings, keys.applications)
-    before = {key: raw.dump(key) for key in (keys.office, keys.settings, keys.replicas)}
+    names = (keys.schema, keys.epoch, keys.leader, keys.clock, keys.settings, keys.applications)
+    before = {key: raw.dump(key) for key in (keys.leader, keys.settings, keys.replicas)}
     raw.flushall()
     await eventually(lambda: raw.exists(*names, keys.replicas) == 7, "everything is there again")
 
@@ -125,30 +113,16 @@ async def test_emptied_redis_is_given_everything_again(
     assert "vtc" == (await successor.status())["policy"]
 
 
-async def test_scheduler_that_dies_with_an_emptied_redis_is_listened_to_again(
-    start: Start,
-) -> None:
-    """Its epoch may be below what replicas know: the actor takes office above that."""
-    outranked: list[int] = []
-    service = await start()
-    service._tenure._on_outranked = outranked.append
-    await service.pull(Pull("r", 10**14, 1, 0, ReplicaCapacity(100), 100, (), (), 0, 0.0))
-    await eventually(lambda: outranked, "the store was asked")
-    successor = await start(above=outranked[0])
-
-    assert 10**14 + 1 == (await successor.status())["epoch"]
-
-
 async def test_data_of_version_1_are_migrated_when_a_scheduler_takes_office(
     start: Start, server: EmbeddedRedis, name: str, raw: redis.Redis, keys: Keys
 ) -> None:
     """An upgrade keeps the fair state; the older version is fenced off, and refuses the data."""
     older = SchedulerStore(server.url, name)
-    epoch = await older.take_office()
+    epoch = await older.become_leader()
     await older.save(epoch, CLOCK, {"a": APPLICATION}, ())
     await older.aclose()
     raw.set(keys.schema, "1")
-    raw.delete(keys.office)
+    raw.delete(keys.leader)
     service = await start()
     known = await service.application("a")
 
@@ -164,7 +138,7 @@ async def test_migration_that_was_cut_off_begins_again(
 ) -> None:
     """Until all of it is written the data are of the older version, whole."""
     older = SchedulerStore(server.url, name)
-    first = await older.take_office()
+    first = await older.become_leader()
     await older.save(first, CLOCK, {"a": APPLICATION}, ())
     raw.set(keys.schema, "1")
     before = raw.hgetall(keys.applications)
@@ -174,12 +148,12 @@ async def test_migration_that_was_cut_off_begins_again(
 
     monkeypatch.setattr(older, "_migrate", dies)
     with pytest.raises(asyncio.CancelledError):
-        await older.take_office()
+        await older.become_leader()
     cut_off = (raw.get(keys.schema), raw.hgetall(keys.applications))
     second = int(str(raw.get(keys.epoch)))
     await older.aclose()
     newer = SchedulerStore(server.url, name)
-    epoch = await newer.take_office()
+    epoch = await newer.become_leader()
     migrated = (await newer.load()).applications["a"]
     await newer.aclose()
 
@@ -193,8 +167,8 @@ async def test_killed_embedded_redis_is_started_again_and_nothing_is_lost(tmp_pa
     server = EmbeddedRedis(tmp_path / "data")
     server.start()
     store = SchedulerStore(server.url, "a/m")
-    service = SchedulerService(config(), store, lambda reason: None, server.start)
-    await service.start()
+    service = SchedulerService(Term(config(), store, lambda reason: None, server.start))
+    await service.term.begin()
     epoch = (await service.status())["epoch"]
     replica = PullingReplica(service, epoch)
     await waits_for_work(service)
@@ -203,15 +177,15 @@ async def test_killed_embedded_redis_is_started_again_and_nothing_is_lost(tmp_pa
         server._process.kill()
         server._process.wait()
         meanwhile = granted(await service.submit_many("i", epoch, 0, (opened(), inference("q"))))
-        await eventually(lambda: service._office.keeper.trouble, "it notices")
+        await eventually(lambda: service.term.checkpointer.trouble, "it notices")
 
         async def is_saved() -> bool:
-            is_there = service._office.keeper.trouble is None
+            is_there = service.term.checkpointer.trouble is None
             return is_there and "a" in (await store.load()).applications
 
         assert await eventually(is_saved, "it is back")
         assert ["q"] == meanwhile
     finally:
         await replica.stop()
-        await service.stop()
+        await service.term.end()
         server.stop()

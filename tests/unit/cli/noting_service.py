@@ -7,28 +7,37 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import Any
 
-Answer = tuple[int, dict[str, Any]]
+Answer = tuple[int, dict[str, Any] | bytes]
+Sent = tuple[str, str, Any]
+"""Method, path and body of a request."""
 
 
 @contextmanager
-def noting_service(answer: Callable[[str, str, Any], Answer]) -> Iterator[str]:
-    """Serve what `answer` says to method, path and body; yield the URL."""
+def noting_service(
+    answer: Answer | Callable[[str, str, Any], Answer], sent: list[Sent] | None = None
+) -> Iterator[str]:
+    """Serve an answer, or what is answered to method, path and body; yield the URL.
+
+    Args:
+        answer: A body of bytes is sent as it is, any other as JSON.
+        sent: Gets every request.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._do("GET")
-
-        def do_POST(self) -> None:
-            self._do("POST")
-
-        def _do(self, method: str) -> None:
-            sent = self.rfile.read(int(self.headers.get("content-length") or 0))
-            status, body = answer(method, self.path, json.loads(sent) if sent else None)
-            told = json.dumps(body).encode()
+            content = self.rfile.read(int(self.headers.get("content-length") or 0))
+            request = (self.command, self.path, json.loads(content) if content else None)
+            if sent is not None:
+                sent.append(request)
+            status, body = answer(*request) if callable(answer) else answer
+            told = body if isinstance(body, bytes) else json.dumps(body).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(told)))
             self.end_headers()
             self.wfile.write(told)
+
+        def do_POST(self) -> None:
+            self.do_GET()
 
         def log_message(self, format: str, *arguments: Any) -> None:
             pass

@@ -1,27 +1,20 @@
 """`justitia calibrate`: a profile from files of measured requests, and the check of one."""
 
-import argparse
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from justitia_ray.cli import calibrate as command
-from justitia_ray.errors import ConfigError
+from justitia_ray.cli.main import main
+from justitia_ray.sim.calibration.fit import simulate_run
 from justitia_ray.sim.calibration.measured import MeasuredRun, TimedRequest, write_run
-from justitia_ray.sim.engine_profile import IterationCost
-from justitia_ray.sim.profile_file import load_profile, load_profile_file
-from justitia_ray.sim.validation import simulate_run
+from justitia_ray.sim.engine_profile import IterationCost, load_profile, load_profile_file
 
 
 def run(*arguments: str | Path) -> int:
     """Run the command with these arguments."""
-    parser = argparse.ArgumentParser()
-    command.add_to(parser.add_subparsers())
-    options = parser.parse_args(["calibrate", *map(str, arguments)])
-    return int(options.run(options))
+    return main(["calibrate", *map(str, arguments)])
 
 
 @pytest.fixture
@@ -47,7 +40,7 @@ def fitted(measured: Path, *more: str) -> Path:
 
 
 def test_profile_is_fitted_and_says_on_what(measured: Path) -> None:
-    """The file names its command and its data, but not where they lay."""
+    """The file names its command and its data, but not where they lay: it can be made again."""
     out = fitted(measured, "--name", "my-engine")
     content = load_profile_file(str(out))
 
@@ -58,6 +51,7 @@ def test_profile_is_fitted_and_says_on_what(measured: Path) -> None:
     assert [("fcfs__mine.csv", 20)] == [(r.file, r.requests) for r in content.fitted.runs]
     assert "justitia calibrate --runs fcfs__mine.csv --kv-tokens 2000" in out.read_text()
     assert str(measured.parent) not in out.read_text()
+    assert out.read_bytes() == fitted(measured, "--name", "my-engine").read_bytes()
 
 
 def test_rules_come_from_the_profile_to_start_with(measured: Path) -> None:
@@ -69,13 +63,6 @@ def test_rules_come_from_the_profile_to_start_with(measured: Path) -> None:
     assert "mine" == profile.name
     assert replace(start, name="mine", kv_tokens=2000, iteration=profile.iteration) == profile
     assert 0.05 == pytest.approx(profile.iteration.base_s, rel=0.02)
-
-
-def test_fitting_twice_gives_the_same_file(measured: Path) -> None:
-    """The shipped profile can be made again."""
-    first = fitted(measured).read_bytes()
-
-    assert first == fitted(measured).read_bytes()
 
 
 def test_check_prints_and_writes_how_far_a_profile_errs(
@@ -98,40 +85,12 @@ def test_check_prints_and_writes_how_far_a_profile_errs(
     assert "median absolute error: tokens_per_s" in printed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--runs", "a.csv", "--kv-tokens", "5"], "--out is missing"),
-        (["--runs", "a.csv", "--out", "p.yaml"], "--kv-tokens must be a whole number >= 1, got"),
-        (
-            ["--runs", "a.csv", "--kv-tokens", "0", "--out", "p.yaml"],
-            "--kv-tokens must be a whole number >= 1, got 0",
-        ),
-        (["--check", "a.csv"], "--profile is missing"),
-        (
-            ["--check", "a.csv", "--profile", "x", "--added-prompt-tokens", "-1"],
-            "--added-prompt-tokens must be a whole number >= 0, got -1",
-        ),
-        (
-            ["--runs", "a.csv", "--kv-tokens", "5", "--out", "no/p.yaml"],
-            "no/p.yaml: there is no directory no to write it to",
-        ),
-        (["--runs", "none.csv", "--kv-tokens", "5", "--out", "p.yaml"], "none.csv: cannot be read"),
-    ],
-)
-def test_wrong_option_is_one_sentence(arguments: Sequence[str], said: str) -> None:
-    """A user's mistake is no traceback."""
-    with pytest.raises(ConfigError) as error:
-        run(*arguments)
-
-    assert said in str(error.value)
-
-
-def test_request_larger_than_the_memory_is_named_and_nothing_written(measured: Path) -> None:
+def test_request_larger_than_the_memory_is_named_and_nothing_written(
+    measured: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Such a run was not made on that engine; half a profile would be worse than none."""
     out = measured.with_name("mine.yaml")
-    with pytest.raises(ConfigError) as error:
-        run("--runs", measured, "--kv-tokens", "80", "--out", out)
 
-    assert "must be at most the KV memory of a replica, 80 tokens" in str(error.value)
+    assert 2 == run("--runs", measured, "--kv-tokens", "80", "--out", out)
+    assert "must be at most the KV memory of a replica, 80 tokens" in capsys.readouterr().err
     assert not out.exists()

@@ -1,5 +1,6 @@
 """`justitia check-config`: every error of a file, one line each, before anything is deployed."""
 
+import re
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,10 @@ import pytest
 import yaml
 
 from justitia_ray.cli.main import main
+from justitia_ray.serve.ops.config_file import read_applications
 
 SHIPPED = sorted((Path(__file__).parents[3] / "deployments").glob("*.yaml"))
+assert SHIPPED, "no case would look at the files that users begin with"
 FILE: dict[str, Any] = {
     "applications": [
         {
@@ -36,9 +39,11 @@ def errors_of(
 
 @pytest.mark.parametrize("file", SHIPPED, ids=[file.name for file in SHIPPED])
 def test_shipped_file_is_fine(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Users begin with these files."""
+    """Users begin with these files, and look for Serve's name in the name of the scheduler."""
     assert 0 == main(["check-config", str(file)])
     assert "application 'justitia' is fine" in capsys.readouterr().out
+    (application,) = read_applications(file)
+    assert {"justitia"} == {config.name for config in application.configs}
 
 
 def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
@@ -62,100 +67,23 @@ def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
         "applications[0].deployments[0].user_config",
         "applications[0].deployments[1].name",
     } == found.keys()
+    assert "redis_password_env" in found["applications[0].args.store"]
+    assert "secret" not in "".join(errors)  # the output ends up in the logs of a pipeline
     assert "greater than 0 (got 0)" in found["applications[0].args.ingress.attempts"]
     assert "keepalive_s" in found["applications[0].args.ingress.keepalive"]
     assert "justitia, fcfs" in found["applications[0].deployments[0].user_config"]
     assert "Ingress, Predictor, Replica" in found["applications[0].deployments[1].name"]
 
 
-def test_password_in_a_url_is_not_repeated(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The output of a check ends up in the logs of a pipeline."""
-    values = deepcopy(FILE)
-    values["applications"][0]["args"]["store"] = {"redis_url": "redis://:secret@host:6379/0"}
-    status, errors = errors_of(values, tmp_path, capsys)
-
-    assert 2 == status
-    assert "redis_password_env" in errors[0]
-    assert "secret" not in errors[0]
+def application(**changes: Any) -> dict[str, Any]:
+    """Return the application of the file, with other fields."""
+    values: dict[str, Any] = deepcopy(FILE["applications"][0])
+    return values | changes
 
 
-def test_key_that_serve_would_ignore_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Serve passes over unknown keys, so that a slip would silently keep a default."""
-    values = deepcopy(FILE)
-    values["applications"][0]["deployments"][0]["num_replica"] = 4
-    status, errors = errors_of(values, tmp_path, capsys)
-
-    assert 2 == status
-    assert errors[0].startswith("applications[0].deployments[0].num_replica: unknown key")
-    assert "num_replicas" in errors[0]
-
-
-def test_user_config_elsewhere_than_on_the_ingress_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Serve would fail the deployment minutes later: only Ingress takes settings while it runs."""
-    values = deepcopy(FILE)
-    values["applications"][0]["deployments"][0]["name"] = "Replica"
-
-    assert (
-        2,
-        ["applications[0].deployments[0].user_config: only Ingress takes one (got it for Replica)"],
-    ) == errors_of(values, tmp_path, capsys)
-
-
-def test_two_applications_may_not_share_a_scheduler(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two queues under one name would be one queue with two configurations."""
-    values = deepcopy(FILE)
-    second = deepcopy(values["applications"][0]) | {"name": "other", "route_prefix": "/other"}
-    values["applications"].append(second)
-    status, errors = errors_of(values, tmp_path, capsys)
-
-    assert 2 == status
-    assert errors[0].startswith("applications: 'justitia' and 'other' have the same args.name")
-
-
-def test_file_without_our_application_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A slip in `import_path` must not pass as a file with nothing to check."""
-    values = deepcopy(FILE)
-    values["applications"][0]["import_path"] = "justitia_ray.serve.apps:build"
-
-    assert (2, ["applications: none has import_path justitia_ray.serve.app:build"]) == errors_of(
-        values, tmp_path, capsys
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("applications: [", "is not YAML"),
-        ("- a list", "is a mapping with `applications`"),
-        ("http_options: {port: 8000}", "applications: Field required"),
-        ("applications: [1]", "applications[0]: "),
-    ],
+OTHER = application(
+    name="other", route_prefix="/other", args={"model": {"name": "n", "path": "none"}}
 )
-def test_unreadable_file_is_one_sentence(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A user's mistake gives no traceback."""
-    status, errors = errors_of(text, tmp_path, capsys)
-
-    assert 2 == status
-    assert 1 == len(errors)
-    assert said in errors[0]
-
-
-def test_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The path is the mistake, so it is in the message."""
-    assert 2 == main(["check-config", str(tmp_path / "none.yaml")])
-    assert "none.yaml: No such file or directory" in capsys.readouterr().err
 
 
 def of_two(**user_config: Any) -> dict[str, Any]:
@@ -172,6 +100,66 @@ def of_two(**user_config: Any) -> dict[str, Any]:
         {"name": "Predictor-n"},
     ]
     return values
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        pytest.param(
+            {"applications": [application(deployments=[{"name": "Ingress", "num_replica": 4}])]},
+            r"applications\[0\]\.deployments\[0\]\.num_replica: unknown key.*num_replicas",
+            id="Serve passes over unknown keys: a slip would keep a default",
+        ),
+        pytest.param(
+            {
+                "applications": [
+                    application(
+                        deployments=[{"name": "Replica", "user_config": {"policy": "fcfs"}}]
+                    )
+                ]
+            },
+            r"applications\[0\]\.deployments\[0\]\.user_config: only Ingress takes one \(got it for"
+            r" Replica\)$",
+            id="only Ingress takes settings while it runs",
+        ),
+        *(
+            pytest.param(
+                {"applications": [application(deployments=[{"name": "Replica", **scaled}])]},
+                r"applications\[0\]\.deployments\[0\]\.autoscaling_config: needs a policy",
+                id=f"Serve does not see the calls of an engine: {scaled}",
+            )
+            for scaled in ({"autoscaling_config": {"max_replicas": 3}}, {"num_replicas": "auto"})
+        ),
+        pytest.param(
+            {"applications": [application(), application(name="other", route_prefix="/other")]},
+            "applications: 'justitia' and 'other' have the same args.name",
+            id="two queues under one name would be one queue",
+        ),
+        pytest.param(
+            {"applications": [*of_two()["applications"], OTHER]},
+            "'justitia' and 'other' have the same args.name and a model of the same name",
+            id="of several models of two applications one is the same",
+        ),
+        pytest.param(
+            {"applications": [application(import_path="justitia_ray.serve.apps:build")]},
+            "applications: none has import_path justitia_ray.serve.app:build$",
+            id="a slip in import_path is no file with nothing to check",
+        ),
+        ("applications: [", "is not YAML"),
+        ("- a list", "is a mapping with `applications`"),
+        ("http_options: {port: 8000}", "applications: Field required"),
+        ("applications: [1]", r"applications\[0\]: "),
+    ],
+)
+def test_mistake_that_serve_would_not_name_is_one_sentence(
+    values: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Serve would fail minutes later, or do something else than was meant."""
+    status, errors = errors_of(values, tmp_path, capsys)
+
+    assert 2 == status
+    assert 1 == len(errors)
+    assert re.search(said, errors[0])
 
 
 def test_models_of_an_application_are_told_with_their_policies(
@@ -202,20 +190,3 @@ def test_mistakes_in_several_models_are_found_before_they_are_deployed(
         "applications[0].deployments[0].user_config.models: there is no model 'x'; org/m, n are"
         " served",
     ] == errors
-
-
-def test_model_of_another_application_of_the_same_name_is_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Both would pull from one queue, with replicas of different models perhaps."""
-    values = of_two()
-    other = deepcopy(FILE["applications"][0]) | {"name": "other", "route_prefix": "/other"}
-    other["args"] = {"model": {"name": "n", "path": "none"}}
-    values["applications"].append(other)
-    status, errors = errors_of(values, tmp_path, capsys)
-
-    assert 2 == status
-    assert 1 == len(errors)
-    assert (
-        "'justitia' and 'other' have the same args.name and a model of the same name" in errors[0]
-    )

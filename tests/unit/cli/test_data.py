@@ -7,10 +7,12 @@ from typing import Any
 import pytest
 
 from justitia_ray.cli import data
+from justitia_ray.cli.data import read_history
 from justitia_ray.cli.main import main
+from justitia_ray.errors import ConfigError
 from justitia_ray.predictor.input_features import features_of
-from justitia_ray.predictor.recordings import load_samples, recorded_classes
-from tests.unit.cli.noting_service import Answer, noting_service
+from justitia_ray.sim.suites.recorded_samples import load_samples, recorded_classes
+from tests.unit.cli.noting_service import Answer, Sent, noting_service
 
 
 def history(path: Path, count: int, **changes: Any) -> str:
@@ -37,34 +39,24 @@ def test_features_are_sent_and_texts_are_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In bounded batches, in the order of the file."""
-    sent: list[dict[str, Any]] = []
-
-    def answer(method: str, path: str, body: Any) -> Answer:
-        assert ("POST", "/v1/predictor/samples") == (method, path)
-        assert "secret" not in json.dumps(body)
-        sent.append(body)
-        return 200, {"taken": len(body["samples"])}
-
+    sent: list[Sent] = []
     file = history(tmp_path / "h.jsonl", 450)
-    with noting_service(answer) as url:
+    with noting_service((200, {}), sent) as url:
         assert 0 == imported("--file", file, "--url", url)
 
-    assert [200, 200, 50] == [len(body["samples"]) for body in sent]
-    first = sent[0]["samples"][0]
+    assert {("POST", "/v1/predictor/samples")} == {(method, path) for method, path, _ in sent}
+    assert [200, 200, 50] == [len(body["samples"]) for *_, body in sent]
+    assert "secret" not in json.dumps(sent)
+    first = sent[0][2]["samples"][0]
     assert features_of("secret number 0").to_dict() == first["sample"]["features"]
     assert capsys.readouterr().out.startswith("450 applications of 2 classes are being learned")
 
 
 def test_wrong_last_line_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nobody wants to find out which half was learned."""
-    sent: list[Any] = []
-
-    def answer(method: str, path: str, body: Any) -> Answer:
-        sent.append(body)
-        return 200, {}
-
+    sent: list[Sent] = []
     file = history(tmp_path / "h.jsonl", 450, input=3)
-    with noting_service(answer) as url:
+    with noting_service((200, {}), sent) as url:
         assert 2 == imported("--file", file, "--url", url)
 
     assert [] == sent
@@ -75,19 +67,15 @@ def test_service_that_breaks_off_says_where_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What it has learned must not be sent again."""
-    sent: list[Any] = []
-
-    def answer(method: str, path: str, body: Any) -> Answer:
-        sent.append(body)
-        return (200, {"taken": 200}) if len(sent) != 2 else (500, {"error": {"message": "broken"}})
-
+    sent: list[Sent] = []
+    broken: Answer = (500, {"error": {"message": "broken"}})
     file = history(tmp_path / "h.jsonl", 450)
-    with noting_service(answer) as url:
+    with noting_service(lambda *_: broken if len(sent) == 2 else (200, {}), sent) as url:
         assert 1 == imported("--file", file, "--url", url)
         assert "go on with --skip 200" in capsys.readouterr().err
         assert 0 == imported("--file", file, "--url", url, "--skip", "200")
 
-    assert [200, 200, 200, 50] == [len(body["samples"]) for body in sent]
+    assert [200, 200, 200, 50] == [len(body["samples"]) for *_, body in sent]
     assert sent[1] == sent[2]
 
 
@@ -113,63 +101,72 @@ def test_directory_has_the_form_of_recorded_data(tmp_path: Path) -> None:
     assert "secret number 4" == samples[2].input_text
 
 
-def test_directory_with_data_is_left_alone(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two histories must not be mixed by mistake."""
-    (tmp_path / "apps").mkdir()
-    file = history(tmp_path / "h.jsonl", 2)
+def test_one_of_several_models_learns(tmp_path: Path) -> None:
+    """Histories of models are not mixed."""
+    sent: list[Sent] = []
+    file = history(tmp_path / "h.jsonl", 1)
+    with noting_service((200, {}), sent) as url:
+        assert 0 == imported("--file", file, "--url", url, "--model", "org/m")
 
-    assert 2 == imported("--file", file, "--out", str(tmp_path))
-    assert "must be a new directory, has apps/ already" in capsys.readouterr().err
+    assert ["/v1/predictor/samples?model=org%2Fm"] == [path for _, path, _ in sent]
 
 
-def test_class_of_the_data_sets_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Its runs have stages, which this form does not tell."""
-    file = history(tmp_path / "h.jsonl", 2, **{"class": "KBQAV"})
+LINE: dict[str, Any] = {
+    "class": "report",
+    "input": "Summarise this.",
+    "inferences": [
+        {"prompt_tokens": 10, "output_tokens": 4},
+        {"prompt_tokens": 3, "output_tokens": 2},
+    ],
+}
 
-    assert 2 == imported("--file", file, "--out", str(tmp_path / "out"))
-    assert "class KBQAV is one whose stages are known" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+
+def file_of(tmp_path: Path, *lines: dict[str, Any]) -> Path:
+    """Write lines to a file, the first of which is blank."""
+    path = tmp_path / "history.jsonl"
+    path.write_text("".join(f"\n{json.dumps(line)}" for line in lines))
+    return path
+
+
+def test_cost_follows_from_the_inferences(tmp_path: Path) -> None:
+    """Users have token counts, not KV token-time."""
+    (application,) = read_history(file_of(tmp_path, LINE))
+    observation = application.observation()
+
+    # p·d + d(d+1)/2: 40 + 10 and 6 + 3.
+    sample = observation.sample
+    assert (59.0, 2, 6) == (sample.kv_token_time, sample.inferences, sample.output_tokens)
+    assert ("report", features_of("Summarise this."), None) == (
+        observation.application_class,
+        sample.features,
+        sample.input_text,
+    )
 
 
 @pytest.mark.parametrize(
-    ("words", "complaint"),
+    ("change", "complaint"),
     [
-        (("--url", "--skip", "2"), "--skip must be 0 to 1, got 2"),
-        (("--out", "x", "--skip", "1"), "--skip goes with --url"),
+        ({"class": "a b"}, "class must be 1 to 64 of"),
+        ({"class": 3}, "class must be 1 to 64 of"),
+        ({"input": " "}, "input must be a text that is not blank"),
+        ({"inferences": []}, "inferences must be a list with at least one inference"),
+        ({"inferences": [{"prompt_tokens": 1}]}, r"inferences\[0\] must be an object of"),
+        (
+            {"inferences": [{"prompt_tokens": 1, "output_tokens": 1.5}]},
+            r"inferences\[0\]\.output_tokens must be an integer >= 1, got 1\.5",
+        ),
+        (
+            {"inferences": [{"prompt_tokens": 0, "output_tokens": 1}]},
+            r"inferences\[0\]\.prompt_tokens must be an integer >= 1, got 0",
+        ),
+        ({"input": None}, "field 'input' must be there"),
+        ({"cost": 3}, "field 'cost' must be one of class, inferences, input"),
     ],
 )
-def test_mistaken_options_are_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str
-) -> None:
-    """No traceback for a user's mistake."""
-    assert 2 == imported("--file", history(tmp_path / "h.jsonl", 2), *words)
-    assert complaint in capsys.readouterr().err
+def test_wrong_line_is_named(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
+    """A history of a million lines has to be repairable; None: the field is missing."""
+    line = {name: value for name, value in (LINE | change).items() if value is not None}
+    path = file_of(tmp_path, LINE, line)
 
-
-def test_empty_file_is_a_mistake(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is another file than was meant."""
-    (tmp_path / "empty").touch()
-
-    assert 2 == imported("--file", str(tmp_path / "empty"), "--url")
-    assert "holds no application" in capsys.readouterr().err
-
-
-def test_one_of_several_models_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Histories of models are not mixed; a directory belongs to none yet."""
-    paths = []
-
-    def answer(method: str, path: str, body: Any) -> Answer:
-        paths.append(path)
-        return 200, {"taken": 1}
-
-    file = history(tmp_path / "h.jsonl", 1)
-    with noting_service(answer) as url:
-        assert 0 == imported("--file", file, "--url", url, "--model", "org/m")
-    assert 2 == imported("--file", file, "--out", str(tmp_path / "out"), "--model", "org/m")
-
-    assert ["/v1/predictor/samples?model=org%2Fm"] == paths
-    assert "--model goes with --url, not with --out" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=rf"history\.jsonl:3: {complaint}"):
+        list(read_history(path))

@@ -10,15 +10,16 @@ import pytest
 
 from justitia_ray.cli import doctor
 from justitia_ray.cli.main import main
-from justitia_ray.doctor.rules import SERVICE_CHECKS
+from justitia_ray.doctor.service_rules import SERVICE_RULES
+from justitia_ray.doctor.store_rules import STORE_RULES
 from justitia_ray.errors import ResponseError
-from justitia_ray.protocol.examination import read_examination
-from tests.unit.doctor.healthy import examination
-
-from .noting_service import Answer, noting_service
+from justitia_ray.protocol.inspection import read_inspection
+from tests.unit.cli.noting_service import Answer, noting_service
+from tests.unit.doctor.healthy import inspection
 
 Json = dict[str, Any]
-HEALTHY = examination()
+HEALTHY = inspection()
+CHECKS = len(SERVICE_RULES) + len(STORE_RULES)
 
 SERVE_FILE = """
 applications:
@@ -38,22 +39,19 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_LEAST_INTERVAL_S", 0.0)
 
 
-def answering(seen: Json | Callable[[], Json], predictor: Answer) -> Callable[..., Answer]:
+LEARNS: Answer = (200, {"learns": True, "classes": {}})
+
+
+def answering(seen: Json, predictor: Answer = LEARNS) -> Callable[..., Answer]:
     """Return a service that is examined."""
-
-    def answer(method: str, path: str, body: Any) -> Answer:
-        if path == "/v1/examination":
-            return 200, seen() if callable(seen) else seen
-        if path == "/v1/predictor":
-            return predictor
-        return 404, {"error": {"message": f"{method} {path}: Not Found", "code": None}}
-
-    return answer
+    answers = {"/v1/examination": (200, seen), "/v1/predictor": predictor}
+    return lambda method, path, body: answers[path]
 
 
-def examined(seen: Json | Callable[[], Json], *options: str, learns: bool = True) -> int:
-    """Run the command on a service that says this, and return its exit status."""
-    with noting_service(answering(seen, (200, {"learns": learns, "classes": {}}))) as url:
+def examined(service: Json | Answer | Callable[..., Answer], *options: str) -> int:
+    """Run the command on a service that says or answers this, and return its exit status."""
+    answer = answering(service) if isinstance(service, dict) else service
+    with noting_service(answer) as url:
         return main(["doctor", "--url", url, "--interval-s", "0", *options])
 
 
@@ -75,7 +73,7 @@ def test_healthy_service_is_one_line_and_status_0(capsys: pytest.CaptureFixture[
         0,
         [
             "Redis was not looked at: give --config FILE, the Serve configuration file",
-            f"justitia/m: {len(SERVICE_CHECKS)} checks, nothing wrong",
+            f"justitia/m: {CHECKS} checks, nothing wrong",
         ],
     ) == (status, capsys.readouterr().out.splitlines())
 
@@ -84,7 +82,7 @@ def test_what_is_wrong_is_said_with_what_to_do_and_status_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The worst first; of many alike three are shown, so that nothing else scrolls away."""
-    status = examined(broken)
+    status = examined(broken())
     out = capsys.readouterr().out
     heads = [line.split("  ")[0].strip() for line in out.splitlines() if line[:1].strip()]
 
@@ -92,7 +90,7 @@ def test_what_is_wrong_is_said_with_what_to_do_and_status_1(
     assert ["wrong", "wrong", "wrong", "wrong", "risk"] == heads[:5]
     assert "and 1 more like it; --json has all" in out
     assert "do: its caller waits for nothing: restart that replica" in out
-    assert f"{len(SERVICE_CHECKS)} checks, 5 wrong, 1 risk" in out.splitlines()[-1]
+    assert f"{CHECKS} checks, 5 wrong, 1 risk" in out.splitlines()[-1]
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
@@ -100,10 +98,10 @@ def test_json_has_every_finding_and_what_it_was_found_in(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What a bug report needs, and what an alert reads."""
-    status = examined(broken, "--json")
+    status = examined(broken(), "--json")
     told = json.loads(capsys.readouterr().out)
 
-    assert (1, True, False, len(SERVICE_CHECKS)) == (
+    assert (1, True, False, CHECKS) == (
         status,
         told["wrong"],
         told["redis_looked_at"],
@@ -132,34 +130,27 @@ def test_note_alone_is_no_reason_for_status_1(capsys: pytest.CaptureFixture[str]
     assert capsys.readouterr().out.splitlines()[-1].endswith("nothing wrong, 1 note")
 
 
-def test_predictor_that_fails_is_a_finding_and_no_failure(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("predictor", "said"),
+    [
+        pytest.param(
+            (503, {"error": {"message": "the predictor gives no answer: away", "code": None}}),
+            "the predictor gives no answer: 503: the predictor",
+            id="away: the inspection goes on without a part of the service",
+        ),
+        pytest.param(
+            (200, {"learns": False, "classes": {}}),
+            "does not learn",
+            id="its answer is read: what is learned is lost without a word else",
+        ),
+    ],
+)
+def test_trouble_of_the_predictor_is_a_finding_and_no_failure(
+    predictor: Answer, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The examination is of the whole service, and goes on without a part of it."""
-    away = (503, {"error": {"message": "the predictor gives no answer: away", "code": None}})
-    with noting_service(answering(HEALTHY, away)) as url:
-        status = main(["doctor", "--url", url, "--interval-s", "0"])
-
-    assert 1 == status
-    assert "the predictor gives no answer: 503: the predictor" in capsys.readouterr().out
-
-
-def test_predictor_that_does_not_learn_is_a_finding(capsys: pytest.CaptureFixture[str]) -> None:
-    """Its answer is read: what is learned is lost without a word else."""
-    assert 1 == examined(HEALTHY, learns=False)
-    assert "does not learn" in capsys.readouterr().out
-
-
-def test_nobody_there_is_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of a service that cannot be reached nothing is known; 1 would say that something is."""
-    with noting_service(answering(HEALTHY, (200, {}))) as url:
-        pass  # its port is free again
-    status = main(["doctor", "--url", url])
-    said = capsys.readouterr().err
-
-    assert 2 == status
-    assert said.startswith("justitia doctor: no connection to 127.0.0.1")
-    assert 1 == len(said.splitlines())
+    """The inspection is of the whole service."""
+    assert 1 == examined(answering(HEALTHY, predictor))
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -173,24 +164,12 @@ def test_something_else_that_answers_is_status_2(
     answer: Answer, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An older version, or a port that is somebody else's: one sentence."""
-    with noting_service(lambda method, path, body: answer) as url:
-        status = main(["doctor", "--url", url])
+    status = examined(answer)
     err = capsys.readouterr().err
 
     assert 2 == status
     assert said in err
     assert 1 == len(err.splitlines())
-
-
-@pytest.mark.parametrize("interval", ["0.5", "-1", "nan", "inf"])
-def test_interval_too_short_is_refused(
-    interval: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The scheduler makes one examination a second: two looks at one would prove nothing."""
-    monkeypatch.undo()
-
-    assert 2 == main(["doctor", "--interval-s", interval])
-    assert "--interval-s is" in capsys.readouterr().err
 
 
 def test_redis_that_does_not_answer_from_here_is_a_finding(
@@ -226,46 +205,39 @@ def test_newer_service_may_say_more() -> None:
     newer = deepcopy(HEALTHY) | {"weather": "fine"}
     newer["scheduler"]["leases"]["3-1"]["colour"] = "green"
 
-    assert read_examination(HEALTHY) == read_examination(newer)
+    assert read_inspection(HEALTHY) == read_inspection(newer)
     with pytest.raises(ResponseError, match=r"scheduler\.ready: Field required"):
-        read_examination(HEALTHY | {"scheduler": {}})
+        read_inspection(HEALTHY | {"scheduler": {}})
 
 
 def of_two(second: Json) -> Callable[..., Answer]:
     """Return a service of two models, of which the second says this of itself."""
-
-    def answer(method: str, path: str, body: Any) -> Answer:
-        models: Json = {"m": HEALTHY, "n": second | {"model": "n"}}
-        predictors: Json = {"m": {"learns": True}, "n": {"error": "the predictor is away"}}
-        if path == "/v1/examination":
-            return 200, {"models": models}
-        if path == "/v1/predictor":
-            return 200, {"models": predictors}
-        if path == "/v1/examination?model=m":
-            return 200, HEALTHY
-        return 200, predictors["m"]
-
-    return answer
+    predictors: Json = {"m": {"learns": True}, "n": {"error": "the predictor is away"}}
+    answers: dict[str, Json] = {
+        "/v1/examination": {"models": {"m": HEALTHY, "n": second | {"model": "n"}}},
+        "/v1/predictor": {"models": predictors},
+        "/v1/examination?model=m": HEALTHY,
+        "/v1/predictor?model=m": predictors["m"],
+    }
+    return lambda method, path, body: (200, answers[path])
 
 
 def test_each_of_several_models_is_examined(capsys: pytest.CaptureFixture[str]) -> None:
     """One that is well says nothing of another; one that is not makes the exit status 1."""
-    with noting_service(of_two(broken())) as url:
-        both = main(["doctor", "--url", url, "--interval-s", "0"])
-        said = capsys.readouterr().out
-        one = main(["doctor", "--url", url, "--interval-s", "0", "--model", "m"])
+    service = of_two(broken())
 
-    assert (1, 0) == (both, one)
-    ends = [line for line in said.splitlines() if f": {len(SERVICE_CHECKS)} checks, " in line]
-    assert f"justitia/m: {len(SERVICE_CHECKS)} checks, nothing wrong" == ends[0]
-    assert f"justitia/n: {len(SERVICE_CHECKS)} checks, 5 wrong, 2 risk" == ends[1]
+    assert 1 == examined(service)
+    said = capsys.readouterr().out
+    assert 0 == examined(service, "--model", "m")
+    ends = [line for line in said.splitlines() if f": {CHECKS} checks, " in line]
+    assert f"justitia/m: {CHECKS} checks, nothing wrong" == ends[0]
+    assert f"justitia/n: {CHECKS} checks, 5 wrong, 2 risk" == ends[1]
     assert "the predictor gives no answer: the predictor is away" in said
 
 
 def test_json_of_several_models_is_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
     """Each has the form that one alone has."""
-    with noting_service(of_two(HEALTHY)) as url:
-        status = main(["doctor", "--url", url, "--interval-s", "0", "--json"])
+    status = examined(of_two(HEALTHY), "--json")
     told = json.loads(capsys.readouterr().out)
 
     assert (1, True) == (status, told["wrong"])
@@ -273,11 +245,9 @@ def test_json_of_several_models_is_by_their_names(capsys: pytest.CaptureFixture[
 
 
 def test_model_that_is_not_served_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    """A service that has others is no stranger to examinations."""
+    """A service that has others is no stranger to inspections."""
     unknown = {"error": {"message": "the model 'x' does not exist", "code": "model_not_found"}}
-    with noting_service(lambda *_: (404, unknown)) as url:
-        assert 2 == main(["doctor", "--url", url, "--model", "x"])
-
+    assert 2 == examined((404, unknown), "--model", "x")
     said = capsys.readouterr().err
     assert "the model 'x' does not exist" in said
     assert "no application that can be examined" not in said

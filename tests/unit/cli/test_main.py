@@ -1,14 +1,13 @@
 """The `justitia` command itself: version, usage, a missing extra."""
 
-import importlib
 import subprocess
 import sys
-from types import ModuleType
 
 import pytest
 
 from justitia_ray import __version__
 from justitia_ray.cli.main import main
+from tests.unit.cli.noting_service import noting_service
 
 
 def test_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
@@ -29,16 +28,32 @@ def test_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
     assert "COMMAND" in capsys.readouterr().err
 
 
-def refuse_serve(monkeypatch: pytest.MonkeyPatch, error: ModuleNotFoundError) -> None:
-    """Let imports of `justitia_ray.serve` fail."""
-    import_module = importlib.import_module
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("status", 1),
+        pytest.param("doctor", 2, id="doctor: nothing is known of it; 1 would say that it is ill"),
+    ],
+)
+def test_service_that_cannot_be_reached_is_one_sentence(
+    command: str, expected: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commonest mistake, a wrong port, gives no traceback."""
+    with noting_service((200, {})) as url:
+        pass  # its port is free again
+    status = main([command, "--url", url])
+    [said] = capsys.readouterr().err.splitlines()
 
-    def refusing(name: str) -> ModuleType:
-        if name.startswith("justitia_ray.serve"):
-            raise error
-        return import_module(name)
+    assert expected == status
+    assert said.startswith(f"justitia {command}: no connection to 127.0.0.1")
 
-    monkeypatch.setattr(importlib, "import_module", refusing)
+
+def lack(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """Let imports of a module fail, of those that import it too."""
+    for name in [name for name in sys.modules if name.startswith("justitia_ray.serve.ops")]:
+        monkeypatch.delitem(sys.modules, name)
+    for name in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
 
 
 def test_only_the_command_that_is_asked_for_is_imported() -> None:
@@ -55,7 +70,7 @@ def test_missing_extra_is_one_sentence(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The client alone installs without Ray; its user is told what to install."""
-    refuse_serve(monkeypatch, ModuleNotFoundError("No module named 'ray'", name="ray"))
+    lack(monkeypatch, "ray")
     status = main(command)
     said = capsys.readouterr().err
 
@@ -66,7 +81,6 @@ def test_missing_extra_is_one_sentence(
 
 def test_broken_package_is_not_taken_for_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Telling the user to install an extra would hide a bug of ours."""
-    error = ModuleNotFoundError("No module named 'justitia_ray.x'", name="justitia_ray.x")
-    refuse_serve(monkeypatch, error)
+    lack(monkeypatch, "justitia_ray.serve.ops.shutdown")
     with pytest.raises(ModuleNotFoundError):
         main(["shutdown"])

@@ -3,13 +3,15 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from justitia_ray.cli.main import main
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.predictor.model_file import model_from_bytes
-from tests.unit.sim.suites.data_directory import write_lines
+from tests.unit.cli.noting_service import Sent, noting_service
+from tests.unit.sim.data_directory import write_lines
 
 FIELDS = {
     "n_train",
@@ -84,37 +86,103 @@ def test_train_writes_models_of_all_runs_and_metrics_of_a_part(tmp_path: Path) -
     assert ["B"] == ModelDirectory(out).classes()
 
 
-def test_same_command_writes_the_same_model(tmp_path: Path) -> None:
-    """The seed is all the luck there is."""
-    write_runs(tmp_path, "A", range(30))
-    for _ in range(2):
-        predictor("train", "--data", tmp_path, "--out", tmp_path / "m", "--kind", "forest")
-    first, second = ModelDirectory(tmp_path / "m").versions("A")
+RECORD = {
+    "kind": "mlp",
+    "samples": 80,
+    "error": 0.25,
+    "rival_error": 0.5,
+    "reason": "samples",
+    "trained_at": 86_400.0,
+}
 
-    assert first.sha256 == second.sha256
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A directory with two versions of one class."""
+    directory = ModelDirectory(tmp_path / "models")
+    directory.publish("report", b"1", {})
+    directory.publish("report", b"2", RECORD)
+    return directory.path
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (("--classes", "C"), "--classes must be among A, got 'C'"),
-        (("--holdout", "nowhere"), "nowhere/recorded: cannot be read"),
-    ],
-)
-def test_mistake_is_one_sentence_and_writes_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], complaint: str
+def test_list_shows_what_serves_and_how_it_came(
+    models: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No traceback, and no metrics of another run beside it."""
-    write_runs(tmp_path, "A", range(30))
+    """The operator sees at a glance whether the latest training was worth it; scripts read JSON."""
+    assert 0 == predictor("list", "--models", models)
+    head, latest, first = capsys.readouterr().out.splitlines()
+    assert 0 == predictor("list", "--models", models, "--json")
+    known = json.loads(capsys.readouterr().out)["classes"]["report"]
 
-    assert 2 == predictor("evaluate", "--data", tmp_path, "--out", tmp_path / "out", *words)
-    assert complaint in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
+    assert head.split()[:3] == ["class", "samples", "version"]
+    shown = ["report", "–", "2", "serves", "mlp", "80", "25.0%", "50.0%", "samples"]
+    assert [*shown, "1970-01-02", "00:00"] == latest.split()
+    assert ["1", "–", "–", "–", "–", "–", "–"] == first.split()
+    assert (2, False) == (known["active"], known["pinned"])
+    assert {"version": 2, "size_bytes": 1} | RECORD == known["versions"][1]
 
 
-def test_class_of_too_few_runs_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Five to train on is the least, and one to test on."""
-    write_runs(tmp_path, "A", range(4))
+def test_rollback_and_release_in_a_directory(
+    models: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By one command each, and it says what serves now."""
+    for words in ((), ("--to", "0"), ("--to", "2"), ("--release",)):
+        assert 0 == main(["predictor", "rollback", "report", *words, "--models", str(models)])
 
-    assert 2 == predictor("evaluate", "--data", tmp_path, "--out", tmp_path / "out")
-    assert "class A: 4 samples are too few" in capsys.readouterr().err
+    assert [
+        "class report: version 1 serves until it is released",
+        "class report: no model, its mean, serves until it is released",
+        "class report: version 2 serves until it is released",
+        "class report: version 2 serves until a training beats it",
+    ] == capsys.readouterr().out.splitlines()
+
+
+def test_service_is_asked_over_http(capsys: pytest.CaptureFixture[str]) -> None:
+    """Models that live in Redis are listed and rolled back over HTTP."""
+    known = {
+        "samples": 31,
+        "serving": 1,
+        "active": 2,
+        "pinned": False,
+        "versions": [{"version": 1}, {"version": 2} | RECORD],
+    }
+    mean_only = {"samples": 4, "serving": 0, "active": 0, "pinned": False, "versions": []}
+    gone_back = known | {"active": 0, "serving": 0, "pinned": True}
+    asked: list[Sent] = []
+    answers: dict[str, Any] = {
+        "GET": {"classes": {"report": known, "new": mean_only, "old": gone_back}},
+        "POST": gone_back,
+    }
+    with noting_service(lambda method, *_: (200, answers[method]), asked) as url:
+        assert 0 == main(["predictor", "list", "--url", url])
+        assert 0 == main(["predictor", "rollback", "report", "--to", "0", "--url", url])
+
+    assert [
+        ("GET", "/v1/predictor", None),
+        ("POST", "/v1/predictor/report/rollback", {"version": 0, "release": False}),
+    ] == asked
+    lines = capsys.readouterr().out.splitlines()
+    assert "damaged: 1 serves" in lines[1]
+    assert "class mean" in lines[3]
+    assert ["0", "serves,", "pinned"] == lines[6].split()
+
+
+def test_service_that_refuses_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1: the service did not do it."""
+    refusal = {"error": {"message": "class 'x' has no model", "code": None}}
+    with noting_service((400, refusal)) as url:
+        assert 1 == main(["predictor", "rollback", "x", "--url", url])
+
+    assert "class 'x' has no model" in capsys.readouterr().err
+
+
+def test_one_of_several_models_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each has classes of its own; the message says which models there are."""
+    asked: list[Sent] = []
+    with noting_service((200, {"models": {"m": {}, "n": {}}}), asked) as url:
+        assert 2 == main(["predictor", "list", "--url", url])
+    with noting_service((200, {"classes": {}}), asked) as url:
+        assert 0 == main(["predictor", "list", "--url", url, "--model", "n"])
+
+    assert ["/v1/predictor", "/v1/predictor?model=n"] == [path for _, path, _ in asked]
+    assert "--model is required: one of m, n is allowed" in capsys.readouterr().err

@@ -1,15 +1,22 @@
 """`justitia shutdown`: what is meant, and what the command says; no cluster in here."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import ray
 
 from justitia_ray.cli.main import main
-from justitia_ray.config import AppConfig, parse_app_config
-from justitia_ray.serve import shutdown
-from justitia_ray.serve.running import Running, SchedulerName, scheduler_of
-from justitia_ray.serve.shutdown import Chosen, Outcome, named_in
+from justitia_ray.config import AppConfig
+from justitia_ray.serve.ops import shutdown
+from justitia_ray.serve.ops.config_file import read_applications
+from justitia_ray.serve.ops.shutdown import (
+    Chosen,
+    SchedulerName,
+    ShutdownOutcome,
+    find_applications,
+    scheduler_of,
+)
 
 SERVE_FILE = """
 applications:
@@ -21,7 +28,7 @@ applications:
 
 def config(name: str, model: str, namespace: str = "justitia") -> AppConfig:
     """Return an application's configuration."""
-    return parse_app_config(
+    return AppConfig.parse(
         {
             "name": name,
             "model": {"name": model, "path": "none"},
@@ -41,52 +48,70 @@ def config(name: str, model: str, namespace: str = "justitia") -> AppConfig:
     ],
 )
 def test_scheduler_is_known_by_its_name(actor_name: str, scheduler: SchedulerName | None) -> None:
-    """It may be all that is left of an application; model names hold slashes."""
+    """It may be all that is left of an application, and ends by it; model names hold slashes."""
     assert scheduler == scheduler_of("n", actor_name)
+    assert scheduler is None or actor_name == scheduler.actor_name
 
 
-def test_name_leads_back_to_the_same_actor() -> None:
-    """A scheduler found by name is ended by a configuration made from that name."""
-    original = config("agents", "org/m", "blue")
-    found = scheduler_of("blue", original.scheduler_name)
+@pytest.mark.parametrize(
+    ("names", "is_ours"),
+    [
+        (("Ingress", "Replica", "Predictor"), True),
+        (("Ingress", "Replica-m", "Predictor-m", "Replica-n", "Predictor-n"), True),
+        (("Ingress", "Replica"), False),
+        (("Ingress", "Replica", "Predictor", "Agent"), False),
+    ],
+)
+def test_application_without_a_file_is_known_by_its_deployments(
+    names: tuple[str, ...], is_ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Python code has deployed ends too, and an application of somebody else does not."""
+    details: dict[str, Any] = {
+        "a": {"deployed_app_config": None, "deployments": {name: {} for name in names}}
+    }
+    monkeypatch.setattr(shutdown, "serve_applications", lambda: details)
 
-    assert found == SchedulerName.of(original)
-    assert found is not None
-    assert original.scheduler_name == found.as_config().scheduler_name
-    assert "blue" == found.as_config().scheduler.namespace
+    assert ({"a": None} if is_ours else {}) == find_applications()
 
 
-def test_everything_is_meant_unless_something_is_named() -> None:
-    """`justitia shutdown` alone is the end of all of it."""
-    chosen = Chosen()
-
-    assert chosen.application("any", None)
-    assert chosen.application("any", (config("a", "m"),))
-    assert chosen.scheduler(SchedulerName("n", "a", "m"))
-
-
-def test_name_and_model_narrow_what_is_meant() -> None:
+@pytest.mark.parametrize(
+    ("chosen", "serve_name", "configs", "is_meant"),
+    [
+        pytest.param(Chosen(), "any", None, True, id="everything, unless something is named"),
+        pytest.param(Chosen(), "any", (config("a", "m"),), True, id="configured or not"),
+        pytest.param(Chosen("a", "m"), "x", (config("a", "m"),), True, id="by name and model"),
+        pytest.param(Chosen("a", "m"), "x", (config("a", "n"),), False, id="another model"),
+        pytest.param(Chosen("a", "m"), "a", (config("b", "m"),), False, id="another name"),
+        pytest.param(Chosen("a"), "a", None, True, id="not configured: by the name in Serve"),
+        pytest.param(Chosen("a"), "b", None, False, id="another name in Serve"),
+        pytest.param(
+            Chosen("a", "m"), "x", (config("a", "m"), config("a", "n")), False, id="one of two"
+        ),
+        pytest.param(
+            Chosen("a"), "x", (config("a", "m"), config("a", "n")), True, id="both of two"
+        ),
+    ],
+)
+def test_application_is_meant_by_name_and_model(
+    chosen: Chosen, serve_name: str, configs: tuple[AppConfig, ...] | None, is_meant: bool
+) -> None:
     """Two models of one name have a scheduler each; the other one must live."""
-    chosen = Chosen("a", "m")
-
-    assert chosen.application("serve-name", (config("a", "m"),))
-    assert not chosen.application("serve-name", (config("a", "other"),))
-    assert not chosen.application("a", (config("b", "m"),))
-    assert chosen.scheduler(SchedulerName("n", "a", "m"))
-    assert not chosen.scheduler(SchedulerName("n", "a", "other"))
+    assert is_meant == chosen.application(serve_name, configs)
 
 
-def test_application_without_a_configuration_is_meant_by_serve_s_name() -> None:
-    """`serve.run` leaves Serve without our arguments; its own name is what there is."""
-    assert Chosen("a").application("a", None)
-    assert not Chosen("a").application("b", None)
+def test_scheduler_is_meant_by_name_and_model() -> None:
+    """`justitia shutdown` alone is the end of all of them."""
+    scheduler = SchedulerName("n", "a", "m")
+    chosen = [Chosen(), Chosen("a", "m"), Chosen("a", "other")]
+
+    assert [True, True, False] == [each.scheduler(scheduler) for each in chosen]
 
 
 def test_file_means_its_applications_and_their_schedulers(tmp_path: Path) -> None:
     """Only those: another team's may run on the same cluster."""
     file = tmp_path / "serve.yaml"
     file.write_text(SERVE_FILE)
-    chosen = named_in(file)
+    chosen = Chosen(configs={a.serve_name: a.configs for a in read_applications(file)})
 
     assert chosen.application("agents", None)
     assert not chosen.application("others", (config("agents", "org/m", "blue"),))
@@ -95,36 +120,15 @@ def test_file_means_its_applications_and_their_schedulers(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--config", "f.yaml", "--name", "a"], "--config and --name cannot be given together"),
-        (["--model", "m"], "--model needs --name"),
-        (["--config", "none.yaml"], "none.yaml: No such file or directory"),
-    ],
-)
-def test_contradiction_ends_nothing(
-    arguments: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """A command that deletes must not guess."""
-    monkeypatch.setattr(shutdown, "shut_down", lambda *arguments: pytest.fail("it ended something"))
-
-    assert 2 == main(["shutdown", *arguments])
-    assert said in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("outcome", "status", "said"),
     [
-        (Outcome(), 0, "nothing of justitia_ray that was asked for runs on this cluster\n"),
-        (Outcome(ended=["ended x"]), 0, "ended x\n"),
-        (Outcome(ended=["ended x"], left=["y is left"]), 1, "ended x\n"),
+        (ShutdownOutcome(), 0, "nothing of justitia_ray that was asked for runs on this cluster\n"),
+        (ShutdownOutcome(ended=["ended x"]), 0, "ended x\n"),
+        (ShutdownOutcome(ended=["ended x"], left=["y is left"]), 1, "ended x\n"),
     ],
 )
 def test_command_says_what_was_ended_and_fails_if_something_is_left(
-    outcome: Outcome,
+    outcome: ShutdownOutcome,
     status: int,
     said: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -159,41 +163,29 @@ def test_no_ray_is_one_sentence(
     ) == capsys.readouterr().err
 
 
-def test_one_of_several_models_is_no_application_to_end() -> None:
-    """The others would go with it; their scheduler is in use, and what is left is told."""
-    both = (config("a", "m"), config("a", "n"))
-    chosen = Chosen("a", "m")
-
-    assert not chosen.application("serve-name", both)
-    assert chosen.names_a_part(both)
-    assert Chosen("a").application("serve-name", both)
-    assert not Chosen("a").names_a_part(both)
-    assert not Chosen("a", "gone").names_a_part(both)
-    outcome = Outcome()
-    running = Running({"serve-name": both}, frozenset(SchedulerName.of(c) for c in both))
-    assert running.schedulers == shutdown._in_use(chosen, running, outcome)
-    assert "serves other models than 'm' too: leave out --model" in outcome.left[0]
-
-
-def test_scheduler_left_of_a_model_that_was_taken_out_is_meant() -> None:
-    """The application that it belonged to goes on with the others."""
-    running = Running({"serve-name": (config("a", "m"), config("a", "n"))}, frozenset())
-    chosen, outcome = Chosen("a", "gone"), Outcome()
-
-    assert set() == shutdown._in_use(chosen, running, outcome)
-    assert chosen.scheduler(SchedulerName("justitia", "a", "gone"))
-    assert [] == outcome.left
-
-
-def test_naming_one_of_several_models_ends_nothing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("model", "status", "ended"),
+    [
+        pytest.param("m", 1, [], id="in use: without it the replicas of m would stand idle"),
+        pytest.param("gone", 0, ["scheduler/a/gone"], id="left of one that was taken out"),
+    ],
+)
+def test_scheduler_of_one_of_several_models_is_ended_if_it_is_not_in_use(
+    model: str,
+    status: int,
+    ended: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Its scheduler is in use: without it the replicas of that model would stand idle."""
-    both = (config("a", "m"), config("a", "n"))
-    running = Running({"serve-name": both}, frozenset(SchedulerName.of(c) for c in both))
+    """The application goes on with all that it serves."""
+    there = [config("a", name) for name in ("m", "n", "gone")]
+    found: list[str] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(shutdown, "find_running", lambda: running)
-    monkeypatch.setattr(shutdown, "end_scheduler", lambda config: pytest.fail("it was ended"))
+    monkeypatch.setattr(shutdown, "find_applications", lambda: {"serve-name": tuple(there[:2])})
+    monkeypatch.setattr(shutdown, "find_schedulers", lambda: set(map(SchedulerName.of, there)))
+    monkeypatch.setattr(shutdown, "end_scheduler", lambda name, namespace: found.append(name))
 
-    assert 1 == main(["shutdown", "--name", "a", "--model", "m"])
-    assert "application 'serve-name' serves other models than 'm' too" in capsys.readouterr().err
+    assert status == main(["shutdown", "--name", "a", "--model", model])
+    assert ended == found
+    said = "application 'serve-name' serves other models than 'm' too"
+    assert (said in capsys.readouterr().err) == bool(status)

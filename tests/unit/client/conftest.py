@@ -5,8 +5,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from justitia_ray.client import HandleTransport, HttpTransport, JustitiaClient, Transport
-
-from .fakes import FakeHandle, FakeService
+from tests.unit.client.fakes import FakeHandle, FakeService
 
 
 @pytest.fixture

@@ -119,23 +119,11 @@ class FakeHandle:
 
     def __init__(self, service: FakeService, *, stream: bool = False) -> None:
         self._service = service
-        self._stream = stream
         self.responses: list[FakeResponse] = []
-
-    @property
-    def call(self) -> "FakeHandle":
-        """The unary method."""
-        assert not self._stream
-        return self
-
-    @property
-    def stream(self) -> "FakeHandle":
-        """The streaming method."""
-        assert self._stream
-        return self
+        setattr(self, "stream" if stream else "call", self)
 
     def options(self, *, stream: bool) -> "FakeHandle":
-        """Return the handle for calls of one kind."""
+        """Return the handle for calls of one kind, which has its method and not the other."""
         options = FakeHandle(self._service, stream=stream)
         options.responses = self.responses
         return options

@@ -7,8 +7,7 @@ import pytest
 
 from justitia_ray.client import HttpTransport, JustitiaClient, SyncClient
 from justitia_ray.errors import ResponseError
-
-from .fakes import FakeService, as_error
+from tests.unit.client.fakes import FakeService, as_error
 
 CHAT = "/v1/chat/completions"
 CLOSE = "/v1/applications/a%2F1/close"

@@ -1,24 +1,24 @@
 """A policy whose keys a test sets."""
 
-from typing import cast
-
+from justitia_ray.core.clock.fair_share import ServedShare
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.fair_share import ServedShare
-from justitia_ray.core.lazy_heap import Key
 from justitia_ray.core.policies import Policy, PolicyContext, PolicyOptions
-from justitia_ray.core.queue import Queue
+from justitia_ray.core.queue import Key, Queue
 from justitia_ray.units import ClientId, Seconds
+
+
+def stub_context(options: PolicyOptions | None = None, *applications: Application) -> PolicyContext:
+    """Return the context of a policy that stands alone, at instant 0."""
+    by_id = {application.application_id: application for application in applications}
+    options = options if options is not None else PolicyOptions()
+    return PolicyContext(ServedShare(), options, by_id.__getitem__, lambda: 0.0, Queue())
 
 
 class StubPolicy(Policy):
     """First submitted first, unless the test says otherwise."""
 
     def __init__(self, *, by_tenant: bool = False) -> None:
-        context = PolicyContext(
-            ServedShare(), PolicyOptions(), cast(dict[str, Application], {}).__getitem__,
-            lambda: 0.0, Queue(),
-        )  # fmt: skip
-        super().__init__(context)
+        super().__init__(stub_context())
         self.by_tenant = by_tenant
         self.reverse = False
         self.eligible: dict[ClientId, Seconds] = {}
@@ -57,4 +57,4 @@ def application(name: str, *sequences: int, tenant: str = "tenant") -> Applicati
 
 def enqueue(made: Application, waiting: Inference) -> None:
     """Let an inference wait."""
-    made.waiting.add(waiting, waiting.order)
+    made.waiting.add_inference(waiting, waiting.order)

@@ -9,9 +9,9 @@ from justitia_ray.core.footprints import Footprint, Footprints
 def footprints() -> Footprints:
     """Return those of two leases of a and one of b."""
     made = Footprints()
-    made["1"] = Footprint(10, 5, 1, "a")
-    made["2"] = Footprint(20, 7, 2, "b")
-    made["3"] = Footprint(30, 0, 1, "a")
+    made["1"] = Footprint(5, 1, 10, "a")
+    made["2"] = Footprint(4, 2, 20, "b")
+    made["3"] = Footprint(0, 1, 30, "a")
     return made
 
 
@@ -21,13 +21,13 @@ def _sums(made: Footprints) -> tuple[int, int, int, int, int]:
 
 
 def test_sums_are_of_all_leases(footprints: Footprints) -> None:
-    """Seven tokens over two sequences are four each: 20 + 2·4 at its fullest."""
+    """Four iterations of two sequences are 20 + 2·4 at its fullest."""
     assert (60, 15 + 28 + 30, 4, 45, 28) == _sums(footprints)
 
 
 def test_report_takes_the_place_of_the_one_before(footprints: Footprints) -> None:
     """A lease counts once, whatever it has reported."""
-    footprints["1"] = Footprint(14, 1, 1, "a")
+    footprints["1"] = Footprint(1, 1, 14, "a")
 
     assert (64, 15 + 28 + 30, 4, 45, 28) == _sums(footprints)
     assert ["1", "2", "3"] == list(footprints)
@@ -45,7 +45,7 @@ def test_lease_that_is_gone_counts_no_more(footprints: Footprints) -> None:
 def test_forecast_follows_every_change(footprints: Footprints) -> None:
     """It is kept between changes, and a stale one would admit what does not fit."""
     block = 1
-    small = Footprint(0, 0, 1, "c").load
+    small = Footprint(0, 1, 0, "c")
 
     def peak() -> int:
         return footprints.forecast(block).peak_with(small)
@@ -55,11 +55,11 @@ def test_forecast_follows_every_change(footprints: Footprints) -> None:
     assert first is footprints.forecast(block)
     assert 60 == peak()  # now; after 4 iterations 14 + 28
 
-    footprints["4"] = Footprint(100, 50, 1, "b")
+    footprints["4"] = Footprint(50, 1, 100, "b")
 
     assert 160 == peak()
 
-    footprints["4"] = Footprint(100, 70, 1, "b")
+    footprints["4"] = Footprint(70, 1, 100, "b")
 
     assert 170 == peak()
 
@@ -74,7 +74,7 @@ def test_forecast_follows_every_change(footprints: Footprints) -> None:
 
 def test_forecast_knows_its_block_size(footprints: Footprints) -> None:
     """Another size of block wastes more: 3 for each of the four sequences, and the new one."""
-    small = Footprint(0, 0, 1, "c").load
+    small = Footprint(0, 1, 0, "c")
 
     assert 60 == footprints.forecast(1).peak_with(small)
     assert 60 + 5 * 3 == footprints.forecast(4).peak_with(small)
@@ -83,7 +83,7 @@ def test_forecast_knows_its_block_size(footprints: Footprints) -> None:
 def test_forecast_with_another_leaves_the_replica_alone(footprints: Footprints) -> None:
     """It answers what would be."""
     before = footprints.forecast(1).held
-    other = footprints.forecast_with(Footprint(5, 3, 1, "c").load, 1)
+    other = footprints.forecast_with(Footprint(3, 1, 5, "c"), 1)
 
     assert [65, 35 + 4 * 3, 30 + 3 * 4, 10 + 5] == other.held
     assert before == footprints.forecast(1).held

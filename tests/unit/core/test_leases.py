@@ -59,30 +59,31 @@ def test_running_lease_does_not_expire(leased: CoreDriver) -> None:
 
 
 def test_refused_lease_returns_to_its_place(leased: CoreDriver) -> None:
-    """The ingress could not reach the replica; another may take it."""
-    actions = leased.handle(ev.LeaseRefused("1", "r0", replica_gone=False))
+    """Its replica did not hold it; another may take it, or the same."""
+    actions = leased.handle(ev.LeaseNacked("1", ev.NackReason.LEASE))
 
     assert (aborted(actions), leased.waiting()) == (["1"], ["x", "z"])
     assert not leased.core.state.replicas["r0"].draining
 
-    again = leased.handle(ev.LeaseRefused("1", "r0", replica_gone=False))
+    again = leased.handle(ev.LeaseNacked("1", ev.NackReason.LEASE))
 
     assert (again, leased.core.state.late_reports) == ([], 1)
 
 
-def test_refusal_by_a_replica_that_is_gone_drains_it(leased: CoreDriver) -> None:
-    """Nothing else is leased to it; what it runs may still end."""
-    leased.handle(ev.LeaseRefused("1", "r0", replica_gone=True))
+def test_replica_that_one_ingress_cannot_reach_serves_others(leased: CoreDriver) -> None:
+    """A lost connection says nothing of the replica, which reports by another."""
+    leased.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION))
 
-    assert granted(leased.pull(progress={"2": 1})) == []
-    assert granted(leased.pull("r1")) == ["x", "z"]
+    assert granted(leased.pull("r1", seats=1)) == ["x"]
+    assert granted(leased.pull(progress={"2": 1}, seats=2)) == ["z"]
+    assert not leased.core.state.replicas["r0"].draining
 
 
-def test_refusal_names_an_unknown_replica(leased: CoreDriver) -> None:
+def test_refusal_of_a_lease_of_a_lost_replica_is_late(leased: CoreDriver) -> None:
     """It was lost in the meantime, and its leases with it."""
     leased.handle(ev.ReplicaLost("r0"))
 
-    assert leased.handle(ev.LeaseRefused("1", "r0", replica_gone=True)) == []
+    assert leased.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION)) == []
     assert leased.waiting() == ["x", "y", "z"]
 
 
@@ -109,7 +110,7 @@ def test_silent_replica_is_lost_after_its_timeout(leased: CoreDriver) -> None:
     assert (list(leased.core.state.replicas), leased.waiting()) == ([], ["x", "y", "z"])
 
 
-def test_lapse_of_a_replica_that_is_gone_is_harmless(leased: CoreDriver) -> None:
+def test_deadline_of_a_replica_that_is_gone_is_harmless(leased: CoreDriver) -> None:
     """Its deadline is still in the heap."""
     leased.handle(ev.ReplicaLost("r0"))
 
@@ -141,25 +142,19 @@ def test_late_final_report_is_dropped_and_counted(leased: CoreDriver) -> None:
     assert leased.application().inferences == 1
 
 
-def test_final_report_that_is_repeated_is_not_late(leased: CoreDriver) -> None:
-    """A replica repeats it until it knows that it was heard: that is no news to anybody."""
+def test_repeated_final_report_is_no_news_and_kept_until_heard(
+    leased: CoreDriver,
+) -> None:
+    """A replica repeats it until it was heard; what is kept of it must not pile up in records."""
     leased.pull(progress={"2": 1}, finished={"1": 10})
     for _ in range(2):
         leased.pull(progress={"2": 1}, finished={"1": 10})
 
     assert (0, 1) == (leased.core.state.late_reports, leased.application().inferences)
 
-
-def test_ended_leases_are_kept_until_their_replica_knows_that_they_are_counted(
-    leased: CoreDriver,
-) -> None:
-    """They are in every record of the application that is saved: they must not pile up."""
-    leased.pull(progress={"2": 1}, finished={"1": 10})
     kept = list(leased.application().ended_leases)
-    leased.pull(progress={"2": 1}, finished={"1": 10})
     still = list(leased.application().ended_leases)
     leased.pull(progress={"2": 1})
-
     assert (["1"], ["1"], {}) == (kept, still, leased.application().ended_leases)
 
 
@@ -182,19 +177,58 @@ def test_engine_that_died_under_a_lease_returns_the_inference(leased: CoreDriver
     assert leased.application().inferences == 0
 
 
-def test_lease_that_its_replica_no_longer_names_returns(leased: CoreDriver) -> None:
-    """It ran there and is gone: a restart of the engine behind the same replica, say."""
-    leased.pull(progress={"1": 3, "2": 3}, seats=2)
-    leased.pull(progress={"2": 4}, draining=True)
-
-    assert leased.waiting() == ["x", "z"]
-
-
-def test_lease_that_its_replica_does_not_name_yet_stays(leased: CoreDriver) -> None:
-    """The answer that carries it may be on its way when the replica pulls again."""
+def test_lease_returns_only_when_its_replica_names_it_no_more(leased: CoreDriver) -> None:
+    """The answer that carries it may be on its way; one that ran and is gone waits again."""
     leased.pull(seats=2)
 
     assert (["z"], {"1", "2"}) == (leased.waiting(), set(leased.core.state.leases))
+
+    leased.pull(progress={"1": 3, "2": 3}, seats=2)
+    leased.pull(progress={"2": 4}, draining=True)
+    assert leased.waiting() == ["x", "z"]
+
+
+def test_ends_alone_say_nothing_of_other_leases(leased: CoreDriver) -> None:
+    """Between two reports of what it holds a replica tells ends: the rest goes on as it was."""
+    leased.pull(progress={"1": 3, "2": 3}, seats=2)
+    actions = leased.pull(progress=None, finished={"1": 10}, seats=2)
+
+    assert (["z"], LeaseState.RUNNING) == (granted(actions), leased.core.state.leases["2"].state)
+    assert {"2", "3"} == leased.core.state.leases.keys()
+
+    leased.pull(progress={}, seats=2, draining=True)
+    assert (["y"], ["3"]) == (leased.waiting(), list(leased.core.state.leases))
+
+
+def test_ends_alone_do_not_tell_that_a_lease_runs(leased: CoreDriver) -> None:
+    """A replica reports progress well before a lease expires, or its payload has not come."""
+    for _ in range(4):
+        leased.now += 1.3
+        actions = leased.pull(progress=None, seats=2)
+
+    assert ["1", "2"] == aborted(actions)
+
+
+def test_kv_that_leases_took_since_their_progress_is_not_leased() -> None:
+    """The forecast begins at their last progress; what is freed meanwhile is free at once."""
+    driver = CoreDriver()
+    driver.open()
+    driver.submit("x", prompt=10, output=50)
+    driver.pull(kv=100)
+    driver.pull(progress={"1": 0}, kv=100, free=70)  # 10 of x, 20 of an aborted call
+    replica = driver.core.state.replicas["r0"]
+
+    assert (20, 0, 80) == (
+        replica.unaccounted_tokens,
+        replica.grown_tokens,
+        replica.leasable_tokens,
+    )
+    driver.pull(progress=None, kv=100, free=65)
+    assert (20, 5) == (replica.unaccounted_tokens, replica.grown_tokens)
+    driver.pull(progress=None, kv=100, free=83)
+    assert (7, 0) == (replica.unaccounted_tokens, replica.grown_tokens)
+    driver.pull(progress={"1": 7}, kv=100, free=83)
+    assert (0, 0) == (replica.unaccounted_tokens, replica.grown_tokens)
 
 
 def test_failed_inference_ends_and_is_counted(leased: CoreDriver) -> None:
@@ -212,7 +246,7 @@ def test_lost_ingress_ends_its_inferences(leased: CoreDriver) -> None:
     actions = []
     for _ in range(10):  # 30 s, of which r0 and i1 are heard of all along
         leased.now += 3.0
-        leased.handle(ev.IngressHeard("i1"))
+        leased.handle(ev.IngressHeartbeat("i1"))
         actions += leased.pull(progress={"1": 1, "2": 1}, seats=2)
 
     assert aborted(actions) == ["1", "2"]
@@ -224,7 +258,7 @@ def test_lost_ingress_ends_its_inferences(leased: CoreDriver) -> None:
 def test_ingress_that_is_heard_of_keeps_its_inferences(leased: CoreDriver) -> None:
     """Its deadline is looked at again from when it last called."""
     leased.now += 20.0
-    leased.handle(ev.IngressHeard("i0"))
+    leased.handle(ev.IngressHeartbeat("i0"))
     leased.wait(29.0)
 
     assert len(leased.core.state.inferences) == 3
@@ -244,7 +278,7 @@ def test_lost_ingress_ends_a_closed_application() -> None:
     assert ended(driver.wait(10.0)) == [("a", "finished")]
 
 
-def test_next_deadline_is_the_earliest_lapse(leased: CoreDriver) -> None:
+def test_next_deadline_is_the_earliest_deadline(leased: CoreDriver) -> None:
     """The driver sets one timer for it."""
     assert leased.core.next_deadline() == 104.0
 
@@ -255,5 +289,5 @@ def test_next_deadline_is_the_earliest_lapse(leased: CoreDriver) -> None:
 
 
 def test_empty_core_has_no_deadline(core: CoreDriver) -> None:
-    """Nothing can lapse where nothing is."""
+    """Nothing can expire where nothing is."""
     assert None is core.core.next_deadline()

@@ -8,7 +8,7 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Grant
 from justitia_ray.core.admission import ADMISSIONS
-from tests.core_driver import CoreDriver, granted
+from tests.core_driver import PATIENT, CoreDriver, granted
 
 
 def _places(actions: Sequence[Action]) -> dict[str, str]:
@@ -18,7 +18,7 @@ def _places(actions: Sequence[Action]) -> dict[str, str]:
 
 def _pool(admission: str = "peak", **kv_tokens: int) -> CoreDriver:
     """Return an FCFS core that replicas of these sizes ask for work."""
-    driver = CoreDriver(SchedulerCore("fcfs", admission=admission))
+    driver = CoreDriver(SchedulerCore("fcfs", admission=admission, timeouts=PATIENT))
     for name, tokens in kv_tokens.items():
         driver.pull(name, kv=tokens)
     return driver
@@ -149,7 +149,7 @@ def test_seats_decide_which_of_two_is_the_larger() -> None:
     assert {"x": "r1"} == _places(driver.submit("x", "a", choices=5))
 
 
-@pytest.mark.parametrize("end", ["lost", "draining", "refused"])
+@pytest.mark.parametrize("end", ["lost", "draining"])
 def test_next_larger_replica_takes_the_giant_when_the_largest_leaves(end: str) -> None:
     """Nothing may wait for a replica that takes nothing any more."""
     driver = _pool(small=100)
@@ -161,7 +161,6 @@ def test_next_larger_replica_takes_the_giant_when_the_largest_leaves(end: str) -
     actions = {
         "lost": lambda: driver.handle(ev.ReplicaLost("large")),
         "draining": lambda: driver.pull("large", kv=1000, draining=True),
-        "refused": lambda: driver.handle(ev.LeaseRefused("old", "large", replica_gone=True)),
     }[end]()
 
     assert {"giant": "small"} == _places(actions)
@@ -205,3 +204,66 @@ def test_what_a_lost_replica_ran_goes_to_the_others_in_its_order() -> None:
     assert [] == granted(driver.handle(ev.ReplicaLost("r0")))
     assert ["a"] == granted(driver.handle(ev.InferenceCancelled("b")))
     assert ["c"] == driver.waiting("c")
+
+
+def _cut_off(driver: CoreDriver, request_id: str) -> dict[str, str]:
+    """Let the ingress of a leased inference not reach its replica."""
+    nacked = ev.LeaseNacked(driver.lease_of(request_id), ev.NackReason.CONNECTION)
+    return _places(driver.handle(nacked))
+
+
+def test_inference_goes_to_a_replica_that_its_ingress_can_reach() -> None:
+    """Though the other has served its application, and is the freer; leased once, not again."""
+    driver = _pool(r0=1000, r1=1000, r2=500)
+    driver.open("a")
+    driver.submit("a1", "a")
+    _serve(driver, "a1", "r0")
+
+    assert {"a2": "r0"} == _places(driver.submit("a2", "a"))
+    assert {"a2": "r1"} == _cut_off(driver, "a2")
+    assert {"a2": "r2"} == _cut_off(driver, "a2")
+
+
+def test_inference_waits_at_its_place_for_the_replicas_that_it_can_reach() -> None:
+    """Where it cannot run others start; where it can, nothing passes it."""
+    driver = _pool(r0=1000, r1=1000)
+    _ask(driver, "held", 980, 10)
+    _ask(driver, "x", 50, 20)
+
+    assert {} == _cut_off(driver, "x")
+    assert {"y": "r1"} == _ask(driver, "y", 50, 20)
+    driver.handle(ev.PullAnswered("r1"))
+    assert {} == _ask(driver, "z", 5, 4)  # it would fit r0
+    assert {"x": "r0", "z": "r0"} == _places(driver.handle(ev.InferenceCancelled("held")))
+
+
+def test_inference_that_can_reach_no_replica_tries_all_again_after_two_seconds() -> None:
+    """The connections may be back; at once it would use up its leases, and keep the queue busy."""
+    driver = _pool(r0=1000, r1=1000)
+    _ask(driver, "x", 50)
+
+    for _ in range(3):
+        assert {"x": "r1"} == _cut_off(driver, "x")
+        assert {} == _cut_off(driver, "x")
+        assert {} == _places(driver.wait(1.75))
+        assert {"x": "r0"} == _places(driver.wait(0.25))
+
+
+@pytest.mark.parametrize("end", ["lost", "draining", "small"])
+def test_replica_is_avoided_only_while_another_could_hold_the_inference(end: str) -> None:
+    """It would wait for ever; and a replica that joins is taken before the one that failed."""
+    driver = _pool(r0=1000)
+    driver.pull("r1", kv=50 if end == "small" else 1000)
+    driver.handle(ev.PullAnswered("r1"))
+    _ask(driver, "x", 50)
+
+    assert {} == _cut_off(driver, "x")
+    if end != "small":
+        assert {} == _places(driver.wait(2.5))
+    if end == "lost":
+        driver.handle(ev.ReplicaLost("r1"))
+    elif end == "draining":
+        driver.pull("r1", draining=True)
+    assert {"x": "r0"} == _places(driver.wait(2.0))
+    assert {} == _cut_off(driver, "x")
+    assert {"x": "r2"} == _places(driver.pull("r2", kv=1000))

@@ -1,22 +1,28 @@
 """Keys and engine priorities of the shipped policies, and the checks of their options."""
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import justitia_ray
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.fair_share import ServedShare
+from justitia_ray.core.clock.fair_share import NominalShare, ServedShare
 from justitia_ray.core.policies import POLICIES, PolicyOptions, find_policy, parse_options
-from justitia_ray.core.policies.base import Key
 from justitia_ray.core.policies.justitia import rank_preserving_integer
-from justitia_ray.core.unsettled_share import NominalShare
+from justitia_ray.core.policies.options import COMMON
+from justitia_ray.core.queue import Key
+from justitia_ray.cost import COSTS, find_cost
 from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver, granted
 from tests.exact import exact
+from tests.unit.core.policies.policy_driver import PolicyDriver
+from tests.user_policy import decode_seconds
 
 _TAGS = st.floats(min_value=-0.0, allow_nan=False)
 
@@ -45,7 +51,7 @@ def test_priority_of_no_tag_is_refused(value: float) -> None:
 
 
 def _key(driver: CoreDriver, name: str) -> Key:
-    return driver.core.order.policy.key(name, driver.application(name))
+    return driver.core.ledger.policy.key(name, driver.application(name))
 
 
 def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
@@ -59,22 +65,37 @@ def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
 
     assert tags["c"] < tags["a"] == tags["b"]
     assert _key(driver, "a") < _key(driver, "b")
-    policy, inference = driver.core.order.policy, driver.inference("c1")
-    priority = policy.engine_priority(driver.application("c"), inference, 77)
-    assert rank_preserving_integer(tags["c"]) == priority
+
+
+@pytest.mark.parametrize(
+    ("policy", "priority"),
+    [
+        ("justitia", rank_preserving_integer(10.5)),  # its tag
+        ("srjf", rank_preserving_integer(10.5)),  # what remains of its cost
+        ("sjf", 7),  # the prediction
+        ("app-fcfs", 1),  # the arrival of the application
+        ("fcfs", 77),  # the grant
+    ],
+)
+def test_engine_is_told_the_order(policy: str, priority: int) -> None:
+    """When KV overflows, the engine gives up the last in this order, not the last grant."""
+    driver = CoreDriver(SchedulerCore(policy))
+    driver.open("a", 10.5)
+    driver.submit("a1", output=7)
+    order = driver.core.ledger.policy
+
+    assert priority == order.engine_priority(driver.application(), driver.inference("a1"), 77)
 
 
 def test_fcfs_orders_by_submission_and_then_by_sequence() -> None:
-    """The application does not matter; the engine serves in the order of the grants."""
+    """The application does not matter."""
     driver = CoreDriver(SchedulerCore("fcfs"))
     driver.open("a")
     driver.open("b")
     driver.submit("b1", "b")
     driver.submit("a1", "a")
-    policy = driver.core.order.policy
 
     assert _key(driver, "b") < _key(driver, "a")
-    assert 77 == policy.engine_priority(driver.application("a"), driver.inference("a1"), 77)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -88,7 +109,7 @@ def test_options_default_to_the_served_clock(policy: str) -> None:
         options.backfill,
         options.kv_share_cap,
     )
-    assert type(SchedulerCore(policy).order.fair_share) is ServedShare
+    assert type(SchedulerCore(policy).ledger.fair_share) is ServedShare
 
 
 def test_nominal_clock_is_built_from_its_options() -> None:
@@ -99,7 +120,7 @@ def test_nominal_clock_is_built_from_its_options() -> None:
 
     assert PolicyOptions("nominal", 1.0) == options
     assert float is type(options.nominal_iteration_s)
-    share = SchedulerCore("justitia", values).order.fair_share
+    share = SchedulerCore("justitia", values).ledger.fair_share
     assert isinstance(share, NominalShare)
 
 
@@ -111,11 +132,23 @@ def test_nominal_clock_is_built_from_its_options() -> None:
         ("nowhere:Policy", {}, "policy: 'nowhere:Policy' is not one of"),
         ("justitia", {"cost": "mean"}, "policy_options.cost: 'mean' is not one of kv_token_time"),
         ("justitia", {"cost": 1}, "policy_options.cost: 1 is not the name of a cost function"),
+        ("mlfq", {"cost": "tests.user_policy:nothing"}, "options.cost: .* nor the import path"),
+        ("mlfq", {"cost": "tests.nowhere:f"}, "policy_options.cost: .* nor the import path"),
+        ("mlfq", {"cost": "decode_seconds"}, "policy_options.cost: .* nor the import path"),
         ("justitia", {"cost": "compute", "clock": "nominal"}, "has no nominal rate"),
         ("justitia", {"fairness": "tenant", "clock": "nominal"}, "needs clock: served"),
+        ("justitia", {"fairness": "tenant", "clock": "unsettled"}, "'tenant' needs clock: served"),
         ("fcfs", {"backfill": -1}, "backfill: -1 must be a whole number of at least 0 or unlim"),
         ("fcfs", {"backfill": True}, "backfill: True must be a whole number"),
         ("rpm", {"requests_per_minute": "unlimited"}, "'unlimited' must be a whole .* least 1$"),
+        ("rpm", {"requests_per_minute": 0}, "0 must be a whole number of at least 1"),
+        ("drr", {"quantum": 0}, "policy_options.quantum: 0 must be finite and at least"),
+        ("mlfq", {"quantum": 0}, "policy_options.quantum: 0 must be finite and at least"),
+        ("mlfq", {"quantum": 1e-7}, "policy_options.quantum: 1e-07 must be finite and at least"),
+        ("mlfq", {"quantum": "10"}, "policy_options.quantum: '10' is not a number"),
+        ("vtc", {"unit": "user"}, "'user' is not one of application, tenant"),
+        ("vtc-noisy", {"seed": -1}, "seed: -1 must be a whole number of at least 0"),
+        ("vtc-oracle", {"seed": 1}, "'seed' is not one of"),
         ("fcfs", {"kv_share_cap": 0.4}, "0.4 must be finite and at least 0.5 and at most 1"),
         ("fcfs", {"clok": "served"}, "policy_options: 'clok' is not one of clock"),
         (
@@ -215,8 +248,137 @@ def test_state_in_the_middle_is_taken_over_as_it_was(policy: str) -> None:
     ]
     for step in steps:
         step()
-        state = json.loads(json.dumps(driver.core.order.policy.state()))
-        other = find_policy(policy)(driver.core.order.policy.context)
+        state = json.loads(json.dumps(driver.core.ledger.policy.state()))
+        other = find_policy(policy)(driver.core.ledger.policy.context)
         other.restore(state)
 
         assert state["counted"] == json.loads(json.dumps(other.state()))["counted"]
+
+
+POLICY = "tests.user_policy:BudgetPolicy"
+COST = "tests.user_policy:decode_seconds"
+PAGE = (Path(justitia_ray.__file__).parent / "core" / "policies" / "README.md").read_text()
+_POINTS = ("Source", "Unit of fairness", "Charges", "Guarantees", "Departs from the source")
+OWN_OPTIONS = sorted({option.name for policy in POLICIES.values() for option in policy.OPTIONS})
+
+
+def test_policy_is_found_by_its_import_path() -> None:
+    """Nobody should have to change this package to try an order of their own."""
+    driver = PolicyDriver(POLICY, {"budget": 0.5})
+    driver.arrive("a", "a1", "a2")
+    driver.arrive("b", "b1", "b2")
+
+    assert ["a1"] == driver.step()
+    assert ["a2"] == driver.step(make={"a1": 10}, finish=["a1"])
+    assert ["b1"] == driver.step(make={"a2": 7}, finish=["a2"])
+    driver.submit("a3")
+    assert ["b2"] == driver.step(make={"b1": 1}, finish=["b1"])
+    assert ["a3"] == driver.step(make={"b2": 1}, finish=["b2"])
+
+
+def test_policy_of_a_user_outlives_the_scheduler() -> None:
+    """`state` and `restore` are called for it as for any other."""
+    driver = PolicyDriver(POLICY, {"budget": 0.5})
+    driver.arrive("a", "a1", "a2")
+    driver.arrive("b", "b1")
+    driver.step()
+    driver.step(make={"a1": 17})
+    driver.restart()
+
+    assert driver.core.ledger.policy.state() == {"spent": {"a": pytest.approx(17 * 0.03)}}
+    assert ["b1"] == driver.step(finish=["a1"])
+
+
+def test_policy_of_a_user_forgets_applications() -> None:
+    """The example must be a good one."""
+    driver = PolicyDriver(POLICY)
+    driver.arrive("a", "a1")
+    driver.step()
+    driver.step(make={"a1": 1})
+    driver.handle(ev.ApplicationCancelled("a"))
+
+    assert {"spent": {}} == driver.state()
+
+
+def test_running_scheduler_changes_to_a_policy_of_a_user() -> None:
+    """A change of the configuration file names it as the first start does."""
+    driver = PolicyDriver("fcfs")
+    driver.arrive("b")
+    driver.arrive("a", "a1")
+    driver.submit("b1", "b")
+    driver.handle(ev.PolicyChanged(POLICY, (("budget", 1),)))
+
+    assert ["b1", "a1"] == driver.drain()
+
+
+def test_policy_of_a_user_has_options_of_its_own_and_the_common_ones() -> None:
+    """They are checked as those of any other policy, with an error that names what there is."""
+    options = PolicyDriver(POLICY, {"backfill": 3}).core.ledger.options
+
+    assert (3, COST, 10.0) == (options.backfill, options.cost, options.own["budget"])
+    with pytest.raises(ConfigError, match=r"policy_options.budget: 0 must be finite and above 0"):
+        PolicyDriver(POLICY, {"budget": 0})
+    with pytest.raises(ConfigError, match=r"'limit' is not one of .*kv_share_cap, budget"):
+        PolicyDriver(POLICY, {"limit": 1})
+
+
+def test_cost_function_is_found_by_its_import_path() -> None:
+    """Each policy that charges takes it: here 40 tokens · 0.03 s put a in level 1 of 1 s."""
+    assert find_cost(COST) is decode_seconds
+    driver = PolicyDriver("mlfq", {"cost": COST, "quantum": 1})
+    driver.arrive("a", "a1", "a2")
+    driver.arrive("b", "b1")
+
+    assert ["a1"] == driver.step()
+    assert ["b1"] == driver.step(make={"a1": 40}, finish=["a1"])
+
+
+def test_accounts_of_justitia_are_kept_in_a_cost_of_a_user() -> None:
+    """V then moves in its unit, here seconds: 10 tokens of one application are 0.3 s."""
+    driver = PolicyDriver("justitia", {"cost": COST})
+    driver.handle(ev.ApplicationArrived("a", "class", "t", 1, 100, "i0", predicted_cost=3.0))
+    driver.submit("a1")
+    driver.step()
+    driver.step(make={"a1": 10})
+
+    assert 0.3 == pytest.approx(driver.core.ledger.fair_share.clock.virtual_time)
+    assert 3.0 == pytest.approx(driver.core.tag("a"))
+
+
+@pytest.mark.parametrize(
+    "name", [*POLICIES, *(option.name for option in COMMON), *OWN_OPTIONS, *COSTS]
+)
+def test_page_names_everything_there_is_to_choose(name: str) -> None:
+    """A policy, option or cost that nobody can find is not there."""
+    assert f"`{name}`" in PAGE
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_page_says_the_same_things_of_every_policy(policy: str) -> None:
+    """Source, unit, charges, guarantee and departures, or policies cannot be compared."""
+    sections = re.split(r"^### ", PAGE, flags=re.MULTILINE)
+    (section,) = (text for text in sections if f"`{policy}`" in text.splitlines()[0])
+
+    for point in _POINTS:
+        assert re.search(rf"^- \*\*{point}\*\*: \S.{{4}}", section, re.MULTILINE), point
+
+
+def test_example_on_the_page_is_the_one_that_is_tested() -> None:
+    """Code in a page rots unless it runs."""
+    source = (Path(__file__).parents[2] / "user_policy.py").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+    assert len(blocks) == 2
+    for block in blocks:
+        assert block in source
+
+
+def test_example_keeps_the_rules_of_the_core(core: CoreDriver) -> None:
+    """Its keys differ and its queue agrees with them: `check` runs after every event."""
+    core.handle(ev.PolicyChanged(POLICY))
+    for name in "abc":
+        core.open(name)
+        core.submit(f"{name}1", name)
+    policy = core.core.ledger.policy
+
+    assert 3 == len({policy.key(name, core.application(name)) for name in "abc"})

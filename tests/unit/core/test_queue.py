@@ -2,14 +2,9 @@
 
 import random
 
-import pytest
-
 from justitia_ray.core.entities import Application
-from justitia_ray.core.lazy_heap import LazyHeap
-from justitia_ray.core.queue import Queue
-from justitia_ray.core.waiting_line import WaitingLine
-
-from .stub_policy import StubPolicy, application, enqueue, inference
+from justitia_ray.core.queue import LazyHeap, Queue
+from tests.unit.core.stub_policy import StubPolicy, application, enqueue, inference
 
 
 def _queue(policy: StubPolicy | None = None, *applications: Application) -> Queue:
@@ -25,7 +20,7 @@ def _drain(queue: Queue) -> list[str]:
     drained = []
     while (first := queue.first()) is not None:
         taken = first.waiting.first
-        first.waiting.remove(taken)
+        first.waiting.remove_inference(taken)
         drained.append(taken.request_id)
         queue.touch(first)
     return drained
@@ -66,7 +61,7 @@ def test_application_with_nothing_waiting_is_out() -> None:
     policy = StubPolicy()
     gone, other = application("a", 1), application("b", 2)
     queue = _queue(policy, gone, other)
-    gone.waiting.remove(gone.waiting.first)
+    gone.waiting.remove_inference(gone.waiting.first)
     queue.touch(gone)
     queue.touch(gone)
 
@@ -79,7 +74,7 @@ def test_changed_key_moves_an_application() -> None:
     moving, other = application("a", 1, 9), application("b", 5)
     queue = _queue(None, moving, other)
     first = moving.waiting.first
-    moving.waiting.remove(first)
+    moving.waiting.remove_inference(first)
     queue.touch(moving)
 
     assert other is queue.first()
@@ -132,7 +127,7 @@ def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
     policy.eligible["a"] = 60.0
     parked = application("a", 1)
     queue = _queue(policy, parked)
-    parked.waiting.remove(parked.waiting.first)
+    parked.waiting.remove_inference(parked.waiting.first)
     queue.touch(parked)
 
     assert (None, 0) == (queue.next_eligible(), len(queue))
@@ -143,7 +138,7 @@ def test_one_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
     policy = StubPolicy()
     first, second = application("a", 1), application("b", 2)
     queue = _queue(policy, first, second)
-    queue.set_aside(first)
+    queue.unschedule(first)
     queue.touch_client("a")
 
     assert (second, True, []) == (queue.first(), queue.client_waits("a"), policy.gone)
@@ -155,7 +150,7 @@ def test_application_set_aside_leaves_its_tenant_the_others() -> None:
     """The tenant's next application takes its place."""
     first, second = application("a", 1, tenant="t"), application("b", 2, tenant="t")
     queue = _queue(StubPolicy(by_tenant=True), first, second)
-    queue.set_aside(first)
+    queue.unschedule(first)
 
     assert second is queue.first()
     queue.touch(first)
@@ -183,17 +178,11 @@ def test_requeued_inference_takes_its_old_place() -> None:
     assert expected == [waiting.request_id for waiting in made.waiting]
 
 
-def test_empty_line_has_no_first() -> None:
-    """Asking for it is a bug."""
-    with pytest.raises(IndexError, match="nothing waits"):
-        _ = WaitingLine().first
-
-
 def test_inference_that_was_taken_out_is_not_in_line() -> None:
     """Also if it was in front."""
     made = application("a", 1, 2)
     first = made.waiting.first
-    made.waiting.remove(first)
+    made.waiting.remove_inference(first)
 
     assert first not in made.waiting
     assert made.waiting.first in made.waiting
@@ -232,17 +221,6 @@ def test_name_that_is_alone_leaves_no_stale_entries() -> None:
         heap.put("a", (float(key),))
 
     assert (1, "a", (49.0,)) == (len(heap._heap), heap.first(), heap.key("a"))
-
-
-def test_heap_in_order_skips_what_moved_or_left() -> None:
-    """Its heap holds stale entries: a name comes once, where its key is now."""
-    heap = LazyHeap()
-    for name, key in (("a", 1), ("b", 2), ("c", 3), ("d", 4), ("a", 5), ("b", 9), ("b", 2)):
-        heap.put(name, (key,))
-    heap.drop("d")
-
-    assert ["b", "c", "a"] == list(heap.in_order()) == list(heap)
-    assert [] == list(LazyHeap().in_order())
 
 
 def test_heap_in_order_is_sorted_whatever_happened_before() -> None:

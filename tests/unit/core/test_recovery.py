@@ -5,7 +5,6 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import InferenceState, Outcome
-from justitia_ray.core.snapshot import restore, snapshot
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
 
@@ -23,20 +22,18 @@ def old() -> CoreDriver:
 
 @pytest.fixture
 def new(old: CoreDriver) -> CoreDriver:
-    """Return the scheduler that takes office after it, knowing of r0, at epoch 2."""
+    """Return the scheduler that becomes leader after it, knowing of r0, at epoch 2."""
     return _successor(old)
 
 
 def _successor(old: CoreDriver) -> CoreDriver:
-    driver = CoreDriver(SchedulerCore(lease_prefix="2-"), now=old.now + 1.0)
-    driver.core.recover(["r0"], driver.now)
-    record = snapshot(old.core)
-    restore(driver.core, record["clock"], record["applications"])
+    driver = CoreDriver(old.core, old.now + 1.0)
+    driver.hand_over(SchedulerCore(lease_prefix="2-"), ["r0"])
     return driver
 
 
 def _resubmit(driver: CoreDriver, request_id: str, lease_id: str | None = None) -> list[str]:
-    return granted(driver.submit(request_id, again=True, age_s=1.0, lease_id=lease_id))
+    return granted(driver.submit(request_id, resubmitted=True, age_s=1.0, lease_id=lease_id))
 
 
 def test_nothing_is_granted_before_the_known_replicas_have_reported(new: CoreDriver) -> None:
@@ -44,6 +41,14 @@ def test_nothing_is_granted_before_the_known_replicas_have_reported(new: CoreDri
     _resubmit(new, "z")
 
     assert granted(new.pull("r9")) == []
+    assert granted(new.pull("r0", {"1-1": 3})) == ["z"]
+
+
+def test_ends_alone_are_no_report_of_what_a_replica_runs(new: CoreDriver) -> None:
+    """It may be full, and says so next."""
+    _resubmit(new, "z")
+
+    assert granted(new.pull("r0", None)) == []
     assert granted(new.pull("r0", {"1-1": 3})) == ["z"]
 
 
@@ -70,13 +75,13 @@ def test_report_before_claim_joins_the_lease(new: CoreDriver) -> None:
     """The replica pulled before the ingress submitted again: the lease goes on."""
     new.pull("r0", {"1-2": 6})
 
-    assert new.core.recovery.reported == 1
+    assert ["1-2"] == list(new.core.recovery.reported)
     assert _resubmit(new, "x", "1-2") == []
     assert (
         new.inference("x").state,
         new.lease_of("x"),
         new.core.recovery.reported,
-    ) == (InferenceState.RUNNING, "1-2", 0)
+    ) == (InferenceState.RUNNING, "1-2", {})
 
 
 def test_claim_before_report_joins_the_lease(new: CoreDriver) -> None:
@@ -140,14 +145,6 @@ def test_lease_that_finished_meanwhile_ends_its_inference(
     ) == ({}, 1, 10)
 
 
-def test_lease_whose_engine_died_meanwhile_waits_again(new: CoreDriver) -> None:
-    """Outcome None, claimed after it was reported."""
-    new.pull("r0", {}, [ev.LeaseFinished("1-2", 10, 4, None)], draining=True)
-    _resubmit(new, "x", "1-2")
-
-    assert new.waiting() == ["x"]
-
-
 def test_claim_that_no_replica_confirms_waits_again(new: CoreDriver) -> None:
     """After three seconds, or when every replica has reported without it."""
     _resubmit(new, "x", "1-2")
@@ -157,18 +154,16 @@ def test_claim_that_no_replica_confirms_waits_again(new: CoreDriver) -> None:
     assert (new.lease_of("y"), new.lease_of("x")) == ("1-3", "2-4")
 
 
-def test_claim_of_a_lost_replica_waits_again(new: CoreDriver) -> None:
-    """It had reported the lease, and was lost before the ingress named it."""
-    new.pull("r0", {"1-2": 6})
-    new.handle(ev.ReplicaLost("r0"))
-    _resubmit(new, "x", "1-2")
-
-    assert new.waiting() == ["x"]
-
-
-def test_claim_after_the_hold_waits_again(new: CoreDriver) -> None:
-    """Nobody reported it in time: it cannot be running."""
-    new.pull("r0", draining=True)
+@pytest.mark.parametrize("end", ["engine died", "replica lost", "never reported"])
+def test_claim_of_a_lease_that_is_gone_waits_again(new: CoreDriver, end: str) -> None:
+    """It had been reported and ended before the ingress named it, or nobody reported it in time."""
+    if end == "engine died":
+        new.pull("r0", {}, [ev.LeaseFinished("1-2", 10, 4, None)], draining=True)
+    elif end == "replica lost":
+        new.pull("r0", {"1-2": 6})
+        new.handle(ev.ReplicaLost("r0"))
+    else:
+        new.pull("r0", draining=True)
     _resubmit(new, "x", "1-2")
 
     assert new.waiting() == ["x"]
@@ -181,7 +176,7 @@ def test_cancelled_claim_is_forgotten(new: CoreDriver) -> None:
     new.handle(ev.InferenceCancelled("x"))
     new.pull("r0", {"1-1": 2, "1-2": 6})
 
-    assert (list(new.core.state.inferences), new.core.recovery.reported) == (["w"], 1)
+    assert (["w"], ["1-2"]) == (list(new.core.state.inferences), list(new.core.recovery.reported))
 
 
 def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new: CoreDriver) -> None:
@@ -193,30 +188,25 @@ def test_unclaimed_lease_is_aborted_after_the_ingress_timeout(new: CoreDriver) -
         stopped += aborted(new.handle(ev.DeadlinePassed()))
 
     assert stopped == ["1-2"]
-    assert new.core.recovery.reported == 0
+    assert {} == new.core.recovery.reported
 
 
-def test_claimed_lease_is_not_aborted(new: CoreDriver) -> None:
-    """Its deadline is still in the heap and finds nothing."""
-    new.pull("r0", {"1-2": 6})
-    _resubmit(new, "x", "1-2")
-    for _ in range(15):
-        new.now += 3.0
-        new.handle(ev.IngressHeard("i0"))
-
-        assert aborted(new.pull("r0", {"1-2": 6})) == []
-
-
-def test_adopted_lease_keeps_the_priority_of_its_application(new: CoreDriver) -> None:
-    """It holds a footprint on its replica like any other."""
+def test_adopted_lease_holds_a_footprint_and_is_not_aborted(new: CoreDriver) -> None:
+    """It is on its replica like any other; the deadline of its claim finds nothing."""
     new.pull("r0", {"1-2": 6})
     _resubmit(new, "x", "1-2")
     replica = new.core.state.replicas["r0"]
 
     assert (
         replica.leases["1-2"].context_tokens,
-        replica.leases["1-2"].remaining_tokens,
+        replica.leases["1-2"].iterations,
     ) == (16, 4)
+
+    for _ in range(15):
+        new.now += 3.0
+        new.handle(ev.IngressHeartbeat("i0"))
+
+        assert aborted(new.pull("r0", {"1-2": 6})) == []
 
 
 def test_order_is_kept_across_the_restart(old: CoreDriver, new: CoreDriver) -> None:
@@ -224,8 +214,8 @@ def test_order_is_kept_across_the_restart(old: CoreDriver, new: CoreDriver) -> N
     new.open("a", 1)  # the ingress opens it again; its tag is known
     new.open("later", 2000)
     new.submit("l", "later")
-    new.submit("y", again=True, age_s=0.9)
-    new.submit("x", again=True, age_s=1.0)
+    new.submit("y", resubmitted=True, age_s=0.9)
+    new.submit("x", resubmitted=True, age_s=1.0)
 
     assert old.core.tag("a") == new.core.tag("a")
     assert granted(new.pull("r0")) == ["x", "y", "l"]
@@ -251,12 +241,9 @@ def test_restored_application_keeps_its_tag_until_its_ingress_is_given_up(
 def test_restored_closed_application_finishes_when_nothing_comes_back(old: CoreDriver) -> None:
     """It was closed and its last inferences ended with the old scheduler."""
     old.handle(ev.ApplicationClosed("a"))
-    record = snapshot(old.core)
-    driver = CoreDriver(SchedulerCore(lease_prefix="2-"))
-    driver.core.recover([], driver.now)
-    restore(driver.core, record["clock"], record["applications"])
+    old.hand_over(SchedulerCore(lease_prefix="2-"))
 
-    assert ended(driver.wait(600.0)) == [("a", "finished")]
+    assert ended(old.wait(600.0)) == [("a", "finished")]
 
 
 def test_cancelled_application_stops_its_claims(new: CoreDriver) -> None:
@@ -280,30 +267,28 @@ def test_own_lease_that_ended_is_not_taken_for_one_of_old(new: CoreDriver) -> No
     assert (new.pull("r0", {}, late), new.core.state.late_reports) == ([], 2)
 
 
-def test_end_that_was_booked_before_is_not_booked_again(old: CoreDriver) -> None:
-    """Its answer was on its way when the scheduler was replaced: its ingress submits it again."""
-    old.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
-    new = _successor(old)
-    before = (new.account().attained, new.application().inferences)
-    _resubmit(new, "x", "1-2")
-    word = ev.LeaseFinished("1-2", 0, 10, Outcome.FINISHED, booked=True)
-    new.pull("r0", {"1-1": 2, "1-3": 0}, [word])
-
-    assert before == (new.account().attained, new.application().inferences)
-    assert "x" not in new.core.state.inferences
-
-
-@pytest.mark.parametrize("claim_first", [True, False])
-def test_end_that_was_counted_is_not_counted_again_though_its_replica_does_not_know(
-    old: CoreDriver, claim_first: bool
+@pytest.mark.parametrize(
+    ("claim_first", "booked", "restarts"),
+    [(True, True, 1), (True, False, 1), (False, False, 1), (True, False, 2)],
+    ids=["booked", "claimed first", "reported first", "after the next"],
+)
+def test_end_that_was_counted_is_not_counted_again(
+    old: CoreDriver, claim_first: bool, booked: bool, restarts: int
 ) -> None:
-    """The scheduler died before its answer to the pull: the replica reports the end as news."""
+    """An ingress submits again an inference whose answer was lost as the scheduler was replaced.
+
+    The replica knows that it was booked, or the scheduler died before its answer to the pull, and
+    the end is reported as news. The next one may die, too, before the replica has reported to it.
+    """
     old.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
-    new = _successor(old)
+    new = old
+    for _ in range(restarts):
+        new = _successor(new)
     before = (new.account().attained, new.application().inferences)
+    word = ev.LeaseFinished("1-2", 0, 10, Outcome.FINISHED, booked=booked)
     if claim_first:
         _resubmit(new, "x", "1-2")
-    new.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
+    new.pull("r0", {"1-1": 2, "1-3": 0}, [word])
     if not claim_first:
         _resubmit(new, "x", "1-2")
 
@@ -322,14 +307,3 @@ def test_end_that_was_not_saved_is_counted(old: CoreDriver) -> None:
 
     assert old.account().attained == new.account().attained
     assert before + 1 == new.application().inferences
-
-
-def test_counted_end_is_known_to_the_scheduler_after_the_next(old: CoreDriver) -> None:
-    """It may die as soon as it is in office, before the replica has reported to it."""
-    old.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
-    new = _successor(_successor(old))
-    before = (new.account().attained, new.application().inferences)
-    _resubmit(new, "x", "1-2")
-    new.pull("r0", {"1-1": 2, "1-3": 0}, {"1-2": 10})
-
-    assert before == (new.account().attained, new.application().inferences)

@@ -2,18 +2,16 @@
 
 import pytest
 
-from justitia_ray.core import SchedulerCore, Timeouts
+from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Outcome
-from tests.core_driver import CoreDriver, ended, granted
-
-_PATIENT = Timeouts(1e9, 1e9, 1e9, 1e9, 1e9)
+from tests.core_driver import PATIENT, CoreDriver, ended, granted
 
 
 @pytest.fixture
 def core() -> CoreDriver:
     """Return a driver with an application `a` and a replica `r0` that has been answered."""
-    driver = CoreDriver(SchedulerCore("fcfs", timeouts=_PATIENT))
+    driver = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
     driver.pull("r0", kv=100)
     driver.handle(ev.PullAnswered("r0"))
     driver.open()
@@ -125,42 +123,41 @@ def test_room_comes_after_so_many_iterations(admission: str, expected: int) -> N
 
     By the prompt, M = 6: 3 + 2 + 1 + 1 = 7 does not fit before x has ended.
     """
-    core = CoreDriver(SchedulerCore("fcfs", admission=admission, timeouts=_PATIENT))
+    core = CoreDriver(SchedulerCore("fcfs", admission=admission, timeouts=PATIENT))
     core.pull("r0", kv=8 if admission == "peak" else 6)
     core.open()
     core.submit("x", prompt=3, output=2)
     core.submit("y", prompt=2, output=2)
 
     assert ["y"] == core.waiting()
-    assert expected == core.core.iterations_until_room("y", "r0")
+    assert expected == core.core.iterations_until_fit("y", "r0")
     with pytest.raises(KeyError):
-        core.core.iterations_until_room("y", "r9")
+        core.core.iterations_until_fit("y", "r9")
 
 
 def test_room_that_is_reserved_is_none() -> None:
     """M = 8 less 1 that a replica keeps free: x (3 + 2) has to end before y (2 + 2) starts."""
-    core = CoreDriver(SchedulerCore("fcfs", admission="peak", timeouts=_PATIENT))
+    core = CoreDriver(SchedulerCore("fcfs", admission="peak", timeouts=PATIENT))
     core.pull("r0", kv=8)
     core.open()
     core.submit("x", prompt=3, output=2)
     core.submit("y", prompt=2, output=2)
 
-    assert [2, 1] == [core.core.iterations_until_room("y", "r0", reserved) for reserved in (1, 0)]
+    assert [2, 1] == [core.core.iterations_until_fit("y", "r0", reserved) for reserved in (1, 0)]
 
 
 def test_no_iterations_until_what_fits_already(core: CoreDriver) -> None:
     """A replica that was answered has room that nobody took."""
     core.submit("x")
 
-    assert 0 == core.core.iterations_until_room("x", "r0")
+    assert 0 == core.core.iterations_until_fit("x", "r0")
 
 
 def test_lag_meter_tells_v_and_tags_of_its_own_clock() -> None:
     """The accounts were told 1,000, the truth is 155: the ends under GPS go by the truth."""
-    core = CoreDriver(SchedulerCore("fcfs", timeouts=_PATIENT))
+    core = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
     core.handle(ev.ApplicationArrived("a", "c", "t", 1.0, 1000, "i", None, 155))
-    meter = core.core.order.lag
-    assert meter is not None
+    meter = core.core.lag_meter
 
     assert (0, 155, 1000) == (meter.virtual_time, meter.tag("a"), core.core.tag("a"))
     core.submit("x")

@@ -1,11 +1,8 @@
 """Where an inference stands in its application, and what each stage took."""
 
-import json
-
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, EndApplication
-from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.core.stages import MAXIMUM_STAGES, StagePosition, StageServed
 from tests.core_driver import CoreDriver
 
@@ -96,18 +93,15 @@ def test_stages_are_not_told_if_a_scheduler_has_not_seen_all(core: CoreDriver) -
     core.submit("x")
     core.pull()
     core.pull(finished={"1": 10})
-    record = json.loads(json.dumps(snapshot(core.core)))
-    successor = CoreDriver(SchedulerCore(lease_prefix="2-"), core.now)
-    successor.core.recover([], successor.now)
-    restore(successor.core, record["clock"], record["applications"])
+    core.hand_over(SchedulerCore(lease_prefix="2-"))
 
-    assert () == _stages(successor.handle(ev.ApplicationClosed("a")))
+    assert () == _stages(core.handle(ev.ApplicationClosed("a")))
 
 
 def test_stages_are_not_told_of_what_was_submitted_before(core: CoreDriver) -> None:
     """Nor if the state was lost, and an ingress opens the application again."""
     core.open("a", 500)
-    core.submit("x", again=True)
+    core.submit("x", resubmitted=True)
     core.handle(ev.ApplicationClosed("a"))
     core.pull()
 

@@ -5,8 +5,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
-from justitia_ray.doctor.look import Look
-from justitia_ray.protocol.examination import Examination
+from justitia_ray.doctor.rule import Look
+from justitia_ray.protocol.inspection import Inspection
 from justitia_ray.store.scheduler_store import StoredState
 
 Json = dict[str, Any]
@@ -55,7 +55,7 @@ def _held(state: str, age_s: float) -> Json:
     return {"state": state, "age_s": age_s, "aborted": False}
 
 
-def examination() -> Json:
+def inspection() -> Json:
     """Return what `GET /v1/examination` answers while all is well.
 
     Application `busy` runs two inferences, one on each replica, and has a third granted and a
@@ -96,9 +96,8 @@ def examination() -> Json:
                 "3-3": _lease("q3", "r2", "granted", 0.1),
             },
             "replicas": {
-                "r1": {"named": ["3-1"], "silent_s": 0.2, "kv_tokens": 1_000, "leases": 1},
+                "r1": {"silent_s": 0.2, "kv_tokens": 1_000, "leases": 1},
                 "r2": {
-                    "named": ["3-2"],
                     "silent_s": 0.1,
                     "kv_tokens": 1_000,
                     "leases": 2,
@@ -131,6 +130,15 @@ def examination() -> Json:
             "epoch": 3,
             "open_applications": 2,
             "tickets": {"q1": False, "q2": False, "q3": False, "q4": True, "q0": False},
+            "max_outstanding": 3_500,
+            "front": {
+                "kind": "haproxy",
+                "max_connections": 7_700,
+                "wanted_descriptors": 19_506,
+                "descriptors": 20_000,
+                "fitting_connections": 7_897,
+                "haproxy_can_run": True,
+            },
         },
         "serve": {
             "nodes": 1,
@@ -140,6 +148,7 @@ def examination() -> Json:
                 "r3": {"state": "STARTING"},
             },
             "ingresses": 1,
+            "front": "haproxy",
             "predictors": 1,
         },
         "silent": {},
@@ -154,11 +163,11 @@ def _record(**fields: Any) -> Json:
 class Patient:
     """A service and its Redis; break something, and look."""
 
-    seen: Json = field(default_factory=examination)
+    seen: Json = field(default_factory=inspection)
     stored: Json | None = field(
         default_factory=lambda: {
             "epoch": 3,
-            "office": {"epoch": 3, "host": "h", "process_id": 17},
+            "leader": {"epoch": 3, "host": "h", "process_id": 17},
             "clock": {"virtual_time": 990.0},
             "applications": {
                 "busy": _record(),
@@ -167,10 +176,8 @@ class Patient:
             },
         }
     )
-    predictor_trouble: str | None = None
-    predictor_learns: bool = True
-    redis_away: str | None = None
-    redis_damage: str | None = None
+    more: Json = field(default_factory=dict)
+    """Other fields of its look."""
 
     @property
     def scheduler(self) -> Json:
@@ -189,14 +196,7 @@ class Patient:
         stored = None
         if self.stored is not None:
             stored = StoredState(settings=None, replicas={}, **deepcopy(self.stored))
-        return Look(
-            Examination.model_validate(self.seen),
-            predictor_trouble=self.predictor_trouble,
-            predictor_learns=self.predictor_learns,
-            stored=stored,
-            redis_away=self.redis_away,
-            redis_damage=self.redis_damage,
-        )
+        return Look(Inspection.model_validate(self.seen), stored=stored, **self.more)
 
 
 def seen_after(*harms: Callable[[Patient], object]) -> Look:

@@ -1,12 +1,12 @@
 """Renders the kustomizations of k8s/, without kustomize.
 
-The subset that they use, and nothing else: an unknown field is an error, so that a kustomization
-cannot grow beyond what is tested. A test holds it to the real program wherever that is installed.
+What they use, and nothing else: all else is an error, so that a kustomization cannot grow beyond
+what is tested. A test holds it to the real program wherever that is installed.
 """
 
 import json
-from collections.abc import Iterator, Mapping
-from copy import deepcopy
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,164 +15,112 @@ import yaml
 
 Manifest = dict[str, Any]
 
-_CLUSTER_KINDS = {"Namespace"}
-_FIELDS = {
-    "apiVersion",
-    "kind",
-    "namespace",
-    "resources",
-    "components",
-    "images",
-    "configMapGenerator",
-    "replacements",
-    "patches",
+_CARRIER = {
+    "name": "serve-config",
+    "files": ["serve.yaml"],
+    "options": {
+        "disableNameSuffixHash": True,
+        "annotations": {"config.kubernetes.io/local-config": "true"},
+    },
 }
-_LOCAL = "config.kubernetes.io/local-config"
+"""The ConfigMap that carries Serve's configuration to the RayService, and is not applied."""
+_SOURCE = {"kind": "ConfigMap", "name": "serve-config", "fieldPath": "data.[serve.yaml]"}
+_TARGET = {
+    "select": {"kind": "RayService", "name": "justitia"},
+    "fieldPaths": ["spec.serveConfigV2"],
+}
+_IN_BASE = {
+    "configMapGenerator": [_CARRIER],
+    "replacements": [{"source": _SOURCE, "targets": [_TARGET]}],
+}
+_IN_OVERLAYS = _IN_BASE | {
+    "configMapGenerator": [_CARRIER | {"namespace": "justitia", "behavior": "replace"}]
+}
+"""All that these sections may say."""
+_FIELDS = {"apiVersion", "kind", "namespace", "resources", "components", "images", "patches"}
 
 
 class NotUnderstood(Exception):
     """A kustomization uses what this renderer does not know, or names what is not there."""
 
 
-def render(directory: Path) -> list[Manifest]:
-    """Return what `kustomize build` of this directory prints.
+def render(directory: Path, inherited: Iterable[Manifest] = ()) -> list[Manifest]:
+    """Return what `kustomize build` of this directory prints; a component adds to what there is.
 
     Raises:
         NotUnderstood: If it needs more than the subset.
     """
-    manifests = _build(directory, [])
-    return [m for m in manifests if _LOCAL not in m["metadata"].get("annotations", {})]
-
-
-def _build(directory: Path, inherited: list[Manifest]) -> list[Manifest]:
     values = yaml.safe_load((directory / "kustomization.yaml").read_text(encoding="utf-8"))
-    _only(values, _FIELDS, directory)
+    paths = [directory / name for name in values.get("resources", [])]
+    sections = _IN_OVERLAYS if any(path.is_dir() for path in paths) else _IN_BASE
+    for field, value in values.items():
+        if field not in _FIELDS and value != sections.get(field):
+            raise NotUnderstood(f"{directory}: {field}")
     manifests = [*inherited]
-    for name in values.get("resources", []):
-        path = directory / name
-        manifests += _build(path, []) if path.is_dir() else _documents(path)
+    for path in paths:
+        manifests += render(path) if path.is_dir() else _documents(path)
     for name in values.get("components", []):
-        manifests = _build(directory / name, manifests)
-    for generator in values.get("configMapGenerator", []):
-        _generate(generator, directory, manifests)
+        manifests = render(directory / name, manifests)
+    if values.keys() >= sections.keys():
+        service = _one(manifests, "RayService", "justitia")
+        service["spec"]["serveConfigV2"] = (directory / "serve.yaml").read_text(encoding="utf-8")
     for patch in values.get("patches", []):
-        manifests = _patched(patch, directory, manifests)
-    namespace = values.get("namespace")
+        _patch(manifests, directory, **patch)
     for manifest in manifests:
-        if namespace is not None and manifest["kind"] not in _CLUSTER_KINDS:
-            manifest["metadata"]["namespace"] = namespace
+        if "namespace" in values and manifest["kind"] != "Namespace":
+            manifest["metadata"]["namespace"] = values["namespace"]
         for image in values.get("images", []):
             _rename_image(manifest, image)
-    for replacement in values.get("replacements", []):
-        _replace(replacement, manifests)
     return manifests
+
+
+def walk(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value below a node, with the path to it."""
+    yield path, node
+    if isinstance(node, dict):
+        for key, value in node.items():
+            yield from walk(value, f"{path}.{key}")
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from walk(value, f"{path}[{index}]")
 
 
 def _documents(path: Path) -> list[Manifest]:
     documents = yaml.safe_load_all(path.read_text(encoding="utf-8"))
-    # Through text once more: places of one anchor share objects, and a patch is for one of them.
-    return [json.loads(json.dumps(document)) for document in documents if document]
+    return [_unshared(document) for document in documents if document]
 
 
-def _generate(generator: Mapping[str, Any], directory: Path, manifests: list[Manifest]) -> None:
-    _only(generator, {"name", "namespace", "behavior", "files", "options"}, directory)
-    options = generator["options"]
-    _only(options, {"disableNameSuffixHash", "annotations"}, directory)
-    if options.get("disableNameSuffixHash") is not True:
-        raise NotUnderstood(f"{directory}: a suffix of {generator['name']}")
-    made = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": generator["name"], "annotations": dict(options["annotations"])},
-        "data": {
-            name: (directory / name).read_text(encoding="utf-8") for name in generator["files"]
-        },
-    }
-    there = [m for m in manifests if (m["kind"], m["metadata"]["name"]) == _name_of(made)]
-    if bool(there) != (generator.get("behavior") == "replace"):
-        raise NotUnderstood(f"{directory}: behavior of {generator['name']}")
-    for old in there:
-        manifests.remove(old)
-    manifests.append(made)
+def _unshared(value: Any) -> Any:
+    """Return a copy in which the places of one anchor share nothing: a patch is for one of them."""
+    return json.loads(json.dumps(value))
 
 
-def _patched(
-    patch: Mapping[str, Any], directory: Path, manifests: list[Manifest]
-) -> list[Manifest]:
-    _only(patch, {"path", "patch", "target"}, directory)
-    inline = patch.get("patch")
-    text = inline if inline is not None else (directory / patch["path"]).read_text(encoding="utf-8")
-    content = yaml.safe_load(text)
-    if isinstance(content, dict):
-        if content.pop("$patch", None) != "delete" or set(content) != {
-            "apiVersion",
-            "kind",
-            "metadata",
-        }:
-            raise NotUnderstood(f"{directory}: a merge patch other than `$patch: delete`")
-        return _without(_one(manifests, *_name_of(content)), manifests)
-    target = patch["target"]
-    _only(target, {"kind", "name"}, directory)
-    old = _one(manifests, target["kind"], target["name"])
-    new = jsonpatch.apply_patch(old, deepcopy(content))
-    return [new if manifest is old else manifest for manifest in manifests]
+def _patch(
+    manifests: list[Manifest],
+    directory: Path,
+    path: str = "",
+    patch: str = "",
+    target: dict[str, str] | None = None,
+) -> None:
+    content = yaml.safe_load(patch or (directory / path).read_text(encoding="utf-8"))
+    if target is not None:
+        old = _one(manifests, **target)
+        manifests[manifests.index(old)] = jsonpatch.apply_patch(old, _unshared(content))
+    elif content.pop("$patch", "") == "delete" and {*content} == {"apiVersion", "kind", "metadata"}:
+        manifests.remove(_one(manifests, content["kind"], **content["metadata"]))
+    else:
+        raise NotUnderstood(f"{directory}: a merge patch other than `$patch: delete`")
 
 
-def _without(gone: Manifest, manifests: list[Manifest]) -> list[Manifest]:
-    return [manifest for manifest in manifests if manifest is not gone]
-
-
-def _rename_image(node: Any, image: Mapping[str, str]) -> None:
-    _only(image, {"name", "newName", "newTag"}, Path())
-    for container in _containers(node):
-        if container["image"].partition(":")[0] == image["name"]:
-            name = image.get("newName", image["name"])
-            container["image"] = f"{name}:{image['newTag']}"
-
-
-def _containers(node: Any) -> Iterator[Manifest]:
-    if isinstance(node, dict):
-        for key, value in node.items():
-            if key in ("containers", "initContainers"):
-                yield from value
-            else:
-                yield from _containers(value)
-    elif isinstance(node, list):
-        for item in node:
-            yield from _containers(item)
-
-
-def _replace(replacement: Mapping[str, Any], manifests: list[Manifest]) -> None:
-    _only(replacement, {"source", "targets"}, Path())
-    source = replacement["source"]
-    _only(source, {"kind", "name", "fieldPath"}, Path())
-    section, _, rest = source["fieldPath"].partition(".[")
-    value = _one(manifests, source["kind"], source["name"])[section][rest.removesuffix("]")]
-    for target in replacement["targets"]:
-        _only(target, {"select", "fieldPaths"}, Path())
-        manifest = _one(manifests, target["select"]["kind"], target["select"]["name"])
-        for path in target["fieldPaths"]:
-            *parents, last = path.split(".")
-            place: Any = manifest
-            for part in parents:
-                place = place[part]
-            if last not in place:
-                raise NotUnderstood(f"{path}: a field that is not there")
-            place[last] = value
+def _rename_image(manifest: Manifest, image: Mapping[str, str]) -> None:
+    for path, node in walk(manifest):
+        is_container = re.search(r"\.(c|initC)ontainers\[\d+\]$", path)
+        if is_container and node["image"].partition(":")[0] == image["name"]:
+            node["image"] = f"{image.get('newName', image['name'])}:{image['newTag']}"
 
 
 def _one(manifests: list[Manifest], kind: str, name: str) -> Manifest:
-    found = [m for m in manifests if _name_of(m) == (kind, name)]
+    found = [m for m in manifests if (m["kind"], m["metadata"]["name"]) == (kind, name)]
     if len(found) != 1:
         raise NotUnderstood(f"{kind} {name}: {len(found)} of them")
     return found[0]
-
-
-def _name_of(manifest: Mapping[str, Any]) -> tuple[str, str]:
-    return manifest["kind"], manifest["metadata"]["name"]
-
-
-def _only(values: Mapping[str, Any], known: set[str], where: Path) -> None:
-    unknown = sorted(set(values) - known)
-    if unknown:
-        raise NotUnderstood(f"{where}: {', '.join(unknown)}")

@@ -1,7 +1,6 @@
 """What k8s/ renders to, once for all tests, and the parts of it that they look at."""
 
 import os
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
@@ -47,11 +46,6 @@ class PodTemplate:
         (container,) = self.spec["containers"]
         return dict(container)
 
-    def as_pod(self) -> Manifest:
-        """Return it as a pod of its own."""
-        # KubeRay makes the name; no schema asks for one.
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": self.metadata, "spec": self.spec}
-
 
 def manifests(name: str) -> list[Manifest]:
     """Return a copy of what this directory of k8s/ renders to."""
@@ -74,27 +68,45 @@ def ray_service(found: list[Manifest]) -> Manifest:
     return service
 
 
-def serve_config(found: list[Manifest]) -> dict[str, Any]:
-    """Return what Ray Serve is given."""
-    values = yaml.safe_load(ray_service(found)["spec"]["serveConfigV2"])
-    assert isinstance(values, dict)
-    return values
+def ray_cluster(found: list[Manifest]) -> Any:
+    """Return the cluster of the RayService."""
+    return ray_service(found)["spec"]["rayClusterConfig"]
 
 
-def deployment(found: list[Manifest], name: str) -> dict[str, Any]:
+def serve_application(found: list[Manifest]) -> Any:
+    """Return the one application that Ray Serve is given."""
+    (application,) = yaml.safe_load(ray_service(found)["spec"]["serveConfigV2"])["applications"]
+    return application
+
+
+def deployment(found: list[Manifest], name: str) -> Any:
     """Return what Serve is told of a deployment."""
-    (application,) = serve_config(found)["applications"]
-    (named,) = [d for d in application["deployments"] if d["name"] == name]
-    assert isinstance(named, dict)
+    (named,) = [d for d in serve_application(found)["deployments"] if d["name"] == name]
     return named
 
 
-def group(found: list[Manifest], name: str) -> dict[str, Any]:
+def group(found: list[Manifest], name: str) -> Any:
     """Return a group of Ray's workers."""
-    groups = ray_service(found)["spec"]["rayClusterConfig"]["workerGroupSpecs"]
-    (named,) = [g for g in groups if g["groupName"] == name]
-    assert isinstance(named, dict)
+    (named,) = [g for g in ray_cluster(found)["workerGroupSpecs"] if g["groupName"] == name]
     return named
+
+
+def pod(found: list[Manifest], name: str) -> Any:
+    """Return the pod of a group of Ray's workers."""
+    return group(found, name)["template"]["spec"]
+
+
+def container(found: list[Manifest], name: str) -> Any:
+    """Return the one container of that pod."""
+    (only,) = pod(found, name)["containers"]
+    return only
+
+
+def in_serve_config(found: list[Manifest], old: str, new: str) -> None:
+    """Write something else into Serve's configuration."""
+    spec = ray_service(found)["spec"]
+    assert old in spec["serveConfigV2"]
+    spec["serveConfigV2"] = spec["serveConfigV2"].replace(old, new, 1)
 
 
 def pod_templates(found: list[Manifest]) -> list[PodTemplate]:
@@ -118,14 +130,3 @@ def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in wanted.items()) and all(
         labels.get(rule["key"]) in rule["values"] for rule in rules
     )
-
-
-def walk(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value below a node, with the path to it."""
-    yield path, node
-    if isinstance(node, dict):
-        for key, value in node.items():
-            yield from walk(value, f"{path}.{key}")
-    elif isinstance(node, list):
-        for index, value in enumerate(node):
-            yield from walk(value, f"{path}[{index}]")

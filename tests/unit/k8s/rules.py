@@ -5,17 +5,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.unit.k8s.kustomization import Manifest
+from justitia_ray.serve.front import wanted_descriptors
+from tests.unit.k8s.kustomization import Manifest, walk
 from tests.unit.k8s.manifests import (
     PodTemplate,
+    container,
     deployment,
     group,
     of_kind,
+    pod,
     pod_templates,
+    ray_cluster,
     ray_service,
     selects,
-    serve_config,
-    walk,
+    serve_application,
 )
 
 GRACEFUL_SHUTDOWN_S = 600
@@ -23,6 +26,9 @@ GRACEFUL_SHUTDOWN_S = 600
 
 ENGINE_LOADS_S = 240
 """What the whole application took to be ready on two busy cores (k8s/README.md)."""
+
+KUBERAY_DESCRIPTORS = 65_536
+"""Open files that a process of Ray may have: the operator begins `ray start` with `ulimit -n`."""
 
 NO_HOOK: dict[str, Any] = {"preStop": {"exec": {"command": []}}}
 
@@ -48,7 +54,7 @@ def no_secret_in_clear(found: list[Manifest]) -> Iterator[str]:
         for variable in template.container.get("env", []):
             if _SECRET_NAME.search(variable["name"]) and "value" in variable:
                 yield f"{template.name}: {variable['name']}"
-    options = ray_service(found)["spec"]["rayClusterConfig"]["gcsFaultToleranceOptions"]
+    options = ray_cluster(found)["gcsFaultToleranceOptions"]
     if "valueFrom" not in options["redisPassword"]:
         yield "gcsFaultToleranceOptions.redisPassword"
 
@@ -56,20 +62,20 @@ def no_secret_in_clear(found: list[Manifest]) -> Iterator[str]:
 def pods_are_confined(found: list[Manifest]) -> Iterator[str]:
     """Whoever breaks out of an engine should stand in an empty room."""
     for template in pod_templates(found):
-        pod, container = template.spec["securityContext"], template.container["securityContext"]
+        outer, inner = template.spec["securityContext"], template.container["securityContext"]
         held = {
-            "runAsNonRoot": pod.get("runAsNonRoot") is True and pod.get("runAsUser", 0) > 0,
-            "seccompProfile": pod.get("seccompProfile") == {"type": "RuntimeDefault"},
-            "allowPrivilegeEscalation": container.get("allowPrivilegeEscalation") is False,
-            "readOnlyRootFilesystem": container.get("readOnlyRootFilesystem") is True,
-            "capabilities": container.get("capabilities") == {"drop": ["ALL"]},
+            "runAsNonRoot": outer.get("runAsNonRoot") is True and outer.get("runAsUser", 0) > 0,
+            "seccompProfile": outer.get("seccompProfile") == {"type": "RuntimeDefault"},
+            "allowPrivilegeEscalation": inner.get("allowPrivilegeEscalation") is False,
+            "readOnlyRootFilesystem": inner.get("readOnlyRootFilesystem") is True,
+            "capabilities": inner.get("capabilities") == {"drop": ["ALL"]},
         }
         yield from (f"{template.name}: {name}" for name, holds in held.items() if not holds)
 
 
 def tokens_are_for_the_autoscaler(found: list[Manifest]) -> Iterator[str]:
     """Only it calls the Kubernetes API, and it runs beside the head."""
-    scales = ray_service(found)["spec"]["rayClusterConfig"]["enableInTreeAutoscaling"]
+    scales = ray_cluster(found)["enableInTreeAutoscaling"]
     accounts = {m["metadata"]["name"] for m in of_kind(found, "ServiceAccount")}
     for template in pod_templates(found):
         wanted = scales and template.name == "head"
@@ -93,7 +99,7 @@ def limits_fit_requests(found: list[Manifest]) -> Iterator[str]:
 
 def head_takes_no_work(found: list[Manifest]) -> Iterator[str]:
     """Replicas and scheduler go on while the head is away, because they are not on it."""
-    head = ray_service(found)["spec"]["rayClusterConfig"]["headGroupSpec"]
+    head = ray_cluster(found)["headGroupSpec"]
     if head["rayStartParams"].get("num-cpus") != "0":
         yield "head: num-cpus"
 
@@ -110,9 +116,7 @@ def work_goes_where_it_belongs(found: list[Manifest]) -> Iterator[str]:
         yield "engines: resources"
     if "resources" in cpu["rayStartParams"] or "num-cpus" in cpu["rayStartParams"]:
         yield "cpu: rayStartParams"
-    gpus = engines["template"]["spec"]["containers"][0]["resources"]["limits"].get(
-        "nvidia.com/gpu", 0
-    )
+    gpus = container(found, "engines")["resources"]["limits"].get("nvidia.com/gpu", 0)
     if gpus != options.get("num_gpus", 0):
         yield f"engines: {gpus} GPUs, Replica: {options.get('num_gpus', 0)}"
 
@@ -128,7 +132,7 @@ def replicas_have_pods(found: list[Manifest]) -> Iterator[str]:
     for name, workers in (("cpu", cpu), ("engines", engines)):
         if not 1 <= workers["minReplicas"] <= workers["replicas"] <= workers["maxReplicas"]:
             yield f"{name}: replicas"
-    cores = float(cpu["template"]["spec"]["containers"][0]["resources"]["limits"]["cpu"])
+    cores = float(container(found, "cpu")["resources"]["limits"]["cpu"])
     options = [deployment(found, n)["ray_actor_options"] for n in ("Ingress", "Predictor")]
     if sum(o["num_cpus"] for o in options) + 0.1 > cores:  # and the scheduler
         yield f"cpu: {cores} CPUs"
@@ -137,8 +141,8 @@ def replicas_have_pods(found: list[Manifest]) -> Iterator[str]:
 def streams_may_end(found: list[Manifest]) -> Iterator[str]:
     """A pod that is killed sooner cuts what Serve still waits for."""
     for name in ("cpu", "engines"):
-        pod = group(found, name)["template"]["spec"]
-        if pod["terminationGracePeriodSeconds"] <= max(_deadline_s(pod), GRACEFUL_SHUTDOWN_S):
+        grace_s = pod(found, name)["terminationGracePeriodSeconds"]
+        if grace_s <= max(_deadline_s(found, name), GRACEFUL_SHUTDOWN_S):
             yield f"{name}: terminationGracePeriodSeconds"
     if ray_service(found)["spec"]["rayClusterDeletionDelaySeconds"] <= GRACEFUL_SHUTDOWN_S:
         yield "rayClusterDeletionDelaySeconds"
@@ -147,20 +151,20 @@ def streams_may_end(found: list[Manifest]) -> Iterator[str]:
 def replacements_load_first(found: list[Manifest]) -> Iterator[str]:
     """Serve ends a replica its graceful time before the deadline, ready replacement or not."""
     for name in ("cpu", "engines"):
-        deadline_s = _deadline_s(group(found, name)["template"]["spec"])
+        deadline_s = _deadline_s(found, name)
         if deadline_s <= GRACEFUL_SHUTDOWN_S + ENGINE_LOADS_S:
             yield f"{name}: leave-node {deadline_s}"
 
 
 def engines_are_ready_when_loaded(found: list[Manifest]) -> Iterator[str]:
     """The budget counts ready pods: one that loads must not stand for one that pulls."""
-    container = group(found, "engines")["template"]["spec"]["containers"][0]
-    ports = {port["name"]: str(port["containerPort"]) for port in container["ports"]}
-    probe = container["readinessProbe"]
+    engine = container(found, "engines")
+    ports = {port["name"]: str(port["containerPort"]) for port in engine["ports"]}
+    probe = engine["readinessProbe"]
     asked = probe.get("exec", {}).get("command")
     if asked != ["engine-ready", ports.get("serve"), ports.get("metrics")]:
         yield f"engines: readinessProbe {probe}"
-    if not _arguments(found).get("metrics", {}).get("enabled", True):
+    if not serve_application(found)["args"].get("metrics", {}).get("enabled", True):
         yield "engines: engine-ready reads a metric, and metrics.enabled is false"
 
 
@@ -230,9 +234,9 @@ def services_find_pods(found: list[Manifest]) -> Iterator[str]:
 def redis_is_reached(found: list[Manifest]) -> Iterator[str]:
     """GCS and scheduler find it by name, in different databases, with a secret's password."""
     names = {m["metadata"]["name"] for m in of_kind(found, "Service")}
-    cluster = ray_service(found)["spec"]["rayClusterConfig"]
+    cluster = ray_cluster(found)
     address = cluster["gcsFaultToleranceOptions"]["redisAddress"]
-    config = _arguments(found)["store"]
+    config = serve_application(found)["args"]["store"]
     if address.partition(":")[0] not in names or config["redis_url"] != f"redis://{address}/1":
         yield f"{address} and {config['redis_url']}"
     for template in pod_templates(found):
@@ -240,6 +244,21 @@ def redis_is_reached(found: list[Manifest]) -> Iterator[str]:
             variable["name"] for variable in template.container["env"]
         }:
             yield f"{template.name}: no {config['redis_password_env']}"
+
+
+def front_holds_every_caller(found: list[Manifest]) -> Iterator[str]:
+    """With too many connections HAProxy does not start; with too few, callers hang."""
+    section = serve_application(found)["args"].get("ingress", {})
+    callers = section.get("max_outstanding", 0) * deployment(found, "Ingress")["num_replicas"]
+    for template in pod_templates(found):
+        if template.component == "redis":
+            continue
+        chosen = {v["name"]: v.get("value", "") for v in template.container["env"]}
+        connections = int(chosen.get("RAY_SERVE_HAPROXY_MAXCONN", 0))
+        enabled = chosen.get("RAY_SERVE_ENABLE_HA_PROXY") == "1"
+        fits = wanted_descriptors(connections) <= KUBERAY_DESCRIPTORS
+        if not (enabled and fits and 0 < callers < connections):
+            yield f"{template.name}: {connections} connections for {callers} callers"
 
 
 def secrets_are_documented(found: list[Manifest], text: str) -> Iterator[str]:
@@ -262,17 +281,10 @@ def _selected(found: list[Manifest], selector: dict[str, Any]) -> list[PodTempla
     return [t for t in pod_templates(found) if selects(selector, t.labels)]
 
 
-def _deadline_s(pod: dict[str, Any]) -> int:
-    """Return for how long a pod lets Ray move what runs on it; 0 if it does not ask."""
-    command = pod["containers"][0].get("lifecycle", NO_HOOK)["preStop"]["exec"]["command"]
+def _deadline_s(found: list[Manifest], name: str) -> int:
+    """Return for how long a group's pod lets Ray move what runs on it; 0 if it does not ask."""
+    command = container(found, name).get("lifecycle", NO_HOOK)["preStop"]["exec"]["command"]
     return int(command[1]) if command[:1] == ["leave-node"] else 0
-
-
-def _arguments(found: list[Manifest]) -> dict[str, Any]:
-    (application,) = serve_config(found)["applications"]
-    arguments = application["args"]
-    assert isinstance(arguments, dict)
-    return arguments
 
 
 Rule = Callable[[list[Manifest]], Iterator[str]]
@@ -294,4 +306,5 @@ RULES: tuple[Rule, ...] = (
     policies_name_ports_that_are_there,
     services_find_pods,
     redis_is_reached,
+    front_holds_every_caller,
 )

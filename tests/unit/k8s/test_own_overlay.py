@@ -20,7 +20,7 @@ from tests.unit.k8s.manifests import (
     of_kind,
     pod_templates,
     ray_service,
-    serve_config,
+    serve_application,
 )
 from tests.unit.k8s.schemas import errors
 
@@ -41,8 +41,7 @@ def rendered(directory: Path, text: str) -> list[Manifest]:
 
 
 def model_of(found: list[Manifest]) -> str:
-    (application,) = serve_config(found)["applications"]
-    return str(application["args"]["model"]["name"])
+    return str(serve_application(found)["args"]["model"]["name"])
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +50,17 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
     return rendered(tmp_path_factory.mktemp("own"), OVERLAY)
 
 
-def test_own_overlay_serves_another_model(own: list[Manifest]) -> None:
-    """The model is what everybody changes first."""
+def test_own_overlay_differs_in_what_the_readme_says(own: list[Manifest]) -> None:
+    """Model, registry, storage and limit; each of Ray's pods, while Redis has its own image."""
+    ours = [template for template in pod_templates(own) if template.component != "redis"]
+    (claim,) = of_kind(own, "PersistentVolumeClaim")
+
     assert MODEL == model_of(own)
+    assert {"registry.example.com/justitia-ray:0.2.0-gpu"} == {t.container["image"] for t in ours}
+    assert [[{"name": "justitia-registry"}]] * 3 == [t.spec["imagePullSecrets"] for t in ours]
+    assert "create secret generic justitia-registry" in README
+    assert "nfs-csi" == claim["spec"]["storageClassName"]
+    assert 4 == group(own, "engines")["maxReplicas"]
 
 
 @pytest.mark.parametrize("section", ["configMapGenerator", "replacements"])
@@ -63,23 +70,6 @@ def test_model_stays_without_both_sections(section: str, tmp_path: Path) -> None
     del values[section]
 
     assert "Qwen/Qwen3-8B" == model_of(rendered(tmp_path, yaml.safe_dump(values)))
-
-
-def test_own_overlay_comes_from_its_registry(own: list[Manifest]) -> None:
-    """Each of Ray's pods; Redis has an image of its own."""
-    ours = [template for template in pod_templates(own) if template.component != "redis"]
-
-    assert {"registry.example.com/justitia-ray:0.1.0-gpu"} == {t.container["image"] for t in ours}
-    assert [[{"name": "justitia-registry"}]] * 3 == [t.spec["imagePullSecrets"] for t in ours]
-    assert "create secret generic justitia-registry" in README
-
-
-def test_own_overlay_names_its_storage_and_its_limit(own: list[Manifest]) -> None:
-    """The two numbers and names that differ from one cluster to the next."""
-    (claim,) = of_kind(own, "PersistentVolumeClaim")
-
-    assert "nfs-csi" == claim["spec"]["storageClassName"]
-    assert 4 == group(own, "engines")["maxReplicas"]
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
@@ -111,19 +101,16 @@ def patch_of_the_readme() -> list[dict[str, Any]]:
     return operations
 
 
-def test_group_that_runs_is_made_larger() -> None:
-    """The RayCluster has the spec of `rayClusterConfig`; KubeRay would not hand the change on."""
+def test_group_that_runs_is_made_larger_and_no_other() -> None:
+    """The RayCluster has the spec of `rayClusterConfig`; KubeRay would not hand the change on.
+
+    Groups are named by their place: the patch looks first.
+    """
     cluster = {"spec": ray_service(manifests("base"))["spec"]["rayClusterConfig"]}
     changed = jsonpatch.apply_patch(cluster, patch_of_the_readme())
     _, engines = changed["spec"]["workerGroupSpecs"]
-
-    assert (3, 3) == (engines["replicas"], engines["maxReplicas"])
-
-
-def test_another_group_is_not_made_larger() -> None:
-    """Groups are named by their place: the patch looks first."""
-    cluster = {"spec": ray_service(manifests("base"))["spec"]["rayClusterConfig"]}
     cluster["spec"]["workerGroupSpecs"].reverse()
 
+    assert (3, 3) == (engines["replicas"], engines["maxReplicas"])
     with pytest.raises(jsonpatch.JsonPatchTestFailed):
         jsonpatch.apply_patch(cluster, patch_of_the_readme())

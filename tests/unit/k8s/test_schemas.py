@@ -6,25 +6,22 @@ from typing import Any
 
 import pytest
 
-from justitia_ray.serve.config_file import check_file
+from justitia_ray.serve.ops.config_file import check_file
 from tests.unit.k8s.kustomization import Manifest, render
 from tests.unit.k8s.manifests import (
     K8S,
     NAMES,
+    container,
     group,
+    in_serve_config,
     manifests,
     needs_schemas,
     of_kind,
     ray_service,
 )
-from tests.unit.k8s.schemas import closed, errors
+from tests.unit.k8s.schemas import errors
 
 pytestmark = needs_schemas
-
-
-def stateful_set(found: list[Manifest]) -> dict[str, Any]:
-    (redis,) = of_kind(found, "StatefulSet")
-    return redis
 
 
 def rename(node: dict[str, Any], old: str, new: str) -> None:
@@ -55,30 +52,20 @@ WRONG: list[tuple[str, Callable[[list[Manifest]], None]]] = [
     (
         "pod cpu: spec.containers.0: Additional properties are not allowed ('readynessProbe' was"
         " unexpected) (Kubernetes 1.31)",
-        lambda m: rename(
-            group(m, "cpu")["template"]["spec"]["containers"][0],
-            "readinessProbe",
-            "readynessProbe",
-        ),
+        lambda m: rename(container(m, "cpu"), "readinessProbe", "readynessProbe"),
     ),
     (
         "StatefulSet justitia-redis: spec: Additional properties are not allowed ('replica' was"
         " unexpected) (Kubernetes 1.37)",
-        lambda m: rename(stateful_set(m)["spec"], "replicas", "replica"),
+        lambda m: rename(of_kind(m, "StatefulSet")[0]["spec"], "replicas", "replica"),
     ),
     (
         "serveConfigV2: applications[0].args.store.redis_ulr: unknown key",
-        lambda m: ray_service(m)["spec"].update(
-            serveConfigV2=ray_service(m)["spec"]["serveConfigV2"].replace("redis_url", "redis_ulr")
-        ),
+        lambda m: in_serve_config(m, "redis_url", "redis_ulr"),
     ),
     (
         "serveConfigV2: applications[0].deployments[0].num_replica: unknown key",
-        lambda m: ray_service(m)["spec"].update(
-            serveConfigV2=ray_service(m)["spec"]["serveConfigV2"].replace(
-                "num_replicas", "num_replica", 1
-            )
-        ),
+        lambda m: in_serve_config(m, "num_replicas", "num_replica"),
     ),
 ]
 
@@ -90,24 +77,6 @@ def test_slip_is_found(line: str, change: Callable[[list[Manifest]], None]) -> N
     change(found)
 
     assert any(line in error for error in errors(found))
-
-
-def test_closed_schema_leaves_open_what_says_so() -> None:
-    """Labels and the like have keys of anybody's choosing."""
-    schema = {
-        "properties": {
-            "labels": {"additionalProperties": {"type": "string"}},
-            "any": {"properties": {}, "x-kubernetes-preserve-unknown-fields": True},
-            "port": {"x-kubernetes-int-or-string": True},
-        }
-    }
-
-    strict = closed(schema)
-
-    assert strict["additionalProperties"] is False
-    assert {"additionalProperties": {"type": "string"}} == strict["properties"]["labels"]
-    assert "additionalProperties" not in strict["properties"]["any"]
-    assert ["integer", "string"] == strict["properties"]["port"]["type"]
 
 
 @pytest.mark.parametrize("file", sorted(K8S.glob("**/serve.yaml")), ids=lambda f: f.parent.name)

@@ -4,55 +4,51 @@ import io
 import json
 import logging
 import logging.handlers
-from collections.abc import Callable, Iterator
+import threading
 
 import pytest
 
-from justitia_ray.observability.json_lines import JsonLines
-from justitia_ray.observability.log_events import application_ended, log_event
-from tests.unit.observability.taken import ENDED
+from justitia_ray.observability.log_events import (
+    JsonBatches,
+    JsonLines,
+    application_ended,
+    log_event,
+)
+from tests.unit.observability.recording_backend import ENDED
 
-Written = Callable[[], str]
 
+class Lines:
+    """A logger, and what it has written."""
 
-def _written(formatter: logging.Formatter) -> Iterator[tuple[logging.Logger, Written]]:
-    logger = logging.Logger("made.for.a.test", logging.INFO)
-    stream = io.StringIO()
-    handler = logging.StreamHandler(stream)
-    handler.setFormatter(formatter)
-    logger.addHandler(handler)
-    yield logger, stream.getvalue
+    def __init__(self, formatter: logging.Formatter) -> None:
+        self.logger = logging.Logger("made.for.a.test", logging.INFO)
+        self._stream = io.StringIO()
+        handler = logging.StreamHandler(self._stream)
+        handler.setFormatter(formatter)
+        self.logger.addHandler(handler)
+
+    def written(self) -> str:
+        """Return all lines."""
+        return self._stream.getvalue()
 
 
 @pytest.fixture
-def json_lines() -> Iterator[tuple[logging.Logger, Written]]:
-    """Return a logger that writes JSON lines as the scheduler does, and what it wrote."""
-    yield from _written(JsonLines())
+def lines() -> Lines:
+    """JSON lines as the scheduler writes them."""
+    return Lines(JsonLines())
 
 
-@pytest.fixture
-def text_lines() -> Iterator[tuple[logging.Logger, Written]]:
-    """Return a logger that writes text as Serve does by default, and what it wrote."""
-    yield from _written(logging.Formatter("%(levelname)s %(message)s"))
-
-
-def test_what_a_library_puts_into_every_record_is_no_field(
-    json_lines: tuple[logging.Logger, Written],
-) -> None:
+def test_what_a_library_puts_into_every_record_is_no_field(lines: Lines) -> None:
     """Ray does, and whether the lines have it would depend on the order of imports."""
-    logger, written = json_lines
-    logger.info("it.happened", extra={"_library_ns": 1, "seen": 2})
+    lines.logger.info("it.happened", extra={"_library_ns": 1, "seen": 2})
 
-    assert {"asctime", "levelname", "message", "logger", "seen"} == set(json.loads(written()))
+    assert {"asctime", "levelname", "message", "logger", "seen"} == set(json.loads(lines.written()))
 
 
-def test_application_that_is_over_is_one_line_of_json(
-    json_lines: tuple[logging.Logger, Written],
-) -> None:
+def test_application_that_is_over_is_one_line_of_json(lines: Lines) -> None:
     """Whoever collects logs finds an application's class, costs, order, times and outcome."""
-    logger, written = json_lines
-    application_ended(logger, ENDED, "llama", 7)
-    (line,) = written().splitlines()
+    application_ended(lines.logger, ENDED, "llama", 7)
+    (line,) = lines.written().splitlines()
     fields = json.loads(line)
 
     assert fields.pop("asctime")
@@ -97,36 +93,78 @@ def test_handler_that_gathers_is_asked_for_its_target() -> None:
     )
 
 
-def test_text_has_the_fields_behind_the_name(text_lines: tuple[logging.Logger, Written]) -> None:
+class FlushedText(io.StringIO):
+    """Text that says when it was flushed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flushes = 0
+        self.flushed = threading.Event()
+
+    def flush(self) -> None:
+        """Count it."""
+        self.flushes += 1
+        self.flushed.set()
+
+
+def _batches(batch_s: float) -> tuple[logging.Logger, FlushedText]:
+    stream = FlushedText()
+    logger = logging.Logger("scheduler", logging.INFO)
+    logger.addHandler(JsonBatches(stream, batch_s))
+    return logger, stream
+
+
+def test_lines_are_written_many_at_once() -> None:
+    """One for each application would be a seventh of the scheduler's time."""
+    logger, stream = _batches(3600.0)
+    for number in range(49):
+        log_event(logger, logging.INFO, "e", number=number, error=ValueError("bad"))
+    held_back = stream.getvalue()
+    log_event(logger, logging.INFO, "e", number=49)
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+
+    assert ("", 1, list(range(50))) == (held_back, stream.flushes, [x["number"] for x in lines])
+    assert ("e", "scheduler", "bad") == tuple(lines[0][k] for k in ("message", "logger", "error"))
+
+
+def test_warning_is_written_at_once_after_what_came_before_it() -> None:
+    """Whoever reads it sees what led to it; the process may be about to end."""
+    logger, stream = _batches(3600.0)
+    log_event(logger, logging.INFO, "first")
+    logger.warning("then")
+
+    assert ["first", "then"] == [json.loads(x)["message"] for x in stream.getvalue().splitlines()]
+
+
+def test_line_is_written_soon_though_none_follows() -> None:
+    """A quiet scheduler's last word would be read with its next."""
+    logger, stream = _batches(0.01)
+    log_event(logger, logging.INFO, "alone")
+
+    assert stream.flushed.wait(60.0)
+    assert "alone" == json.loads(stream.getvalue())["message"]
+
+
+def test_text_has_the_fields_behind_the_name() -> None:
     """Serve's text lines drop the fields of a record: without them the line would say nothing."""
-    logger, written = text_lines
-    log_event(logger, logging.WARNING, "store.unreachable", reason="away", tries=2)
+    lines = Lines(logging.Formatter("%(levelname)s %(message)s"))
+    log_event(lines.logger, logging.WARNING, "store.unreachable", reason="away", tries=2)
 
-    assert 'WARNING store.unreachable {"reason": "away", "tries": 2}\n' == written()
+    assert 'WARNING store.unreachable {"reason": "away", "tries": 2}\n' == lines.written()
 
 
-def test_line_is_written_whatever_a_field_is(json_lines: tuple[logging.Logger, Written]) -> None:
+def test_line_is_written_whatever_a_field_is(lines: Lines) -> None:
     """A log line must not fail for what it says."""
-    logger, written = json_lines
-    log_event(logger, logging.INFO, "e", error=ValueError("bad"))
+    log_event(lines.logger, logging.INFO, "e", error=ValueError("bad"))
 
-    assert "bad" == json.loads(written())["error"]
+    assert "bad" == json.loads(lines.written())["error"]
 
 
-def test_error_keeps_its_traceback(json_lines: tuple[logging.Logger, Written]) -> None:
+def test_error_keeps_its_traceback(lines: Lines) -> None:
     """A defect of ours is found by it."""
-    logger, written = json_lines
     try:
         raise ValueError("bad")
     except ValueError:
-        logger.exception("failed")
+        lines.logger.exception("failed")
 
-    assert "ValueError: bad" in json.loads(written())["exc_text"]
-
-
-def test_silent_logger_is_not_troubled(json_lines: tuple[logging.Logger, Written]) -> None:
-    """Nothing is made of fields that nobody reads."""
-    logger, written = json_lines
-    log_event(logger, logging.DEBUG, "e", reason="none")
-
-    assert "" == written()
+    assert "ValueError: bad" in json.loads(lines.written())["exc_text"]

@@ -6,7 +6,7 @@ import pytest
 
 from justitia_ray.observability import metrics as m
 from justitia_ray.observability.measures import OTHER
-from tests.unit.observability.taken import Taken, exported, measures
+from tests.unit.observability.recording_backend import RecordingBackend, exported, measures
 
 
 def test_counters_with_known_labels_are_there_as_zero() -> None:
@@ -22,12 +22,12 @@ def test_counters_with_known_labels_are_there_as_zero() -> None:
 
 def test_what_is_new_is_told_once() -> None:
     """Ray adds up what it is told: a total that is told again would count twice."""
-    source, taken = measures("scheduler"), Taken()
-    count = source.count(m.LEASES_TOTAL, "granted")
-    waits = source.observations(m.QUEUE_WAIT_SECONDS, "vote", "a")
+    source, taken = measures("scheduler"), RecordingBackend()
+    count = source.counter(m.LEASES_TOTAL, "granted")
+    waits = source.histogram(m.QUEUE_WAIT_SECONDS, "vote", "a")
     for _ in range(2):
-        count.add()
-        waits.add(0.5)
+        count.increase()
+        waits.observe(0.5)
         source.export(taken)
     calls = taken.calls
     source.export(taken)
@@ -39,9 +39,9 @@ def test_what_is_new_is_told_once() -> None:
 
 def test_total_of_somebody_else_is_told_by_its_rise() -> None:
     """The engine counts its preemptions itself."""
-    source, taken = measures("replica"), Taken()
+    source, taken = measures("replica"), RecordingBackend()
     for total in (3, 3, 10):
-        source.count(m.PREEMPTIONS_TOTAL).reach(total)
+        source.counter(m.PREEMPTIONS_TOTAL).set_total(total)
         source.export(taken)
 
     assert {("preemptions_total",): 10} == {
@@ -51,7 +51,7 @@ def test_total_of_somebody_else_is_told_by_its_rise() -> None:
 
 def test_gauge_is_told_when_it_is_known_and_each_time() -> None:
     """Ray forgets a gauge that is not told again."""
-    source, taken = measures("replica"), Taken()
+    source, taken = measures("replica"), RecordingBackend()
     gauge = source.gauge(m.HELD_LEASES)
     source.export(taken)
     assert not taken.gauges
@@ -61,13 +61,13 @@ def test_gauge_is_told_when_it_is_known_and_each_time() -> None:
     assert {("held_leases",): 0} == taken.gauges
 
 
-class _Broken(Taken):
+class _Broken(RecordingBackend):
     """Takes no count of leases and no wait of a class."""
 
-    def add(self, metric: m.Metric, labels: Mapping[str, str], amount: float) -> None:
+    def raise_counter(self, metric: m.Metric, labels: Mapping[str, str], amount: float) -> None:
         if metric is m.LEASES_TOTAL:
             raise ValueError("leases")
-        super().add(metric, labels, amount)
+        super().raise_counter(metric, labels, amount)
 
     def observe(self, metric: m.Metric, labels: Mapping[str, str], value: float) -> None:
         if labels["application_class"] == "vote":
@@ -80,11 +80,11 @@ def test_series_that_fails_stops_no_other_and_does_not_pile_up() -> None:
 
     What was counted is told once it can be; what was observed is lost.
     """
-    source, broken, well = measures("scheduler"), _Broken(), Taken()
-    source.count(m.LEASES_TOTAL, "granted").add()
-    source.count(m.BOUND_VIOLATIONS_TOTAL).add()
+    source, broken, well = measures("scheduler"), _Broken(), RecordingBackend()
+    source.counter(m.LEASES_TOTAL, "granted").increase()
+    source.counter(m.BOUND_VIOLATIONS_TOTAL).increase()
     for name in ("vote", "report"):
-        source.observations(m.QUEUE_WAIT_SECONDS, name, "t").add(0.5)
+        source.histogram(m.QUEUE_WAIT_SECONDS, name, "t").observe(0.5)
     with pytest.raises(ValueError, match="leases"):
         source.export(broken)
     source.export(well)
@@ -96,16 +96,12 @@ def test_series_that_fails_stops_no_other_and_does_not_pile_up() -> None:
 
 
 def test_classes_and_tenants_beyond_the_bound_share_a_name() -> None:
-    """Callers make them: without a bound each new name is a new series for ever."""
+    """Callers make them: without a bound each new name is a new series for ever.
+
+    A class called `other` is one of the rest by its own choice, and takes nobody's place.
+    """
     source = measures("scheduler", max_classes=2, max_tenants=1)
-    labels = [source.label("application_class", name) for name in ("a", "b", "c", "a", "d")]
+    labels = [source.label("application_class", name) for name in (OTHER, *"abcad")]
 
-    assert ["a", "b", OTHER, "a", OTHER] == labels
+    assert [OTHER, "a", "b", OTHER, "a", OTHER] == labels
     assert ["t", OTHER, "t"] == [source.label("tenant", name) for name in ("t", "u", "t")]
-
-
-def test_class_called_other_takes_nobody_s_place() -> None:
-    """It is one of the rest by its own choice."""
-    source = measures("scheduler", max_classes=1)
-
-    assert [OTHER, "a"] == [source.label("application_class", name) for name in (OTHER, "a")]

@@ -3,88 +3,58 @@
 from dataclasses import replace
 
 from justitia_ray.core.entities import Outcome
-from justitia_ray.observability.ingress_metrics import IngressMetrics
-from justitia_ray.observability.predictor_metrics import PredictorMetrics
-from justitia_ray.observability.replica_metrics import ReplicaMetrics
-from tests.unit.observability.taken import ENDED, exported, measures
-
-
-def test_error_of_a_prediction_is_told_by_what_it_rested_on() -> None:
-    """100 predicted, 50 true: 100 % too much. So models can be held against class means."""
-    source = measures("ingress")
-    metrics = IngressMetrics(source)
-    metrics.estimated("a", "model")
-    metrics.opened("a")
-    metrics.ended(ENDED)
-    metrics.ended(ENDED)  # it was opened once
-    told = exported(source)
-
-    assert [1.0] == told.observed["prediction_relative_error", "vote", "model"]
-    assert (1, 0) == (
-        told.counts["predictions_total", "model"],
-        told.counts["predictions_total", "prior"],
-    )
+from justitia_ray.observability.part_metrics import IngressMetrics, PredictorMetrics, ReplicaMetrics
+from tests.unit.observability.recording_backend import ENDED, exported, measures
 
 
 def test_prediction_is_that_of_an_application_that_was_opened() -> None:
     """The first of those that asked to open a: the scheduler took its estimate.
 
-    b was refused, and opened when it came again; c was refused; d could not be stored, and f is to
+    100 predicted, 50 true: 100 % too much, told once. b was refused, opened when it came again and
+    cut short, so that its true cost is not known; c was refused; d could not be stored, and f is to
     be heard of.
     """
     source = measures("ingress")
     metrics = IngressMetrics(source)
-    metrics.estimated("a", "model")
+    metrics.record_estimate("a", "model")
     for name in "abc":
-        metrics.estimated(name, "prior")
-    metrics.opened("a")
-    metrics.estimated("a", "neighbours")
-    metrics.opened("a")
-    metrics.forget("b")
-    metrics.forget("c")
-    metrics.estimated("b", "class")
-    metrics.opened("b")
-    metrics.estimated("d", "class")
-    metrics.ended(replace(ENDED, application_id="d", outcome=Outcome.CANCELLED))
-    metrics.estimated("f", "class")
-    metrics.ended(ENDED)
+        metrics.record_estimate(name, "prior")
+    metrics.record_opening("a")
+    metrics.record_estimate("a", "neighbours")
+    metrics.record_opening("a")
+    metrics.forget_application("b")
+    metrics.forget_application("c")
+    metrics.record_estimate("b", "class")
+    metrics.record_opening("b")
+    metrics.record_estimate("d", "class")
+    for name in "bd":
+        metrics.record_end(replace(ENDED, application_id=name, outcome=Outcome.CANCELLED))
+    metrics.record_estimate("f", "class")
+    metrics.record_end(ENDED)
+    metrics.record_end(ENDED)
     for name in "cde":
-        metrics.opened(name)
+        metrics.record_opening(name)
     told = exported(source)
 
     assert {"model": 1, "class": 1, "neighbours": 0, "prior": 0} == {
         key[1]: count for key, count in told.counts.items() if key[0] == "predictions_total"
     }
-    assert [1.0] == told.observed["prediction_relative_error", "vote", "model"]
-
-
-def test_what_was_cut_short_says_nothing_of_its_prediction() -> None:
-    """Its true cost is not known."""
-    source = measures("ingress")
-    metrics = IngressMetrics(source)
-    metrics.estimated("a", "class")
-    metrics.ended(replace(ENDED, outcome=Outcome.CANCELLED))
-
-    assert not exported(source).observed
-
-
-def test_predictor_that_is_late_is_counted() -> None:
-    """The service goes on without it; nobody would notice otherwise."""
-    source = measures("ingress")
-    metrics = IngressMetrics(source)
-    metrics.missed()
-
-    assert 1 == exported(source).counts["predictor_missed_total",]
+    assert {("prediction_relative_error", "vote", "model"): [1.0]} == told.observed
 
 
 def test_first_epoch_is_no_change() -> None:
-    """0 before the scheduler was heard of, 4 in office, 6 its successor."""
+    """0 before the scheduler was heard of, 4 in office, 6 its successor.
+
+    The service goes on without a predictor that is late: nobody would notice otherwise.
+    """
     source = measures("ingress")
     metrics = IngressMetrics(source)
+    metrics.record_missed_estimate()
     for epoch in (0, 4, 4, 6):
-        metrics.look(3, epoch)
+        metrics.measure(3, epoch)
     told = exported(source)
 
+    assert 1 == told.counts["predictor_missed_total",]
     assert 1 == told.counts["epoch_changes_total",]
     assert 3 == told.gauges["outstanding_inferences",]
 
@@ -93,7 +63,7 @@ def test_replica_tells_its_memory_and_what_its_engine_counts() -> None:
     """A quarter of 1,000 tokens is free, so that 75 % are in use."""
     source = measures("replica")
     metrics = ReplicaMetrics(source, 1_000)
-    metrics.look(
+    metrics.measure(
         free_kv_tokens=250, held_leases=3, preemptions=2, prompt_tokens=70, output_tokens=30
     )
     told = exported(source)
@@ -113,10 +83,10 @@ def test_predictor_tells_what_it_learns_and_what_serves() -> None:
     """The version of `other` would be that of no class."""
     source = measures("predictor", max_classes=1)
     metrics = PredictorMetrics(source)
-    metrics.learned(5)
+    metrics.record_learning(5)
     for result in ("took_over", "rejected", "rejected", "failed"):
-        metrics.trained(result)
-    metrics.look({"vote": 3, "report": 1})
+        metrics.record_training(result)
+    metrics.measure({"vote": 3, "report": 1})
     told = exported(source)
 
     assert 5 == told.counts["learned_applications_total",]

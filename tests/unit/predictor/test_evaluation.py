@@ -2,7 +2,6 @@
 
 import pytest
 
-from justitia_ray.predictor.cost_model import CostPrediction
 from justitia_ray.predictor.evaluation import (
     FIELDS,
     coverage,
@@ -11,7 +10,8 @@ from justitia_ray.predictor.evaluation import (
     relative_errors,
     split,
 )
-from tests.unit.predictor.made_up_runs import made_up_samples
+from justitia_ray.predictor.trained_model import CostPrediction
+from tests.unit.predictor.builders import made_up_samples
 
 
 def test_relative_error_is_of_the_true_cost() -> None:

@@ -92,22 +92,3 @@ def test_features_are_the_same_in_another_process() -> None:
     ).stdout
 
     assert f"{features_of(text).to_dict()}\n" == other
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "complaint"),
-    [
-        ("terms", [3, 3], "ascend"),
-        ("terms", [0, BUCKETS], "ascend"),
-        ("terms", [1.5, 2], "integers"),
-        ("counts", [1], "as many"),
-        ("measures", [1], "10 are allowed"),
-        ("measures", [-1] * 10, "integers >= 0"),
-    ],
-)
-def test_features_of_another_form_are_refused(field: str, value: object, complaint: str) -> None:
-    """They come from Redis and from clients, and index arrays."""
-    values = features_of("a b").to_dict() | {field: value}
-
-    with pytest.raises(ValueError, match=complaint):
-        InputFeatures.from_dict(values)

@@ -15,20 +15,15 @@ def directory(tmp_path: Path) -> ModelDirectory:
 
 
 def test_published_model_serves(directory: ModelDirectory) -> None:
-    """`train` publishes, `simulate` and the service read."""
+    """`train` publishes, `simulate` and the service read; users copy the files."""
+    assert (None, ()) == (directory.active("EV"), directory.index("EV").versions)
     assert 1 == directory.publish("EV", b"one", {"kind": "mlp"})
+    files = sorted(str(p.relative_to(directory.path)) for p in directory.path.rglob("*.*"))
     assert 2 == directory.publish("EV", b"two", {"kind": "ridge"})
 
-    assert (2, b"two") == directory.active("EV")
-    assert ["mlp", "ridge"] == [v.record["kind"] for v in directory.versions("EV")]
-
-
-def test_layout_is_as_promised(directory: ModelDirectory) -> None:
-    """Users copy these files; nothing else lies among them."""
-    directory.publish("EV", b"one", {})
-
-    files = sorted(str(p.relative_to(directory.path)) for p in directory.path.rglob("*.*"))
     assert ["EV/000001.model", "EV/active.json"] == files
+    assert (2, b"two") == directory.active("EV")
+    assert ["mlp", "ridge"] == [v.record["kind"] for v in directory.index("EV").versions]
 
 
 def test_old_models_are_deleted(directory: ModelDirectory) -> None:
@@ -55,25 +50,27 @@ def test_rollback_and_release(directory: ModelDirectory) -> None:
     directory.publish("EV", b"one", {})
     directory.publish("EV", b"two", {})
 
-    assert 1 == directory.roll_back("EV")
+    def roll_back(version: int | None = None, *, release: bool = False) -> None:
+        index = directory.index("EV").after_rollback(version, release=release)
+        directory.save_index("EV", index)
+
+    roll_back()
     assert (1, b"one") == directory.active("EV")
     assert directory.index("EV").pinned
-    directory.activate("EV", 2)
-    directory.release("EV")
+    roll_back(2)
+    roll_back(release=True)
     assert ((2, b"two"), False) == (directory.active("EV"), directory.index("EV").pinned)
-    directory.activate("EV", 0)
+    roll_back(0)
     assert directory.active("EV") is None
 
 
-def test_class_without_models_has_none(directory: ModelDirectory) -> None:
-    """Its mean serves."""
-    assert (None, ()) == (directory.active("EV"), directory.versions("EV"))
-
-
-def test_missing_directory_is_named(directory: ModelDirectory) -> None:
-    """A mistyped --models must not mean no models."""
+def test_missing_directory_and_file_in_its_place_are_named(directory: ModelDirectory) -> None:
+    """A mistyped --models must not mean no models; one sentence, no traceback."""
     with pytest.raises(ConfigError, match="models: no such directory of models"):
         directory.classes()
+    directory.path.write_text("")
+    with pytest.raises(ConfigError, match="models"):
+        directory.publish("EV", b"one", {})
 
 
 def test_damaged_model_is_refused_by_name_and_the_one_before_is_good(
@@ -102,14 +99,6 @@ def test_damaged_index_names_the_file(directory: ModelDirectory) -> None:
 
     with pytest.raises(StoreError, match=rf"{path}: sha256 is another"):
         directory.active("EV")
-
-
-def test_file_in_place_of_the_directory_is_named(tmp_path: Path) -> None:
-    """One sentence, no traceback."""
-    (tmp_path / "models").write_text("")
-
-    with pytest.raises(ConfigError, match="models"):
-        ModelDirectory(tmp_path / "models").publish("EV", b"one", {})
 
 
 def test_wrong_class_name_is_refused(directory: ModelDirectory) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import random
+import re
 import subprocess
 import sys
 from functools import cache
@@ -12,11 +13,11 @@ import pytest
 from safetensors import numpy as safetensors
 
 from justitia_ray.errors import StoreError
-from justitia_ray.predictor.cost_model import CostModel
 from justitia_ray.predictor.input_features import BUCKETS, features_of
 from justitia_ray.predictor.model_file import model_from_bytes, model_to_bytes
+from justitia_ray.predictor.trained_model import TrainedModel
 from justitia_ray.predictor.training import KINDS, train
-from tests.unit.predictor.made_up_runs import made_up_samples, quick_networks
+from tests.unit.predictor.builders import made_up_samples, quick_networks
 
 __all__ = ["quick_networks"]
 
@@ -24,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("quick_networks")
 
 
 @cache
-def trained(kind: str) -> CostModel:
+def trained(kind: str) -> TrainedModel:
     return train(made_up_samples(12), kind=kind)
 
 
@@ -57,6 +58,7 @@ def changed(
     return with_body(safetensors.save(arrays, {"justitia": json.dumps(metadata)}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_model_survives_its_file(kind: str) -> None:
     """A model is trained in one process and serves in others, after restarts too."""
@@ -150,7 +152,15 @@ def test_hostile_file_is_refused(what: str) -> None:
         model_from_bytes(HOSTILE[what](), "here")
 
 
-def test_model_of_another_kind_has_no_file() -> None:
-    """Better an error at once than bytes that nobody can read."""
-    with pytest.raises(TypeError, match="a str has no file format"):
-        model_to_bytes("model")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("field", "value", "told"),
+    [
+        ("regressors", ["eval"], r"regressors are ('eval',): ["),
+        ("weights", [0.5, 0.25], "weights are (0.5, 0.25): one a regressor is allowed"),
+        ("kind", "ridge\nINFO", r"kind is 'ridge\nINFO': "),
+    ],
+)
+def test_refusal_of_metadata_names_the_value(field: str, value: object, told: str) -> None:
+    """An operator sees in the log what the file says, not only what it may say."""
+    with pytest.raises(StoreError, match=re.escape(told)):
+        model_from_bytes(changed("ridge", field, about=value), "here")

@@ -19,7 +19,7 @@ def known(*applications: list[StageServed], name: str = "EV") -> StageTable:
     """Return a table that has seen these applications of one class."""
     table = StageTable()
     for stages in applications:
-        table.observe(name, stages)
+        table.observe_stages(name, stages)
     return table
 
 
@@ -33,7 +33,7 @@ def expected(table: StageTable, at: int, prompt: int = 10, **more: Any) -> Expec
 def test_nothing_is_expected_of_an_unknown_class() -> None:
     """The caller has a prior; this has none. Nor is anything learned from unknown stages."""
     table = known([stage(1, 10, 4)])
-    table.observe("DM", ())
+    table.observe_stages("DM", ())
 
     assert (None, None) == (table.expect("FV", 0, 10, None), table.expect("DM", 0, 10, None))
 
@@ -117,7 +117,7 @@ def test_what_is_submitted_is_needed_at_least() -> None:
 def test_number_of_classes_is_bounded() -> None:
     """Names come from callers: beyond the bound they share `other`, which is not counted."""
     table = StageTable(max_classes=2)
-    names = [table.observe(name, [stage(1, 10, 4)]) for name in ("a", "b", "c", "d", "a")]
+    names = [table.observe_stages(name, [stage(1, 10, 4)]) for name in ("a", "b", "c", "d", "a")]
 
     assert ["a", "b", "other", "other", "a"] == names
     assert ["a", "b", "other"] == sorted(table.to_dict())
@@ -128,7 +128,7 @@ def test_number_of_stages_is_bounded() -> None:
     """Whoever reports has its own bound; one that had another must not make this one grow."""
     table = known([stage(1, 10, 4)] * (MAXIMUM_STAGES + 3))
 
-    assert MAXIMUM_STAGES == len(table.statistics("EV"))
+    assert MAXIMUM_STAGES == len(table.to_dict()["EV"])
 
 
 def test_stage_without_inferences_teaches_no_length() -> None:
@@ -151,21 +151,11 @@ def test_table_goes_through_json() -> None:
     assert table.to_dict() == restored.to_dict()
     assert expected(table, 0, 15, inferences=4) == expected(restored, 0, 15, inferences=4)
     for each in (table, restored):
-        each.observe("EV", [stage(2, 30, 3)])
+        each.observe_stages("EV", [stage(2, 30, 3)])
     assert table.to_dict() == restored.to_dict()
 
 
-def test_restoring_keeps_the_best_known_classes() -> None:
-    """A bound that was lowered drops those with the fewest applications, never `other`."""
-    table = StageTable()
-    for name, times in (("few", 1), ("many", 3), ("some", 2), ("other", 1)):
-        for _ in range(times):
-            table.observe(name, [stage(1, 10, 4)])
-
-    assert {"other", "many"} == set(StageTable.from_dict(table.to_dict(), max_classes=1).to_dict())
-
-
-_GOOD = known([stage(1, 10, 4)]).statistics("EV")[0]
+_GOOD = known([stage(1, 10, 4)]).to_dict()["EV"][0]
 
 
 @pytest.mark.parametrize(
@@ -174,14 +164,10 @@ _GOOD = known([stage(1, 10, 4)]).statistics("EV")[0]
         ([], "stages of class 'EV': a list of 1 to 64 stages"),
         ({}, "a list of 1 to 64"),
         ([_GOOD] * 65, "a list of 1 to 64"),
-        ([_GOOD, 7], "stage 1: an object is allowed"),
-        ([{**_GOOD, "more": 1}], "stage 0: fields missing or unknown: more"),
+        ([_GOOD, 7], "stage 1: must be an object"),
         ([{k: v for k, v in _GOOD.items() if k != "products"}], "unknown: products"),
-        ([{**_GOOD, "applications": 0}], "applications is 0: 1 to 1e[+]30 is allowed"),
-        ([{**_GOOD, "applications": True}], "applications is True"),
-        ([{**_GOOD, "output_mean": "4"}], "output_mean is '4'"),
+        ([{**_GOOD, "applications": 0}], "stage 0: applications is 0: .*or equal to 1"),
         ([{**_GOOD, "output_mean": -1.0}], "output_mean is -1.0"),
-        ([{**_GOOD, "kv_token_time_to_come": float("inf")}], "kv_token_time_to_come is inf"),
         ([{**_GOOD, "output_mean": 1e300}], "output_mean is 1e[+]300"),
         ([{**_GOOD, "sequences": 0, "prompt_squares": 1.0}], "sequences is 0"),
     ],

@@ -1,8 +1,9 @@
 """Trained models: what they learn, that they are bounded, and the same every time."""
 
+import json
 import math
-import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -10,35 +11,40 @@ import torch
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.predictor import training
-from justitia_ray.predictor.cost_model import CostModel
-from justitia_ray.predictor.evaluation import coverage, relative_errors
+from justitia_ray.predictor.evaluation import coverage
+from justitia_ray.predictor.fitting import NetworkTraining, _AdamW, squared_error
 from justitia_ray.predictor.input_features import features_of
-from justitia_ray.predictor.networks import Training, _AdamW, squared_error
-from justitia_ray.predictor.sample import Sample
-from justitia_ray.predictor.training import FEWEST, KINDS, train
-from tests.unit.predictor.made_up_runs import made_up_samples, quick_networks
+from justitia_ray.predictor.observation import LEAST_TRAINED_ON, Sample
+from justitia_ray.predictor.trained_model import TrainedModel
+from justitia_ray.predictor.training import (
+    KINDS,
+    TrainingJob,
+    is_grown,
+    job_to_bytes,
+    judge,
+    mean_relative_error,
+    predicted_costs,
+    train,
+)
+from tests.unit.predictor.builders import made_up_samples, power_model, quick_networks, sample_of
 from tests.unit.predictor.test_input_features import ODD
 
 __all__ = ["quick_networks"]
+
 
 pytestmark = pytest.mark.usefixtures("quick_networks")
 
 
 @cache
-def trained(kind: str, count: int = 60) -> CostModel:
+def trained(kind: str, count: int = 60) -> TrainedModel:
     return train(made_up_samples(count), kind=kind)
 
 
-def mean_error(model: CostModel, samples: Sequence[Sample]) -> float:
-    predictions = model.predict([s.features for s in samples if s.features is not None])
-    return statistics.fmean(
-        relative_errors(
-            [prediction.kv_token_time for prediction in predictions],
-            [sample.kv_token_time for sample in samples],
-        )
-    )
+def mean_error(model: TrainedModel, samples: Sequence[Sample]) -> float:
+    return mean_relative_error(predicted_costs(model, samples), samples)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", "ridge", "forest", "auto"])
 def test_model_learns_what_there_is_to_learn(kind: str) -> None:
     """Cost is the square of the length, three times with one word: a median is off by far more."""
@@ -58,6 +64,7 @@ def test_paper_recipe_sees_words_and_no_measures() -> None:
     assert model.predict([features_of(short)]) == model.predict([features_of(long)])
 
 
+@pytest.mark.slow
 def test_auto_is_no_worse_than_the_median_where_nothing_can_be_learned() -> None:
     """Costs drawn without a look at the input: every other class of a user may be like that."""
     noise = made_up_samples(60, noise=0.0)
@@ -102,6 +109,7 @@ def test_estimate_is_the_same_alone_and_among_others(kind: str) -> None:
     assert together[::-1] == trained(kind).predict(inputs[::-1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mlp", "forest"])
 def test_training_is_the_same_every_time(kind: str) -> None:
     """A result that cannot be repeated cannot be looked into; these two draw lots."""
@@ -115,7 +123,7 @@ def test_training_is_the_same_every_time(kind: str) -> None:
 
 def test_few_samples_are_enough() -> None:
     """A class has a model from its tenth application on; one word and one form may be all."""
-    same = [Sample(100.0 + i, 1, 1, features_of("again")) for i in range(FEWEST)]
+    same = [Sample(100.0 + i, 1, 1, features_of("again")) for i in range(LEAST_TRAINED_ON)]
     (prediction,) = train(same).predict([features_of("again")])
 
     assert 100 <= prediction.kv_token_time <= 104
@@ -152,7 +160,7 @@ def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_adamw_takes_the_steps_of_its_paper() -> None:
     """Written out here to save an import of seconds, it must still be AdamW (Alg. 2 there)."""
-    how = Training(
+    how = NetworkTraining(
         widths=(), members=1, steps=3, rate=0.01, decay=0.1, loss=squared_error, held_out=0.0
     )
     weight = torch.tensor([0.5], requires_grad=True)
@@ -166,3 +174,58 @@ def test_adamw_takes_the_steps_of_its_paper() -> None:
         optimizer.step([torch.tensor([gradient])])
 
     assert pytest.approx(expected, abs=1e-6) == weight.item()
+
+
+def job_of(held_back: tuple[Sample, ...]) -> TrainingJob:
+    """Return a job whose samples cost 100 each."""
+    return TrainingJob("EV", (sample_of(10, 100.0),) * 5, held_back, "first", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("new", "before", "grown"), [(9, 8, False), (10, 8, True), (24, 100, False), (25, 100, True)]
+)
+def test_growth_by_a_quarter_and_ten_is_worth_a_training(
+    new: int, before: int, grown: bool
+) -> None:
+    """Trainings must not become more frequent as a class becomes busier."""
+    assert grown == is_grown(new, before)
+
+
+@pytest.mark.parametrize(
+    ("rival", "took_over", "rival_error"),
+    [
+        (power_model(factor=2.0), True, 1.0),  # says twice the cost: an error of 1
+        (power_model(factor=1.25), False, 0.25),
+        (power_model(factor=1.5), False, 0.5),  # a tie changes nothing
+    ],
+)
+def test_new_model_must_beat_the_one_in_service(
+    rival: TrainedModel, took_over: bool, rival_error: float
+) -> None:
+    """Measured on the same samples, which neither has seen."""
+    held_back = tuple(sample_of(chars) for chars in (10, 20, 30))
+    judgement = judge(job_of(held_back), power_model(factor=1.5), rival)
+
+    errors = (judgement.error, judgement.rival_error)
+    assert pytest.approx((0.5, rival_error)) == errors
+    assert took_over == judgement.took_over
+
+
+def test_first_model_must_be_as_good_as_the_class_mean() -> None:
+    """A model is no end in itself."""
+    held_back = (sample_of(99), sample_of(99))
+
+    # True costs are 100, and so is the mean of what was trained on.
+    assert judge(job_of(held_back), power_model(), None).took_over
+    assert not judge(job_of(held_back), power_model(factor=1.1), None).took_over
+
+
+def test_job_goes_to_the_process_without_texts() -> None:
+    """It trains by features; texts have no business in a second process."""
+    sample = replace(sample_of(12), input_text="secret words")
+    job = TrainingJob("EV", (sample,), (sample,), "samples", seed=3, kind="ridge")
+    told = job_to_bytes(job)
+
+    assert b"secret" not in told
+    expected = TrainingJob("EV", (sample_of(12),), (), "samples", seed=3, kind="ridge")
+    assert expected == TrainingJob.from_dict(json.loads(told))

@@ -6,39 +6,50 @@ import pytest
 
 from justitia_ray.errors import RequestError, UnknownModel
 from justitia_ray.protocol.endpoints import (
-    ASIDE_PATHS,
     INFERENCE_PATHS,
-    check_model,
+    UNSCHEDULED_PATHS,
+    name_model,
     parse_body,
     prompt_text,
 )
-from justitia_ray.protocol.openai_body import COMPLETIONS
+from justitia_ray.protocol.generation_bodies import COMPLETIONS
 
 
 def test_no_path_that_controls_an_engine_is_in_the_table() -> None:
     """The application of vLLM has them beside the others; here only what is named is served."""
-    asked_for_here = {path.strip("/").split("/")[-1] for path in (*INFERENCE_PATHS, *ASIDE_PATHS)}
+    paths = (*INFERENCE_PATHS, *UNSCHEDULED_PATHS)
+    asked_for_here = {path.strip("/").split("/")[-1] for path in paths}
     controls = {"sleep", "pause", "abort_requests", "load_lora_adapter", "scale_elastic_ep", "ping"}
 
     assert not controls & asked_for_here
-    assert not set(INFERENCE_PATHS) & set(ASIDE_PATHS)
+    assert not set(INFERENCE_PATHS) & set(UNSCHEDULED_PATHS)
 
 
 def test_adapters_are_models_of_the_same_queue() -> None:
     """A name that is one of them is passed on; without a name it is the model itself."""
     names = ("m", "poet", "lawyer")
     fields: dict[str, object] = {}
-    check_model(fields, names)
+    named = name_model(fields, b"{}", names)
 
-    assert {"model": "m"} == fields
+    assert {"model": "m"} == fields == json.loads(named)
     assert (
         "poet"
         == parse_body(COMPLETIONS, b'{"prompt":"a","model":"poet"}', names, None).fields["model"]
     )
     with pytest.raises(UnknownModel, match="'m' and 'poet' and 'lawyer' are served here"):
-        check_model({"model": "cook"}, names)
+        name_model({"model": "cook"}, b"", names)
     with pytest.raises(RequestError, match="must be a string, not int"):
-        check_model({"model": 1}, names)
+        name_model({"model": 1}, b"", names)
+
+
+def test_body_that_names_its_model_is_passed_on_byte_for_byte() -> None:
+    """Writing it again costs what reading it does, and may say it in other bytes."""
+    body = b'{ "model":"m", "prompt" : "\\u00e9\xc3\xa9", "seed": 123456789012345678901234567890 }'
+    unnamed = b'{"prompt": "a", "model": null}'
+
+    assert body is parse_body(COMPLETIONS, body, ("m",), None).payload
+    parsed = parse_body(COMPLETIONS, unnamed, ("m",), None)
+    assert {"prompt": "a", "model": "m"} == json.loads(parsed.payload) == parsed.fields
 
 
 def test_text_of_a_request_leaves_out_what_is_no_text() -> None:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import MutableMapping
 from contextlib import aclosing
-from contextvars import ContextVar, copy_context
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
 
 import pytest
@@ -19,10 +19,17 @@ def chunk(body: bytes, more_body: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more_body}
 
 
-async def messages_of(app: AsgiApp) -> list[Message]:
+async def messages_of(
+    app: AsgiApp, path: str = "/path", context: Context | None = None
+) -> list[Message]:
     """Return all messages of one call."""
-    async with aclosing(call_asgi(app, "/path", [], b"in")) as messages:
-        return [message async for message in messages]
+    return [message async for message in call_asgi(app, path, [], b"in", context)]
+
+
+async def leave_after_head(app: AsgiApp) -> None:
+    """Call an application, and leave after its first message."""
+    async with aclosing(call_asgi(app, "/path", [], b"")) as messages:
+        await anext(messages)
 
 
 async def test_messages_pass_in_order_and_the_body_arrives_whole() -> None:
@@ -78,8 +85,7 @@ async def test_early_close_says_disconnect_before_it_cancels() -> None:
             seen.append("cancelled")
             raise
 
-    async with aclosing(call_asgi(app, "/path", [], b"")) as messages:
-        await anext(messages)
+    await leave_after_head(app)
 
     assert seen == ["http.disconnect"]
 
@@ -99,8 +105,7 @@ async def test_application_that_ignores_the_disconnect_is_cancelled(
             cancelled.set()
             raise
 
-    async with aclosing(call_asgi(app, "/path", [], b"")) as messages:
-        await anext(messages)
+    await leave_after_head(app)
 
     assert cancelled.is_set()
 
@@ -114,8 +119,7 @@ async def test_application_runs_in_the_given_context() -> None:
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         await send(chunk(variable.get().encode(), more_body=False))
 
-    async with aclosing(call_asgi(app, "/path", [], b"", context)) as messages:
-        message = await anext(messages)
+    (message,) = await messages_of(app, context=context)
 
     assert message["body"] == b"set"
     assert variable.get() == "unset"
@@ -128,8 +132,6 @@ async def test_path_is_read_as_a_server_reads_it() -> None:
         await send(START)
         await send(chunk(f"{scope['path']} {scope['query_string'].decode()}".encode(), False))
 
-    path = "/v1/applications/a%2F1?model=org%2Fm"
-    async with aclosing(call_asgi(app, path, [], b"")) as messages:
-        answer = [message async for message in messages]
+    answer = await messages_of(app, "/v1/applications/a%2F1?model=org%2Fm")
 
     assert [START, chunk(b"/v1/applications/a/1 model=org%2Fm", False)] == answer

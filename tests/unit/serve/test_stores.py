@@ -5,25 +5,24 @@ from typing import Any
 
 import pytest
 
-from justitia_ray.config import AppConfig, parse_app_config
+from justitia_ray.config import AppConfig
 from justitia_ray.errors import ConfigError
-from justitia_ray.serve.scheduler_actor import SchedulerActor
+from justitia_ray.serve.scheduler.actor import SchedulerActor
 from justitia_ray.serve.stores import (
     embedded_server,
     prediction_store,
     scheduler_store,
     store_credentials,
 )
-from justitia_ray.store.no_store import NoStore
-from justitia_ray.store.prediction_memory import PredictionMemory
-from justitia_ray.store.scheduler_store import SchedulerStore
+from justitia_ray.store.connection import Credentials
+from justitia_ray.store.prediction_store import PredictionMemory
+from justitia_ray.store.scheduler_store import NoStore, SchedulerStore
 from tests.eventually import eventually
-from tests.unit.serve.scheduler_office import opened
 
 
 def config(**store: Any) -> AppConfig:
     """Return a configuration with this section."""
-    return parse_app_config({"model": {"name": "m", "path": "none"}, "store": store})
+    return AppConfig.parse({"model": {"name": "m", "path": "none"}, "store": store})
 
 
 def test_without_durability_nothing_is_started_or_stored() -> None:
@@ -60,12 +59,7 @@ def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
         )
     )
 
-    assert ("us", "redis-s3cret", "sentinel-s3cret", "/ca.pem") == (
-        found.username,
-        found.password,
-        found.sentinel_password,
-        found.tls_ca_file,
-    )
+    assert Credentials("us", "redis-s3cret", "sentinel-s3cret", "/ca.pem") == found
     assert "s3cret" not in repr(found)
 
 
@@ -85,7 +79,7 @@ async def test_actor_without_durability_serves_and_its_epochs_rise() -> None:
         # They are milliseconds, and a restart takes longer than one: here it might not.
         await eventually(lambda: max(epochs, default=0) < int(1000 * time.time()), "time passes")
         actor = SchedulerActor(values)
-        epochs.append((await actor.open_application(opened())).epoch)
+        epochs.append(await actor.configure({}))
         assert await actor.store_url() is None
         await actor.retire()
 
@@ -95,11 +89,11 @@ async def test_actor_without_durability_serves_and_its_epochs_rise() -> None:
 async def test_actor_takes_office_above_an_epoch_that_its_callers_know() -> None:
     """The wall clock was set back: nobody would listen to what it says by itself."""
     actor = SchedulerActor(config(durability="none").model_dump())
-    known = (await actor.open_application(opened())).epoch + 10**9
-    first = await actor.poll_grants("i", known, 0)
+    known = await actor.configure({}) + 10**9
+    first = await (await actor.started()).poll_grants("i", known, 0)
 
     async def higher() -> int | None:
-        epoch = (await actor.poll_grants("i", known, 0)).epoch
+        epoch = (await (await actor.started()).poll_grants("i", known, 0)).epoch
         return epoch if epoch > known else None
 
     second = await eventually(higher, "it begins again")

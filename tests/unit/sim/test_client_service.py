@@ -7,13 +7,12 @@ import pytest
 from justitia_ray.sim.calibration.measured import TimedRequest, read_run
 from justitia_ray.sim.client_service import (
     ClientService,
-    profiled_service,
     served_requests,
     table_instants,
     tokens_per_s,
 )
 from justitia_ray.sim.results import ApplicationResult, InferenceResult, RunResult
-from tests.unit.sim.measured_data import measured_run_path
+from tests.unit.sim.data_directory import measured_run_path
 
 _A = TimedRequest("a", 0.0, 40, 30, 10.0, 20.0)
 """Service 40 + 2·30 = 100, 10 a second from 10 to 20 s."""
@@ -23,35 +22,31 @@ _BOTH = ClientService([_B, _A])
 
 
 def test_service_counts_evenly_from_first_token_to_end() -> None:
-    """In (8, 18) a receives 8 s of 10 a second, b 3 s of 5; in (18, 28) 2 s and 10 s of them."""
-    rates = _BOTH.rates([13.0, 23.0], window_s=10.0)
+    """Windows of 60 s. To 18 s a receives 8 s of 10 a second, b 3 s of 5; then 2 s and 17 s."""
+    a, b = _BOTH.rates([-12.0, 48.0]).tolist()
 
     assert ("a", "b") == _BOTH.clients
-    assert [[8.0, 2.0], [1.5, 5.0]] == rates.tolist()
+    assert [80 / 60, 20 / 60, 15 / 60, 85 / 60] == pytest.approx([*a, *b])
 
 
 def test_request_that_ends_at_its_first_token_is_served() -> None:
-    """Its 30 + 2·1 = 32 count at 15 s, and once: in the later of the windows that meet there."""
-    service = ClientService([TimedRequest("a", 0.0, 30, 1, 15.0, 15.0)])
+    """Its 30 + 2·15 = 60 count at 75 s, and once: in the later of the windows that meet there."""
+    service = ClientService([TimedRequest("a", 0.0, 30, 15, 75.0, 75.0)])
 
-    assert [[0.0, 3.2]] == service.rates([10.0, 20.0], window_s=10.0).tolist()
-    assert [[0.0, 32.0]] == service.accumulated([14.9, 15.1]).tolist()
+    assert [[0.0, 1.0]] == service.rates([45.0, 105.0]).tolist()
+    assert [[0.0, 60.0]] == service.accumulated([74.9, 75.1], 0.0).tolist()
 
 
 def test_gap_is_between_accumulated_services() -> None:
     """By 15 s a has 50 and b 0; by 35 s both have their 100."""
-    assert [50.0, 0.0] == _BOTH.gaps([15.0, 35.0]).tolist()
-
-
-def test_what_came_before_does_not_accumulate() -> None:
-    """From 15 s on a receives 50 of its 100 and b all: a table leaves its warm-up out."""
+    assert [50.0, 0.0] == _BOTH.gaps([15.0, 35.0], from_s=0.0).tolist()
     assert [[50.0], [100.0]] == _BOTH.accumulated([35.0], from_s=15.0).tolist()
     assert [50.0] == _BOTH.gaps([35.0], from_s=15.0).tolist()
 
 
 def test_response_time_is_at_the_first_token() -> None:
     """The first token of a is at 10 s, after 10 s; around 50 s there is none, and that is no 0."""
-    (early, none), (nothing, too) = _BOTH.response_times([10.0, 50.0], window_s=4.0).tolist()
+    (early, none), (nothing, too) = _BOTH.response_times([-18.0, 50.0]).tolist()
 
     assert 10.0 == early
     assert all(math.isnan(value) for value in (none, nothing, too))
@@ -93,25 +88,9 @@ def test_what_was_asked_for_in_vain_is_behind() -> None:
     assert [9.9] == pytest.approx(ClientService([*served, refused]).differences([90.0]).tolist())
 
 
-def test_another_cost_is_another_service() -> None:
-    """Tables 3 and 4 are by the profiled cost: all measures are in its unit then."""
-    worth = profiled_service(40, 30)
-
-    assert [[worth]] == ClientService([_A], profiled_service).accumulated([20.0]).tolist()
-    assert 100.0 != worth
-
-
 def test_throughput_counts_prompt_and_output() -> None:
     """70 and 60 tokens in the 35 s from the first arrival to the last end."""
     assert 130 / 35 == pytest.approx(tokens_per_s([_A, _B]))
-
-
-def test_table_instants_are_those_of_the_paper() -> None:
-    """19 instants, 28.5 s apart after a warm-up of 30 s: the last 28.5 s before the ten minutes."""
-    at = table_instants()
-
-    assert (19,) == at.shape
-    assert (58.5, 571.5) == (at[0], at[-1])
 
 
 def test_what_did_not_end_was_not_served() -> None:

@@ -86,17 +86,6 @@ def test_peak_admission_waits_when_the_peak_does_not_fit_and_preempts_nothing() 
     assert {"a/0": (0.0, 1.0, 3.0), "a/1": (1.0, 2.0, 4.0)} == found
 
 
-def test_peak_waits_for_any_that_service_may_put_first() -> None:
-    """VTC, M = 24: a/0 (5 + 15) runs. a/1 comes first at 1 s, b/0 (3 + 8) once a has been served.
-
-    b/0 may start at 14 s: it holds 4 beside a's 20 at 15 s. Nothing happens at that boundary.
-    """
-    applications = [app("a", (5, 15), (5, 15)), app("b", (3, 8), at=0.5)]
-    found = times(applications, engine(24, admission="peak"), "vtc")
-
-    assert [0.0, 15.0, 14.0] == [found[name][0] for name in ("a/0", "a/1", "b/0")]
-
-
 def test_peak_is_not_asked_for_at_each_boundary_at_which_service_moves_the_order() -> None:
     """M = 60 has room for one of 5 + 40, and for the next when it is nearly done: 12 of them.
 
@@ -189,12 +178,3 @@ def test_iteration_takes_what_runs_in_it(knobs: dict[str, Any], first: float, en
     Tiles: 8 tokens count, 1 + 2 s. Per context token: 1 + 5 · 0.25, then 1 + 6 · 0.25.
     """
     assert {"a/0": (0.0, first, end)} == times([app("a", (5, 2))], engine(100, **knobs))
-
-
-def test_late_reports_lose_nothing() -> None:
-    """Replicas heard at least each 2 s end what they were given, each once."""
-    applications = [app(f"a{n}", (3, 7), (2, 5), at=n / 4) for n in range(6)]
-    found = times(applications, engine(20), replicas=3, report_interval_s=2.0)
-
-    assert 12 == len(found)
-    assert all(end is not None for _, _, end in found.values())

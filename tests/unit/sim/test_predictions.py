@@ -1,16 +1,29 @@
-"""What the scheduler is told of costs and lengths: truth, or truth times noise."""
+"""Predictions for a simulated scheduler: the truth, noise, and what has finished."""
 
 import statistics
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from justitia_ray.core.policies import parse_options
-from justitia_ray.errors import ConfigError
-from justitia_ray.sim.cost_sources import NoisyCosts
-from justitia_ray.sim.predictions import ExactPredictions, parse_noise
+from justitia_ray.core.stages import StageServed
+from justitia_ray.errors import ConfigError, StoreError
+from justitia_ray.predictor.model_directory import ModelDirectory
+from justitia_ray.sim import predictions as cost_sources
+from justitia_ray.sim.predictions import (
+    ExactPredictions,
+    NoisyCosts,
+    StagedPredictions,
+    TabledCosts,
+    parse_noise,
+    predictions_of,
+)
+from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
-from justitia_ray.sim.staged_predictions import predictions_of
-from tests.unit.sim.small_run import app, engine
+from justitia_ray.sim.simulation import simulate
+from justitia_ray.sim.workload import WorkloadApplication
+from tests.unit.sim.small_run import Inference, app, engine
 
 
 def test_oracle_tells_the_truth() -> None:
@@ -19,16 +32,10 @@ def test_oracle_tells_the_truth() -> None:
     oracle = ExactPredictions()
     compute = parse_options("justitia", {"cost": "compute"})
 
-    assert 21 == oracle.kv_token_time(application)
-    assert None is oracle.cost(application, parse_options("justitia", {}))
-    assert application.cost(compute.cost_function) == oracle.cost(application, compute)
-    assert 3 == oracle.submit(application, application.inferences[0], 9).output_tokens
-
-
-@pytest.mark.parametrize(("text", "noise"), [("oracle", 1.0), ("noisy:3", 3.0), ("noisy:1", 1.0)])
-def test_noise_is_read(text: str, noise: float) -> None:
-    """The truth is noise of factor 1."""
-    assert noise == parse_noise(text)
+    assert 21 == oracle.application_cost(application)
+    assert None is oracle.accounts_cost(application, parse_options("justitia", {}))
+    assert application.cost(compute.cost_function) == oracle.accounts_cost(application, compute)
+    assert 3 == oracle.predict_inference(application, application.inferences[0], 9).output_tokens
 
 
 def test_noise_is_uniform_in_its_interval() -> None:
@@ -50,34 +57,8 @@ def test_noise_depends_on_the_seed_and_the_ids_alone() -> None:
 
     assert asked == [second.cost(b), second.cost(a)][::-1]
     assert asked[0] != NoisyCosts(3, 2).cost(a)
-    lengths = {first.length(a, inference, None, 999) for inference in a.inferences}
+    lengths = {first.known_length(a, inference) for inference in a.inferences}
     assert 2 == len(lengths)
-
-
-def test_predicted_length_is_a_token_at_least() -> None:
-    """0 would end before it began."""
-    costs = NoisyCosts(3, 0)
-    found = [
-        costs.length(one, one.inferences[0], None, 9)
-        for one in (app(f"a{number}", (1, 1)) for number in range(200))
-    ]
-
-    assert 1 == min(found)
-
-
-@pytest.mark.parametrize(("prediction", "factor"), [("noisy:3", 2.0), ("noisy:1.5", 1.5)])
-def test_noisy_costs_are_charged_as_the_service_charges(prediction: str, factor: float) -> None:
-    """Twice, for too little costs more than too much; never more than they can fall short."""
-    predictions = predictions_of(RunSettings(engine(9), prediction=prediction))
-
-    assert 100 * factor == predictions.charge(100)
-
-
-def test_without_noise_the_truth_is_charged() -> None:
-    """`noisy:1` is the oracle: the end of the axis of Fig. 10."""
-    predictions = predictions_of(RunSettings(engine(9), prediction="noisy:1"))
-
-    assert None is predictions.charge(100)
 
 
 @pytest.mark.parametrize(
@@ -98,3 +79,165 @@ def test_prediction_that_is_none_is_refused(text: str) -> None:
     """With what is allowed, and the word as given."""
     with pytest.raises(ConfigError, match=r"prediction must be oracle, learned, or noisy:λ.*got"):
         parse_noise(text)
+
+
+_ENGINE = engine(1000)
+
+
+def _run(applications: list[WorkloadApplication], **settings: object) -> RunResult:
+    return simulate(applications, replace(RunSettings(_ENGINE), **settings))  # type: ignore[arg-type]
+
+
+def _predicted(result: RunResult) -> list[float]:
+    return [row.predicted_kv_token_time for row in result.applications]
+
+
+def _order(result: RunResult) -> list[str]:
+    return [
+        row.application_id
+        for row in sorted(result.applications, key=lambda row: row.finished_at_s or 0)
+    ]
+
+
+def test_costs_are_learned_as_applications_finish() -> None:
+    """The first of a class is one inference of 256 tokens; then the mean of what has finished."""
+    applications = [app("a", (4, 3)), app("b", (4, 5), at=50), app("c", (4, 1), at=100)]
+    result = _run(applications, prediction="learned")
+
+    # 4·256 + 256·257/2; 4·3 + 3·4/2 = 18; the mean of 18 and 4·5 + 5·6/2 = 35.
+    assert [33_920, 18, 26.5] == _predicted(result)
+
+
+def test_what_is_submitted_raises_the_charge_of_an_unknown_application() -> None:
+    """Each of the two is one prompt large, as far as is known; the first then submits five at once.
+
+    They come when there is no room, the first before the other; the smaller one ends first.
+    """
+    applications = [
+        app("before", (600, 2)),
+        app("large", *[(400, 30)] * 5, at=0.1),
+        app("small", (400, 30), at=0.2),
+    ]
+    late = _order(_run(applications, prediction="learned", raises=False))
+    told = _order(_run(applications, prediction="learned"))
+
+    assert ["before", "large", "small"] == late
+    assert ["before", "small", "large"] == told
+
+
+def test_later_stage_raises_what_was_predicted_too_low() -> None:
+    """When its first stage is over, the giant is known for one, and the mouse goes before it.
+
+    Meanwhile there is no room for either; unchanged, the giant's charge would put it first.
+    """
+    after: list[Inference] = [(480, 20, ("0",), 0.0)] * 2
+    applications = [
+        app("first", (10, 2), *after),
+        app("blocker", (600, 20), at=500),
+        app("giant", (10, 2), *after, at=500),
+        app("mouse", (480, 3), at=503),
+    ]
+    costs = {"first": 1e5, "blocker": 5.0, "giant": 30.0, "mouse": 1500.0}
+    late, told = (
+        _order(_run(applications, prediction="table", predicted_costs=costs, raises=raises))
+        for raises in (False, True)
+    )
+
+    assert ["first", "blocker", "giant", "mouse"] == late
+    assert ["first", "blocker", "mouse", "giant"] == told
+
+
+def test_lengths_are_those_of_the_stage() -> None:
+    """2 tokens and 60, once; the class's mean of 31 counts as one application more."""
+    application = app("a", (10, 2), (10, 60, ("0",), 0.0))
+    costs = TabledCosts({"a": 1.0})
+    costs.stages.observe_stages(
+        "c", [StageServed(1, 1, 10, 2, 23), StageServed(1, 1, 10, 60, 2430)]
+    )
+    predictions = StagedPredictions(costs, 1.5, raises=True)
+    predictions.application_cost(application)
+    first = predictions.predict_inference(application, application.inferences[0], 900)
+    predictions.finish_inference("a", "0")
+    second = predictions.predict_inference(application, application.inferences[1], 900)
+
+    # (2 + 31) / 2 and (60 + 31) / 2, rounded up.
+    assert [(17, 0), (46, 1)] == [(f.output_tokens, f.stage) for f in (first, second)]
+    assert 1.5 * 2430 == second.remaining_kv_token_time
+
+
+def test_training_is_asked_for_after_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In line, when the service's rules say so; frozen models are never trained."""
+    asked: list[float] = []
+    monkeypatch.setattr(cost_sources, "train_due", lambda predictor, now: asked.append(now))
+    _run([app("a", (4, 3)), app("b", (4, 5), at=50)], prediction="learned")
+
+    assert [3.0, 55.0] == asked
+
+
+@pytest.mark.parametrize(
+    ("prediction", "factor", "charged"),
+    [
+        ("learned", 4.0, 400.0),
+        ("noisy:3", 2.0, 200.0),
+        ("noisy:3", 4.0, 300.0),
+        ("noisy:1.5", 2.0, 150.0),
+        ("noisy:1", 2.0, None),
+    ],
+)
+def test_charge_is_a_multiple_of_the_prediction(
+    prediction: str, factor: float, charged: float | None
+) -> None:
+    """As in the service, for too little costs more than too much; noise is short by λ at most.
+
+    `noisy:1` is the oracle, the end of the axis of Fig. 10: the truth is charged.
+    """
+    settings = RunSettings(_ENGINE, prediction=prediction, charge_factor=factor)
+
+    assert charged == predictions_of(settings).charge(100.0)
+
+
+@pytest.mark.parametrize("costs", [{}, {"a": 0.0}, {"a": float("inf")}])
+def test_table_without_a_cost_is_refused(costs: dict[str, float]) -> None:
+    """It names the application."""
+    with pytest.raises(
+        ConfigError, match="predicted_costs of application 'a' must be a number > 0"
+    ):
+        _run([app("a", (4, 3))], prediction="table", predicted_costs=costs)
+
+
+def test_models_are_for_learned_predictions_only(tmp_path: Path) -> None:
+    """Else they would silently not be used."""
+    with pytest.raises(ConfigError, match="models_dir must be given with prediction 'learned'"):
+        predictions_of(RunSettings(_ENGINE, models_dir=str(tmp_path)))
+
+
+def test_directory_without_models_is_refused(tmp_path: Path) -> None:
+    """A wrong path must not pass for cold predictions."""
+    with pytest.raises(ConfigError, match="must hold a model of at least one class"):
+        predictions_of(RunSettings(_ENGINE, prediction="learned", models_dir=str(tmp_path)))
+    with pytest.raises(ConfigError, match="no such directory"):
+        predictions_of(RunSettings(_ENGINE, prediction="learned", models_dir=f"{tmp_path}/none"))
+
+
+def test_damaged_model_is_named(tmp_path: Path) -> None:
+    """Nothing is simulated with half of the models."""
+    ModelDirectory(tmp_path).publish("EV", b"no model", {})
+
+    with pytest.raises(StoreError, match="class EV"):
+        predictions_of(RunSettings(_ENGINE, prediction="learned", models_dir=str(tmp_path)))
+
+
+def test_missing_package_is_told_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not after the tenth application of a class; a base install has none of them."""
+    monkeypatch.setattr(cost_sources, "find_spec", lambda name: None)
+
+    with pytest.raises(ConfigError, match=r"sklearn is not installed.*justitia-ray\[learning\]"):
+        predictions_of(RunSettings(_ENGINE, prediction="learned"))
+
+
+def test_class_name_that_the_service_refuses_is_refused() -> None:
+    """Class names are keys of the predictor's store."""
+    strange = replace(app("a", (4, 3)), application_class="no spaces, please")
+
+    with pytest.raises(ConfigError, match="application 'a': application_class is 'no spaces"):
+        _run([strange], prediction="learned")

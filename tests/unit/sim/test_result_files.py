@@ -1,5 +1,6 @@
 """Result files: complete or not there, and read back as they were."""
 
+import importlib.util
 import json
 import os
 from pathlib import Path
@@ -11,6 +12,7 @@ from justitia_ray import __version__
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.result_files import (
     check_writable,
+    draw_figures,
     policy_directory,
     read_results,
     write_results,
@@ -46,6 +48,10 @@ def test_directory_holds_the_files_of_the_contract(tmp_path: Path) -> None:
         "out/vtc/applications.jsonl",
         "out/vtc/inferences.jsonl",
     ] == files(tmp_path / "new")
+    write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
+    assert {"version": __version__, **ABOUT, "directories": {"fcfs": "fcfs"}} == json.loads(
+        (tmp_path / "run.json").read_text()
+    )
 
 
 def test_rows_have_exactly_the_fields_of_the_contract(tmp_path: Path) -> None:
@@ -64,15 +70,6 @@ def test_rows_have_exactly_the_fields_of_the_contract(tmp_path: Path) -> None:
         "application_id, inference_id, replica, submitted_at_s, dispatched_at_s,"
         " first_token_at_s, finished_at_s, prompt_tokens, output_tokens, preemptions"
     ) == ", ".join(inference)
-
-
-def test_run_file_says_version_seed_and_configuration(tmp_path: Path) -> None:
-    """Every figure can be traced to what made it."""
-    write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
-
-    assert {"version": __version__, **ABOUT, "directories": {"fcfs": "fcfs"}} == json.loads(
-        (tmp_path / "run.json").read_text()
-    )
 
 
 def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
@@ -152,12 +149,6 @@ def test_check_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [] == os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("policy", ["fcfs", "vtc-predict"])
-def test_named_policy_has_a_directory_of_its_name(policy: str) -> None:
-    """The contract says DIR/POLICY."""
-    assert policy == policy_directory(policy)
-
-
 @pytest.mark.parametrize(
     "policy", ["my.module:Policy", "../../etc", "..", "/", "", "-x", "run.json", "é", "x" * 500]
 )
@@ -205,3 +196,32 @@ def test_wrong_file_is_named_with_its_line_and_field(
     with pytest.raises(ConfigError, match=complaint) as error:
         read_results(tmp_path)
     assert "\n" not in str(error.value)
+
+
+FCFS = run_of({"a": (0.0, 5.0), "b": (0.0, 3.0), "c": (1.0, None)})
+VTC = run_of({"a": (0.0, 4.0), "b": (0.0, 6.0), "c": (1.0, 8.0)})
+
+
+def test_figures_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
+    """One to look at, one to put into a page."""
+    note = draw_figures(tmp_path / "out", {"fcfs": FCFS, "vtc": VTC})
+
+    assert note is None
+    assert [
+        "completion_times.png",
+        "completion_times.svg",
+        "ratios_to_vtc.png",
+        "ratios_to_vtc.svg",
+    ] == sorted(os.listdir(tmp_path / "out"))
+    assert (tmp_path / "out" / "ratios_to_vtc.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_one_line_says_how_to_install_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The results are there all the same; figures are an extra."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    note = draw_figures(tmp_path, {"fcfs": FCFS})
+
+    assert "no figures: they need matplotlib; pip install 'justitia-ray[figures]'" == note
+    assert [] == os.listdir(tmp_path)

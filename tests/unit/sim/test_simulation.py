@@ -57,13 +57,6 @@ def test_first_that_does_not_fit_holds_up_the_rest() -> None:
     assert (2.0, 3.0, 3.0) == found["a/1"] == found["a/2"]
 
 
-def test_no_more_run_than_there_are_seats() -> None:
-    """With max_num_seqs 1 the second waits for the first, whatever room there is."""
-    found = times([app("a", (1, 2), (1, 1))], engine(100, max_num_seqs=1))
-
-    assert (2.0, 3.0, 3.0) == found["a/1"]
-
-
 def test_arrival_waits_for_the_boundary_and_an_idle_server_is_at_one() -> None:
     """a/0 makes boundaries at 0.25 + k; b/0 of 0.5 s waits for 1.25; c/0 finds the server idle."""
     applications = [
@@ -118,38 +111,6 @@ def test_replicas_at_one_instant_go_by_index() -> None:
     result = simulate([app("a", (6, 1), (6, 1), (1, 1))], settings)
 
     assert [0, 1, 1] == [row.replica for row in result.inferences]
-
-
-def test_order_is_that_of_the_boundary_also_if_nothing_happens_there() -> None:
-    """VTC, M = 12: a/0 runs, a/1 (prompt 9) does not fit; b arrives at 0.5 s and lifts to a's 4.
-
-    At 1 s a comes first, seen before b. At 2 s a has been charged 6: b/0 comes first, and fits.
-    """
-    applications = [app("a", (2, 6), (9, 1)), app("b", (1, 1), at=0.5)]
-    found = times(applications, engine(12), "vtc")
-
-    assert (2.0, 3.0, 3.0) == found["b/0"]
-    assert (6.0, 7.0, 7.0) == found["a/1"]
-
-
-def test_later_one_may_pass_at_a_boundary_at_which_nothing_happens() -> None:
-    """Backfill, M = 13: a/0 (4 + 4) runs to 4 s; b/0 (prompt 8) can start then at the earliest.
-
-    c/0 (2 + 4) comes at 0.5 s. From 1 s it would hold 5 by 4 s, 8 + 5 + 1 + 1 = 15; from 2 s 14;
-    from 3 s 13. So it may start at 3 s, and b/0 is not delayed.
-    """
-    applications = [app("a", (4, 4)), app("b", (8, 1)), app("c", (2, 4), at=0.5)]
-    found = times(applications, engine(13), "fcfs", policy_options={"backfill": 9})
-
-    assert [0.0, 4.0, 3.0] == [found[name][0] for name in ("a/0", "b/0", "c/0")]
-
-
-def test_same_arguments_give_the_same_result() -> None:
-    """Also with noise: what a seed says must not depend on the process or the clock."""
-    applications = [app("a", (3, 5), (3, 5)), app("b", (2, 7), at=1.5)]
-    settings = RunSettings(engine(12), "justitia", prediction="noisy:3", seed=7)
-
-    assert simulate(applications, settings) == simulate(applications, settings)
 
 
 def test_what_is_told_of_the_whole_run() -> None:

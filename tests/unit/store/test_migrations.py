@@ -25,7 +25,7 @@ def test_oldest_records_of_version_1_are_read_by_this_core() -> None:
         application.kv_token_time,
         core.state.grants,
     )
-    assert {"a", "gone"} == set(core.order.fair_share.sessions())
+    assert {"a", "gone"} == set(core.ledger.fair_share.sessions())
 
 
 def test_what_version_1_did_write_is_kept() -> None:

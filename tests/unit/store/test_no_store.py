@@ -1,32 +1,26 @@
 """Without a store nothing is kept but the rise of epochs."""
 
-from justitia_ray.store.no_store import NoStore
-from justitia_ray.store.prediction_memory import PredictionMemory
+from justitia_ray.store.prediction_store import PredictionMemory
+from justitia_ray.store.scheduler_store import NoStore, StoredState
 
 
 async def test_epochs_are_the_wall_clocks_and_rise_above_what_is_known() -> None:
     """Nobody listens to an epoch that is not above the last one, also after a clock set back."""
-    first = await NoStore(lambda: 1_790_000_000.5).take_office()
+    first = await NoStore(lambda: 1_790_000_000.5).become_leader()
     behind = NoStore(lambda: 1_780_000_000.0)
 
     assert 1_790_000_000_500 == first
-    assert 1_780_000_000_000 == await behind.take_office()
-    assert first + 1 == await behind.take_office(above=first)
+    assert 1_780_000_000_000 == await behind.become_leader()
+    assert first + 1 == await behind.become_leader(above=first)
 
 
 async def test_what_is_saved_is_not_there_for_the_next_one() -> None:
     """What it means: order is lost with the scheduler."""
     store = NoStore()
-    epoch = await store.take_office()
+    epoch = await store.become_leader()
 
     assert await store.save(epoch, {"v": 1}, {"a": {}}, (), {"policy": "fcfs"}, {"r": {}})
-    stored = await store.load()
-    assert (None, {}, None, {}) == (
-        stored.clock,
-        stored.applications,
-        stored.settings,
-        stored.replicas,
-    )
+    assert StoredState(None, {}, None, {}) == await store.load()
 
 
 async def test_observations_have_the_form_and_order_of_a_streams_ids() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.suites.arrivals import ARRIVALS, arrival_times
-from tests.unit.sim.suites.data_directory import REAL, needs_real_data, write_text
+from justitia_ray.sim.suites.options import ARRIVALS, arrival_times
+from tests.unit.sim.data_directory import REAL, needs_real_data, write_text
 
 HEADER = "arrival_s,input_tokens,output_tokens\n"
 
@@ -18,11 +18,13 @@ def drawn(kind: str, count: int, window_s: float, data_dir: Path | None = None) 
 
 
 def test_first_rows_of_a_trace_are_stretched_to_the_window(tmp_path: Path) -> None:
-    """Rows at 10, 11 and 14 s over 40 s: one at 0, one at 40, and one a quarter of the way."""
+    """Rows at 10, 11 and 14 s over 40 s; a trace of one row has no span to stretch."""
     rows = "10,1,1\n11,1,1\n14,1,1\n99,1,1\n"
     write_text(tmp_path / "arrivals" / "azure_conv_2023.csv", HEADER + rows)
 
     assert [0.0, 10.0, 40.0] == drawn("azure-conv", 3, 40, tmp_path)
+    write_text(tmp_path / "arrivals" / "azure_code_2023.csv", HEADER + "7,1,1\n")
+    assert [0.0] == drawn("azure-code", 1, 60, tmp_path)
 
 
 def test_short_trace_is_gone_through_again(tmp_path: Path) -> None:
@@ -74,23 +76,11 @@ def test_poisson_arrivals_are_as_irregular_as_a_poisson_process() -> None:
     assert deviation / mean == pytest.approx(1.0, abs=0.08)
 
 
-def test_single_arrival_is_at_the_start(tmp_path: Path) -> None:
-    """A trace of one row has no span to stretch."""
-    write_text(tmp_path / "arrivals" / "azure_code_2023.csv", HEADER + "7,1,1\n")
-
-    assert [0.0] == drawn("azure-code", 1, 60, tmp_path)
-
-
-def test_trace_without_data_directory_is_refused() -> None:
-    """What else is there is said."""
+def test_trace_without_directory_or_rows_is_refused(tmp_path: Path) -> None:
+    """What else is there is said; a header is no arrival."""
     with pytest.raises(ConfigError, match=r"'mooncake' are a recorded trace.* poisson, uniform"):
         drawn("mooncake", 3, 60)
-
-
-def test_trace_without_rows_is_refused(tmp_path: Path) -> None:
-    """A header is no arrival."""
     write_text(tmp_path / "arrivals" / "azure_code_2023.csv", HEADER)
-
     with pytest.raises(ConfigError, match=r"azure_code_2023\.csv: must hold at least one arrival"):
         drawn("azure-code", 1, 60, tmp_path)
 

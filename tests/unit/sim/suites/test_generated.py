@@ -7,10 +7,9 @@ from itertools import pairwise
 import pytest
 
 from justitia_ray.cost import kv_token_time
-from justitia_ray.sim.suites.application_runs import CLASSES
-from justitia_ray.sim.suites.recorded_dag import inferences_of
-from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
-from justitia_ray.workloads.made_up import made_up_run
+from justitia_ray.sim.suites.application_runs import CLASSES, made_up_run
+from justitia_ray.sim.suites.recorded import inferences_of
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference, checked_application
 
 RUNS = 200
 
@@ -57,7 +56,7 @@ def test_whole_runs_are_as_large_as_recorded_ones(application_class: str) -> Non
 def test_made_up_runs_are_sound(application_class: str) -> None:
     """At least a token each way, no cycle, no unknown name: whatever is drawn."""
     for run in drawn(application_class):
-        WorkloadApplication("a", application_class, 0.0, run).check()
+        checked_application(WorkloadApplication("a", application_class, 0.0, run))
 
 
 @pytest.mark.parametrize("application_class", ["FV", "ALFWI", "CG"])

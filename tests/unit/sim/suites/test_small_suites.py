@@ -9,8 +9,8 @@ import pytest
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.suites import SUITES, SuiteOptions, build_suite
-from justitia_ray.sim.workload import WorkloadApplication
-from tests.unit.sim.suites.data_directory import REAL, needs_real_data, write_text
+from justitia_ray.sim.workload import WorkloadApplication, checked_application
+from tests.unit.sim.data_directory import REAL, needs_real_data, write_text
 
 
 def built(suite: str, **options: Any) -> list[WorkloadApplication]:
@@ -27,17 +27,7 @@ def test_mice_come_each_second_after_the_elephant() -> None:
     assert {"KBQAV", "CC", "ALFWI"} == set(mice)
     # 30 of each are expected; three standard deviations are 13.4.
     assert all(16 <= number <= 44 for number in mice.values())
-
-
-def test_more_mice_leave_the_elephant_and_the_first_mice() -> None:
-    """The paper plots the elephant's completion time over the number of mice."""
-    assert built("elephant-mice", count=41) == built("elephant-mice", count=81)[:41]
-
-
-def test_window_of_the_mice_spreads_them() -> None:
-    """Four mice in 2 s come each half a second."""
     applications = built("elephant-mice", count=5, window_s=2)
-
     assert [0.0, 0.5, 1.0, 1.5, 2.0] == [a.arrived_at_s for a in applications]
     assert 1 == len(built("elephant-mice", count=1, window_s=2))
 
@@ -139,7 +129,7 @@ def test_every_suite_is_sound_and_repeatable(name: str) -> None:
     assert sorted(arrivals) == arrivals
     assert len(applications) == len({a.application_id for a in applications})
     for application in applications:
-        application.check()
+        checked_application(application)
 
 
 def test_unknown_suite_is_refused_with_those_there_are() -> None:

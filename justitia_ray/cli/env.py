@@ -1,0 +1,86 @@
+"""`justitia env`: the environment with which Ray should start on this machine."""
+
+import argparse
+import json
+import shlex
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.config import IngressSection
+from justitia_ray.errors import ConfigError
+from justitia_ray.serve.front import FrontPlan, plan_front
+
+_WIDTH = 100
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "env",
+        help="print the environment that Ray should start with on this machine",
+        description=(
+            "Print the environment variables that make Ray Serve's front cheap: HAProxy in place of"
+            " Serve's own proxy where it can run, with a limit of connections that fits into"
+            " `ulimit -Hn`, each with its reason. They have to be set on every node before Ray"
+            ' starts: eval "$(justitia env FILE)". Without them everything works, at about three'
+            " times the CPU a call. `justitia doctor` says which front runs."
+        ),
+    )
+    parser.add_argument(
+        "file",
+        type=Path,
+        nargs="?",
+        help="the Serve configuration file that will be deployed: the limit of connections then"
+        " covers its callers (ingress.max_outstanding)",
+    )
+    parser.add_argument(
+        "--descriptors",
+        type=int,
+        metavar="N",
+        help="compute for a machine where a process may open so many files; what this one allows",
+    )
+    parser.add_argument(
+        "--format",
+        choices=tuple(_FORMATS),
+        default="shell",
+        help="shell: for eval; dotenv: NAME=value; yaml: `env` of a Kubernetes container",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the variables, each after its reason.
+
+    Raises:
+        ConfigError: If an option, the file or the environment is wrong.
+    """
+    if options.descriptors is not None and options.descriptors < 1:
+        raise ConfigError(f"--descriptors is {options.descriptors}: 1 or more is allowed")
+    callers = IngressSection().max_outstanding
+    if options.file is not None:
+        from justitia_ray.serve.ops.config_file import most_callers
+
+        callers = most_callers(options.file)
+    plan = plan_front(callers, options.descriptors)
+    print(_text(plan, _FORMATS[options.format]))
+    return 0
+
+
+def _text(plan: FrontPlan, line: Callable[[str, str], str]) -> str:
+    lines = [comment for note in plan.notes for comment in _comment(note)]
+    for setting in plan.settings:
+        lines += [*_comment(setting.reason), line(setting.name, setting.value)]
+    return "\n".join(lines)
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+_FORMATS: dict[str, Callable[[str, str], str]] = {
+    "shell": lambda name, value: f"export {name}={shlex.quote(value)}",
+    "dotenv": lambda name, value: f"{name}={value}",
+    "yaml": lambda name, value: f"- {{name: {name}, value: {json.dumps(value)}}}",
+}

@@ -1,0 +1,69 @@
+"""The state of a running service and of its predictor, asked model by model.
+
+For `justitia status` and `justitia doctor`; a service of one model answers without its name around.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from justitia_ray.client.calls import json_object
+from justitia_ray.client.transport import Transport
+from justitia_ray.errors import ResponseError
+from justitia_ray.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAnswers:
+    """The answers about one model."""
+
+    service: dict[str, Any]
+    """The answer of the path that was asked."""
+    predictor: Mapping[str, Any]
+    """The answer of `/v1/predictor`; `error` says why there is none."""
+
+
+async def ask_each_model(
+    transport: Transport,
+    path: str,
+    model: str | None,
+    predictor_s: Seconds | None = None,
+    **query: str | int,
+) -> dict[str, ModelAnswers]:
+    """Return the answers by model.
+
+    Args:
+        transport: To the service.
+        path: `/v1/status` or `/v1/examination`.
+        model: The only model to ask about; None: all.
+        predictor_s: Longest wait for the predictor; None: the transport's own.
+        query: More of the path's query.
+
+    Raises:
+        ConnectionError: If the service does not answer.
+        ResponseError: If the service answers with an error; one of the predictor hides nothing.
+    """
+    named = {} if model is None else {"model": model}
+    answer = await _get(transport, path, query | named)
+    try:
+        asked = _get(transport, "/v1/predictor", named)
+        predictor = await asyncio.wait_for(asked, predictor_s)
+    except TimeoutError:
+        predictor = {"error": f"no answer within {predictor_s:g} s"}
+    except (ConnectionError, ResponseError) as error:
+        predictor = {"error": str(error)}
+    several = answer.get("models")
+    if not isinstance(several, dict):
+        return {str(answer.get("model", "model")): ModelAnswers(answer, predictor)}
+    predictors = predictor.get("models", {})
+    return {
+        name: ModelAnswers(of_model, predictors.get(name, predictor))
+        for name, of_model in several.items()
+    }
+
+
+async def _get(transport: Transport, path: str, query: Mapping[str, str | int]) -> dict[str, Any]:
+    target = f"{path}?{urlencode(query)}" if query else path
+    return json_object(await transport.request("GET", target, {}))

@@ -1,0 +1,583 @@
+"""The schema of the one YAML: Serve's `args` of an application, and its Ingress's `user_config`.
+
+`AppArgs` and `AppSettings` are read from the file. Both come apart into what each model goes by,
+`AppConfig` and `SchedulingConfig`, so that nothing below the ingress knows how many models there
+are. A change of `args` restarts deployments; a change of `user_config` reaches the running
+scheduler, and the queue stays.
+
+The text below a key is its description for operators: `scripts/write_tables` makes the tables of
+deployments/README.md of it. Units are in the keys.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from justitia_ray.core.admission import ADMISSIONS
+from justitia_ray.core.policies import parse_options
+from justitia_ray.errors import ConfigError, shown_short
+from justitia_ray.predictor.observation import LEAST_MINIMUM_SAMPLES
+from justitia_ray.store.redis_url import Setup, read_redis_url
+
+_NOT_IN_DEPLOYMENTS = re.compile(r"[^A-Za-z0-9._-]")
+"""Serve takes `#` for a separator, and makes names of log files from names of deployments."""
+_LONGEST_DEPLOYMENT = 128
+"""A file's name has 255 characters, the application's name and the replica's id among them."""
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(gt=0)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+ModelName = Annotated[str, Field(min_length=1, max_length=200)]
+LabelCount = Annotated[int, Field(gt=0, le=1_000)]
+
+
+class Section(BaseModel):
+    """A frozen part of the schema; a key that is not in it is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
+        """Return values as the schema has them.
+
+        Args:
+            values: As they were given.
+            where: Put before what is wrong.
+
+        Raises:
+            ConfigError: If a key is unknown or a value is not allowed; names every one of them.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise ConfigError(f"{where}{describe(error)}") from error
+
+
+# --- sections of `args`
+
+
+class ModelSection(Section):
+    """A served model."""
+
+    name: ModelName
+    """Name that callers put in `model`."""
+    path: str
+    """A local directory, a hub name, or a model of random weights that is built on the spot:
+    `random:tiny-llama`, `random:tiny-embedding`, `random:tiny-reranker`. The fake engine does not
+    look at it."""
+    cache_dir: str = "~/.cache/justitia_ray/models"
+    """Where a `random:` model is built."""
+    adapters: dict[ModelName, str] = Field(default={})
+    """LoRA adapters: the name that callers put in `model`, and a local directory or hub name
+    (`random:tiny-adapter` for the tiny Llama). They run on the model's replicas and wait in its
+    queue. vLLM gets `enable_lora` and a slot for each (`max_loras`); one of a rank above 16 needs
+    `max_lora_rank` in `engine.vllm_args`."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names that callers may put in `model`: all of them share one queue."""
+        return (self.name, *self.adapters)
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> "ModelSection":
+        if self.name in self.adapters:
+            raise ValueError(f"adapters: {self.name!r} is the model's own name; name it otherwise")
+        return self
+
+
+class FakeEngineSection(Section):
+    """An engine that sleeps as a GPU would: for tests and for measuring the rest of the path."""
+
+    kv_tokens: Count = 7_344
+    """KV memory M in tokens: 459 blocks of 16, the paper's A10 (v1, Sec. V-A)."""
+    block_size: Count = 1
+    """KV is given out in blocks of so many tokens."""
+    max_num_seqs: Count = 256
+    """Sequences that run at once; as vLLM's option."""
+    max_model_len: Count = 4_096
+    """Longest prompt plus output of one sequence."""
+    iteration_s: NotNegative = 0.03
+    """Time of a decode iteration; about a 7B model on an A10 (v1, Sec. V)."""
+    prefill_s_per_token: NotNegative = 0.0
+    """Time an iteration takes longer for each prompt token admitted in it."""
+
+
+class EngineSection(Section):
+    """The engine inside each replica."""
+
+    kind: Literal["vllm", "fake"] = "vllm"
+    """`vllm`, or `fake`: an engine that sleeps as a GPU would, and answers chats, completions and
+    `/tokenize`, `/detokenize` only."""
+    vllm_args: dict[str, str | int | float | bool] = Field(default={})
+    """Options of `vllm serve`, with underscores and without dashes: `max_model_len: 2048`.
+    `scheduling_policy` is always `priority`, `data_parallel_size` 1, `sse_keep_alive_interval` 0
+    (waiting streams are kept alive by `ingress.keepalive_s`). Name `max_model_len`: only then can
+    the ingress refuse what is too long at once, and knows how much a chat without `max_tokens` may
+    write. Tools that a model may choose to call need `enable_auto_tool_choice: true` and
+    `tool_call_parser`; reasoning needs `reasoning_parser`. `lora_modules` stands under
+    `model.adapters`."""
+    env: dict[str, str] = Field(default={})
+    """Environment of the replica, set before vLLM is imported."""
+    fake: FakeEngineSection = FakeEngineSection()
+
+
+class ReplicaSection(Section):
+    """Reports of a replica to the scheduler, and its streams."""
+
+    report_interval_s: Positive = 0.25
+    """Running inferences are reported that often, ends of inferences at once; virtual time moves
+    with both. At most half of `scheduler.lease_timeout_s`, for this report says that a lease
+    runs."""
+    pull_interval_s: NotNegative = 0.01
+    """Ends of inferences are gathered over this time after a pull: one costs about 2 ms of CPU."""
+    heartbeat_s: Positive = 1.0
+    """Longest pull while nothing runs; well below `scheduler.replica_timeout_s`."""
+    chunk_interval_s: NotNegative = 0.0
+    """Stream chunks are joined over this time after the first: a chunk costs CPU on its way, its
+    tokens hardly any. 0 joins those of one turn of the event loop."""
+    lease_grace_s: Positive = 1.0
+    """A payload may come so long before its lease, whose message may be on its way."""
+
+
+class SchedulerSection(Section):
+    """Time-outs and limits of the scheduler actor."""
+
+    num_cpus: Annotated[float, Field(gt=0)] = 0.1
+    """CPUs that Ray sets aside for the actor. Above 0, so that a head node that offers none does
+    not get it."""
+    namespace: Name = "justitia"
+    """Ray namespace of the actor."""
+    lease_timeout_s: Positive = 5.0
+    """A lease whose payload has not come by then expires; its inference waits again."""
+    replica_timeout_s: Positive = 4.0
+    """A silent replica is taken for lost, so that its work is leased again within 5 s. Longer where
+    engines and Ray share few cores."""
+    ingress_timeout_s: Positive = 30.0
+    """A silent ingress is taken for lost, and its inferences are ended. Above the 20 s of a
+    long-poll."""
+    application_idle_s: Positive = 600.0
+    """An application with nothing waiting or running ends by itself after this time; tool gaps are
+    shorter."""
+    recovery_s: Positive = 3.0
+    """A new scheduler grants nothing before every known replica has reported, but waits no longer
+    than this."""
+    abandoned_s: Positive = 600.0
+    """The actor ends itself when nobody has called for so long."""
+    max_waiting_inferences: Count = 200_000
+    """Inferences that wait or run; more are refused with 429. They take 0.2 to 0.6 GB. One tenant
+    may have at most four times what is left free."""
+    max_open_applications: Count = 50_000
+    """Applications that have not ended, idle ones too; more are refused with 429, with the same
+    share of a tenant. They take 0.2 GB; saving all of them keeps the scheduler for 0.3 to 0.5 s.
+    Calls that name no application are one each: raise it where so many of those wait."""
+
+
+class StoreSection(Section):
+    """Redis: an embedded server, or one that is there."""
+
+    durability: Literal["batched", "strict", "none"] = "batched"
+    """`batched`, `strict` (a tag is stored before it is given out) or `none` (no Redis, nothing is
+    kept); see below."""
+    strict_timeout_s: Positive = 5.0
+    """With `strict`: how long an application may wait to be stored before it is refused with
+    503."""
+    redis_url: str | None = None
+    """A server `redis://host:6379/0` or `unix:///path`, Sentinel
+    `redis+sentinel://h1:26379,h2:26379/service/0`, a cluster `redis+cluster://h1:6379,h2:6379`;
+    `rediss` in place of `redis` for TLS. No user, no password. `null`: a Redis server of our own,
+    for one node; a cluster of several nodes is refused."""
+    redis_username: str | None = None
+    """User of Redis's access control list."""
+    redis_password_env: str | None = None
+    """Name of the environment variable that holds the password, on every node."""
+    redis_sentinel_password_env: str | None = None
+    """Name of the variable with the Sentinels' own password."""
+    redis_tls_ca_file: str | None = None
+    """Certificates that are trusted, a file on every node; `null`: those of the system."""
+    redis_tls_cert_file: str | None = None
+    """Our certificate, where Redis asks for one."""
+    redis_tls_key_file: str | None = None
+    """Key of that certificate; `null`: in the same file."""
+    data_dir: str = "~/.local/share/justitia_ray"
+    """Where the embedded server keeps its data, in a directory for each application and model. Not
+    on a network file system."""
+    save_interval_s: Positive = 0.5
+    """Changes are saved that often: a scheduler that dies can lose so much of the accounts. The
+    design allows 1 s."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "StoreSection":
+        try:
+            url = None if self.redis_url is None else read_redis_url(self.redis_url)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        if self.durability == "none" and url is not None:
+            raise ValueError("durability is none: no redis_url is allowed, nothing is stored")
+        for name in ("username", "password_env"):
+            if getattr(self, f"redis_{name}") is not None and url is None:
+                raise ValueError(f"redis_{name} is for a redis_url; none is given")
+        if self.redis_sentinel_password_env is not None and (
+            url is None or url.setup is not Setup.SENTINEL
+        ):
+            raise ValueError(
+                "redis_sentinel_password_env is for a redis_url that begins with redis+sentinel://"
+                " or rediss+sentinel://"
+            )
+        for name in ("ca_file", "cert_file", "key_file"):
+            if getattr(self, f"redis_tls_{name}") is not None and (url is None or not url.tls):
+                raise ValueError(
+                    f"redis_tls_{name} is for a redis_url with TLS: rediss://,"
+                    " rediss+sentinel:// or rediss+cluster://"
+                )
+        if self.redis_tls_key_file is not None and self.redis_tls_cert_file is None:
+            raise ValueError("redis_tls_key_file is the key of redis_tls_cert_file: name that too")
+        return self
+
+
+class PredictionSection(Section):
+    """The predictor deployment, and what is done without it."""
+
+    deadline_s: Positive = 0.02
+    """An application is not held up longer for its estimate; after that the ingress takes its own
+    copy of the class means."""
+    prior_output_tokens: Count = 256
+    """Output expected of a call without `max_tokens`, in a class that nothing is known of (mean of
+    the LMSYS sample in the VTC paper's data)."""
+    max_classes: Count = 256
+    """Classes with means, histories and models of their own. Callers make classes, so their number
+    is bounded; the rest share `other`."""
+    replicas: Annotated[int, Field(gt=0, le=64)] = 1
+    """Replicas of the predictor. One of them learns; all serve the same versions within a second.
+    More than one is for when one dies."""
+    minimum_samples: Annotated[int, Field(ge=LEAST_MINIMUM_SAMPLES)] = 10
+    """Finished applications with known inputs from which on a class has a model; 8 at least, for
+    three are held back and a model takes five."""
+    history_per_class: Annotated[int, Field(ge=100, le=100_000)] = 500
+    """Finished applications of a class that are kept and trained on: with so many a training takes
+    20 s of one core. 100 to 100000."""
+    models_dir: str | None = None
+    """A directory of `justitia predictor train` to begin with, on every node of the predictor. Each
+    model in it is brought once; from then on trainings go on from it."""
+    store_inputs: bool = False
+    """Whether the texts of inputs are kept in Redis with the history. Their features (hashed word
+    counts, measures) always are."""
+    training_timeout_s: Positive = 900.0
+    """A training that takes longer is given up and tried again later. It runs in a process of its
+    own with the least priority."""
+
+    @model_validator(mode="after")
+    def _history_holds_what_a_model_takes(self) -> "PredictionSection":
+        if self.minimum_samples > self.history_per_class:
+            raise ValueError(
+                f"minimum_samples is {self.minimum_samples}: at most history_per_class, "
+                f"{self.history_per_class}, is allowed"
+            )
+        return self
+
+
+class IngressSection(Section):
+    """The HTTP side."""
+
+    max_outstanding: Count = 20_000
+    """Inferences that one ingress process has submitted and not ended; more are refused with 429
+    and `Retry-After`."""
+    max_body_bytes: Count = 16 * 2**20
+    """Longest request body, 16 MiB; a longer one is 413."""
+    keepalive_s: Positive = 15.0
+    """A stream that waits for a replica, its first or, after a cut, the next, gets an SSE comment
+    so often, so that proxies keep it open."""
+    submit_interval_s: NotNegative = 0.0
+    """Submissions are joined over this time, and while a batch is on its way in any case."""
+    retry_linger_s: NotNegative = 10.0
+    """A request with an `Idempotency-Key` goes on for so long after its connection is gone; its
+    retry joins it."""
+    retry_kept_s: NotNegative = 60.0
+    """The answer to such a request can be read again for so long."""
+    retry_kept_bytes: Count = 64 * 2**20
+    """Memory of all answers kept for retries, 64 MiB; beyond it the oldest that nobody reads go
+    before their time, and then new keys are refused with 429."""
+    attempts: Count = 20
+    """Leases that one call may use up before its caller gets an error; a stream may be cut so
+    often."""
+
+
+class MetricsSection(Section):
+    """The series of the metrics, and how often they are brought up to date."""
+
+    enabled: bool = True
+    """Whether Ray's exporter is given metrics; [monitoring/README.md](monitoring/README.md) has a
+    table of them."""
+    interval_s: Positive = 2.0
+    """How often the exporter is given what is new. Ray exports it every 10 s
+    (`metrics_report_interval_ms`)."""
+    max_classes: LabelCount = 15
+    """Application classes that have series of their own; callers make them, and the rest is
+    `other`. With 15 tenants too, the three histograms by class and tenant have at most 11,520
+    series a model."""
+    max_tenants: LabelCount = 15
+    """Tenants that have series of their own; the rest is `other` here, too."""
+
+
+class TlsSection(Section):
+    """Certificates of the connections between the service's own processes; both sides show one."""
+
+    certificate: str
+    """PEM file of this node's certificate, and those between it and the authority's."""
+    key: str
+    """PEM file of its private key."""
+    authority: str
+    """PEM file of the authority that has signed the certificates of all nodes. Whoever has a
+    certificate of it may connect, and still has to know the scheduler's secret: use a private one.
+    Host names are not compared, for nodes are called by their addresses."""
+
+
+Port = Annotated[int, Field(ge=1024, le=65_535)]
+
+
+class TransportSection(Section):
+    """The connections between ingress, scheduler and replica."""
+
+    ports: tuple[Port, Port] | None = None
+    """First and last port at which schedulers and replicas listen, for firewalls: each takes the
+    first that is free on its node, on the address that Ray knows the node by. `null`: any free
+    port."""
+    tls: TlsSection | None = None
+    """Encrypts the connections. Without it the handshake still proves who connects, but what is
+    sent can be read and changed on the way: only for networks that can be trusted."""
+
+    @field_validator("ports")
+    @classmethod
+    def _rising(cls, ports: tuple[Port, Port] | None) -> tuple[Port, Port] | None:
+        if ports is not None and ports[0] > ports[1]:
+            raise ValueError(f"the first port, {ports[0]}, is above the last, {ports[1]}")
+        return ports
+
+
+# --- one model
+
+
+class SharedSections(Section):
+    """The settings that all models of an application have in common."""
+
+    name: Name = "justitia"
+    """Part of the scheduler's name, of the keys in Redis and of the data directory. 1 to 64 of
+    `A-Z a-z 0-9 . _ -`."""
+    log_encoding: Literal["TEXT", "JSON"] | None = None
+    """`TEXT` or `JSON`: of what the Ingress, the Predictor and the replicas log. `null` is Serve's
+    own; a `logging_config` of the Serve application then reaches the Ingress only, for the others
+    have one of their own, to write no access log. The scheduler always writes JSON lines, to its
+    worker's log."""
+    engine: EngineSection = EngineSection()
+    replica: ReplicaSection = ReplicaSection()
+    scheduler: SchedulerSection = SchedulerSection()
+    store: StoreSection = StoreSection()
+    prediction: PredictionSection = PredictionSection()
+    ingress: IngressSection = IngressSection()
+    metrics: MetricsSection = MetricsSection()
+    transport: TransportSection = TransportSection()
+
+    @model_validator(mode="after")
+    def _leases_are_reported_before_they_expire(self) -> Self:
+        self._check_report_interval("replica", self.replica)
+        return self
+
+    def _check_report_interval(self, where: str, replica: ReplicaSection) -> None:
+        most_s = self.scheduler.lease_timeout_s / 2
+        if replica.report_interval_s > most_s:
+            raise ValueError(
+                f"{where}.report_interval_s is {replica.report_interval_s:g}: at most half of"
+                f" scheduler.lease_timeout_s, {most_s:g}, is allowed, for a lease that runs has to"
+                " be reported before it expires"
+            )
+
+
+class AppConfig(SharedSections):
+    """The settings of one model with its queue; the arguments of an application of one model."""
+
+    model: ModelSection
+
+    @property
+    def scheduler_name(self) -> str:
+        """Name of the scheduler actor: one for each model of an application."""
+        return f"scheduler/{self.name}/{self.model.name}"
+
+    @property
+    def store_name(self) -> str:
+        """Prefix of the keys in Redis."""
+        return f"{self.name}/{self.model.name}"
+
+    @property
+    def data_dir(self) -> Path:
+        """Directory of the embedded Redis of this application and model."""
+        flat = self.store_name.replace("/", "_")
+        return Path(self.store.data_dir).expanduser() / flat
+
+
+class SchedulingConfig(Section):
+    """The order of one model's queue, which can change while the application runs."""
+
+    policy: str = "justitia"
+    """The order: a name of the table below, or the import path of your own,
+    `package.module:Class`."""
+    policy_options: dict[str, Any] = Field(default={})
+    """Options of the order: those of every policy and those of this one, both below. An unknown one
+    is an error."""
+    admission: str = "peak"
+    """`peak`: the KV that everything running is predicted to reach stays within memory, so that
+    vLLM recomputes nothing; 0.2 points of mean completion time in the design's study. `prompt`: the
+    prompt fits now, as vLLM and the paper do."""
+    tenant_weights: dict[str, Positive] = Field(default={})
+    """Weight of the applications of a tenant that ask for none; 1 otherwise. Applies to
+    applications opened from then on."""
+
+    @model_validator(mode="after")
+    def _known_names(self) -> "SchedulingConfig":
+        if self.admission not in ADMISSIONS:
+            raise ValueError(f"admission: {self.admission!r} is not one of {', '.join(ADMISSIONS)}")
+        try:
+            parse_options(self.policy, self.policy_options)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+
+# --- one model or several
+
+
+class ModelEntry(ModelSection):
+    """An entry of `models`."""
+
+    engine: EngineSection | None = None
+    """`null`: the application's."""
+    replica: ReplicaSection | None = None
+    """`null`: the application's."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedModel:
+    """A model, and the deployments that serve it."""
+
+    config: AppConfig
+    replicas: str
+    """Name of the deployment of its engines."""
+    predictor: str
+    """Name of the deployment of its predictor."""
+
+
+class AppArgs(SharedSections):
+    """Arguments of `justitia_ray.serve.app:build`: `model`, or `models`."""
+
+    model: ModelSection | None = None
+    models: tuple[ModelEntry, ...] = ()
+    """Several models in place of `model`, of which one or the other is required; see below."""
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Names of the models, without those of their adapters."""
+        return tuple(model.name for model in self._all())
+
+    def each_model(self) -> tuple[PlacedModel, ...]:
+        """Return the settings and deployments of each model, in the order of the arguments."""
+        shared = {name: getattr(self, name) for name in SharedSections.model_fields}
+        if self.model is not None:
+            only = AppConfig(**shared, model=self.model)
+            return (PlacedModel(only, "Replica", "Predictor"),)
+        placed = []
+        for entry in self.models:
+            own = {
+                "model": ModelSection(**entry.model_dump(include=set(ModelSection.model_fields))),
+                "engine": entry.engine or self.engine,
+                "replica": entry.replica or self.replica,
+            }
+            suffix = _suffix(entry.name)
+            config = AppConfig(**(shared | own))
+            placed.append(PlacedModel(config, f"Replica-{suffix}", f"Predictor-{suffix}"))
+        return tuple(placed)
+
+    def _all(self) -> Sequence[ModelSection]:
+        return self.models if self.model is None else (self.model,)
+
+    @model_validator(mode="after")
+    def _models_are_told_apart(self) -> "AppArgs":
+        if (self.model is None) == (not self.models):
+            given = "both are given" if self.models else "neither is given"
+            raise ValueError(f"model, or models with at least one, is required ({given})")
+        owners: dict[str, str] = {}
+        alike: dict[str, str] = {}
+        for model in self._all():
+            if isinstance(model, ModelEntry) and model.replica is not None:
+                self._check_report_interval(f"models: {model.name}: replica", model.replica)
+            for name in model.names:
+                if name in owners:
+                    raise ValueError(
+                        f"models: {name!r} is a name of {owners[name]!r} and of {model.name!r}:"
+                        " each name, of an adapter too, is allowed once"
+                    )
+                owners[name] = model.name
+            suffix = _suffix(model.name)
+            other = alike.setdefault(suffix.replace("_", "-"), model.name)
+            if other != model.name:
+                raise ValueError(
+                    f"models: {other!r} and {model.name!r} differ in punctuation only, which names"
+                    " of deployments and directories leave out: give one of them another name"
+                )
+            if self.models and len(f"Predictor-{suffix}") > _LONGEST_DEPLOYMENT:
+                raise ValueError(
+                    f"models: the name {shown_short(model.name)} is too long for a deployment:"
+                    f" {_LONGEST_DEPLOYMENT - len('Predictor-')} characters are allowed"
+                )
+        return self
+
+
+class AppSettings(SchedulingConfig):
+    """`user_config` of the Ingress deployment: for all models, and where some differ."""
+
+    models: dict[str, dict[str, Any]] = Field(default={})
+    """With several models: by a model's name, the keys of this table in which it differs."""
+
+    def each_model(self, names: Sequence[str]) -> dict[str, SchedulingConfig]:
+        """Return the settings of each of these models.
+
+        Raises:
+            ConfigError: If there are settings for another model, or some are not allowed.
+        """
+        for name in self.models:
+            if name not in names:
+                raise ConfigError(
+                    f"models: there is no model {shown_short(name)}; {', '.join(names)}"
+                    f" {'are' if len(names) > 1 else 'is'} served"
+                )
+        return {name: self._of_model(name) for name in names}
+
+    def _of_model(self, name: str) -> SchedulingConfig:
+        own = self.models.get(name, {})
+        shared = self.model_dump(include=set(SchedulingConfig.model_fields))
+        if own.get("policy", self.policy) != self.policy:
+            shared["policy_options"] = {}  # those of one policy mean nothing to another
+        return SchedulingConfig.parse(shared | own, f"models.{name}: ")
+
+
+def describe(error: ValidationError) -> str:
+    """Return a sentence for each mistake: key, value, allowed values."""
+    lines = []
+    for item in error.errors(include_url=False):
+        key = ".".join(str(part) for part in item["loc"]) or "configuration"
+        value = "" if isinstance(item["input"], dict) else f" (got {shown_short(item['input'])})"
+        lines.append(f"{key}: {item['msg']}{value}")
+    return "; ".join(lines)
+
+
+def _suffix(name: str) -> str:
+    return _NOT_IN_DEPLOYMENTS.sub("-", name)

@@ -1,0 +1,1 @@
+"""Virtual time, and the accounts that are charged and served by it."""

@@ -1,0 +1,283 @@
+"""Accounts: when applications are charged, served and refunded, for each kind of clock.
+
+`ServedShare` (ours, the default) moves V by the service that the replicas really delivered, and
+settles each account against what its application attained. `NominalShare` is the paper's: V moves
+at the nominal rate of the machine while anybody is active, and a tag never changes.
+
+Served clock, for each report of a replica, in this order (`att` attained, `chg` charged so far):
+
+1. att += δ; while att > chg: charge(chg), and chg doubles;
+2. serve(Σδ);
+3. finished, cancelled or expired: refund(chg − att), chg = att;
+4. nothing waiting, leased or running (a tool gap): refund(chg − att), it is *withdrawn*;
+5. its next submission: charge(chg − att);
+6. arrivals: chg = max(2, Ĉ), charge(chg);
+7. expected to need r from now on, at a new stage: charge(att + r − chg) if that is above 0, and
+   chg = att + r. Not in the paper. Expecting less changes nothing: F never falls by an estimate.
+
+Rules 1 and 3 are *settling*: a mispredicted giant keeps its place for at most twice its charge and
+what it has in flight. Without rule 3 a served clock starves: service that GPS gave an application
+which never needed it would hold V back for everybody else. Rules 4 and 5 take the credit from
+applications that wait for their tools.
+
+Invariant: Σ over active of w·(F − V) = Σ over not withdrawn of (chg − att).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from justitia_ray.core.clock.virtual_clock import GpsSession, VirtualClock
+from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, Seconds, VirtualTime
+
+MINIMUM_CHARGE: KvTokenTime = 2
+"""Least charge of an arrival: one token of output after one of prompt costs as much."""
+
+SESSION_FIELDS: Fields = {
+    "finish": RecordReader.number,
+    "weight": RecordReader.positive,
+    "sequence": RecordReader.integer,
+}
+"""The record of a GPS session."""
+
+
+@dataclass(slots=True)
+class Account:
+    """The charge of an application, and the service that it has attained."""
+
+    weight: float
+    sequence: int
+    charged: KvTokenTime
+    attained: KvTokenTime = 0
+    withdrawn: bool = False
+    settlements: int = 0
+    """Times that rule 1 doubled the charge."""
+
+
+class ServedShare:
+    """Accounts of all live applications, under the clock that moves by delivered service.
+
+    Base of all kinds of accounts; `clock` has the GPS sessions.
+    """
+
+    def __init__(self, clock: VirtualClock | None = None) -> None:
+        self.clock = clock if clock is not None else VirtualClock()
+        self.accounts: dict[ApplicationId, Account] = {}
+
+    def advance(self, now: Seconds) -> None:
+        """Let time pass until `now`, which changes nothing here: only service moves V."""
+
+    def set_rate(self, kv_tokens: int, now: Seconds) -> None:
+        """Set the KV memory of all replicas together, which changes nothing here."""
+
+    def arrive(
+        self,
+        application_id: ApplicationId,
+        cost: KvTokenTime,
+        weight: float,
+        sequence: int,
+        tenant: str = "",
+    ) -> None:
+        """Open an account with a predicted cost: charge max(2, Ĉ) (rule 6)."""
+        charge = max(MINIMUM_CHARGE, cost)
+        self.accounts[application_id] = Account(weight, sequence, charge)
+        self.clock.charge(application_id, charge, weight, sequence)
+
+    def deliver(
+        self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
+    ) -> list[ApplicationId]:
+        """Book one report's service (rules 1 and 2); return the applications recharged."""
+        total: KvTokenTime = 0
+        recharged: list[ApplicationId] = []
+        for application_id, amount in deliveries:
+            account = self.accounts[application_id]
+            account.attained += amount
+            total += amount
+            while account.attained > account.charged:
+                self._charge(application_id, account, account.charged)
+                account.charged *= 2
+                account.settlements += 1
+                recharged.append(application_id)
+        self.clock.serve(total)
+        return recharged
+
+    def withdraw(self, application_id: ApplicationId) -> None:
+        """Refund what is left of the charge while the application is away (rule 4)."""
+        account = self.accounts[application_id]
+        if not account.withdrawn:
+            account.withdrawn = True
+            self._refund(application_id, account.charged - account.attained)
+
+    def resume(self, application_id: ApplicationId) -> bool:
+        """Charge again the refund of a tool gap (rule 5); return whether there was one."""
+        account = self.accounts[application_id]
+        if not account.withdrawn:
+            return False
+        account.withdrawn = False
+        self._charge(application_id, account, account.charged - account.attained)
+        return True
+
+    def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
+        """Charge the need beyond the charge so far (rule 7); return whether there is any.
+
+        A withdrawn application is charged for it with the rest when it submits (rule 5).
+        """
+        account = self.accounts[application_id]
+        missing = account.attained + remaining - account.charged
+        if missing <= 0:
+            return False
+        account.charged += missing
+        if not account.withdrawn:
+            self._charge(application_id, account, missing)
+        return True
+
+    def settle(self, application_id: ApplicationId) -> VirtualTime:
+        """Refund the charge not attained (rule 3), close the account; return the final tag."""
+        self.withdraw(application_id)
+        del self.accounts[application_id]
+        return self._release(application_id)
+
+    def reweigh(self, application_id: ApplicationId, weight: float) -> None:
+        """Change the weight of an account: refund, take the new weight, charge."""
+        account = self.accounts[application_id]
+        was_withdrawn = account.withdrawn
+        self.withdraw(application_id)
+        account.weight = weight
+        self._reweigh(application_id, weight)
+        if not was_withdrawn:
+            self.resume(application_id)
+
+    def tag(self, application_id: ApplicationId) -> VirtualTime:
+        """Return F; of a withdrawn application, F as a submission now would make it (rule 5)."""
+        account = self.accounts[application_id]
+        finish = self.clock.session(application_id).finish
+        if not account.withdrawn:
+            return finish
+        owed = account.charged - account.attained
+        return max(finish, self.clock.virtual_time) + owed / account.weight
+
+    def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
+        """Return the tag that orders the applications of one tenant: F, without tenants."""
+        return self.tag(application_id)
+
+    def take_rekeyed(self) -> list[ClientId]:
+        """Return the tenants whose tags changed since the last call: none, without tenants."""
+        return []
+
+    def take_changed(self) -> list[ApplicationId]:
+        """Return whose record changed since the last call: ended ones that GPS is done with."""
+        return self.clock.take_forgotten()
+
+    def sessions(self) -> dict[ApplicationId, GpsSession]:
+        """Return the GPS sessions of applications, also of ended ones that GPS still owes. O(N)."""
+        return self.clock.sessions()
+
+    def session_record(self, application_id: ApplicationId) -> Record | None:
+        """Return the durable record of an application's session; None if there is none."""
+        if application_id not in self.clock:
+            return None
+        session = self.clock.session(application_id)
+        return {"finish": session.finish, "weight": session.weight, "sequence": session.sequence}
+
+    def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
+        """Put back what a record says of more than its application: nothing here.
+
+        Call before `restore_session`.
+
+        Raises:
+            ValueError: If it is not of that form.
+        """
+
+    def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
+        """Put back a session; the account of a live application is put back by the caller.
+
+        Raises:
+            ValueError: If the record is not one of `session_record`.
+        """
+        fields = read_fields(record, SESSION_FIELDS)
+        self.clock.restore_session(application_id, **fields, released=not live)
+
+    def _charge(self, application_id: ApplicationId, account: Account, amount: KvTokenTime) -> None:
+        self.clock.charge(application_id, amount, account.weight, account.sequence)
+
+    def _refund(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
+        self.clock.refund(application_id, amount)
+
+    def _reweigh(self, application_id: ApplicationId, weight: float) -> None:
+        reweigh_session(self.clock, application_id, weight)
+
+    def _release(self, application_id: ApplicationId) -> VirtualTime:
+        """Release the session of an application that has ended; return its final tag."""
+        final = self.clock.session(application_id).finish
+        self.clock.release(application_id)
+        return final
+
+
+def reweigh_session(clock: VirtualClock, session_id: str, weight: float) -> None:
+    """Change the weight of a session; what GPS still owes it is owed at the new weight."""
+    owed = clock.owed(session_id)
+    if owed:
+        clock.refund(session_id, owed)
+    clock.reweigh(session_id, weight)
+    if owed:
+        clock.charge(session_id, owed, weight, clock.session(session_id).sequence)
+
+
+class UnsettledShare(ServedShare):
+    """The served clock without rules 1, 3 and 7, to show what settling is worth. Not for service.
+
+    What was predicted too high holds V back for good; what was predicted too low keeps its place.
+    """
+
+    def deliver(
+        self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
+    ) -> list[ApplicationId]:
+        """Book one report's service (rule 2); no charge changes."""
+        total: KvTokenTime = 0
+        for application_id, amount in deliveries:
+            self.accounts[application_id].attained += amount
+            total += amount
+        self.clock.serve(total)
+        return []
+
+    def withdraw(self, application_id: ApplicationId) -> None:
+        """Refund nothing: what GPS gives an application in a gap is settled nowhere either."""
+
+    def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
+        """Charge nothing: what was predicted too low keeps its place."""
+        return False
+
+
+class NominalShare(UnsettledShare):
+    """Accounts under the paper's clock: V moves with time, at M per iteration (v1, Eq. 2).
+
+    Its tags never change, through tool gaps neither.
+
+    The rate is in token·iterations per second: M tokens of KV memory over an iteration of
+    `iteration_s`. A clock that forgets the iterations turns the order into shortest-job-first.
+    """
+
+    def __init__(self, iteration_s: Seconds, clock: VirtualClock | None = None) -> None:
+        super().__init__(clock)
+        self._iteration_s = iteration_s
+        self._rate: float = 0
+        self._advanced_to: Seconds | None = None
+
+    def advance(self, now: Seconds) -> None:
+        """Move V by the nominal service since the last call."""
+        if self._advanced_to is not None and now > self._advanced_to:
+            self.clock.serve((now - self._advanced_to) * self._rate)
+        self._advanced_to = now if self._advanced_to is None else max(self._advanced_to, now)
+
+    def set_rate(self, kv_tokens: int, now: Seconds) -> None:
+        """Serve at the rate of `kv_tokens` of KV memory from `now` on."""
+        self.advance(now)
+        self._rate = kv_tokens / self._iteration_s
+
+    def deliver(
+        self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
+    ) -> list[ApplicationId]:
+        """Book one report's service; neither V nor a tag changes."""
+        for application_id, amount in deliveries:
+            self.accounts[application_id].attained += amount
+        return []

@@ -1,0 +1,282 @@
+"""A tenant's share, spent on one application at a time (Fair Sojourn Protocol).
+
+Friedman and Henderson (SIGMETRICS 2003): serve whom processor sharing would finish first. Here the
+order is that of the tags that GPS inside the tenant gives (`tenant_share`), and the share is φ·dV,
+what the root gives the tenant. So the root's V at which each application will be finished is known
+beforehand, and does not change by service:
+
+    finish_time(x) = V + R(≤ F_x)/φ,
+
+R(≤ F) the remaining work of applications whose tag is at most F, ties by arrival. Nothing is moved
+until something other than service happens: V and R stay what they were at `since`.
+"""
+
+from hashlib import blake2b
+from math import inf
+from typing import TypeAlias
+
+from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
+
+Place: TypeAlias = tuple[VirtualTime, int, ApplicationId]
+"""A place in the order: tag, arrival sequence, application."""
+
+
+class _Node:
+    __slots__ = ("amount", "left", "place", "rank", "right", "total")
+
+    def __init__(self, place: Place, rank: tuple[bytes, Place], amount: KvTokenTime) -> None:
+        self.place = place
+        self.rank = rank
+        self.amount = amount
+        self.total = amount
+        self.left: _Node | None = None
+        self.right: _Node | None = None
+
+    def sum_up(self) -> None:
+        total = self.amount
+        if self.left is not None:
+            total += self.left.total
+        if self.right is not None:
+            total += self.right.total
+        self.total = total
+
+
+class PrefixSums:
+    """Amounts in an order, and the sum of all up to a place, while amounts come and go.
+
+    A Fenwick tree needs places that are known beforehand; tags move. This is a treap, whose every
+    node keeps the sum of its subtree. Its shape depends on what is in it and on nothing that
+    happened before, because a node's rank is a hash of its arrival sequence. Two trees with the
+    same amounts therefore add them up in the same order, and give the same sum in floats too: the
+    keys after a restart are those before it. (Buckets would be faster at small sizes, and round by
+    their history.) Every verb is O(log N) in expectation, whatever the tags are.
+    """
+
+    __slots__ = ("_root",)
+
+    def __init__(self) -> None:
+        self._root: _Node | None = None
+
+    @property
+    def total(self) -> KvTokenTime:
+        """Sum of all amounts."""
+        return 0 if self._root is None else self._root.total
+
+    def put(self, place: Place, amount: KvTokenTime) -> None:
+        """Set the amount at a place."""
+        rank = (blake2b(place[1].to_bytes(8), digest_size=8).digest(), place)
+        path: list[_Node] = []
+        node = self._root
+        while node is not None and node.rank > rank:
+            path.append(node)
+            node = node.left if place < node.place else node.right
+        if node is not None and node.place == place:
+            node.amount = amount
+        else:
+            below, node = node, _Node(place, rank, amount)
+            node.left, node.right = _split(below, place)
+        node.sum_up()
+        self._hang(node, place, path)
+
+    def remove(self, place: Place) -> None:
+        """Remove the amount at a place.
+
+        Raises:
+            KeyError: If nothing is there.
+        """
+        path: list[_Node] = []
+        node = self._root
+        while node is not None and node.place != place:
+            path.append(node)
+            node = node.left if place < node.place else node.right
+        if node is None:
+            raise KeyError(place)
+        self._hang(_join(node.left, node.right), place, path)
+
+    def up_to(self, place: Place) -> KvTokenTime:
+        """Return the sum of the amounts at this place and before it."""
+        total: KvTokenTime = 0
+        node = self._root
+        while node is not None:
+            if place < node.place:
+                node = node.left
+                continue
+            total += node.amount
+            if node.left is not None:
+                total += node.left.total
+            node = node.right
+        return total
+
+    def first(self) -> tuple[Place, KvTokenTime] | None:
+        """Return the first place and its amount, or None if there is none."""
+        node = self._root
+        if node is None:
+            return None
+        while node.left is not None:
+            node = node.left
+        return node.place, node.amount
+
+    def _hang(self, node: _Node | None, place: Place, path: list[_Node]) -> None:
+        """Put a subtree at the end of a path, and add up along the path."""
+        if not path:
+            self._root = node
+        elif place < path[-1].place:
+            path[-1].left = node
+        else:
+            path[-1].right = node
+        for above in reversed(path):
+            above.sum_up()
+
+
+def _split(node: _Node | None, place: Place) -> tuple[_Node | None, _Node | None]:
+    """Return what is before a place and what is after it."""
+    if node is None:
+        return None, None
+    if node.place < place:
+        node.right, after = _split(node.right, place)
+        node.sum_up()
+        return node, after
+    before, node.left = _split(node.left, place)
+    node.sum_up()
+    return before, node
+
+
+def _join(before: _Node | None, after: _Node | None) -> _Node | None:
+    if before is None or after is None:
+        return after if before is None else before
+    if before.rank > after.rank:
+        before.right = _join(before.right, after)
+        before.sum_up()
+        return before
+    after.left = _join(before, after.left)
+    after.sum_up()
+    return after
+
+
+class ReferenceServer:
+    """Remaining work in order of tag, and when each is or was finished; every verb O(log N)."""
+
+    def __init__(self, since: VirtualTime, weight: float) -> None:
+        self.since = since
+        """The root's V up to which the share has been spent."""
+        self.weight = weight
+        """The tenant's φ: work per unit of the root's V."""
+        self._work = PrefixSums()
+        self._owed: dict[ApplicationId, tuple[Place, KvTokenTime]] = {}
+        """Places of applications with work remaining, and how much it is."""
+        self._finished: dict[ApplicationId, VirtualTime] = {}
+        """When applications without remaining work were finished."""
+
+    @property
+    def total(self) -> KvTokenTime:
+        """Remaining work of all applications, at `since`."""
+        return self._work.total
+
+    def remaining(self, application_id: ApplicationId) -> KvTokenTime:
+        """Return the remaining work of an application, at `since`."""
+        return self._owed[application_id][1] if application_id in self._owed else 0
+
+    def share(self, now: VirtualTime, *, idle: bool) -> KvTokenTime:
+        """Return the service that the root has given since `since`; unlimited if it is idle."""
+        return inf if idle else self.weight * (now - self.since)
+
+    def work_up_to(self, place: Place) -> KvTokenTime:
+        """Return R(≤ place), at `since`."""
+        return self._work.up_to(place)
+
+    def finished(self, application_id: ApplicationId) -> VirtualTime | None:
+        """Return the V at which an application was finished, or None if it was not, at `since`."""
+        return self._finished.get(application_id)
+
+    def finish_time(self, application_id: ApplicationId) -> VirtualTime:
+        """Return the root's V at which the application is, or was, finished.
+
+        Raises:
+            KeyError: If it is not known.
+        """
+        if application_id not in self._owed:
+            return self._finished[application_id]
+        return self._finish_at(self._owed[application_id][0])
+
+    def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
+        """Spend the share of the time until `now`; return the applications served."""
+        served = self._spend(share, at_once=False)
+        self.since = now
+        return served
+
+    def charge(
+        self, application_id: ApplicationId, tag: VirtualTime, sequence: int, amount: KvTokenTime
+    ) -> None:
+        """Add work of an application, and give it this tag."""
+        remaining = self.remaining(application_id) + amount
+        self._take_out(application_id)
+        self._put((tag, sequence, application_id), remaining)
+
+    def refund(
+        self, application_id: ApplicationId, tag: VirtualTime, amount: KvTokenTime
+    ) -> list[ApplicationId]:
+        """Refund work; what was spent on it already is spent on the others, at once.
+
+        Returns:
+            The applications that it was spent on.
+        """
+        remaining = self.remaining(application_id)
+        taken = min(amount, remaining)
+        if remaining > taken:
+            sequence = self._owed[application_id][0][1]
+            self._take_out(application_id)
+            self._put((tag, sequence, application_id), remaining - taken)
+        elif remaining:
+            self._finish(application_id, self.since)
+        return self._spend(amount - taken, at_once=True)
+
+    def move(self, application_id: ApplicationId, tag: VirtualTime) -> None:
+        """Give an application another tag; nothing happens if it is finished."""
+        if application_id in self._owed:
+            self.charge(application_id, tag, self._owed[application_id][0][1], 0)
+
+    def forget(self, application_id: ApplicationId) -> None:
+        """Forget when an application was finished."""
+        self._finished.pop(application_id, None)
+
+    def restore(self, place: Place, remaining: KvTokenTime, finished: VirtualTime | None) -> None:
+        """Put back an application from a snapshot."""
+        if remaining > 0:
+            self._put(place, remaining)
+        elif finished is not None:
+            self._finished[place[2]] = finished
+
+    def _spend(self, amount: KvTokenTime, *, at_once: bool) -> list[ApplicationId]:
+        served: list[ApplicationId] = []
+        spent: KvTokenTime = 0
+        while amount > 0 and (first := self._work.first()) is not None:
+            place, remaining = first
+            served.append(place[2])
+            if remaining > amount:
+                self._put(place, remaining - amount)
+                break
+            amount -= remaining
+            spent += remaining
+            self._finish(place[2], self.since if at_once else self.since + spent / self.weight)
+        return served
+
+    def _finish_at(self, place: Place) -> VirtualTime:
+        return self.since + self._work.up_to(place) / self.weight
+
+    def _put(self, place: Place, remaining: KvTokenTime) -> None:
+        """Place work; one that is charged nothing, and has none, finishes with those before it."""
+        if remaining > 0:
+            self._finished.pop(place[2], None)
+            self._owed[place[2]] = (place, remaining)
+            self._work.put(place, remaining)
+        else:
+            self._finished[place[2]] = self._finish_at(place)
+
+    def _finish(self, application_id: ApplicationId, at: VirtualTime) -> None:
+        self._take_out(application_id)
+        self._finished[application_id] = at
+
+    def _take_out(self, application_id: ApplicationId) -> None:
+        owed = self._owed.pop(application_id, None)
+        if owed is not None:
+            self._work.remove(owed[0])

@@ -1,0 +1,220 @@
+"""The GPS active set and its virtual time V; nothing else touches virtual time.
+
+GPS (generalised processor sharing) serves every active session in proportion to its weight at every
+instant. V is the service that one unit of weight has received. A session charged x at weight w gets
+the tag F = max(F, V) + x/w and is active while F > V (Justitia v1, Sec. IV-C, Eq. 2).
+
+The clock has three verbs (charge, serve, refund) and no notion of time or of applications' lives:
+who calls them, and when, is `fair_share`. Arithmetic is that of its arguments, so that the tests
+run it in exact fractions against a fluid model.
+"""
+
+import heapq
+from dataclasses import dataclass
+
+from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
+
+_COMPACT_ABOVE = 64
+
+
+@dataclass(slots=True)
+class GpsSession:
+    """A session of GPS: an application, as the fluid server sees it."""
+
+    finish: VirtualTime
+    """The tag F: V at which GPS will have served all that was charged."""
+    weight: float
+    sequence: int
+    """Arrival order, the tie-break of equal tags."""
+    active: bool = False
+    released: bool = False
+    """Whether its application is gone: the session is forgotten when GPS is done with it."""
+
+
+class VirtualClock:
+    """V, the tags and the set of active sessions. Every verb is O(log N), amortised."""
+
+    def __init__(self, virtual_time: VirtualTime = 0) -> None:
+        self._virtual_time = virtual_time
+        self._sessions: dict[ApplicationId, GpsSession] = {}
+        self._departures: list[tuple[VirtualTime, int, ApplicationId]] = []
+        self._active_weight: float = 0
+        self._active_count = 0
+        self._forgotten: list[ApplicationId] = []
+
+    @property
+    def virtual_time(self) -> VirtualTime:
+        """V now; never falls, and rests while nobody is active."""
+        return self._virtual_time
+
+    @property
+    def active_weight(self) -> float:
+        """Sum of the weights of the active sessions."""
+        return self._active_weight
+
+    def __contains__(self, session_id: ApplicationId) -> bool:
+        return session_id in self._sessions
+
+    def session(self, session_id: ApplicationId) -> GpsSession:
+        """Return the session, for reading.
+
+        Raises:
+            KeyError: If the clock does not know it (any more).
+        """
+        return self._sessions[session_id]
+
+    def owed(self, session_id: ApplicationId) -> KvTokenTime:
+        """Return what GPS still owes the session, w·(F − V); 0 if it is not active.
+
+        Raises:
+            KeyError: If the clock does not know it (any more).
+        """
+        session = self._sessions[session_id]
+        return session.weight * max(0, session.finish - self._virtual_time)
+
+    def sessions(self) -> dict[ApplicationId, GpsSession]:
+        """Return all sessions by id, in order of their first charge."""
+        return dict(self._sessions)
+
+    def backlog(self) -> KvTokenTime:
+        """Return what GPS still owes: Σ w·(F − V) over the active sessions. O(N)."""
+        return sum(
+            s.weight * (s.finish - self._virtual_time) for s in self._sessions.values() if s.active
+        )
+
+    def charge(
+        self, session_id: ApplicationId, amount: KvTokenTime, weight: float, sequence: int
+    ) -> None:
+        """Charge the session `amount` more: F = max(F, V) + amount/w.
+
+        The weight and the sequence of a session that the clock knows stay as they are, unless it
+        was released: then its id is used again, and it takes over what GPS still owes.
+        """
+        session = self._sessions.get(session_id)
+        if session is None:
+            session = GpsSession(self._virtual_time, weight, sequence)
+            self._sessions[session_id] = session
+        elif session.released:
+            self._reopen(session, weight, sequence)
+        session.finish = max(session.finish, self._virtual_time) + amount / session.weight
+        self._place(session_id, session)
+
+    def serve(self, amount: KvTokenTime) -> None:
+        """Share `amount` of service among the active sessions, departure by departure."""
+        while True:
+            self._drop_stale_departures()
+            if not self._departures:
+                return
+            finish, _, session_id = self._departures[0]
+            until_departure = (finish - self._virtual_time) * self._active_weight
+            if until_departure > amount:
+                reached = self._virtual_time + amount / self._active_weight
+                if reached < finish:  # rounding must not carry V past a departure
+                    self._virtual_time = reached
+                    return
+            self._virtual_time = finish
+            amount = max(0, amount - until_departure)
+            heapq.heappop(self._departures)
+            self._depart(session_id, self._sessions[session_id])
+
+    def refund(self, session_id: ApplicationId, amount: KvTokenTime) -> None:
+        """Refund `amount` of an earlier charge.
+
+        What GPS has not yet served lowers F; the rest had been given to this session too much, and
+        goes to the others as service.
+        """
+        session = self._sessions[session_id]
+        ahead = self.owed(session_id)
+        unserved = min(amount, ahead)
+        if amount < ahead:
+            session.finish -= unserved / session.weight
+        else:  # exactly V, whatever the rounding of the line above
+            session.finish = min(session.finish, self._virtual_time)
+        self._place(session_id, session)
+        self.serve(amount - unserved)
+
+    def release(self, session_id: ApplicationId) -> None:
+        """Forget the session as soon as GPS is done with it: now, or when V reaches its tag."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return
+        session.released = True
+        if not session.active:
+            self._forget(session_id)
+
+    def reweigh(self, session_id: ApplicationId, weight: float) -> None:
+        """Change the weight of a session that GPS owes nothing.
+
+        Raises:
+            ValueError: If the session is active: refund, reweigh, charge.
+        """
+        session = self._sessions[session_id]
+        if session.active:
+            raise ValueError(f"session {session_id} is active; refund it before a weight change")
+        session.weight = weight
+
+    def restore_session(
+        self,
+        session_id: ApplicationId,
+        finish: VirtualTime,
+        weight: float,
+        sequence: int,
+        *,
+        released: bool,
+    ) -> None:
+        """Put back a session from a snapshot taken at this clock's V."""
+        session = GpsSession(finish, weight, sequence)
+        self._sessions[session_id] = session
+        self._place(session_id, session)
+        if released:
+            self.release(session_id)
+
+    def take_forgotten(self) -> list[ApplicationId]:
+        """Return the released sessions that have gone since the last call."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
+
+    def _reopen(self, session: GpsSession, weight: float, sequence: int) -> None:
+        owed = session.weight * max(0, session.finish - self._virtual_time)
+        session.released = False
+        self._deactivate(session)
+        session.weight, session.sequence = weight, sequence
+        session.finish = self._virtual_time + owed / weight
+
+    def _place(self, session_id: ApplicationId, session: GpsSession) -> None:
+        if session.finish > self._virtual_time:
+            if not session.active:
+                session.active = True
+                self._active_weight += session.weight
+                self._active_count += 1
+            heapq.heappush(self._departures, (session.finish, session.sequence, session_id))
+            if len(self._departures) > _COMPACT_ABOVE + 4 * self._active_count:
+                self._departures = [
+                    (s.finish, s.sequence, name) for name, s in self._sessions.items() if s.active
+                ]
+                heapq.heapify(self._departures)
+        elif session.active:
+            self._depart(session_id, session)
+
+    def _depart(self, session_id: ApplicationId, session: GpsSession) -> None:
+        self._deactivate(session)
+        if session.released:
+            self._forget(session_id)
+
+    def _deactivate(self, session: GpsSession) -> None:
+        session.active = False
+        self._active_count -= 1
+        # An empty set weighs nothing: this keeps rounding from adding up over busy periods.
+        self._active_weight = self._active_weight - session.weight if self._active_count else 0
+
+    def _forget(self, session_id: ApplicationId) -> None:
+        del self._sessions[session_id]
+        self._forgotten.append(session_id)
+
+    def _drop_stale_departures(self) -> None:
+        while self._departures:
+            finish, _, session_id = self._departures[0]
+            session = self._sessions.get(session_id)
+            if session is not None and session.active and session.finish == finish:
+                return
+            heapq.heappop(self._departures)

@@ -1,0 +1,323 @@
+"""Granting: which replica an inference goes to, who may pass one that fits nowhere, and leases.
+
+Replicas are matched by memory, then by locality (a replica that has finished an inference of the
+application may hold prefixes of its prompts), then by free KV. Locality decides between replicas
+that have the memory only: nobody waits for a certain replica, and nobody is passed for one. What an
+application submits at once before anything of it is finished spreads over the replicas.
+
+An inference *avoids* the replicas that its ingress could not reach: it is neither leased to them
+nor in line for them, and others start there. Every two seconds the avoided ones are tried again if
+no other could hold it.
+
+An inference that waits for memory is *in line* for every replica that could hold it if it were
+empty. A later one may start on a replica for which nobody is in line (the replica is too small for
+all who wait), for it takes nothing that they could use. Where somebody is in line, only `backfill`
+lets it pass.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from justitia_ray.core.actions import Abort, Grant
+from justitia_ray.core.admission import Admission
+from justitia_ray.core.entities import (
+    Application,
+    Inference,
+    InferenceState,
+    KnownReplica,
+    Lease,
+    LeaseState,
+    move,
+)
+from justitia_ray.core.ledger import Ledger
+from justitia_ray.core.state import DeadlineKind, State
+from justitia_ray.units import LeaseId, ReplicaId, RequestId, Tokens
+
+_MAXIMUM_UNSCHEDULED = 16
+"""Maximum blocked applications scanned past in one dispatch."""
+
+
+class Placement:
+    """Finds a replica with enough memory for an inference."""
+
+    def __init__(self, state: State, admission: Admission) -> None:
+        self._state = state
+        self.admission = admission
+
+    def fits(
+        self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens | None = None
+    ) -> bool:
+        """Return whether a replica has the memory and the seats for an inference to start now.
+
+        Args:
+            replica: The replica.
+            inference: The inference.
+            kv_tokens: KV that leases may use, if it is not what the replica last reported.
+        """
+        if kv_tokens is None:
+            kv_tokens = replica.leasable_tokens
+        return self.can_hold(replica, inference) and (
+            not replica.leases or self.admission.fits(replica, inference, kv_tokens)
+        )
+
+    def can_hold(self, replica: KnownReplica, inference: Inference) -> bool:
+        """Return whether an inference could run to its end on a replica that it has alone.
+
+        An inference that exceeds every replica goes to the largest: otherwise it would wait for
+        ever, and everything behind it too. On a replica that it avoids it could not.
+        """
+        if replica.replica_id in inference.avoided:
+            return False
+        capacity = replica.capacity
+        if (
+            inference.kv_need_tokens(capacity.block_size) <= capacity.kv_tokens
+            and inference.choices <= capacity.max_num_seqs
+        ):
+            return True
+        others = (r for r in self._state.replicas.values() if not r.draining)
+        return not any(_size(other) > _size(replica) for other in others)
+
+    def find(
+        self,
+        application: Application,
+        inference: Inference,
+        share_cap: float,
+        line: Sequence[Inference],
+        backfill: int | None,
+    ) -> tuple[KnownReplica, list[Inference]] | None:
+        """Return where to lease an inference, and who is passed there; None if it must wait.
+
+        On a replica for which others are in line it may start if by the predictions that does not
+        delay the first of them there, and none of them has been passed as often as is allowed.
+
+        Args:
+            application: The application of the inference.
+            inference: A waiting inference.
+            share_cap: Share of a replica's KV that the application may hold; 1 is no limit.
+            line: The inferences before it in order that wait for memory.
+            backfill: How often an inference may be passed; None is no limit.
+        """
+        for replica in self._ranked(application):
+            passed = self._in_line(replica, line)
+            if (
+                _may_pass(passed, backfill)
+                and (
+                    replica.prompt_budget is None
+                    or inference.prompt_tokens <= replica.prompt_budget
+                )
+                and self.fits(replica, inference)
+                and _is_within_share(replica, inference, share_cap)
+                and not (passed and self._delays(replica, passed[0], inference))
+            ):
+                return replica, passed
+        return None
+
+    def is_open(self, line: Sequence[Inference], backfill: int | None) -> bool:
+        """Return whether any replica may be given to an inference behind these."""
+        return any(_may_pass(self._in_line(replica, line), backfill) for replica in self._asking())
+
+    def is_capped(self, inference: Inference, share_cap: float) -> bool:
+        """Return whether it is the cap alone that keeps an inference from every replica."""
+        if share_cap >= 1:
+            return False
+        fitting = [replica for replica in self._asking() if self.fits(replica, inference)]
+        return bool(fitting) and not any(
+            _is_within_share(replica, inference, share_cap) for replica in fitting
+        )
+
+    def _delays(self, replica: KnownReplica, first: Inference, later: Inference) -> bool:
+        """Return whether `first` would start there later if `later` started now.
+
+        By the predicted lengths, at a token an iteration for each sequence, and if nothing else is
+        admitted.
+        """
+        block, kv_tokens = replica.capacity.block_size, replica.leasable_tokens
+        alone = replica.leases.forecast(block)
+        both = replica.leases.forecast_with(later.expected_footprint(), block)
+        start = self.admission.start
+        return start(replica, first, both, kv_tokens) > start(replica, first, alone, kv_tokens)
+
+    def _in_line(self, replica: KnownReplica, line: Sequence[Inference]) -> list[Inference]:
+        return [inference for inference in line if self.can_hold(replica, inference)]
+
+    def _ranked(self, application: Application) -> list[KnownReplica]:
+        """Return the replicas that ask for work: those that served it, then by free KV, by name."""
+        asking, served = list(self._asking()), application.replicas
+        if len(asking) == 1:
+            return asking
+        return sorted(
+            asking,
+            key=lambda replica: (
+                replica.replica_id not in served,
+                replica.context_tokens - replica.leasable_tokens,
+                replica.replica_id,
+            ),
+        )
+
+    def _asking(self) -> Iterator[KnownReplica]:
+        return (r for r in self._state.asking.values() if not r.draining)
+
+
+class Leases:
+    """Grants leases to the first in order, and takes them back; at most one for each inference."""
+
+    def __init__(self, state: State, ledger: Ledger, admission: Admission) -> None:
+        self._state = state
+        self._ledger = ledger
+        self.placement = Placement(state, admission)
+        self._blocked: tuple[Inference, int] | None = None
+        """The first in order that fitted nowhere and let nobody pass, and `State.headroom_changes`
+        then. Every replica that asked could hold it, so that the loss of another changes nothing
+        for it.
+        """
+
+    def grant_all(self) -> None:
+        """Grant while the first in order fits somewhere, and to whom it lets pass if it does not.
+
+        An inference at its application's share of the KV lets everybody pass. One that waits for
+        memory lets pass as `Placement.find` says.
+        """
+        if not self._state.asking:
+            return
+        queue, placement, options = self._ledger.queue, self.placement, self._ledger.options
+        unscheduled: list[Application] = []
+        line: list[Inference] = []
+        while (
+            len(unscheduled) <= _MAXIMUM_UNSCHEDULED and (application := queue.first()) is not None
+        ):
+            inference = application.waiting.first
+            if self._blocked == (inference, self._state.headroom_changes):
+                break  # a walk over all replicas would find nothing new
+            others_wait = len(queue) + len(unscheduled) > 1
+            cap = options.kv_share_cap if others_wait else 1.0
+            found = placement.find(application, inference, cap, line, options.backfill)
+            if found is not None:
+                replica, passed = found
+                for other in passed:
+                    other.passes += 1
+                self._grant(application, inference, replica)
+                continue
+            if not placement.is_capped(inference, cap):
+                line.append(inference)
+                if not placement.is_open(line, options.backfill):
+                    if not unscheduled:
+                        self._blocked = (inference, self._state.headroom_changes)
+                    break
+            unscheduled.append(application)
+            queue.unschedule(application)
+        for application in unscheduled:
+            queue.touch(application)
+        if len(unscheduled) > len(line) and len(queue) == 1:
+            self.grant_all()  # all others have started, so it is capped no more
+
+    def _grant(self, application: Application, inference: Inference, replica: KnownReplica) -> None:
+        state, ledger = self._state, self._ledger
+        state.grants += 1
+        lease_id = f"{state.lease_prefix}{state.grants}"
+        priority = ledger.policy.engine_priority(application, inference, state.grants)
+        ledger.remove_waiting(application, inference)
+        self._bind(inference, replica, lease_id, priority)
+        if replica.prompt_budget is not None:
+            replica.prompt_budget -= inference.prompt_tokens
+        if application.first_dispatched_at is None:
+            application.first_dispatched_at = state.now
+            state.changed[application.application_id] = None
+        ledger.queue.touch(application)
+        ledger.dispatched(application, inference)
+        state.actions.append(
+            Grant(
+                inference.request_id,
+                inference.ingress_id,
+                lease_id,
+                replica.replica_id,
+                priority,
+                inference.kv_need_tokens(replica.capacity.block_size),
+                state.now - inference.submitted_at,
+            )
+        )
+
+    def adopt(self, inference: Inference, lease_id: LeaseId, replica: KnownReplica) -> None:
+        """Adopt a lease that an earlier scheduler granted."""
+        application = self._state.applications[inference.application_id]
+        grants = self._state.grants
+        priority = self._ledger.policy.engine_priority(application, inference, grants)
+        self._bind(inference, replica, lease_id, priority)
+        self._ledger.observer.adopted(inference)
+
+    def release(self, inference: Inference) -> Lease:
+        """Unbind an inference that holds a lease, and return the lease."""
+        assert inference.lease_id is not None
+        self._state.headroom_changes += 1
+        lease = self._state.leases.pop(inference.lease_id)
+        self._state.replicas[lease.replica_id].leases.pop(lease.lease_id)
+        self._state.applications[inference.application_id].in_flight.discard(inference.request_id)
+        inference.lease_id = None
+        return lease
+
+    def abort(self, lease: Lease) -> None:
+        """Tell the replica to stop what runs under a lease."""
+        self._state.actions.append(Abort(lease.replica_id, lease.lease_id))
+
+    def expire(self, lease_id: LeaseId) -> Inference | None:
+        """Abort a lease whose payload never came; return its inference, or None if it came."""
+        lease = self._state.leases.get(lease_id)
+        if lease is None or lease.state is not LeaseState.GRANTED:
+            return None
+        self.abort(lease)
+        return self._state.inferences[lease.request_id]
+
+    def avoid(self, inference: Inference, replica_id: ReplicaId) -> None:
+        """Keep an inference off a replica that its ingress could not reach."""
+        inference.avoided |= {replica_id}
+        self._retry_connections_later(inference)
+
+    def retry_connections(self, request_id: RequestId) -> None:
+        """Let an inference avoid nothing any more, unless another replica could hold it."""
+        state = self._state
+        inference = state.inferences.get(request_id)
+        if inference is None:
+            return
+        replicas = (replica for replica in state.replicas.values() if not replica.draining)
+        if any(self.placement.can_hold(replica, inference) for replica in replicas):
+            self._retry_connections_later(inference)
+        else:
+            inference.avoided = frozenset()
+
+    def _retry_connections_later(self, inference: Inference) -> None:
+        due = self._state.now + self._state.timeouts.reconnect_s
+        self._state.deadlines.set(due, DeadlineKind.RECONNECT, inference.request_id)
+
+    def _bind(
+        self, inference: Inference, replica: KnownReplica, lease_id: LeaseId, priority: int
+    ) -> None:
+        """Bind a waiting inference to a replica."""
+        state = self._state
+        move(inference, InferenceState.LEASED)
+        inference.lease_id = lease_id
+        inference.attempts += 1
+        state.leases[lease_id] = Lease(
+            lease_id, inference.request_id, replica.replica_id, state.now, priority
+        )
+        replica.leases[lease_id] = inference.expected_footprint()
+        state.applications[inference.application_id].in_flight.add(inference.request_id)
+        state.deadlines.set(state.now + state.timeouts.lease_s, DeadlineKind.LEASE, lease_id)
+
+
+def _may_pass(passed: Sequence[Inference], backfill: int | None) -> bool:
+    return backfill is None or all(inference.passes < backfill for inference in passed)
+
+
+def _size(replica: KnownReplica) -> tuple[Tokens, int]:
+    return (replica.capacity.kv_tokens, replica.capacity.max_num_seqs)
+
+
+def _is_within_share(replica: KnownReplica, inference: Inference, share_cap: float) -> bool:
+    """Return whether the application stays under its share of a replica with the inference.
+
+    Counted are prompts and expected outputs. An application that holds nothing of the replica may
+    always have one inference on it.
+    """
+    if share_cap >= 1:
+        return True
+    held = replica.leases.held_by(inference.application_id)
+    wanted = inference.expected_footprint().full_tokens
+    return held == 0 or held + wanted <= share_cap * replica.capacity.kv_tokens

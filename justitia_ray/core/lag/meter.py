@@ -1,0 +1,423 @@
+"""Lag: how late each application is against GPS, for every policy, and how late it may be.
+
+The lag of an application is S(e) − S(f̄): S all served work, e its last start, f̄ when V reaches its
+final tag. V is that of `LagAccounts`: the scheduler's own accounts, or a shadow of them.
+
+`LagMeter` is the ledger's observer, and changes nothing that the scheduler does. Nothing of it is
+stored: after a restart an application whose tag V had reached before has no lag that is known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from justitia_ray.core.actions import Lag
+from justitia_ray.core.clock.fair_share import MINIMUM_CHARGE, ServedShare
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.lag.bound import Claim, DelayBound, ServiceHistory, uncovered
+from justitia_ray.core.policies import Delivery, Policy, PolicyOptions
+from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.queue import Key
+from justitia_ray.core.state import State
+from justitia_ray.cost import choices_kv_token_time
+from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, VirtualTime
+
+
+class LagAccounts:
+    """The accounts that lags are measured with: the scheduler's own, or a shadow of them.
+
+    The shadow is a `ServedShare` fed with this run's service and the true costs, or with the
+    predictions, settled, where the truth is not known. The accounts of the scheduler are that
+    already, unless they run on another clock, in another cost, between tenants, or on predictions
+    where the truth is known; from then on the shadow has accounts of its own, until nothing is
+    live.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._own: ServedShare | None = None
+        self._could_be_own = False
+        self._shadow: ServedShare | None = None
+
+    @property
+    def are_own(self) -> bool:
+        """Whether they are the scheduler's."""
+        return self._shadow is None
+
+    @property
+    def share(self) -> ServedShare:
+        """The accounts as they are; an application of an earlier scheduler may be missing."""
+        share = self._own if self._shadow is None else self._shadow
+        assert share is not None
+        return share
+
+    def follow(self, own: ServedShare, options: PolicyOptions) -> None:
+        """Follow the scheduler's accounts that are in force from now on."""
+        self._could_be_own = (options.clock, options.fairness, options.accounts_cost) == (
+            "served",
+            "application",
+            "kv_token_time",
+        )
+        if self._shadow is None and not self._could_be_own:
+            self._shadow = ServedShare() if self._own is None else self.share
+        self._own = own
+
+    def rejoin(self) -> bool:
+        """Drop the shadow if it need not go on; return whether it was dropped.
+
+        Call when nothing is live.
+        """
+        if self._shadow is None or not self._could_be_own:
+            return False
+        self._shadow = None
+        return True
+
+    def arrive(self, application: Application) -> None:
+        """Charge an application that is about to be charged in the scheduler's accounts."""
+        cost = _true_cost(application)
+        if self._shadow is None and cost != application.predicted_kv_token_time:
+            self._shadow = _copy(self.share)
+        if self._shadow is not None:
+            self._shadow.arrive(
+                application.application_id, cost, application.weight, application.sequence
+            )
+
+    def shadow_of(self, application_id: ApplicationId) -> ServedShare | None:
+        """Return the shadow, with an account of this application; None if there is no shadow."""
+        return None if self._shadow is None else self._with_account(application_id)
+
+    def settle(self, application_id: ApplicationId, final_tag: VirtualTime) -> VirtualTime:
+        """Close an account; return its final tag, which is `final_tag` in the scheduler's own."""
+        if self._shadow is None:
+            return final_tag
+        return self._with_account(application_id).settle(application_id)
+
+    def deliver(self, charges: Sequence[tuple[ApplicationId, KvTokenTime]]) -> None:
+        """Book one report's service."""
+        if self._shadow is not None:
+            for application_id, _ in charges:
+                self._with_account(application_id)
+            self._shadow.deliver(charges)
+
+    def forget_ended(self) -> None:
+        """Forget the ended applications that GPS is done with: nobody asks for them."""
+        if self._shadow is not None:
+            self._shadow.clock.take_forgotten()
+
+    def tag(self, application_id: ApplicationId) -> VirtualTime:
+        """Return F of a live application: if it has no account yet, as if it were charged now.
+
+        Raises:
+            KeyError: If no such application is live.
+        """
+        share = self.share
+        if application_id in share.accounts:
+            return share.tag(application_id)
+        application = self._state.applications[application_id]
+        charge = max(MINIMUM_CHARGE, _true_cost(application) - application.kv_token_time)
+        return share.clock.virtual_time + charge / application.weight
+
+    def _with_account(self, application_id: ApplicationId) -> ServedShare:
+        """Return the accounts, having opened one for an application of an earlier scheduler."""
+        share = self.share
+        if application_id not in share.accounts:
+            application = self._state.applications[application_id]
+            had = application.kv_token_time
+            rest = max(0, _true_cost(application) - had)
+            share.arrive(application_id, rest, application.weight, application.sequence)
+            account = share.accounts[application_id]
+            account.attained = had
+            account.charged += had
+        return share
+
+
+def _true_cost(application: Application) -> KvTokenTime:
+    """Return the true cost of an application where it is known, else the prediction."""
+    if application.true_kv_token_time is not None:
+        return application.true_kv_token_time
+    return application.predicted_kv_token_time
+
+
+def _copy(share: ServedShare) -> ServedShare:
+    """Return accounts that go on like these, apart from them."""
+    copy = ServedShare(VirtualClock(share.clock.virtual_time))
+    for name, session in share.clock.sessions().items():
+        copy.clock.restore_session(
+            name, session.finish, session.weight, session.sequence, released=session.released
+        )
+    copy.accounts = {name: replace(account) for name, account in share.accounts.items()}
+    return copy
+
+
+@dataclass(slots=True)
+class _Standing:
+    """The lag so far of one live application."""
+
+    served: KvTokenTime
+    """S when it arrived."""
+    busy_s: Seconds
+    due_from: KvTokenTime
+    """S when it was last charged anew: its final tag is reached later."""
+    last_start: tuple[KvTokenTime, Seconds] | None = None
+    in_flight: KvTokenTime = 0
+    claim: Claim = field(default_factory=Claim)
+
+
+class LagMeter:
+    """Measures lags from the events of a ledger. Every event is O(log N), amortised."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._accounts = LagAccounts(state)
+        self.history = ServiceHistory()
+        self._bound = DelayBound()
+        self._standings: dict[ApplicationId, _Standing] = {}
+        self._in_flight: dict[RequestId, KvTokenTime] = {}
+        self._by_tag = False
+        """Whether the order is one to which the promise applies."""
+
+    # --- queries
+
+    @property
+    def virtual_time(self) -> VirtualTime:
+        """V of the clock that lags are measured with."""
+        return self._accounts.share.clock.virtual_time
+
+    def tag(self, application_id: ApplicationId) -> VirtualTime:
+        """Return F of a live application on that clock.
+
+        Raises:
+            KeyError: If no such application is live.
+        """
+        return self._accounts.tag(application_id)
+
+    def lag(self, application: Application) -> Lag | None:
+        """Return the lag of a live application: as if it started now, if any of it waits."""
+        name = application.application_id
+        standing = self._standings.get(name)
+        if standing is None:
+            return None
+        start, claim = standing.last_start, standing.claim
+        if application.waiting:
+            start, claim = (self.history.served, self._state.now), replace(claim)
+            self._bound.promise(claim, self._key(application))
+        if start is None:
+            return None
+        return self._lag(standing, start, claim, self._accounts.tag(name))
+
+    # --- the events of the ledger
+
+    def policy_changed(self, fair_share: ServedShare, policy: Policy) -> None:
+        """Follow other accounts and another order; starts under the last one say nothing more."""
+        self._accounts.follow(fair_share, policy.options)
+        self._by_tag = isinstance(policy, JustitiaPolicy) and policy.options.backfill is not None
+        self._bound.forget(nothing_known=bool(self._state.applications))
+        for standing in self._standings.values():
+            standing.claim = Claim(proven=False)
+
+    def arriving(self, application: Application) -> None:
+        """Begin the standing of an application that is about to be charged (rule 6).
+
+        The first of a busy period lets the shadow go if it can.
+        """
+        if len(self._state.applications) == 1 and self._accounts.rejoin():
+            self.history.start_over()
+            self._bound.forget(nothing_known=False)
+        self.history.begin(self.virtual_time)
+        self._accounts.arrive(application)
+        self._stand(application.application_id)
+
+    def losing_credit(self, application_id: ApplicationId) -> None:
+        """Count the credit of an application, which others get now, as an exception."""
+        self.history.begin(self.virtual_time)
+        if self._accounts.are_own:
+            self._bound.exceptions += uncovered(self._accounts.share, application_id)
+
+    def withdrawn(self, application_id: ApplicationId) -> None:
+        """Withdraw the application from the shadow, and note V."""
+        if (shadow := self._accounts.shadow_of(application_id)) is not None:
+            shadow.withdraw(application_id)
+        self._note_service(0)
+
+    def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
+        """Renew the claim of an application that was withdrawn: it is due later than now."""
+        if (shadow := self._accounts.shadow_of(application_id)) is not None:
+            shadow.resume(application_id)
+        if was_withdrawn:
+            self._charged_anew(application_id)
+
+    def reweighed(self, application_id: ApplicationId, weight: float) -> None:
+        """Renew the claim of a reweighed application: it is due later than now."""
+        if (shadow := self._accounts.shadow_of(application_id)) is not None:
+            shadow.reweigh(application_id, weight)
+        self._note_service(0)
+        self._charged_anew(application_id)
+
+    def raised(self, application_id: ApplicationId) -> None:
+        """Count the work in flight of the application as an exception: GPS owes it later."""
+        if self._accounts.are_own:
+            self._bound.exceptions += self._stand(application_id).in_flight
+
+    def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
+        """End the standing of an application whose account was closed (rule 3); return its lag.
+
+        None if it was never started, or if it was late before this scheduler began.
+        """
+        final_tag = self._accounts.settle(application_id, final_tag)
+        standing = self._standings.pop(application_id, None)
+        self._note_service(0)
+        if standing is None or standing.last_start is None:
+            return None
+        return self._lag(standing, standing.last_start, standing.claim, final_tag)
+
+    def enqueuing(self, application: Application, inference: Inference) -> None:
+        """Extend the path of an application of which nothing waited; the inference may, again."""
+        self.leave_flight(inference)
+        name = application.application_id
+        self.history.begin(self.virtual_time)
+        standing = self._stand(name)
+        if application.waiting:
+            return
+        if standing.last_start is not None:
+            since = max(standing.last_start[0], standing.due_from)
+            standing.claim.path += self.history.served - since
+        if not inference.attempts:
+            self.losing_credit(name)
+
+    def readmitting(self, application_id: ApplicationId) -> None:
+        """Count the credit of an application as an exception, and promise it nothing.
+
+        What GPS has served of it meanwhile comes before others now; it was not the order that kept
+        it.
+        """
+        self.losing_credit(application_id)
+        self._stand(application_id).claim = Claim(proven=False)
+
+    def dispatched(
+        self, application: Application, inference: Inference, *, passing: bool, nothing_waits: bool
+    ) -> None:
+        """Note the start of an inference, which may be the t0 of others.
+
+        Args:
+            application: The application of the inference.
+            inference: The inference.
+            passing: Something before it in order waits, and was passed.
+            nothing_waits: Nothing else waits.
+        """
+        standing = self._stand(application.application_id)
+        if not self._promises:
+            self._enter(standing, inference)
+        else:
+            key = self._key(application)
+            self._bound.promise(standing.claim, key)
+            work = self._enter(standing, inference)
+            if passing:
+                self._bound.exceptions += work
+            else:
+                self._bound.record_start(key, nothing_waits=nothing_waits)
+        standing.last_start = (self.history.served, self._state.now)
+
+    def adopted(self, inference: Inference) -> None:
+        """Count an inference that holds a lease of an earlier scheduler as out of order."""
+        self.history.begin(self.virtual_time)
+        self._bound.exceptions += self._enter(self._stand(inference.application_id), inference)
+
+    def leave_flight(self, inference: Inference) -> None:
+        """Count an inference as in flight no more, if it was: it ended, waits or is suspended."""
+        work = self._in_flight.pop(inference.request_id, 0)
+        self._bound.in_flight -= work
+        self._stand(inference.application_id).in_flight -= work
+
+    def served(self, deliveries: Sequence[Delivery], recharged: Sequence[ApplicationId]) -> None:
+        """Book the service in the shadow, and weigh anew what is in flight.
+
+        The charges of the `recharged` applications were doubled by it.
+        """
+        charges = [(delivery.application_id, delivery.amount) for delivery in deliveries]
+        if self._accounts.are_own:
+            for name in set(recharged):
+                self._bound.exceptions += self._stand(name).in_flight
+        self._accounts.deliver(charges)
+        for delivery in deliveries:
+            inference = self._state.inferences[delivery.request_id]
+            self._weigh(self._stand(delivery.application_id), inference)
+        self._note_service(sum((amount for _, amount in charges), start=0))
+
+    # --- inside
+
+    @property
+    def _promises(self) -> bool:
+        return self._by_tag and self._accounts.are_own
+
+    def _stand(self, application_id: ApplicationId) -> _Standing:
+        standing = self._standings.get(application_id)
+        if standing is None:
+            served = self.history.served
+            standing = _Standing(served, self.history.busy_s, served)
+            self._standings[application_id] = standing
+        return standing
+
+    def _charged_anew(self, application_id: ApplicationId) -> None:
+        standing = self._stand(application_id)
+        standing.claim, standing.due_from = Claim(), self.history.served
+
+    def _key(self, application: Application) -> Key:
+        return (self._accounts.tag(application.application_id), application.sequence)
+
+    def _note_service(self, amount: KvTokenTime) -> None:
+        history = self.history
+        self._accounts.forget_ended()
+        history.note_service(amount, self.virtual_time, self._state.now)
+        if history.is_long(len(self._standings)):
+            history.thin(self._accounts.tag(name) for name in self._standings)
+
+    def _enter(self, standing: _Standing, inference: Inference) -> KvTokenTime:
+        """Count an inference as in flight; return the most service that it can receive."""
+        if not self._in_flight:
+            self.history.rise_from(self._state.now)
+        self._in_flight[inference.request_id] = 0
+        return self._weigh(standing, inference)
+
+    def _weigh(self, standing: _Standing, inference: Inference) -> KvTokenTime:
+        work = _remaining(inference)
+        change = work - self._in_flight[inference.request_id]
+        self._in_flight[inference.request_id] = work
+        standing.in_flight += change
+        self._bound.in_flight += change
+        return work
+
+    def _lag(
+        self,
+        standing: _Standing,
+        start: tuple[KvTokenTime, Seconds],
+        claim: Claim,
+        tag: VirtualTime,
+    ) -> Lag | None:
+        history = self.history
+        if not history.knows(tag):
+            return None
+        level = history.reached(tag)
+        served, since = history.served, self._state.now
+        if level is not None:
+            served, since = level.served_before, level.since
+        work = start[0] - served
+        seconds = start[1] - since if work else 0.0
+        bound = claim.bound if self._promises else None
+        if bound is None:
+            return Lag(work, seconds, None, None)
+        bound += 0 if level is None else level.amount
+        bound_s = None
+        if history.served > standing.served:
+            pace = (history.busy_s - standing.busy_s) / (history.served - standing.served)
+            bound_s = max(0, seconds) + (bound - max(0, work)) * pace
+        return Lag(work, seconds, bound, bound_s)
+
+
+def _remaining(inference: Inference) -> KvTokenTime:
+    """Return the most service that an inference can still receive."""
+    longest = inference.true_output_tokens
+    if longest is None:
+        longest = inference.max_output_tokens
+    longest = max(longest, inference.output_tokens)
+    whole = choices_kv_token_time(inference.prompt_tokens, longest, inference.choices)
+    return max(0, whole - inference.attained)

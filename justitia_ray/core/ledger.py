@@ -1,0 +1,343 @@
+"""The ledger: accounts, policy and queue in step with all that happens to applications.
+
+Every verb books one fact once: in the accounts that the clock moves, in what the policy counts, and
+in the order of the queue. A `LedgerObserver` is told of each; nothing is decided by what it says.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from justitia_ray.core.actions import Lag
+from justitia_ray.core.clock.fair_share import NominalShare, ServedShare, UnsettledShare
+from justitia_ray.core.clock.tenant_share import TenantShare
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.policies import Delivery, Policy, PolicyContext, find_policy, parse_options
+from justitia_ray.core.policies.options import PolicyOptions
+from justitia_ray.core.queue import Key, Queue, WaitingLine
+from justitia_ray.core.state import State
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
+
+Place = tuple[Key, Key, Key]
+"""The keys of a client, of its application, and of the inference: where it stands in the order."""
+
+
+class _Alone(Application):
+    """An application as if one inference of it alone waited; all else is read from the original.
+
+    For queries. A copy would cost ten times as much.
+    """
+
+    __slots__ = ("_original",)
+
+    def __init__(self, original: Application, waiting: WaitingLine) -> None:
+        self._original = original
+        self.waiting = waiting
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)  # no other slot is ever set
+
+
+class LedgerObserver(Protocol):
+    """Told of the events of a ledger, in order; the core knows nothing else of who observes it."""
+
+    def policy_changed(self, fair_share: ServedShare, policy: Policy) -> None:
+        """Note the accounts and the policy in force from now on; the first ones, too."""
+
+    def arriving(self, application: Application) -> None:
+        """Note an application that is about to be charged (rule 6)."""
+
+    def losing_credit(self, application_id: ApplicationId) -> None:
+        """Note an application that is about to be withdrawn, reweighed or settled."""
+
+    def withdrawn(self, application_id: ApplicationId) -> None:
+        """Note an idle application that was withdrawn (rule 4)."""
+
+    def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
+        """Note that an application submits, charged again if it was withdrawn (rule 5)."""
+
+    def raised(self, application_id: ApplicationId) -> None:
+        """Note an application whose charge was raised (rule 7)."""
+
+    def reweighed(self, application_id: ApplicationId, weight: float) -> None:
+        """Note the new weight of an application."""
+
+    def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
+        """Note that an account was closed (rule 3); return the lag to tell with the end."""
+
+    def enqueuing(self, application: Application, inference: Inference) -> None:
+        """Note an inference that is about to wait, again if it was in flight."""
+
+    def readmitting(self, application_id: ApplicationId) -> None:
+        """Note an application whose suspended inferences are about to wait."""
+
+    def dispatched(
+        self, application: Application, inference: Inference, *, passing: bool, nothing_waits: bool
+    ) -> None:
+        """Note a leased inference: `passing` another that waits, or `nothing_waits` besides it."""
+
+    def adopted(self, inference: Inference) -> None:
+        """Note an inference that holds a lease of an earlier scheduler."""
+
+    def leave_flight(self, inference: Inference) -> None:
+        """Note an inference that has ended, or is suspended, out of the queue for a while."""
+
+    def served(self, deliveries: Sequence[Delivery], recharged: Sequence[ApplicationId]) -> None:
+        """Note the service of a report, and whose charges were doubled by it."""
+
+
+class Ledger:
+    """Keeps accounts, policy and queue in step."""
+
+    def __init__(
+        self,
+        state: State,
+        policy: str,
+        options: Mapping[str, object],
+        observer: LedgerObserver,
+    ) -> None:
+        """Start with no accounts and an empty queue.
+
+        Raises:
+            ConfigError: If the policy or an option is not one of those allowed.
+        """
+        self._state = state
+        self.observer = observer
+        self.queue = Queue()
+        self.policy_name = policy
+        self.options = parse_options(policy, options)
+        self.fair_share = _fair_share(self.options)
+        self._start_policy()
+
+    # --- applications
+
+    def arrive(self, application: Application, charge: KvTokenTime | None = None) -> None:
+        """Open the account of an application (rule 6).
+
+        Args:
+            application: A new application.
+            charge: The charge in place of its predicted KV token-time; of no effect on accounts in
+                another unit.
+        """
+        self.observer.arriving(application)
+        cost = application.predicted_kv_token_time if charge is None else charge
+        if self.options.accounts_cost != "kv_token_time":
+            cost = application.predicted_cost or 0
+        self.fair_share.arrive(
+            application.application_id,
+            cost,
+            application.weight,
+            application.sequence,
+            application.tenant,
+        )
+
+    def withdraw(self, application_id: ApplicationId) -> None:
+        """Refund the rest of an idle application's charge (rule 4)."""
+        self.observer.losing_credit(application_id)
+        self.fair_share.withdraw(application_id)
+        self.observer.withdrawn(application_id)
+        self._state.changed[application_id] = None
+
+    def resume(self, application_id: ApplicationId) -> None:
+        """Charge a withdrawn application again (rule 5)."""
+        resumed = self.fair_share.resume(application_id)
+        self.observer.resumed(application_id, was_withdrawn=resumed)
+        if resumed:
+            self._state.changed[application_id] = None
+
+    def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> None:
+        """Raise the charge of an application to what is expected now (rule 7).
+
+        Nothing happens if the accounts are kept in another unit than KV token-time.
+        """
+        if self.options.accounts_cost != "kv_token_time":
+            return
+        if self.fair_share.expect(application_id, remaining):
+            self._state.counters.expected += 1
+            self.observer.raised(application_id)
+            self._retag([application_id])
+
+    def reweigh(self, application_id: ApplicationId, weight: float) -> None:
+        """Change the weight of an account."""
+        self.observer.losing_credit(application_id)
+        self.fair_share.reweigh(application_id, weight)
+        self.observer.reweighed(application_id, weight)
+        self._retag([application_id])
+
+    def settle(self, application_id: ApplicationId) -> tuple[VirtualTime, Lag | None]:
+        """Close the account of an application (rule 3); return its final tag and its lag."""
+        self.observer.losing_credit(application_id)
+        final_tag = self.fair_share.settle(application_id)
+        return final_tag, self.observer.settled(application_id, final_tag)
+
+    # --- inferences
+
+    def enqueue(self, application: Application, inference: Inference) -> None:
+        """Let an inference wait in the queue."""
+        self.observer.enqueuing(application, inference)
+        self._join(application, inference)
+
+    def leave(self, application: Application, inference: Inference) -> None:
+        """Remove a waiting inference from the queue."""
+        self.remove_waiting(application, inference)
+        self.queue.touch(application)
+
+    def remove_waiting(self, application: Application, inference: Inference) -> None:
+        """Remove an inference from its application's line; the caller touches the queue."""
+        application.waiting.remove_inference(inference)
+        self._state.counters.count_waiting(inference, -1)
+
+    def readmit(self, application: Application, inferences: Iterable[Inference]) -> None:
+        """Let suspended inferences of one application wait."""
+        self.observer.readmitting(application.application_id)
+        for inference in inferences:
+            self._join(application, inference)
+
+    def dispatched(self, application: Application, inference: Inference) -> None:
+        """Book that an inference was leased. Call after it has left the queue."""
+        passing = self.queue.passes_some
+        self.observer.dispatched(
+            application,
+            inference,
+            passing=passing,
+            nothing_waits=not passing and not len(self.queue),
+        )
+        self._rekey(self.policy.dispatched(application, inference))
+
+    def inference_ended(self, application: Application, inference: Inference) -> None:
+        """Book that an inference reached its end."""
+        self.observer.leave_flight(inference)
+        self._rekey(self.policy.ended(application, inference))
+
+    def book(self, deliveries: Iterable[Delivery]) -> None:
+        """Book one report's service: rules 1 and 2 of the clock, and the policy's own charges."""
+        state, booked = self._state, []
+        for delivery in deliveries:
+            application = state.applications[delivery.application_id]
+            state.counters.count_service(application.tenant, delivery.amount)
+            application.kv_token_time += delivery.amount
+            application.unfinished_kv_token_time += delivery.amount
+            if delivery.amount > 0:
+                state.changed[delivery.application_id] = None
+                booked.append(delivery)
+        if not booked:
+            return
+        recharged = self.fair_share.deliver(self._charges(booked))
+        state.counters.outran += len(recharged)
+        self.observer.served(booked, recharged)
+        self._retag(recharged)
+        self._rekey(self.policy.served(booked))
+
+    # --- the order
+
+    def place(self, inference: Inference) -> Place:
+        """Return where an inference stands: as if it alone of its application waited."""
+        application, policy = self._state.applications[inference.application_id], self.policy
+        key, waiting = policy.inference_key(inference), WaitingLine()
+        waiting.add_inference(inference, key)
+        alone = _Alone(application, waiting)
+        client = policy.client(application)
+        return policy.key(client, alone), policy.application_key(alone), key
+
+    def refresh(self) -> None:
+        """Sort tenants anew whose applications' tags a charge to one of them has moved."""
+        self._rekey(self.fair_share.take_rekeyed())
+
+    def capacity_changed(self) -> None:
+        """Give the nominal clock another rate: a replica came or went."""
+        total = sum(replica.capacity.kv_tokens for replica in self._state.replicas.values())
+        self.fair_share.set_rate(total, self._state.now)
+
+    def change_policy(self, policy: str, options: Mapping[str, object]) -> None:
+        """Order by another policy from now on; accounts and queue stay.
+
+        The counts of the old policy are forgotten, also if it is the same with other options.
+
+        Raises:
+            ConfigError: If the policy or an option is not one of those allowed; nothing changed.
+        """
+        parsed = parse_options(policy, options)
+        accounts_stay = parsed.same_accounts(self.options)
+        self.policy_name, self.options = policy, parsed
+        if accounts_stay:
+            self._start_policy()
+        else:
+            self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Open new accounts at this V, with what each live application may still ask for."""
+        before, self.fair_share = self.fair_share, _fair_share(self.options)
+        self.fair_share.clock = VirtualClock(before.clock.virtual_time)
+        # What GPS owed to applications that have ended is forgotten, in the store too.
+        self._state.changed.update(dict.fromkeys(before.take_changed()))
+        self._state.changed.update(dict.fromkeys(before.sessions()))
+        self.capacity_changed()
+        for application_id, account in before.accounts.items():
+            application = self._state.applications[application_id]
+            self.fair_share.arrive(
+                application_id,
+                account.charged - account.attained,
+                account.weight,
+                account.sequence,
+                application.tenant,
+            )
+            renewed = self.fair_share.accounts[application_id]
+            renewed.charged += account.attained
+            renewed.attained = account.attained
+            renewed.settlements = account.settlements
+            if application.is_idle:
+                self.fair_share.withdraw(application_id)
+        self._start_policy()
+
+    def _start_policy(self) -> None:
+        """Put the named policy in force, and sort by it what waits."""
+        self.policy: Policy = find_policy(self.policy_name)(
+            PolicyContext(
+                self.fair_share,
+                self.options,
+                self._state.applications.__getitem__,
+                lambda: self._state.now,
+                self.queue,
+            )
+        )
+        self.observer.policy_changed(self.fair_share, self.policy)
+        for application in self._state.applications.values():
+            for inference in list(application.waiting):
+                self.policy.submitted(application, inference)
+                application.waiting.add_inference(inference, self.policy.inference_key(inference))
+        self.queue.reorder(self.policy)
+
+    def _join(self, application: Application, inference: Inference) -> None:
+        clients = self.policy.submitted(application, inference)
+        application.waiting.add_inference(inference, self.policy.inference_key(inference))
+        self._state.counters.count_waiting(inference, 1)
+        self.queue.touch(application)
+        self._rekey(clients)
+
+    def _retag(self, application_ids: Iterable[ApplicationId]) -> None:
+        """Sort applications anew whose tag changed."""
+        for application_id in application_ids:
+            self._state.changed[application_id] = None
+            self.queue.touch(self._state.applications[application_id])
+
+    def _rekey(self, clients: Iterable[ClientId]) -> None:
+        """Sort clients anew whose key changed."""
+        for client in clients:
+            self.queue.touch_client(client)
+
+    def _charges(self, deliveries: list[Delivery]) -> list[tuple[ApplicationId, KvTokenTime]]:
+        if self.options.accounts_cost == "kv_token_time":
+            return [(d.application_id, d.amount) for d in deliveries]
+        cost = self.options.cost_function
+        return [(d.application_id, d.cost(cost)) for d in deliveries]
+
+
+def _fair_share(options: PolicyOptions) -> ServedShare:
+    """Return empty accounts of the kind that these options ask for."""
+    if options.clock == "nominal":
+        return NominalShare(options.nominal_iteration_s)
+    if options.clock == "unsettled":
+        return UnsettledShare()
+    if options.fairness == "tenant":
+        return TenantShare()
+    return ServedShare()

@@ -1,0 +1,190 @@
+"""Liveness: heartbeats of ingresses, and recovery of what an earlier scheduler had leased."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.events import LeaseFinished, LeaseProgress
+from justitia_ray.core.ledger import Ledger
+from justitia_ray.core.state import DeadlineKind, State
+from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, RequestId, Seconds
+
+
+class Ingresses:
+    """Ingress heartbeats: alive, suspect, dead, and the inferences each owns.
+
+    An ingress that dies leaves inferences behind, which are ended when it has been silent for
+    `Timeouts.ingress_s`. Until then they must not cost the others anything: each that was leased
+    would hold its seat until the lease expires, wait again at the head of its application, and be
+    leased again. So an ingress is *suspect* once a lease of it has expired unused and no heartbeat
+    has come since the grant: it takes its mail as soon as there is any, and asks for more. The
+    waiting inferences of a suspect ingress are suspended until its next heartbeat, and then wait
+    again in the places that they had. Nothing is ended, for the ingress may only have stood still,
+    and what runs of it goes on.
+
+    A suspended inference does not make its application idle, which keeps its account and its tag.
+    GPS serves it ahead for `ingress_s` at most, which is settled at its end, or used when its
+    ingress is back. Every verb is O(k log n) for an ingress of k inferences.
+    """
+
+    def __init__(self, state: State, ledger: Ledger) -> None:
+        self._state = state
+        self._ledger = ledger
+        self._inferences: dict[IngressId, dict[RequestId, Inference]] = {}
+        """Inferences that have not ended, in the order of their submission."""
+        self._suspect: set[IngressId] = set()
+        self.suspended = 0
+        """The number of suspended inferences."""
+
+    def inferences_of(self, ingress_id: IngressId) -> list[Inference]:
+        """Return the inferences of an ingress, in the order of their submission."""
+        return list(self._inferences.get(ingress_id, {}).values())
+
+    def is_suspect(self, ingress_id: IngressId) -> bool:
+        """Return whether waiting inferences of an ingress are to be suspended."""
+        return ingress_id in self._suspect
+
+    def add_inference(self, inference: Inference) -> None:
+        """Count an inference among those of its ingress."""
+        owned = self._inferences.setdefault(inference.ingress_id, {})
+        owned[inference.request_id] = inference
+
+    def remove_inference(self, inference: Inference) -> None:
+        """Remove an inference that has ended from those of its ingress."""
+        owned = self._inferences[inference.ingress_id]
+        del owned[inference.request_id]
+        if not owned:
+            del self._inferences[inference.ingress_id]
+
+    def heartbeat(self, ingress_id: IngressId) -> None:
+        """Note that an ingress called; its suspended inferences wait again."""
+        state = self._state
+        if ingress_id not in state.ingresses:
+            due = state.now + state.timeouts.ingress_s
+            state.deadlines.set(due, DeadlineKind.INGRESS, ingress_id)
+        state.ingresses[ingress_id] = state.now
+        if ingress_id in self._suspect:
+            self._suspect.discard(ingress_id)
+            self._readmit(ingress_id)
+
+    def lease_expired(self, inference: Inference) -> None:
+        """Suspect the ingress of an inference whose lease expired, if it was silent since.
+
+        An ingress owes no answer for a lease that an earlier scheduler granted: it was not told of
+        it here.
+        """
+        assert inference.lease_id is not None
+        lease, ingress_id = self._state.leases[inference.lease_id], inference.ingress_id
+        is_own = lease.lease_id.startswith(self._state.lease_prefix)
+        was_silent = self._state.ingresses[ingress_id] < lease.granted_at
+        if is_own and was_silent and not self.is_suspect(ingress_id):
+            self._suspect.add(ingress_id)
+            for other in self.inferences_of(ingress_id):
+                application = self._state.applications[other.application_id]
+                if other in application.waiting:
+                    self._ledger.leave(application, other)
+                    self.suspend(application, other)
+
+    def suspend(self, application: Application, inference: Inference) -> None:
+        """Suspend an inference of a suspect ingress. Call when it is not in the queue."""
+        application.suspended[inference.request_id] = inference
+        self.suspended += 1
+        self._ledger.observer.leave_flight(inference)
+
+    def remove_suspended(self, application: Application, inference: Inference) -> bool:
+        """Suspend an inference no longer; return whether it was suspended."""
+        was_suspended = application.suspended.pop(inference.request_id, None) is not None
+        self.suspended -= was_suspended
+        return was_suspended
+
+    def expire(self, ingress_id: IngressId) -> list[Inference]:
+        """Return the inferences to be ended: all of the ingress if it is dead, else none."""
+        due = self._state.ingresses[ingress_id] + self._state.timeouts.ingress_s
+        if due > self._state.now:
+            self._state.deadlines.set(due, DeadlineKind.INGRESS, ingress_id)
+            return []
+        del self._state.ingresses[ingress_id]
+        self._suspect.discard(ingress_id)
+        return self.inferences_of(ingress_id)
+
+    def _readmit(self, ingress_id: IngressId) -> None:
+        back: dict[ApplicationId, list[Inference]] = {}
+        for inference in self.inferences_of(ingress_id):
+            application = self._state.applications[inference.application_id]
+            if self.remove_suspended(application, inference):
+                back.setdefault(inference.application_id, []).append(inference)
+        for application_id, inferences in back.items():
+            self._ledger.readmit(self._state.applications[application_id], inferences)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedLease:
+    """A lease that a replica says it holds, or has finished."""
+
+    replica_id: ReplicaId
+    last: LeaseProgress | LeaseFinished
+
+
+class Recovery:
+    """Leases of an earlier scheduler: reported but not claimed, and claimed but not reported.
+
+    After a restart the ingresses submit again what they have outstanding, with the leases they
+    hold, and the replicas report what they run and what they lately finished. The two arrive in any
+    order; this class joins them. Nothing is granted before every known replica has reported, or a
+    few seconds have passed.
+    """
+
+    def __init__(self) -> None:
+        self._expected: set[ReplicaId] = set()
+        self._until: Seconds | None = None
+        self.reported: dict[LeaseId, ReportedLease] = {}
+        """Leases that a replica reported and nobody has claimed."""
+        self.claims: dict[LeaseId, RequestId] = {}
+        """Leases that an ingress claims and no replica has reported."""
+
+    def hold_grants(self, expected: Iterable[ReplicaId], until: Seconds) -> None:
+        """Hold grants until these replicas have reported, but no longer than `until`."""
+        self._expected = set(expected)
+        self._until = until
+
+    @property
+    def holding(self) -> bool:
+        """Whether grants still wait."""
+        return self._until is not None
+
+    def replica_reported(self, replica_id: ReplicaId) -> None:
+        """Wait for a replica no longer: it has reported, or is lost."""
+        self._expected.discard(replica_id)
+
+    def is_complete(self, now: Seconds) -> bool:
+        """Return whether grants may go, having waited until now."""
+        return self._until is not None and (not self._expected or now >= self._until)
+
+    def release_grants(self) -> list[RequestId]:
+        """Let the grants go; return the claims that no replica confirmed."""
+        self._until = None
+        lost = list(self.claims.values())
+        self.claims.clear()
+        return lost
+
+    def report_lease(
+        self, replica_id: ReplicaId, last: LeaseProgress | LeaseFinished
+    ) -> RequestId | None:
+        """Note a lease that only a replica knows; return the request that claimed it, if any."""
+        request_id = self.claims.pop(last.lease_id, None)
+        if request_id is None:
+            self.reported[last.lease_id] = ReportedLease(replica_id, last)
+        return request_id
+
+    def claim(self, lease_id: LeaseId, request_id: RequestId) -> ReportedLease | None:
+        """Note the lease that a request holds; return what a replica reported of it, if any did."""
+        reported = self.reported.pop(lease_id, None)
+        if reported is None and self.holding:
+            self.claims[lease_id] = request_id
+        return reported
+
+    def unclaim(self, request_id: RequestId) -> None:
+        """Forget the claims of a request that is gone."""
+        for lease_id, claimant in list(self.claims.items()):
+            if claimant == request_id:
+                del self.claims[lease_id]

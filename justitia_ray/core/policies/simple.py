@@ -1,0 +1,90 @@
+"""Baselines whose order needs no accounts: FCFS, application FCFS, SJF and SRJF."""
+
+from collections.abc import Sequence
+
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.policies.base import Policy
+from justitia_ray.core.policies.justitia import rank_preserving_integer
+from justitia_ray.core.queue import Key
+from justitia_ray.units import ClientId, KvTokenTime
+
+
+class FcfsPolicy(Policy):
+    """First come, first served: inferences in the order of their arrival, as vLLM does."""
+
+    def key(self, client: ClientId, application: Application) -> Key:
+        """Return the submission order of the first waiting inference."""
+        return application.waiting.first.order
+
+
+class AppFcfsPolicy(Policy):
+    """Earliest opened application first, FIFO inside (Parrot, OSDI 2024).
+
+    Source: Justitia (arXiv:2510.17015v1), Sec. V-A, takes Parrot for "FCFS at the application
+    level": the inferences of one application are not interleaved with those of another. While the
+    first one waits for its tools, later ones are served.
+    """
+
+    def key(self, client: ClientId, application: Application) -> Key:
+        """Return the arrival sequence of the application."""
+        return (application.sequence,)
+
+    def engine_priority(
+        self, application: Application, inference: Inference, grant_sequence: int
+    ) -> int:
+        """Return the arrival sequence, so that the engine's own order is ours."""
+        return application.sequence
+
+
+class SjfPolicy(Policy):
+    """Least predicted output first, over all sequences of an inference; long ones may starve.
+
+    Source: Shahout et al., "Don't stop me now" (ICLR 2025), as Justitia takes it for a baseline
+    (arXiv:2510.17015v1, Sec. V-A). Differs from the source: nothing is preempted, and the length is
+    that of this project's predictor.
+    """
+
+    def key(self, client: ClientId, application: Application) -> Key:
+        """Return (predicted output tokens of its shortest inference, arrival sequence)."""
+        return (application.waiting.first.predicted_output_tokens, application.sequence)
+
+    def inference_key(self, inference: Inference) -> Key:
+        """Return (predicted output tokens, submission order)."""
+        return (inference.predicted_output_tokens, *inference.order)
+
+    def engine_priority(
+        self, application: Application, inference: Inference, grant_sequence: int
+    ) -> int:
+        """Return the predicted output tokens, so that the engine's own order is ours."""
+        return inference.predicted_output_tokens
+
+
+class SrjfPolicy(Policy):
+    """Least remaining predicted KV token-time first; large applications may starve.
+
+    Source: the baseline SRJF of Justitia (arXiv:2510.17015v1, Sec. V-A; its starvation in Fig. 11).
+    What runs is not preempted, and does not count as done before it ends.
+    """
+
+    def key(self, client: ClientId, application: Application) -> Key:
+        """Return (remaining cost, arrival sequence)."""
+        return (remaining_cost(application), application.sequence)
+
+    def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Return the application: less of it remains."""
+        return [application.application_id]
+
+    def engine_priority(
+        self, application: Application, inference: Inference, grant_sequence: int
+    ) -> int:
+        """Return the remaining cost as an integer of the same rank."""
+        return rank_preserving_integer(remaining_cost(application))
+
+
+def remaining_cost(application: Application) -> KvTokenTime:
+    """Return the predicted cost of an application less that of its ended inferences, at least 0.
+
+    Unit: token·iterations. An application that was predicted too small comes first from then on.
+    """
+    done = application.kv_token_time - application.unfinished_kv_token_time
+    return max(0, application.predicted_kv_token_time - done)

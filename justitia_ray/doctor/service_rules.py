@@ -1,0 +1,606 @@
+"""Rules of a running service: scheduler, ingresses, replicas, leases, applications, predictor.
+
+Each row compares what two parts say of the same thing, or one part's age or silence with a limit.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from justitia_ray.doctor.rule import (
+    RESTART_SCHEDULER,
+    Breach,
+    LeaderLook,
+    Look,
+    Rule,
+    Severity,
+    breach,
+    breach_if,
+    led,
+)
+from justitia_ray.protocol.inspection import Inspection, ReplicaFacts
+from justitia_ray.units import ReplicaId, Seconds, Tokens
+
+_LATE_S: Seconds = 5.0
+"""Tolerance beyond a limit, on machines that are busy."""
+_TIMER_S: Seconds = 1.0
+"""Tolerance of leases: a timer carries out what is due, and the report comes a moment later."""
+_UNUSED_DRAIN_S: Seconds = 30.0
+"""Serve stops a leaving replica within seconds of its last call."""
+_LONGEST_DRAIN_S: Seconds = 600.0
+"""Serve's graceful shutdown of a replica takes no longer."""
+_UNEXPLAINED_SHARE = 0.05
+"""Share of the KV memory: leases are reported a moment after the gauge moves."""
+
+
+# --- searches that take more than an expression
+
+
+def _silent_ingresses(look: LeaderLook) -> Iterator[Breach]:
+    limit_s = min(look.limits.long_poll_s + _LATE_S, look.limits.ingress_s)
+    for ingress_id, ingress in look.leader.ingresses.items():
+        if ingress.silent_s > limit_s:
+            yield breach(ingress_id, ingress=ingress, limits=look.limits)
+
+
+def _unheard_ingresses(look: LeaderLook) -> Iterator[Breach]:
+    if look.seen.serve is not None:
+        runs, heard = look.seen.serve.ingresses, len(look.leader.ingresses)
+        yield from breach_if(heard < runs, "ingresses", runs=runs, heard=heard)
+
+
+def _callers_beyond_the_front(look: Look) -> Iterator[Breach]:
+    ingress, serve = look.seen.ingress, look.seen.serve
+    if ingress.front is None or ingress.max_outstanding is None or serve is None:
+        return
+    held, wait = ingress.front.max_connections, ingress.max_outstanding * serve.ingresses
+    if held is not None and held < wait:
+        share = held // max(1, serve.ingresses)
+        yield breach("connections", front=ingress.front, wait=wait, share=share)
+
+
+def _front_without_descriptors(look: Look) -> Iterator[Breach]:
+    front = look.seen.ingress.front
+    if front is not None and (front.wanted_descriptors or 0) > front.descriptors:
+        yield breach("descriptors", front=front)
+
+
+def _differing_fronts(look: Look) -> Iterator[Breach]:
+    front, serve = look.seen.ingress.front, look.seen.serve
+    if front is not None and serve is not None and serve.front not in (None, front.kind):
+        yield breach("kind", front=front, runs=serve.front)
+
+
+def _parts_not_seen(look: LeaderLook) -> Iterator[Breach]:
+    for name, missing in look.leader.left_out.items():
+        yield breach(
+            name,
+            what=f"{missing:,} of the {name} were not looked at: there are too many",
+            do="what needs all of them was not checked; examine again when there are fewer",
+        )
+    if look.leader.unchecked_rules is not None:
+        yield breach(
+            "rules",
+            what="the scheduler's own rules were not looked at, which takes seconds with"
+            f" {look.leader.unchecked_rules}",
+            do="examine again when there are fewer",
+        )
+
+
+def _silent_replicas(look: LeaderLook) -> Iterator[Breach]:
+    limit_s = max(look.limits.replica_s / 2, look.limits.heartbeat_s + 1.0)
+    for replica_id, replica in look.leader.replicas.items():
+        if replica.silent_s > limit_s:
+            where = _where(look.seen, replica_id)
+            yield breach(replica_id, replica=replica, where=where, limits=look.limits)
+
+
+def _long_drains(look: LeaderLook) -> Iterator[Breach]:
+    for replica_id, replica in look.leader.replicas.items():
+        limit_s = _LONGEST_DRAIN_S if replica.leases else _UNUSED_DRAIN_S
+        if replica.draining_s is not None and replica.draining_s > limit_s:
+            yield breach(replica_id, replica=replica, where=_where(look.seen, replica_id))
+
+
+def _unexplained_kv(look: LeaderLook) -> Iterator[Breach]:
+    for replica_id, replica in look.leader.replicas.items():
+        own = look.seen.replicas.get(replica_id)
+        unused = not replica.leases and own is not None and not own.held
+        used = replica.unexplained_kv_tokens
+        if used > _tolerated_kv_tokens(replica, unused=unused):
+            yield breach(replica_id, replica=replica, used=used, share=used / replica.kv_tokens)
+
+
+def _tolerated_kv_tokens(replica: ReplicaFacts, *, unused: bool) -> Tokens:
+    blocks = 2 * replica.block_size
+    return blocks if unused else max(blocks, round(_UNEXPLAINED_SHARE * replica.kv_tokens))
+
+
+def _leases_not_held(look: LeaderLook) -> Iterator[Breach]:
+    for lease_id, lease in look.leader.leases.items():
+        replica = look.seen.replicas.get(lease.replica_id)
+        if replica is None or lease_id in replica.held or lease_id in replica.unconfirmed:
+            continue
+        if lease.state == "running" or lease.age_s > look.limits.lease_s + _TIMER_S:
+            yield breach(lease_id, lease=lease)
+
+
+def _unknown_leases(look: LeaderLook) -> Iterator[Breach]:
+    if "leases" in look.leader.left_out:
+        return
+    for replica_id, replica in look.seen.replicas.items():
+        known = look.leader.replicas.get(replica_id)
+        unclaimed = () if known is None else known.unclaimed
+        for lease_id, held in replica.held.items():
+            if lease_id not in look.leader.leases and lease_id not in unclaimed:
+                yield breach(
+                    f"{replica_id} {lease_id}",
+                    replica_id=replica_id,
+                    lease_id=lease_id,
+                    held=held,
+                    told="was told to stop it and still runs" if held.aborted else "holds",
+                )
+
+
+def _overdue_leases(look: LeaderLook) -> Iterator[Breach]:
+    for lease_id, lease in look.leader.leases.items():
+        replica = look.seen.replicas.get(lease.replica_id)
+        armed = replica is not None and lease_id in replica.held
+        if armed and lease.state == "granted" and lease.age_s > look.limits.lease_s + _TIMER_S:
+            yield breach(lease_id, lease=lease, limits=look.limits)
+
+
+def _lost_inferences(look: LeaderLook) -> Iterator[Breach]:
+    leader, ingress = look.leader, look.seen.ingress
+    if "inferences" in leader.left_out or leader.held_back or ingress.epoch != leader.epoch:
+        return
+    for request_id, waits in ingress.tickets.items():
+        if waits and request_id not in leader.inferences:
+            yield breach(request_id, ingress=ingress)
+
+
+def _unawaited_inferences(look: LeaderLook) -> Iterator[Breach]:
+    leader, ingress = look.leader, look.seen.ingress
+    if ingress.left_out or ingress.epoch != leader.epoch:
+        return
+    for request_id, inference in leader.inferences.items():
+        if inference.ingress_id == ingress.ingress_id and request_id not in ingress.tickets:
+            yield breach(request_id, inference=inference)
+
+
+def _inferences_of_lost_ingresses(look: LeaderLook) -> Iterator[Breach]:
+    owners = Counter(inference.ingress_id for inference in look.leader.inferences.values())
+    for ingress_id, count in owners.items():
+        if ingress_id not in look.leader.ingresses:
+            yield breach(ingress_id, count=count)
+
+
+def _idle_seats(look: LeaderLook) -> Iterator[Breach]:
+    leader = look.leader
+    if leader.first is None or leader.recovering:
+        return
+    for replica_id, replica in leader.replicas.items():
+        if replica.free_for_first:
+            yield breach(f"{replica_id} {leader.first}", leader=leader, replica_id=replica_id)
+
+
+def _unclaimed_applications(look: LeaderLook) -> Iterator[Breach]:
+    for application_id, application in look.leader.applications.items():
+        if application.ingress_id not in look.leader.ingresses:
+            rest = ""
+            if application.idle_s is not None:
+                left_s = max(0.0, look.limits.application_s - application.idle_s)
+                rest = f"; it ends by itself in {left_s:.0f} s"
+            yield breach(application_id, rest=rest)
+
+
+def _lone_predictor_without_learning(look: Look) -> Iterator[Breach]:
+    serve, store = look.seen.serve, look.store
+    if serve is None or store is None or store.kind == "none" or serve.predictors != 1:
+        return
+    yield from breach_if(look.predictor_trouble is None and not look.predictor_learns, "predictor")
+
+
+def _where(seen: Inspection, replica_id: ReplicaId) -> str:
+    """Return where a replica's process is, as far as Serve knows."""
+    serve = seen.serve
+    replica = None if serve is None else serve.replicas.get(replica_id)
+    if replica is None:
+        return "process not known to Serve"
+    return f"process {replica.pid} on node {replica.node_ip}"
+
+
+# --- the table
+
+SERVICE_RULES: tuple[Rule[[Look]], ...] = (
+    Rule(
+        "scheduler_that_gives_no_answer",
+        Severity.WRONG,
+        "The scheduler answers.",
+        lambda look: breach_if(
+            "scheduler" in look.seen.silent, "scheduler", reason=look.seen.silent.get("scheduler")
+        ),
+        "the scheduler gives no answer: {reason}",
+        "Ray starts it again within seconds; if it does not, see `ray list actors` for why,"
+        " whether a node has the CPUs it asks for (scheduler.num_cpus), and its log",
+    ),
+    Rule(
+        "scheduler_out_of_office",
+        Severity.WRONG,
+        "The scheduler is the leader: it has its epoch from the store, and grants.",
+        lambda look: (
+            breach("scheduler", reason=scheduler.degraded or "it has not said why")
+            for scheduler in [look.seen.scheduler]
+            if scheduler is not None and not scheduler.ready
+        ),
+        "the scheduler is not in office: {reason}",
+        "nothing is granted meanwhile; do what it says. One that starts waits for Redis: see"
+        " that it runs and can be reached from the scheduler's node",
+    ),
+    Rule(
+        "scheduler_that_breaks_its_rules",
+        Severity.WRONG,
+        "The scheduler's state agrees with itself.",
+        led(
+            lambda look: (
+                breach(broken.partition(":")[0], broken=broken)
+                for broken in look.leader.broken_rules
+            )
+        ),
+        "the scheduler's state breaks a rule of its own: {broken}",
+        f"this is a bug: report it with --json; {RESTART_SCHEDULER}",
+    ),
+    Rule(
+        "scheduler_that_recovers",
+        Severity.NOTE,
+        "Grants do not wait for the reports that follow a scheduler's restart.",
+        led(lambda look: breach_if(look.leader.recovering, "scheduler")),
+        "the scheduler has just taken office and waits for its replicas to report; nothing is"
+        " granted meanwhile",
+        "wait for scheduler.recovery_s, and examine again",
+    ),
+    Rule(
+        "ingress_of_another_epoch",
+        Severity.WRONG,
+        "All ingresses follow the leader.",
+        led(
+            lambda look: breach_if(
+                look.seen.ingress.epoch != look.leader.epoch,
+                look.seen.ingress.ingress_id,
+                ingress=look.seen.ingress,
+                leader=look.leader,
+            )
+        ),
+        "ingress {subject} follows epoch {ingress.epoch}, the scheduler is of epoch"
+        " {leader.epoch}: what is sent to that ingress waits",
+        "a higher epoch says that another scheduler of the same name is or was in office: see"
+        " which Redis each uses; if it stays so, restart that ingress",
+    ),
+    Rule(
+        "ingress_that_is_silent",
+        Severity.RISK,
+        "An ingress polls for its grants without a pause.",
+        led(_silent_ingresses),
+        "ingress {subject} has been silent for {ingress.silent_s:.1f} s and has {ingress.unread}"
+        " messages to read; its inferences end after {limits.ingress_s:g} s",
+        "one that was replaced is gone soon; if it is none of those, see whether its process"
+        " hangs, and kill it",
+    ),
+    Rule(
+        "ingress_the_scheduler_does_not_hear",
+        Severity.WRONG,
+        "As many ingresses call the scheduler as Serve runs.",
+        led(_unheard_ingresses),
+        "Serve runs {runs} ingresses, and the scheduler hears of {heard}: what is sent to the"
+        " others waits for ever",
+        "see the logs of deployment Ingress for scheduler.call_failed; one that follows another"
+        " epoch, or hangs, is to be killed",
+    ),
+    Rule(
+        "serve_that_gives_no_answer",
+        Severity.RISK,
+        "Serve's controller answers.",
+        lambda look: breach_if(
+            "serve" in look.seen.silent, "serve", reason=look.seen.silent.get("serve")
+        ),
+        "Ray Serve gives no answer: {reason}; what runs goes on, and nothing that dies is started"
+        " again",
+        "see `serve status` and `ray status`: the head node or its GCS may be away",
+    ),
+    Rule(
+        "front_that_could_be_cheaper",
+        Severity.NOTE,
+        "HAProxy takes callers' connections where it can run.",
+        lambda look: (
+            breach("front")
+            for front in [look.seen.ingress.front]
+            if front is not None and front.kind == "serve" and front.haproxy_can_run
+        ),
+        "callers come through Serve's own proxy, and HAProxy could run here, at a third of the CPU"
+        " a call",
+        "start Ray on every node with the environment that `justitia env FILE` prints",
+    ),
+    Rule(
+        "front_that_differs",
+        Severity.WRONG,
+        "Serve's controller and the ingress go by the same front.",
+        _differing_fronts,
+        "Serve's controller runs the front {runs}, and the ingress was started for {front.kind}",
+        "start Ray on every node, the head too, with the environment of `justitia env FILE`",
+    ),
+    Rule(
+        "front_without_open_files",
+        Severity.RISK,
+        "HAProxy's connections fit into the limit of open files.",
+        _front_without_descriptors,
+        "HAProxy is to hold {front.max_connections:,} connections, which take"
+        " {front.wanted_descriptors:,} open files, and `ulimit -Hn` is {front.descriptors:,}",
+        "it may not start again: raise the limit, or set RAY_SERVE_HAPROXY_MAXCONN to"
+        " {front.fitting_connections:,} (`justitia env FILE` computes it)",
+    ),
+    Rule(
+        "front_with_too_few_connections",
+        Severity.RISK,
+        "HAProxy has a connection for every caller that may wait.",
+        _callers_beyond_the_front,
+        "{wait:,} callers may wait (ingress.max_outstanding of all ingresses), and HAProxy holds"
+        " {front.max_connections:,} connections: callers beyond wait unanswered",
+        "set ingress.max_outstanding to {share:,} or less, so that they are told at once to come"
+        " back; or raise `ulimit -Hn` and start Ray with what `justitia env FILE` prints then",
+    ),
+    Rule(
+        "tables_not_seen_whole",
+        Severity.NOTE,
+        "The scheduler's tables and rules are inspected whole.",
+        led(_parts_not_seen),
+        "{what}",
+        "{do}",
+    ),
+    Rule(
+        "no_replica",
+        Severity.WRONG,
+        "At least one replica pulls work.",
+        led(
+            lambda look: breach_if(
+                not look.leader.replicas, "replicas", waiting=look.leader.waiting
+            )
+        ),
+        "no replica pulls; {waiting} inferences wait",
+        "engines may be loading: see `serve status`, and the logs of deployment Replica",
+    ),
+    Rule(
+        "replica_that_is_silent",
+        Severity.WRONG,
+        "A replica calls at every heartbeat.",
+        led(_silent_replicas),
+        "replica {subject} ({where}) has been silent for {replica.silent_s:.1f} s; it is given up"
+        " after {limits.replica_s:g} s, and its inferences run elsewhere",
+        "see whether its process lives and its node is starved of CPU; if it hangs, kill it and"
+        " Serve starts another",
+    ),
+    Rule(
+        "replica_that_gives_no_answer",
+        Severity.WRONG,
+        "A replica answers calls.",
+        lambda look: (
+            breach(name, where=_where(look.seen, name), reason=reason)
+            for name, reason in look.seen.silent.items()
+            if name not in ("scheduler", "serve")
+        ),
+        "replica {subject} ({where}) gives no answer: {reason}",
+        "see whether its process lives; if it hangs, kill it and Serve starts another",
+    ),
+    Rule(
+        "replica_the_scheduler_does_not_hear",
+        Severity.WRONG,
+        "A replica that Serve counts as running pulls work.",
+        led(
+            lambda look: (
+                breach(replica_id, where=_where(look.seen, replica_id))
+                for replica_id, replica in (
+                    {} if look.seen.serve is None else look.seen.serve.replicas
+                ).items()
+                if replica.state == "RUNNING" and replica_id not in look.leader.replicas
+            )
+        ),
+        "Serve runs replica {subject} ({where}), and the scheduler does not hear of it: it is"
+        " given no work",
+        "if it hangs, kill its process and Serve starts another; if it lives, see its log for"
+        " scheduler.call_failed",
+    ),
+    Rule(
+        "replica_of_another_epoch",
+        Severity.WRONG,
+        "All replicas follow the leader.",
+        led(
+            lambda look: (
+                breach(replica_id, replica=replica, leader=look.leader)
+                for replica_id, replica in look.seen.replicas.items()
+                if replica.epoch not in (0, look.leader.epoch)
+            )
+        ),
+        "replica {subject} follows epoch {replica.epoch}, the scheduler is of epoch {leader.epoch}",
+        "a higher epoch says that another scheduler of the same name is or was in office: see"
+        " which Redis each uses; a replica behind for long is to be killed",
+    ),
+    Rule(
+        "replica_that_drains_for_long",
+        Severity.RISK,
+        "A draining replica leaves soon after its last lease.",
+        led(_long_drains),
+        "replica {subject} ({where}) has taken no new lease for {replica.draining_s:.0f} s and"
+        " holds {replica.leases}",
+        "it is neither used nor ended: see `serve status`; kill its process if Serve does not end"
+        " it",
+    ),
+    Rule(
+        "engine_in_trouble",
+        Severity.WRONG,
+        "An engine that cannot go on takes its process with it.",
+        lambda look: (
+            breach(replica_id, where=_where(look.seen, replica_id), replica=replica)
+            for replica_id, replica in look.seen.replicas.items()
+            if replica.engine is not None
+        ),
+        "the engine of replica {subject} ({where}) cannot go on: {replica.engine}",
+        "Serve starts another when the process has left, which takes seconds; if it stays, kill"
+        " it, and see its log for the cause",
+    ),
+    Rule(
+        "kv_that_no_lease_explains",
+        Severity.WRONG,
+        "KV memory in use belongs to a lease.",
+        led(_unexplained_kv),
+        "replica {subject} uses {used:,} tokens of KV memory ({share:.0%}) that none of its"
+        " {replica.leases} leases explains",
+        "it has less room than it could have: if it stays so, drain it or kill its process;"
+        " report it with the engine's version",
+    ),
+    Rule(
+        "mail_that_is_not_read",
+        Severity.WRONG,
+        "A replica reads the scheduler's messages with its next pull.",
+        led(
+            lambda look: (
+                breach(f"{name} {replica.next_unread}", replica_id=name, replica=replica)
+                for name, replica in look.leader.replicas.items()
+                if replica.next_unread is not None
+            )
+        ),
+        "replica {replica_id} has not read {replica.unread} messages of the scheduler",
+        "leases in them lapse and are granted again: see its log for scheduler.call_failed; if it"
+        " hangs, kill its process",
+    ),
+    Rule(
+        "lease_its_replica_does_not_hold",
+        Severity.WRONG,
+        "A lease is held by the replica that it names, or its payload is yet to come.",
+        led(_leases_not_held),
+        "the scheduler counts lease {subject} (inference {lease.request_id}) as {lease.state} on"
+        " replica {lease.replica_id} since {lease.age_s:.1f} s, and the replica does not hold it",
+        "its caller waits for nothing: restart that replica, and the inference runs again"
+        " elsewhere; report it with --json",
+    ),
+    Rule(
+        "held_lease_the_scheduler_does_not_know",
+        Severity.WRONG,
+        "A replica runs nothing that the scheduler has not leased to it.",
+        led(_unknown_leases),
+        "replica {replica_id} {told} lease {lease_id} ({held.state}, {held.age_s:.1f} s old),"
+        " which the scheduler does not know",
+        "its KV memory is used for nobody: if it stays, restart that replica; report it with"
+        " --json",
+    ),
+    Rule(
+        "lease_that_should_have_lapsed",
+        Severity.WRONG,
+        "A lease whose payload never comes expires.",
+        led(_overdue_leases),
+        "lease {subject} on replica {lease.replica_id} was granted {lease.age_s:.1f} s ago and its"
+        " payload has not come; it should have lapsed after {limits.lease_s:g} s"
+        " (scheduler.lease_timeout_s)",
+        f"the scheduler's timers do not run: report it with --json; {RESTART_SCHEDULER}",
+    ),
+    Rule(
+        "inference_the_scheduler_has_lost",
+        Severity.WRONG,
+        "An inference that an ingress waits for is in the scheduler's queue.",
+        led(_lost_inferences),
+        "ingress {ingress.ingress_id} waits for a lease of inference {subject}, which the"
+        " scheduler does not know",
+        f"its caller would wait for ever: report it with --json; {RESTART_SCHEDULER}",
+    ),
+    Rule(
+        "inference_nobody_waits_for",
+        Severity.WRONG,
+        "An ingress waits for each of its inferences that the scheduler holds.",
+        led(_unawaited_inferences),
+        "the scheduler has inference {subject} of application {inference.application_id}"
+        " ({inference.state}), and its ingress {inference.ingress_id} does not wait for it any"
+        " more",
+        "end its application: DELETE /v1/applications/{inference.application_id}; report it with"
+        " --json",
+    ),
+    Rule(
+        "inference_of_a_lost_ingress",
+        Severity.WRONG,
+        "Inferences end with the ingress that was to have their answers.",
+        led(_inferences_of_lost_ingresses),
+        "{count} inferences are of ingress {subject}, which the scheduler has given up",
+        f"nobody can get their answers: report it with --json; {RESTART_SCHEDULER}",
+    ),
+    Rule(
+        "queue_that_stands_still",
+        Severity.WRONG,
+        "The first inference in order is leased to a replica that is free for it.",
+        led(_idle_seats),
+        "{leader.waiting} inferences wait, and replica {replica_id} holds no lease and has room"
+        " for the first of them, {leader.first}",
+        f"if nothing else is wrong, report it with --json; {RESTART_SCHEDULER}",
+    ),
+    Rule(
+        "tag_behind_the_clock",
+        Severity.WRONG,
+        "GPS serves an application as long as its tag F is ahead of V, and no longer.",
+        led(
+            lambda look: (
+                breach(
+                    application_id,
+                    state="still" if application.active else "no longer",
+                    application=application,
+                )
+                for application_id, application in look.leader.applications.items()
+                if application.active != (application.finish > application.clock)
+            )
+        ),
+        "application {subject} is {state} served by the fair share's model, with its tag F at"
+        " {application.finish:,.0f} and V at {application.clock:,.0f}",
+        "its place in the order is not the one that is due: this is a bug, report it with"
+        f" --json; {RESTART_SCHEDULER}",
+    ),
+    Rule(
+        "application_that_should_have_ended",
+        Severity.WRONG,
+        "An idle application ends by itself.",
+        led(
+            lambda look: (
+                breach(application_id, application=application, limits=look.limits)
+                for application_id, application in look.leader.applications.items()
+                if (application.idle_s or 0.0) > look.limits.application_s + _LATE_S
+            )
+        ),
+        "application {subject} has been idle for {application.idle_s:.0f} s, and should have ended"
+        " after {limits.application_s:g} s (scheduler.application_idle_s)",
+        "end it: DELETE /v1/applications/{subject}; report it with --json",
+    ),
+    Rule(
+        "application_nobody_speaks_for",
+        Severity.NOTE,
+        "The ingress of an application is alive; without it, the caller goes on elsewhere.",
+        led(_unclaimed_applications),
+        "application {subject} was opened at an ingress that is gone, and no other has heard of it"
+        " since{rest}",
+        "nothing: if its caller goes on, so does it; to end it now: DELETE"
+        " /v1/applications/{subject}",
+    ),
+    Rule(
+        "predictor_that_gives_no_answer",
+        Severity.RISK,
+        "The predictor answers.",
+        lambda look: breach_if(
+            look.predictor_trouble is not None, "predictor", reason=look.predictor_trouble
+        ),
+        "the predictor gives no answer: {reason}; ingresses go by their copy of the class means",
+        "see `serve status` for deployment Predictor, and its log",
+    ),
+    Rule(
+        "predictor_that_does_not_learn",
+        Severity.RISK,
+        "One of the predictors learns, and keeps what it learns.",
+        _lone_predictor_without_learning,
+        "the only predictor does not learn: it cannot reach its store, or the place of the one"
+        " that learns is still held by another",
+        "see its log for predictor.store_fails; a place whose holder died is free again within a"
+        " minute",
+    ),
+)
+"""Rules of what the parts say of themselves and of each other."""

@@ -1,0 +1,282 @@
+"""N live applications with ten waiting inferences each, kept so while a core's events are timed.
+
+Every grant is answered by its application with another inference, as an agent that loops does, or,
+one time in ten, by the end of that application and the arrival of a new one. So the number of live
+applications and of what waits never changes, under any policy, while everything in it does.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Abort, Action, Grant
+from justitia_ray.core.entities import ApplicationState, Outcome, ReplicaCapacity
+from justitia_ray.cost import kv_token_time
+from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds, Tokens
+
+WAITING_EACH = 10
+"""Waiting inferences of each application."""
+
+ARRIVAL, SUBMIT, CANCEL, CLOSE = "arrival", "submit", "cancel", "close"
+PULL, GRANT, COMPLETION = "pull", "grant", "completion"
+KINDS = (ARRIVAL, SUBMIT, PULL, GRANT, COMPLETION, CANCEL, CLOSE)
+
+_PULL_INTERVAL_S = 0.24
+_TOKENS_A_PULL = 8
+_PROMPTS = (50, 400)
+_OUTPUTS = (20, 200)
+_MOST_OUTPUT = 400
+_LARGE = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=256)
+"""Room, by the peak of its KV, for about 220 of these inferences."""
+_ONE_SEAT = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=1)
+_TENANTS = 100
+_LAST_GRANT = 0.1
+"""Chance that a grant is the last of its application: it makes ten of them on average."""
+
+
+@dataclass(slots=True)
+class Timings:
+    """Timings of one kind of event."""
+
+    elapsed_ns: array[int] = field(default_factory=lambda: array("q"))
+    decisions: array[int] = field(default_factory=lambda: array("q"))
+    """Arrivals, submissions, grants, reports and completions that the event brought."""
+
+    def add(self, elapsed_ns: int, decisions: int) -> None:
+        """Note one event."""
+        self.elapsed_ns.append(elapsed_ns)
+        self.decisions.append(decisions)
+
+    def us_a_decision(self) -> list[float]:
+        """Return each event's time over its decisions, in microseconds."""
+        return [
+            elapsed / decisions / 1e3
+            for elapsed, decisions in zip(self.elapsed_ns, self.decisions, strict=True)
+        ]
+
+
+@dataclass(slots=True)
+class _Running:
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    made: Tokens = 0
+
+
+@dataclass(slots=True)
+class _Replica:
+    replica_id: ReplicaId
+    capacity: ReplicaCapacity
+    running: dict[LeaseId, _Running] = field(default_factory=dict)
+
+
+class CoreLoad:
+    """A `SchedulerCore` full of work, and the replicas and callers that drive it."""
+
+    def __init__(
+        self,
+        applications: int,
+        seed: int,
+        policy: str = "justitia",
+        options: Mapping[str, object] | None = None,
+        clock_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        """Make an empty core.
+
+        Args:
+            applications: How many will be live.
+            seed: Of sizes, weights, and of which grant is an application's last.
+            policy: As of `SchedulerCore`.
+            options: Its options.
+            clock_ns: What events are timed by.
+
+        Raises:
+            ConfigError: If the policy or an option is not one of those allowed.
+        """
+        self.core = SchedulerCore(policy, options)
+        self.timings = {kind: Timings() for kind in KINDS}
+        self._applications = applications
+        self._clock_ns = clock_ns
+        self._random = random.Random(seed)
+        self._named = 0
+        self._now: Seconds = 1000.0
+        self._granted: deque[ApplicationId] = deque()
+        """The application of each grant, until it has answered it."""
+        self._large = [_Replica(f"large-{k}", _LARGE) for k in range(2)]
+        self._one_seat = _Replica("one-seat", _ONE_SEAT)
+
+    def open_all(self) -> list[ApplicationId]:
+        """Let the applications arrive; nothing waits yet."""
+        return [self._open() for _ in range(self._applications)]
+
+    def submit_all(self, application_ids: Iterable[ApplicationId]) -> None:
+        """Let each of them submit its inferences."""
+        for application_id in application_ids:
+            self._submit(application_id, WAITING_EACH)
+
+    def build(self) -> None:
+        """Bring the core to where it is measured: everything waits, the replicas are full."""
+        self.submit_all(self.open_all())
+        for replica in (*self._large, self._one_seat):
+            self._pull(replica, PULL)
+        self._answer_grants()
+        self.forget()
+
+    def change_policy(self, policy: str, options: Mapping[str, object]) -> None:
+        """Order by another policy from now on; what waits goes on waiting.
+
+        Raises:
+            ConfigError: If the policy or an option is not one of those allowed.
+        """
+        event = ev.PolicyChanged(policy, tuple(options.items()), self.core.admission_name)
+        self._start(self._handle(event)[0])
+        self._answer_grants()
+
+    def run(self, steps: int, completions: int) -> None:
+        """Time `steps` pulls of a full replica, after each of them as many of a one-seat replica.
+
+        Every fourth step an empty replica joins, pulls, and is lost again.
+        """
+        for step in range(steps):
+            self._now += _PULL_INTERVAL_S / len(self._large)
+            replica = self._large[step % len(self._large)]
+            self._pull(replica, PULL)
+            self._answer_grants()
+            for _ in range(completions):
+                self._pull(self._one_seat, COMPLETION)
+                self._answer_grants()
+            if step % 4 == 0:
+                self._fill()
+                self._answer_grants()
+            self.core.take_changed()
+
+    def forget(self) -> None:
+        """Drop what was timed so far."""
+        self.timings = {kind: Timings() for kind in KINDS}
+
+    def waiting(self) -> int:
+        """Return how many inferences wait."""
+        return sum(len(a.waiting) for a in self.core.state.applications.values())
+
+    # --- replicas
+
+    def _pull(self, replica: _Replica, kind: str) -> None:
+        """Let a replica report; a one-seat replica has always finished what it ran."""
+        progress: list[ev.LeaseProgress] = []
+        finished: list[ev.LeaseFinished] = []
+        for lease_id, running in list(replica.running.items()):
+            made = _TOKENS_A_PULL if kind == PULL else running.output_tokens
+            running.made = min(running.made + made, running.output_tokens)
+            report = (lease_id, running.prompt_tokens, running.made)
+            if running.made == running.output_tokens:
+                finished.append(ev.LeaseFinished(*report, Outcome.FINISHED))
+                del replica.running[lease_id]
+            else:
+                progress.append(ev.LeaseProgress(*report, running=True))
+        used = sum(r.prompt_tokens + r.made for r in replica.running.values())
+        event = ev.ReplicaPulled(
+            replica.replica_id,
+            replica.capacity,
+            replica.capacity.kv_tokens - used,
+            tuple(progress),
+            tuple(finished),
+        )
+        actions, elapsed_ns = self._handle(event)
+        reports = len(progress) + len(finished)
+        self.timings[kind].add(elapsed_ns, max(1, reports + len(_grants(actions))))
+        self._start(actions)
+
+    def _fill(self) -> None:
+        """Let an empty replica take all the grants it has room for, and lose it again."""
+        actions, elapsed_ns = self._handle(ev.ReplicaPulled("joiner", _LARGE, _LARGE.kv_tokens))
+        granted = len(_grants(actions))
+        if granted:
+            self.timings[GRANT].add(elapsed_ns, granted)
+        self._start([grant for grant in _grants(actions) if grant.replica_id != "joiner"])
+        self._start(self._handle(ev.ReplicaLost("joiner"))[0])
+
+    def _start(self, actions: Sequence[Action]) -> None:
+        """Run what was granted, and remember whose it is; stop what was aborted."""
+        replicas = {replica.replica_id: replica for replica in (*self._large, self._one_seat)}
+        for action in actions:
+            if isinstance(action, Abort):
+                replicas[action.replica_id].running.pop(action.lease_id, None)
+        for grant in _grants(actions):
+            inference = self.core.state.inferences[grant.request_id]
+            assert inference.true_output_tokens is not None
+            running = _Running(inference.prompt_tokens, inference.true_output_tokens)
+            replicas[grant.replica_id].running[grant.lease_id] = running
+            self._granted.append(inference.application_id)
+
+    # --- applications
+
+    def _answer_grants(self) -> None:
+        """Let each application that was granted something submit as much again, or end."""
+        applications = self.core.state.applications
+        while self._granted:
+            application_id = self._granted.popleft()
+            application = applications.get(application_id)
+            if application is None or application.state is ApplicationState.CLOSING:
+                continue  # its successor has come with all that it submits
+            if self._random.random() >= _LAST_GRANT:
+                self._submit(application_id, 1)
+                continue
+            for inference in application.waiting.values():
+                self._time(CANCEL, ev.InferenceCancelled(inference.request_id))
+            self._time(CLOSE, ev.ApplicationClosed(application_id))
+            self._submit(self._open(), WAITING_EACH)
+
+    def _open(self) -> ApplicationId:
+        application_id = self._name("app")
+        prompt, output = sum(_PROMPTS) // 2, sum(_OUTPUTS) // 2
+        cost = WAITING_EACH * kv_token_time(prompt, output) * self._random.uniform(0.3, 3.0)
+        tenant = f"tenant-{self._random.randrange(_TENANTS)}"
+        weight = self._random.choice((1.0, 1.0, 2.0))
+        event = ev.ApplicationArrived(application_id, "class", tenant, weight, cost, "ingress-0")
+        self._time(ARRIVAL, event)
+        return application_id
+
+    def _submit(self, application_id: ApplicationId, count: int) -> None:
+        draw = self._random
+        for _ in range(count):
+            output = draw.randint(*_OUTPUTS)
+            event = ev.InferenceSubmitted(
+                request_id=self._name("request"),
+                application_id=application_id,
+                inference_id=self._name("inference"),
+                ingress_id="ingress-0",
+                prompt_tokens=draw.randint(*_PROMPTS),
+                predicted_output_tokens=max(1, round(output * draw.uniform(0.5, 2.0))),
+                max_output_tokens=_MOST_OUTPUT,
+                true_output_tokens=output,
+            )
+            self._time(SUBMIT, event)
+
+    def _name(self, prefix: str) -> str:
+        """Return a new id of the length of those that the ingress makes."""
+        self._named += 1
+        return f"{prefix}-{self._named:032x}"
+
+    # --- the clock
+
+    def _time(self, kind: str, event: ev.Event) -> None:
+        actions, elapsed_ns = self._handle(event)
+        self.timings[kind].add(elapsed_ns, 1 + len(_grants(actions)))
+        self._start(actions)
+
+    def _handle(self, event: ev.Event) -> tuple[list[Action], int]:
+        """Do what the actor does with an event, and return how long it took."""
+        started = self._clock_ns()
+        actions = self.core.handle(event, self._now)
+        self.core.next_deadline()
+        return actions, self._clock_ns() - started
+
+
+def _grants(actions: Sequence[Action]) -> list[Grant]:
+    return [action for action in actions if isinstance(action, Grant)]

@@ -1,0 +1,194 @@
+"""An experiment of the report: its arms, measures, comparisons, targets and charts."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A curve, or the bars of one colour."""
+
+    label: str
+    points: Sequence[Point]
+    low: Sequence[float] = ()
+    """Lower ends of intervals, one a point; none: nothing is drawn of them."""
+    high: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A figure."""
+
+    name: str
+    """Name of the files: letters, digits and hyphens."""
+    title: str
+    x_label: str = ""
+    y_label: str = ""
+    series: Sequence[Series] = ()
+    kind: str = "line"
+    """`line`, `marks` (a line with a mark at each point), `step`, `bars`."""
+    categories: Sequence[str] = ()
+    """Names of x = 0, 1, … under `bars`."""
+    is_log_x: bool = False
+    is_log_y: bool = False
+    y_limit: tuple[float, float] | None = None
+    level: float | None = None
+    """Height of a thin line to compare with."""
+
+
+class Arm(NamedTuple):
+    """An arm of an experiment; arms of one group are on the same workload and are compared."""
+
+    group: str
+    name: str
+
+    def __str__(self) -> str:
+        """Return `group · name`."""
+        return f"{self.group} · {self.name}" if self.group else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Outcome of a task that raised."""
+
+    message: str
+    """Message of the error, in one line."""
+
+    @staticmethod
+    def of(error: Exception) -> "Failed":
+        """Return what an error says, in one line."""
+        return Failed(" ".join(f"{type(error).__name__}: {error}".split())[:400])
+
+
+class Task(Protocol):
+    """Work of one arm on one seed: hashable, so that experiments share runs, and picklable."""
+
+    def run(self) -> Any:
+        """Run the task and return its outcome."""
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Return all that the outcome depends on, for its line in the results."""
+
+    def __hash__(self) -> int:
+        """Equal tasks are run once."""
+
+
+Outcomes: TypeAlias = Mapping[Arm, Any]
+"""Outcomes of the arms on one seed."""
+Found: TypeAlias = Sequence[tuple[int, Outcomes]]
+"""The outcomes of every seed."""
+Measures: TypeAlias = Mapping[Arm, Mapping[str, float | None]]
+"""Metrics of each arm on one seed; None where a metric has no value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Scale of a report: seeds, data, sizes."""
+
+    seeds: tuple[int, ...]
+    data_dir: Path
+    is_quick: bool = False
+    applications: int = 300
+    """Applications in one run of the nine-class suite; windows are in proportion."""
+
+    def pick(self, full: Sequence[Any], quick: Sequence[Any]) -> Sequence[Any]:
+        """Return the values that an experiment goes through at this scale."""
+        return quick if self.is_quick else full
+
+
+@dataclass(frozen=True, slots=True)
+class ReportMetric:
+    """A column of an experiment's table."""
+
+    name: str
+    label: str
+    digits: int = 1
+    unit: str = ""
+    is_share: bool = False
+    """Shown in percent."""
+    better: str | None = "low"
+    """`low`, `high`, or None where neither is better."""
+    is_timing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PairedComparison:
+    """A column of paired differences from one arm of the same group."""
+
+    metric: str
+    against: str
+    is_relative: bool = True
+    """Whether differences are shares of the other arm's value."""
+
+
+def compare_with(against: str, *metrics: str) -> tuple[PairedComparison, ...]:
+    """Return comparisons of several metrics with one arm, as shares of its values."""
+    return tuple(PairedComparison(metric, against) for metric in metrics)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A limit on a mean, or on a mean paired difference, that the project set itself."""
+
+    text: str
+    arm: Arm
+    metric: str
+    at_most: float | None = None
+    at_least: float | None = None
+    against: str | None = None
+
+
+Arms: TypeAlias = Callable[[Scale, int], Mapping[Arm, Task]]
+"""Returns the arms on one seed."""
+Charts: TypeAlias = Callable[[Scale, Found], list[Chart]]
+Measure: TypeAlias = Callable[[Outcomes], Measures]
+"""Returns the metrics of the arms on one seed."""
+
+
+def measure_each(figures: Callable[[Any], Mapping[str, float | None]]) -> Measure:
+    """Return a measure that takes the figures of each arm from its outcome alone."""
+    return lambda outcomes: {arm: figures(outcome) for arm, outcome in outcomes.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """An experiment, and a section of the page."""
+
+    name: str
+    title: str
+    source: str
+    """The figure or table that it stands beside, or that there is none."""
+    about: str
+    """Description: the runs, how to read them, and differences from the source."""
+    arms: Arms
+    measure: Measure
+    metrics: tuple[ReportMetric, ...]
+    comparisons: tuple[PairedComparison, ...] = ()
+    targets: tuple[Target, ...] = ()
+    charts: Charts = lambda _scale, _found: []
+    is_drawn: bool = True
+    """Whether seeds draw anything: what draws nothing is run once."""
+    quick_seeds: int | None = None
+    """Most seeds of a quick report, where runs do not become smaller."""
+    recorded_seeds: tuple[int, ...] | None = None
+    """The seeds of runs that were made elsewhere; None: it is run here."""
+
+    def seeds(self, scale: Scale) -> tuple[int, ...]:
+        """Return the seeds that it is run on."""
+        if self.recorded_seeds is not None:
+            return self.recorded_seeds
+        if not self.is_drawn:
+            return scale.seeds[:1]
+        return scale.seeds[: self.quick_seeds] if scale.is_quick else scale.seeds
+
+    def metric(self, name: str) -> ReportMetric:
+        """Return a metric by name.
+
+        Raises:
+            KeyError: If it has none of that name.
+        """
+        return {metric.name: metric for metric in self.metrics}[name]

@@ -1,0 +1,26 @@
+"""The experiments, in the order of the page; to drop or add one, change this list."""
+
+from justitia_ray.lab.report.experiment import Experiment
+from justitia_ray.lab.report.experiments import justitia, predictors, variants, vtc
+
+EXPERIMENTS: tuple[Experiment, ...] = (
+    justitia.DENSITY,
+    justitia.FAIR_RATIO,
+    justitia.TWO_DM,
+    justitia.ELEPHANT,
+    justitia.PREDICTION_ERROR,
+    predictors.PREDICTORS,
+    predictors.PREDICTOR_ERRORS,
+    justitia.COST_MODEL,
+    justitia.DECISION_TIME,
+    variants.CLOCK,
+    variants.SHARE_CAP,
+    variants.BACKFILL,
+    variants.ADMISSION,
+    variants.OFFERED_LOAD,
+    variants.REPLICAS,
+    variants.ALL_POLICIES,
+    variants.TENANTS,
+    *vtc.VTC_FIGURES,
+    *vtc.VTC_TABLES,
+)

@@ -1,0 +1,356 @@
+"""Findings: an experiment's outcomes as a section of the page and lines of `results.jsonl`.
+
+Every number on the page is the value of a line, with all that it came from.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from justitia_ray import __version__
+from justitia_ray.lab.report.experiment import (
+    Arm,
+    Chart,
+    Experiment,
+    Failed,
+    Outcomes,
+    Point,
+    ReportMetric,
+    Scale,
+    Target,
+    Task,
+)
+from justitia_ray.lab.report.published import Published
+from justitia_ray.lab.report.statistics import MeanEstimate, differences, estimate
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLine:
+    """A line of `results.jsonl`."""
+
+    experiment: str
+    arm: str
+    metric: str
+    value: float | Sequence[Point] | None
+    statistic: str = "run"
+    """`run`: of one seed; `mean`, `mean_low`, `mean_high`: over the seeds, with the ends of the
+    95 % interval; `difference`, `difference_low`, `difference_high`: the same of paired
+    differences from `against`; `series`: the points of a figure; `limit`: of a target;
+    `published`: of a paper."""
+    seed: int | None = None
+    against: str | None = None
+    """The arm that a difference is taken from."""
+    is_relative: bool = False
+    """Whether a difference is a share of the other arm's value."""
+    of_lines: tuple[int, ...] = ()
+    """The runs that an aggregate was made of: their seeds and configurations stand there."""
+    unit: str = ""
+    source: str | None = None
+    """Place of a published number in its paper."""
+    is_timing: bool = False
+    """Whether it is wall time of this machine, so another the next time."""
+    configuration: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ResultLog:
+    """The lines of a report, in order; a line is known by its number."""
+
+    def __init__(self) -> None:
+        self._lines: list[ResultLine] = []
+
+    def append_line(self, line: ResultLine) -> int:
+        """Append a line and return its number, from 1."""
+        self._lines.append(line)
+        return len(self._lines)
+
+    def write(self, path: Path) -> None:
+        """Write all lines."""
+        with path.open("w", encoding="utf-8") as file:
+            for number, line in enumerate(self._lines, 1):
+                row = {"line": number, **asdict(line), "version": __version__}
+                row["value"] = _finite(row["value"])
+                file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """Numbers that JSON has not (nan, inf) are None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """The value of a line of the results."""
+
+    value: float
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell of the table: what was found, its interval, what a paper says."""
+
+    mean: Number
+    low: Number | None = None
+    high: Number | None = None
+    published: tuple[Number, str] | None = None
+    """With its source."""
+    verdict: str = ""
+    """Verdict of a difference: `better`, `worse`, or `level` where the interval holds zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table: a metric, or paired differences of one."""
+
+    metric: ReportMetric
+    against: str | None = None
+    """The arm of the same group that differences are taken from."""
+    is_relative: bool = False
+    """Whether differences are shares of the other arm's value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A target and what was reached."""
+
+    target: Target
+    column: Column
+    reached: Cell
+    limit: Number
+    is_met: bool
+
+
+@dataclass(slots=True)
+class ReportSection:
+    """Section of one experiment."""
+
+    experiment: Experiment
+    columns: list[Column] = field(default_factory=list)
+    groups: dict[str, dict[Arm, list[Cell | None]]] = field(default_factory=dict)
+    judged: list[Judged] = field(default_factory=list)
+    charts: list[Chart] = field(default_factory=list)
+    seeds: tuple[int, ...] = ()
+    failure: str | None = None
+    """Why there is nothing to show, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Metric of an arm: a value for each seed, and the lines that they stand in."""
+
+    values: Sequence[float]
+    lines: tuple[int, ...]
+
+
+def section_of(
+    experiment: Experiment,
+    scale: Scale,
+    arms: Mapping[int, Mapping[Arm, Task]],
+    found: Mapping[Task, Any],
+    log: ResultLog,
+    published: Sequence[Published],
+) -> ReportSection:
+    """Return an experiment's section; one that cannot be had says why.
+
+    Args:
+        experiment: The experiment.
+        scale: Of the report.
+        arms: Its arms, by seed.
+        found: What every task found.
+        log: Takes a line for every number of the section.
+        published: Numbers of papers, of any experiment.
+    """
+    outcomes = {
+        seed: {arm: found[task] for arm, task in tasks.items()} for seed, tasks in arms.items()
+    }
+    for seed, by_arm in outcomes.items():
+        for arm, outcome in by_arm.items():
+            if isinstance(outcome, Failed):
+                why = f"{arm}, seed {seed}: {outcome.message}"
+                return ReportSection(experiment, seeds=tuple(arms), failure=why)
+    try:
+        table = _Table(experiment, log, published)
+        table.take_runs(arms, outcomes)
+        columns = [Column(metric) for metric in experiment.metrics]
+        columns += [
+            Column(experiment.metric(c.metric), c.against, c.is_relative)
+            for c in experiment.comparisons
+        ]
+        section = ReportSection(experiment, columns, seeds=tuple(arms))
+        for arm in next(iter(outcomes.values())):
+            row = [table.cell(arm, column) for column in columns]
+            section.groups.setdefault(arm.group, {})[arm] = row
+        judged = [table.judge(target) for target in experiment.targets]
+        section.judged = [judgement for judgement in judged if judgement is not None]
+        section.charts = experiment.charts(scale, list(outcomes.items()))
+        for chart in section.charts:
+            table.note_points(chart)
+        return section
+    except Exception as error:
+        return ReportSection(experiment, seeds=tuple(arms), failure=Failed.of(error).message)
+
+
+class _Table:
+    """The cells of one experiment; each is made, and noted, when it is first asked for."""
+
+    def __init__(
+        self, experiment: Experiment, log: ResultLog, published: Sequence[Published]
+    ) -> None:
+        self._experiment = experiment
+        self._log = log
+        self._published = {
+            (p.arm, p.metric, p.against): p for p in published if p.experiment == experiment.name
+        }
+        self._runs: dict[tuple[Arm, str], Runs] = {}
+        self._cells: dict[tuple[Arm, Column], Cell | None] = {}
+
+    def take_runs(
+        self, arms: Mapping[int, Mapping[Arm, Task]], outcomes: Mapping[int, Outcomes]
+    ) -> None:
+        """Measure every seed and note each value.
+
+        A metric that one seed has no value for is left out of its arm: means over other seeds than
+        those of the arm beside it would not be paired.
+        """
+        measured = {seed: self._experiment.measure(found) for seed, found in outcomes.items()}
+        for arm in next(iter(outcomes.values())):
+            for metric in self._experiment.metrics:
+                values = {seed: measured[seed].get(arm, {}).get(metric.name) for seed in outcomes}
+                lines = tuple(
+                    self._log.append_line(
+                        ResultLine(
+                            self._experiment.name,
+                            str(arm),
+                            metric.name,
+                            value,
+                            seed=seed,
+                            unit=metric.unit,
+                            is_timing=metric.is_timing,
+                            configuration=arms[seed][arm].configuration(),
+                        )
+                    )
+                    for seed, value in values.items()
+                )
+                known = [value for value in values.values() if value is not None]
+                if len(known) == len(values):
+                    self._runs[arm, metric.name] = Runs(known, lines)
+
+    def cell(self, arm: Arm, column: Column) -> Cell | None:
+        """Return what stands there; None if there is nothing."""
+        if (arm, column) not in self._cells:
+            self._cells[arm, column] = self._made(arm, column)
+        return self._cells[arm, column]
+
+    def judge(self, target: Target) -> Judged | None:
+        """Return a target with its verdict; None if its arm was not run at this scale."""
+        metric = self._experiment.metric(target.metric)
+        column = Column(metric, target.against, is_relative=target.against is not None)
+        reached = self.cell(target.arm, column)
+        if reached is None:
+            return None
+        if target.at_most is not None:
+            limit, is_met = target.at_most, reached.mean.value <= target.at_most
+        else:
+            assert target.at_least is not None
+            limit, is_met = target.at_least, reached.mean.value >= target.at_least
+        line = self._note(target.arm, column, "limit", limit)
+        return Judged(target, column, reached, line, is_met)
+
+    def note_points(self, chart: Chart) -> None:
+        """Note the points of a chart's series, and the ends of their intervals."""
+        for series in chart.series:
+            xs = [x for x, _ in series.points]
+            for label, points in (
+                (series.label, series.points),
+                (f"{series.label} low", list(zip(xs, series.low, strict=False))),
+                (f"{series.label} high", list(zip(xs, series.high, strict=False))),
+            ):
+                if points:
+                    self._log.append_line(
+                        ResultLine(
+                            self._experiment.name,
+                            label,
+                            chart.name,
+                            list(points),
+                            statistic="series",
+                            unit=f"{chart.x_label}; {chart.y_label}",
+                            is_timing=any(m.is_timing for m in self._experiment.metrics),
+                        )
+                    )
+
+    def _made(self, arm: Arm, column: Column) -> Cell | None:
+        compared = self._compared(arm, column)
+        if compared is None:
+            return None
+        found, lines = compared
+        statistic = "mean" if column.against is None else "difference"
+        mean = self._note(arm, column, statistic, found.mean, lines)
+        low, high = (
+            None if end is None else self._note(arm, column, f"{statistic}_{name}", end, lines)
+            for name, end in (("low", found.low), ("high", found.high))
+        )
+        paper = None
+        if entry := self._published.get((arm, column.metric.name, column.against)):
+            number = self._note(arm, column, "published", entry.value, source=entry.source)
+            paper = (number, entry.source)
+        return Cell(mean, low, high, paper, self._verdict(found, column))
+
+    def _compared(self, arm: Arm, column: Column) -> tuple[MeanEstimate, tuple[int, ...]] | None:
+        """Return the estimate of a cell, and the runs that it is made of."""
+        ours = self._runs.get((arm, column.metric.name))
+        if ours is None:
+            return None
+        if column.against is None:
+            return estimate(ours.values), ours.lines
+        other = Arm(arm.group, column.against)
+        theirs = self._runs.get((other, column.metric.name))
+        if theirs is None or other == arm or (column.is_relative and 0 in theirs.values):
+            return None
+        found = differences(ours.values, theirs.values, is_relative=column.is_relative)
+        return estimate(found), (*ours.lines, *theirs.lines)
+
+    def _verdict(self, found: MeanEstimate, column: Column) -> str:
+        """Judge a difference: by its interval, or by its sign where nothing was drawn."""
+        if column.against is None or column.metric.better is None:
+            return ""
+        if not self._experiment.is_drawn:
+            low = high = found.mean
+        elif found.low is None or found.high is None:
+            return ""
+        else:
+            low, high = found.low, found.high
+        good, bad = high < 0, low > 0
+        if column.metric.better == "high":
+            good, bad = bad, good
+        return "better" if good else "worse" if bad else "level"
+
+    def _note(
+        self,
+        arm: Arm,
+        column: Column,
+        statistic: str,
+        value: float,
+        of_lines: tuple[int, ...] = (),
+        source: str | None = None,
+    ) -> Number:
+        line = ResultLine(
+            self._experiment.name,
+            str(arm),
+            column.metric.name,
+            value,
+            statistic=statistic,
+            against=column.against,
+            is_relative=column.is_relative,
+            of_lines=of_lines,
+            unit=column.metric.unit,
+            source=source,
+            is_timing=column.metric.is_timing and bool(of_lines),
+        )
+        return Number(value, self._log.append_line(line))

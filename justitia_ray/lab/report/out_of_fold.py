@@ -1,0 +1,160 @@
+"""Costs predicted by models that have not seen the run: each half of the runs by the other half's.
+
+The applications of the nine-class suite are the recorded runs, so a model of all of them would have
+seen what it predicts. Runs of one text are in one half. MRS has no texts, and SC no recorded runs:
+its models learn from runs that are drawn as the suite draws them, with other seeds.
+"""
+
+import random
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import TypeAlias
+
+from justitia_ray.lab.s3.config import TINY, S3Config
+from justitia_ray.predictor.input_features import features_of
+from justitia_ray.predictor.observation import Sample
+from justitia_ray.predictor.trained_model import CostPrediction
+from justitia_ray.predictor.training import train
+from justitia_ray.sim.suites.application_runs import (
+    DEFAULT_SAMPLES,
+    deal_runs,
+    load_questions,
+)
+from justitia_ray.sim.suites.recorded import load_runs
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+
+CLASSES = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
+"""Classes of the suite."""
+HALVES = 2
+MOST_SAMPLES = 100
+"""Most samples of a class, as the paper trains on (v1, Sec. IV-B)."""
+S3 = "s3"
+"""The recipe that is one model for all classes; the others are kinds of `train`."""
+_HISTORY_SEED = -1
+"""Seed of SC's runs to learn from: not a report's."""
+_TIMED = 50
+
+Key: TypeAlias = tuple[str, str, int]
+"""Class, text and half of an application."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutOfFold:
+    """Predictions of one recipe, their errors, and the time that they took."""
+
+    predictions: Mapping[Key, CostPrediction]
+    errors: Mapping[str, Sequence[float]]
+    """|predicted − true| / true of each run, by class."""
+    predict_ms: float
+    """Median of a single prediction, features included."""
+    train_s: float
+    """Training time of the models of all classes, on one half."""
+
+    def prediction(self, application: WorkloadApplication) -> CostPrediction:
+        """Return the prediction for an application of the suite.
+
+        Raises:
+            KeyError: If its text is not in the data directory.
+        """
+        return self.predictions[
+            _key(application.application_class, application.input, application.inferences)
+        ]
+
+
+@lru_cache
+def predict_out_of_fold(recipe: str, data_dir: Path, s3: S3Config = TINY) -> OutOfFold:
+    """Train on each half and predict the other; once a process, for all who ask.
+
+    Args:
+        recipe: A kind of `train`, or `s3`.
+        data_dir: Where `recorded/` and `apps/` lie.
+        s3: Sizes and training of that one; its weights are random.
+
+    Raises:
+        ConfigError: If the data directory lacks files or is wrong, or a package is not installed.
+    """
+    past = {name: _past_runs(data_dir, name) for name in CLASSES}
+    found: dict[Key, CostPrediction] = {}
+    errors: dict[str, list[float]] = {name: [] for name in CLASSES}
+    train_s, predict_s = [], list[float]()
+    for half in range(HALVES):
+        started = time.perf_counter()
+        predict = _trained(recipe, _samples(past, half), s3)
+        train_s.append(time.perf_counter() - started)
+        for name, runs in past.items():
+            asked = [run for run in runs if run.key[2] == half]
+            predictions = predict(name, [run.key[1] for run in asked])
+            for run, prediction in zip(asked, predictions, strict=True):
+                found[run.key] = prediction
+                error = abs(prediction.kv_token_time - run.sample.kv_token_time)
+                errors[name].append(error / run.sample.kv_token_time)
+        predict_s += _timings(predict, past)
+    return OutOfFold(found, errors, 1000 * median(predict_s), sum(train_s) / HALVES)
+
+
+_Predict: TypeAlias = Callable[[str, Sequence[str]], list[CostPrediction]]
+"""Predicts the costs of texts of one class: (class, texts)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _PastRun:
+    key: Key
+    sample: Sample
+
+
+def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
+    """Return every recorded run of a class once; of SC, one run of each question."""
+    if application_class == "SC":
+        count = len(load_questions(data_dir))
+    else:
+        count = len(load_runs(data_dir, application_class))
+    past = []
+    runs = deal_runs(application_class, _HISTORY_SEED, data_dir, DEFAULT_SAMPLES)
+    for run in islice(runs, count):
+        calls = ((i.prompt_tokens, i.output_tokens) for i in run.inferences)
+        key = _key(application_class, run.text, run.inferences)
+        past.append(_PastRun(key, Sample.of_calls(calls, run.text)))
+    return past
+
+
+def _key(application_class: str, text: str, inferences: Iterable[WorkloadInference]) -> Key:
+    """Return where an application belongs: by its text, or by its lengths if it has none."""
+    lengths = [(i.prompt_tokens, i.output_tokens) for i in inferences]
+    return application_class, text, zlib.crc32((text or f"{lengths}").encode()) % HALVES
+
+
+def _samples(past: Mapping[str, Sequence[_PastRun]], half: int) -> dict[str, list[Sample]]:
+    """Return what a model for one half is trained on: at most so many of each class."""
+    samples = {}
+    for name, runs in past.items():
+        others = [run.sample for run in runs if run.key[2] != half]
+        random.Random(f"{half}/{name}").shuffle(others)
+        samples[name] = others[:MOST_SAMPLES]
+    return samples
+
+
+def _trained(recipe: str, samples: Mapping[str, Sequence[Sample]], s3: S3Config) -> _Predict:
+    if recipe == S3:
+        from justitia_ray.lab.s3.model import train_s3
+
+        return train_s3(samples, config=s3).predict
+    models = {name: train(runs, kind=recipe) for name, runs in samples.items()}
+    return lambda name, texts: models[name].predict([features_of(text) for text in texts])
+
+
+def _timings(predict: _Predict, past: Mapping[str, Sequence[_PastRun]]) -> list[float]:
+    """Return how long single predictions took, in seconds, of runs from all classes in turn."""
+    timings = []
+    for number in range(_TIMED):
+        name = CLASSES[number % len(CLASSES)]
+        text = past[name][number % len(past[name])].key[1]
+        started = time.perf_counter()
+        predict(name, [text])
+        timings.append(time.perf_counter() - started)
+    return timings

@@ -1,0 +1,1 @@
+"""The S3 rival: a DistilBERT that predicts costs from input texts."""

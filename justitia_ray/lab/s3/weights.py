@@ -1,0 +1,163 @@
+"""Weights and tokenizer of the S3 rival: from a directory, from the hub, or random.
+
+Weights are read from safetensors only, and no code that comes with them is run.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from tokenizers import Tokenizer
+from tokenizers.implementations import BertWordPieceTokenizer
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from transformers import AutoTokenizer
+from transformers.models.distilbert.configuration_distilbert import DistilBertConfig
+from transformers.models.distilbert.modeling_distilbert import DistilBertForSequenceClassification
+from transformers.utils import logging
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.lab.s3.config import S3Config
+
+Network: TypeAlias = Any
+"""transformers' DistilBertForSequenceClassification with one answer; it has no types."""
+
+
+def load_weights(weights: str, config: S3Config) -> tuple[Tokenizer, Network]:
+    """Return pretrained weights, with a new head on them, and their tokenizer.
+
+    Args:
+        weights: A directory as transformers saves it, with `model.safetensors`; or else a name on
+            the hub, which is looked for among what was downloaded before, then on the network.
+        config: Its `max_length` counts, its sizes do not.
+
+    Raises:
+        ConfigError: If there is no such directory, it lacks a file, or the hub gives none.
+    """
+    is_path = weights.startswith(("/", ".", "~")) or Path(weights).exists()
+    name = str(Path(weights).expanduser()) if is_path else weights
+    if is_path and not Path(name).is_dir():
+        raise ConfigError(f"weights {weights!r}: must be a directory or a name on the hub")
+    try:
+        found = _pretrained(name, local_files_only=True)
+    except _REFUSALS as error:
+        if is_path:
+            raise ConfigError(
+                f"weights {weights!r}: must hold config.json, model.safetensors and a tokenizer of "
+                f"a DistilBERT: {_one_line(error)}"
+            ) from error
+        found = _from_hub(weights)
+    tokenizer, network = found
+    if not len(_SPECIAL) < tokenizer.get_vocab_size() <= network.config.vocab_size:
+        raise ConfigError(
+            f"weights {weights!r}: must hold the tokenizer of the network, which knows "
+            f"{network.config.vocab_size} word pieces; its own has {tokenizer.get_vocab_size()}"
+        )
+    tokenizer.enable_truncation(min(config.max_length, network.config.max_position_embeddings))
+    tokenizer.no_padding()
+    return tokenizer, network
+
+
+def save_weights(directory: Path, tokenizer: Tokenizer, network: Network) -> None:
+    """Write weights and tokenizer as transformers saves them, for `load_weights`."""
+    with _quiet():
+        network.save_pretrained(directory)
+    tokenizer.save(str(directory / "tokenizer.json"))
+
+
+def random_weights(config: S3Config, texts: Iterable[str]) -> tuple[Tokenizer, Network]:
+    """Return random weights, from torch's random state, and a WordPiece tokenizer of the texts."""
+    tokenizer = Tokenizer.from_str(
+        BertWordPieceTokenizer(_vocabulary(texts, config.vocabulary), lowercase=True).to_str()
+    )
+    tokenizer.enable_truncation(config.max_length)
+    sizes = {
+        "n_layers": config.layers,
+        "n_heads": config.heads,
+        "dim": config.dim,
+        "hidden_dim": config.hidden_dim,
+        "vocab_size": config.vocabulary,
+        "pad_token_id": tokenizer.token_to_id("[PAD]"),
+    }
+    return tokenizer, empty_network(sizes)
+
+
+def _vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
+    """Return the most frequent words and, for all others, the most frequent characters.
+
+    The library's own training gives another vocabulary each time, even of the same texts
+    (huggingface/tokenizers, issue 1794).
+    """
+    normalizer, splitter = BertNormalizer(lowercase=True), BertPreTokenizer()
+    words = Counter[str]()
+    for text in texts:
+        split = splitter.pre_tokenize_str(normalizer.normalize_str(text))
+        words.update(word for word, _ in split)
+    characters = Counter[str]()
+    for word, count in words.items():
+        for character in word:
+            characters[character] += count
+    pieces = dict.fromkeys(_SPECIAL)
+    for character in _by_frequency(characters)[: size // 4]:
+        pieces |= {character: None, f"##{character}": None}
+    pieces |= dict.fromkeys(_by_frequency(words))
+    return {piece: number for number, piece in enumerate(list(pieces)[:size])}
+
+
+def _by_frequency(counts: Counter[str]) -> list[str]:
+    return sorted(counts, key=lambda piece: (-counts[piece], piece))
+
+
+def empty_network(sizes: dict[str, Any]) -> Network:
+    """Return a network of these sizes (DistilBertConfig's names), as torch initialises it.
+
+    Raises:
+        ValueError: If they are not sizes of a DistilBERT.
+    """
+    return DistilBertForSequenceClassification(DistilBertConfig(**sizes, num_labels=1))
+
+
+_SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""Word pieces that stand for no text: all that a tokenizer has whose file is missing."""
+_REFUSALS = (OSError, ValueError, KeyError, RuntimeError)
+"""Errors of transformers for files that are missing, of another model, or unreachable."""
+
+
+def _from_hub(name: str) -> tuple[Tokenizer, Network]:
+    try:
+        return _pretrained(name, local_files_only=False)
+    except _REFUSALS as error:
+        raise ConfigError(
+            f"weights {name!r}: no such directory, and not to be had from the hub (give a directory"
+            f" with config.json, model.safetensors and a tokenizer): {_one_line(error)}"
+        ) from error
+
+
+def _pretrained(name: str, *, local_files_only: bool) -> tuple[Tokenizer, Network]:
+    # The network first: without its file there is no use in asking for the tokenizer's.
+    with _quiet():
+        network = DistilBertForSequenceClassification.from_pretrained(
+            name, num_labels=1, use_safetensors=True, local_files_only=local_files_only
+        )
+    loaded = AutoTokenizer.from_pretrained(
+        name, use_fast=True, trust_remote_code=False, local_files_only=local_files_only
+    )
+    return Tokenizer.from_str(loaded.backend_tokenizer.to_str()), network
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars: loading takes a second."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(f"{error}".split())[:300]

@@ -1,0 +1,83 @@
+"""CG: code generation with feedback.
+
+A function is written, the examples in its documentation are run, and what went wrong goes into the
+next attempt, until they pass.
+"""
+
+import ast
+
+from justitia_ray.lab.workloads.sandbox import ProgramRun, code_of, run_python
+from justitia_ray.lab.workloads.steps import AgentResult, Chats, Steps, Transcript
+from justitia_ray.sim.suites.load_plan import Lengths
+
+GENERATE = """\
+Complete the Python module below. Write the whole module, with its imports, in one fenced block, and
+nothing else."""
+
+FEEDBACK = """\
+[result]
+{result}
+Say in one sentence what was wrong, then write the whole module again."""
+
+MAX_TURNS = 5
+"""The most that was measured."""
+
+_MAX_RESULT_CHARS = 1500
+"""Characters kept of a failed run, from its end: there Python says what was wrong."""
+
+_RUN_EXAMPLES = """
+
+import doctest as _doctest
+_test = _doctest.DocTestParser().get_doctest({examples!r}, globals(), "examples", None, 0)
+_runner = _doctest.DocTestRunner(verbose=False, optionflags=_doctest.REPORT_ONLY_FIRST_FAILURE)
+raise SystemExit(bool(_runner.run(_test).failed))
+"""
+
+
+async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
+    """Complete the module whose start is given, until its examples pass; see `Workload`."""
+    steps = Steps(app, lengths)
+    transcript = Transcript(GENERATE, text)
+    turns = lengths.rounds("code_generation") if lengths.steered else MAX_TURNS
+    for number in range(1, turns + 1):
+        answer = await steps.turn("code_generation", number, transcript)
+        if lengths.steered:
+            if number < turns:
+                await steps.use_tool(f"code_generation_{number + 1}")
+                transcript.add(FEEDBACK.format(result=text))
+            continue
+        tried = await run_python(program_of(text, answer))
+        if tried.outcome == "passed":
+            return steps.result(f"passed at attempt {number}")
+        transcript.add(FEEDBACK.format(result=told(tried)))
+    return steps.result(f"not passed in {turns} attempts")
+
+
+def program_of(start: str, answer: str) -> str:
+    """Return a program that runs the examples of the start on what an answer made of it.
+
+    An answer that defines no function is the rest of the module that was begun.
+    """
+    code = code_of(answer)
+    functions = [node for node in ast.walk(_parsed(code)) if isinstance(node, ast.FunctionDef)]
+    module = code if functions else start + code
+    return module + _RUN_EXAMPLES.format(examples=documentation(start))
+
+
+def documentation(start: str) -> str:
+    """Return what the functions of a module say about themselves, examples included."""
+    functions = (node for node in ast.walk(_parsed(start)) if isinstance(node, ast.FunctionDef))
+    return "\n\n".join(ast.get_docstring(function) or "" for function in functions)
+
+
+def _parsed(code: str) -> ast.Module:
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def told(tried: ProgramRun) -> str:
+    """Return what a model is told of a run that failed."""
+    said = (tried.output + tried.errors).strip()[-_MAX_RESULT_CHARS:]
+    return f"{tried.outcome}\n{said}"

@@ -1,0 +1,397 @@
+"""Households in text: a small one of our own, after ALFWorld's, and ALFWorld's own games.
+
+Our opening text names the receptacles and the task; which objects are where is drawn from that text
+alone, so that one opening is always the same game.
+
+ALFWorld's games (Shridhar et al., arXiv:2010.03768) are played where its package and its data are.
+`pip install 'justitia-ray[alfworld]'` installs the package, which builds a planner in C++ for some
+minutes; `alfworld-download` brings the games into `$ALFWORLD_DATA`.
+"""
+
+import functools
+import json
+import os
+import random
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.errors import ConfigError, RequestError, shown_short
+
+_OPENABLE = ("cabinet", "drawer", "fridge", "microwave", "safe")
+_CLUTTER = ("book", "candle", "cloth", "fork", "keychain", "newspaper", "pencil", "vase")
+_TOOLS = {"clean": "sinkbasin", "heat": "microwave", "cool": "fridge"}
+_TREATMENT_OF = {"clean": "clean", "hot": "heat", "cool": "cool"}
+
+_RECEPTACLE = re.compile(r"\ban? ([a-z]+ \d+)")
+_TASK = re.compile(r"your task is to:\s*(.+?)\s*\.?\s*$", re.IGNORECASE | re.DOTALL)
+_LOOK = re.compile(r"(?:look at|examine) (?:the |an? )?(\w+) (?:under|with) the (\w+)")
+_PUT_TREATED = re.compile(r"(clean|heat|cool) some (\w+) and put it in (?:the )?(\w+)")
+_PUT_STATED = re.compile(r"put (?:an? )?(clean|hot|cool) (\w+) in (?:the )?(\w+)")
+_PUT = re.compile(
+    r"(?:put|find) (some|an?|two) (\w+) (?:and put (?:it|them) )?(?:in|on) (?:the )?(\w+)"
+)
+
+_COMMANDS = (
+    (re.compile(r"go to (\w+ \d+)"), "_go"),
+    (re.compile(r"open (\w+ \d+)"), "_open"),
+    (re.compile(r"take (\w+ \d+) from (\w+ \d+)"), "_take"),
+    (re.compile(r"(?:put|move) (\w+ \d+) (?:in/on|in|on|to) (\w+ \d+)"), "_put"),
+    (re.compile(r"(clean|heat|cool) (\w+ \d+) with (\w+ \d+)"), "_treat"),
+    (re.compile(r"use (\w+ \d+)"), "_use"),
+)
+NOTHING = "Nothing happens."
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """Goal of a game: so many objects of a kind, perhaps treated, in a kind of receptacle.
+
+    Or, with a lamp, an object of the kind looked at in its light.
+    """
+
+    kind: str
+    target: str = ""
+    count: int = 1
+    treatment: str = ""
+    """`clean`, `heat`, `cool`, or nothing."""
+    lamp: str = ""
+
+
+@dataclass
+class _Receptacle:
+    is_open: bool
+    objects: list[str] = field(default_factory=list)
+
+
+class Household:
+    """A game in our own household.
+
+    Args:
+        opening: The first observation, with the receptacles, and the task.
+
+    Raises:
+        RequestError: If it names no receptacle, or no task of a known kind.
+    """
+
+    def __init__(self, opening: str) -> None:
+        self.goal = goal_of(opening)
+        names: dict[str, None] = dict.fromkeys(receptacles_in(opening))
+        if not names:
+            raise RequestError("the opening must name receptacles, as in 'a desk 1', has none")
+        self.is_done = False
+        self.held: str | None = None
+        self.place: str | None = None
+        self._treated: dict[str, str] = {}
+        needed = {self.goal.target, _TOOLS.get(self.goal.treatment, "")} - {""}
+        for kind in sorted(needed - {name.split()[0] for name in names}):
+            names[f"{kind} 1"] = None
+        self.receptacles: dict[str, _Receptacle] = {
+            name: _Receptacle(name.split()[0] not in _OPENABLE) for name in sorted(names)
+        }
+        self._fill(random.Random(f"household/{opening}"))
+
+    def act(self, command: str) -> str:
+        """Carry out a command and return what is seen of it; one that is none does nothing."""
+        said = as_command(command)
+        if said.startswith("think:"):
+            return "OK."
+        if said in ("look", "inventory", "examine"):
+            return f"You are carrying: {self.held or 'nothing'}. {self._seen()}"
+        for form, verb in _COMMANDS:
+            if found := form.fullmatch(said):
+                seen: str = getattr(self, verb)(*found.groups())
+                self._check()
+                return seen
+        return NOTHING
+
+    def where(self, kind: str) -> list[str]:
+        """Return the receptacles that hold an object of a kind, for who may know."""
+        return [
+            name
+            for name, receptacle in self.receptacles.items()
+            if any(_is(item, kind) for item in receptacle.objects)
+        ]
+
+    def _fill(self, rng: random.Random) -> None:
+        elsewhere = [name for name in self.receptacles if not _is(name, self.goal.target)]
+        for number in range(1, self.goal.count + 1):
+            name = rng.choice(elsewhere or list(self.receptacles))
+            self.receptacles[name].objects.append(f"{self.goal.kind} {number}")
+        if self.goal.lamp:
+            in_sight = [r for r in self.receptacles.values() if r.is_open]
+            place = rng.choice(in_sight or list(self.receptacles.values()))
+            place.objects.append(f"{self.goal.lamp} 1")
+        for number, receptacle in enumerate(self.receptacles.values(), 1):
+            for kind in rng.sample(_CLUTTER, rng.randrange(3)):
+                if kind != self.goal.kind:
+                    receptacle.objects.append(f"{kind} {number}")
+
+    def _seen(self) -> str:
+        if self.place is None:
+            return "You are in the middle of a room."
+        receptacle = self.receptacles[self.place]
+        if not receptacle.is_open:
+            return f"The {self.place} is closed."
+        things = ", ".join(f"a {item}" for item in receptacle.objects) or "nothing"
+        return f"On the {self.place}, you see {things}."
+
+    def _go(self, name: str) -> str:
+        if name not in self.receptacles:
+            return NOTHING
+        self.place = name
+        return f"You arrive at {name}. {self._seen()}"
+
+    def _open(self, name: str) -> str:
+        if name != self.place or self.receptacles[name].is_open:
+            return NOTHING
+        self.receptacles[name].is_open = True
+        return f"You open the {name}. {self._seen()}"
+
+    def _take(self, item: str, name: str) -> str:
+        if self.held or name != self.place or not self.receptacles[name].is_open:
+            return NOTHING
+        if item not in self.receptacles[name].objects:
+            return NOTHING
+        self.receptacles[name].objects.remove(item)
+        self.held = item
+        return f"You pick up the {item} from the {name}."
+
+    def _put(self, item: str, name: str) -> str:
+        if item != self.held or name != self.place or not self.receptacles[name].is_open:
+            return NOTHING
+        self.receptacles[name].objects.append(item)
+        self.held = None
+        return f"You put the {item} in/on the {name}."
+
+    def _treat(self, treatment: str, item: str, name: str) -> str:
+        if item != self.held or name != self.place or not _is(name, _TOOLS[treatment]):
+            return NOTHING
+        self._treated[item] = treatment
+        return f"You {treatment} the {item} using the {name}."
+
+    def _use(self, item: str) -> str:
+        if self.place is None or item not in self.receptacles[self.place].objects:
+            return NOTHING
+        if self.goal.lamp and _is(item, self.goal.lamp):
+            self.is_done |= self.held is not None and _is(self.held, self.goal.kind)
+        return f"You turn on the {item}."
+
+    def _check(self) -> None:
+        if self.goal.lamp:
+            return
+        there = [
+            item
+            for name, receptacle in self.receptacles.items()
+            if _is(name, self.goal.target)
+            for item in receptacle.objects
+            if _is(item, self.goal.kind) and self.goal.treatment in ("", self._treated.get(item))
+        ]
+        self.is_done |= len(there) >= self.goal.count
+
+
+def receptacles_in(opening: str) -> list[str]:
+    """Return the receptacles that an opening names, as it names them."""
+    return _RECEPTACLE.findall(opening.partition("Your task")[0])
+
+
+def as_command(answer: str) -> str:
+    """Return what a model wrote as games take it."""
+    return " ".join(answer.lower().strip(" .>").split())
+
+
+def goal_of(opening: str) -> Goal:
+    """Return the goal that an opening's task states.
+
+    Raises:
+        RequestError: If it states none of a known kind.
+    """
+    found = _TASK.search(opening)
+    task = " ".join(found[1].lower().split()) if found else ""
+    if look := _LOOK.fullmatch(task):
+        return Goal(look[1], lamp=look[2])
+    if treated := _PUT_TREATED.fullmatch(task):
+        return Goal(treated[2], treated[3], treatment=treated[1])
+    if stated := _PUT_STATED.fullmatch(task):
+        return Goal(stated[2], stated[3], treatment=_TREATMENT_OF[stated[1]])
+    if put := _PUT.fullmatch(task):
+        return Goal(put[2], put[3], count=2 if put[1] == "two" else 1)
+    raise RequestError(
+        "the task must be to put, clean, heat, cool or look at something, as ALFWorld's tasks are,"
+        f" got {task!r:.80}"
+    )
+
+
+def _is(name: str, kind: str) -> bool:
+    """Return whether `mug 2` is a mug."""
+    return name.rpartition(" ")[0] == kind
+
+
+def played(text: str) -> str:
+    """Return a whole game as it is shown to a model: opening, thoughts, actions, observations."""
+    game = Household(text)
+    turns = [f"> {command}\n{game.act(command)}" for command in solution(game)]
+    return "\n".join([text, *turns])
+
+
+def solution(game: Household) -> Iterator[str]:
+    """Yield the commands that reach a game's goal, each to be carried out before the next."""
+    goal = game.goal
+    yield (
+        f"think: To reach the goal I need a {goal.kind}. I look for one place by place, and then do"
+        " with it what the task says."
+    )
+    for number in range(1, goal.count + 1):
+        yield from _fetch(game, f"{goal.kind} {number}")
+        if goal.lamp:
+            [place] = game.where(goal.lamp)
+            yield f"think: Now that I have the {goal.kind}, I need the {goal.lamp}."
+            yield f"go to {place}"
+            yield f"use {goal.lamp} 1"
+            return
+        if goal.treatment:
+            tool = _first(game, _TOOLS[goal.treatment])
+            yield f"think: Next I have to {goal.treatment} the {goal.kind} {number} with {tool}."
+            yield f"go to {tool}"
+            yield f"{goal.treatment} {goal.kind} {number} with {tool}"
+        place = _first(game, goal.target)
+        yield f"think: Now I put the {goal.kind} {number} where the task wants it, in {place}."
+        yield from _enter(game, place)
+        yield f"put {goal.kind} {number} in/on {place}"
+
+
+def _fetch(game: Household, item: str) -> Iterator[str]:
+    """Search the places in their order until the object is found, and take it."""
+    for name, receptacle in game.receptacles.items():
+        yield from _enter(game, name)
+        if item in receptacle.objects:
+            yield f"take {item} from {name}"
+            return
+
+
+def _enter(game: Household, name: str) -> Iterator[str]:
+    yield f"go to {name}"
+    if not game.receptacles[name].is_open:
+        yield f"open {name}"
+
+
+def _first(game: Household, kind: str) -> str:
+    return next(name for name in game.receptacles if _is(name, kind))
+
+
+DATA_VARIABLE = "ALFWORLD_DATA"
+_GAME_FILE = "game.tw-pddl"
+_FIELDS = ("pddl_domain", "grammar", "pddl_problem")
+_ALFWORLD_TASK = re.compile(r"Your task is to: ?(.+?)\.?(?=\n|\"|$)")
+_PUT_COMMAND = re.compile(r"put (.+?) (?:in/on|in|on) (.+)")
+"""The command in the papers' prompts and ours; since version 0.4 the package says `move … to …`."""
+
+
+class AlfworldGame:
+    """A game of ALFWorld.
+
+    Args:
+        file: Its `game.tw-pddl`.
+
+    Attributes:
+        opening: The first observation, with the receptacles, and the task.
+        is_done: Whether the goal is reached.
+    """
+
+    def __init__(self, file: Path) -> None:
+        # They take seconds, and are there on few machines.
+        from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
+        from textworld.envs import PddlEnv
+
+        self._environment: Any = AlfredDemangler(PddlEnv())
+        self._environment.load(_content(file))
+        feedback = str(self._environment.reset().feedback)
+        self.opening = feedback[max(0, feedback.find("You are ")) :].strip()
+        self.is_done = False
+
+    def act(self, command: str) -> str:
+        """Carry out a command and return what is seen of it.
+
+        Thoughts are answered as in the papers' prompts, and are no commands of the game.
+        """
+        said = as_command(command)
+        if said.startswith("think:"):
+            return "OK."
+        state, _, is_done = self._environment.step(_PUT_COMMAND.sub(r"move \1 to \2", said))
+        self.is_done = bool(is_done)
+        return str(state.feedback).strip()
+
+
+class AlfworldGames:
+    """The games below a directory, by the texts that they begin with.
+
+    Args:
+        directory: Searched for files `game.tw-pddl`.
+
+    Raises:
+        ConfigError: If there is no such file, or one of them is not a game.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._by_task: dict[str, list[Path]] = {}
+        for file in sorted(directory.rglob(_GAME_FILE)):
+            self._by_task.setdefault(_alfworld_task(_content(file)["grammar"]), []).append(file)
+        if not self._by_task:
+            raise ConfigError(
+                f"{DATA_VARIABLE} must name a directory of ALFWorld's games ({_GAME_FILE}), as"
+                f" alfworld-download makes it, has none: {directory}"
+            )
+
+    def start(self, text: str) -> AlfworldGame:
+        """Begin the game that an opening text describes.
+
+        Raises:
+            RequestError: If none begins so.
+        """
+        game = self.find(text)
+        if game is None:
+            raise RequestError(
+                f"the opening must be that of one of ALFWorld's games, got {shown_short(text)}"
+            )
+        return game
+
+    def find(self, text: str) -> AlfworldGame | None:
+        """Begin the game that an opening text describes; None if none begins so."""
+        wanted = _begins_with(text)
+        games = map(AlfworldGame, self._by_task.get(_alfworld_task(text), []))
+        return next((game for game in games if _begins_with(game.opening) == wanted), None)
+
+
+@functools.cache
+def installed_games() -> AlfworldGames | None:
+    """Return ALFWorld's games; None if the package is not installed, or nobody says where they are.
+
+    Raises:
+        ConfigError: If there are none where `$ALFWORLD_DATA` says.
+    """
+    directory = os.environ.get(DATA_VARIABLE)
+    if not directory or find_spec("alfworld") is None:
+        return None
+    return AlfworldGames(Path(directory))
+
+
+def _begins_with(opening: str) -> tuple[str, list[str]]:
+    """Return what tells games apart: the task, and the receptacles in any order."""
+    return _alfworld_task(opening), sorted(receptacles_in(opening))
+
+
+def _alfworld_task(text: str) -> str:
+    found = _ALFWORLD_TASK.search(text)
+    return "" if found is None else found.group(1).strip()
+
+
+def _content(file: Path) -> dict[str, Any]:
+    """Return domain, grammar and problem of a game."""
+    try:
+        found = json.loads(file.read_bytes())
+        return {name: str(found[name]) for name in _FIELDS}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file}: not a game of ALFWorld: {error!r}") from error

@@ -1,0 +1,90 @@
+"""MRS: the summary of a long document by map and reduce (as LangChain's chain does it).
+
+The document is cut into chunks that are summarised side by side. While the summaries together are
+too long for one prompt, groups of them are collapsed into shorter ones. The rest is summarised once
+more.
+"""
+
+from itertools import accumulate, pairwise
+
+from justitia_ray.lab.workloads.steps import AgentResult, Chats, Steps, clip, fits, room
+from justitia_ray.sim.suites.load_plan import Lengths
+
+MAP = """\
+Summarise the following part of a longer document. Keep names, numbers and decisions; leave out
+greetings and repetitions. Write one paragraph."""
+
+COLLAPSE = """\
+The following are summaries of neighbouring parts of one document, in order. Merge them into one
+shorter summary that keeps every name, number and decision that a later part builds on."""
+
+FINAL = """\
+The following are summaries of all parts of one document, in order. Write the summary of the whole
+document: first what it is about in one sentence, then its main points in order."""
+
+MAX_ROUNDS = 4
+"""The most that was measured; after that the final summary of a real model takes what fits."""
+
+
+async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
+    """Summarise a document; see `Workload`."""
+    steps = Steps(app, lengths)
+    chunks = _planned_chunks(text, lengths) if lengths.steered else _chunks(text, lengths)
+    summaries = await steps.ask_each("generate_summary", MAP, chunks)
+    number = 1
+    while _is_due(number, summaries, lengths):
+        groups = _groups(f"collapse_{number}", summaries, lengths)
+        summaries = await steps.ask_each(f"collapse_{number}", COLLAPSE, groups)
+        number += 1
+    return steps.result(await steps.ask("final_summary", 0, FINAL, _joined(summaries)))
+
+
+def _chunks(text: str, lengths: Lengths) -> list[str]:
+    """Cut a text into chunks that fill a prompt each, with nothing lost between them."""
+    chunks, size = [], _room("generate_summary", MAP, lengths)
+    while text.strip():
+        chunks.append(clip(text, size))
+        text = text[len(chunks[-1]) :]
+    return chunks
+
+
+def _planned_chunks(text: str, lengths: Lengths) -> list[str]:
+    """Cut a text into chunks of the planned sizes, from its start again if it is too short."""
+    words = text.split()
+    sizes = [room(MAP, call.prompt_words) for call in lengths.stages["generate_summary"].calls]
+    words *= -(-sum(sizes) // len(words))
+    return [" ".join(words[start:end]) for start, end in pairwise(accumulate(sizes, initial=0))]
+
+
+def _is_due(number: int, summaries: list[str], lengths: Lengths) -> bool:
+    if lengths.steered:
+        return f"collapse_{number}" in lengths.stages
+    if number > MAX_ROUNDS:
+        return False
+    final_room = _room("final_summary", FINAL, lengths)
+    return len(summaries) > 1 and not fits(_joined(summaries), final_room)
+
+
+def _groups(stage: str, summaries: list[str], lengths: Lengths) -> list[str]:
+    """Join neighbouring summaries: as many groups as planned, or as few as prompts can hold."""
+    if lengths.steered:
+        count = lengths.fan_out(stage)
+        bounds = [len(summaries) * part // count for part in range(count + 1)]
+        groups = [summaries[start:end] for start, end in pairwise(bounds)]
+        # More groups than summaries: the plan is of another document, and has the last word.
+        return [_joined(group or summaries[-1:]) for group in groups]
+    groups = [[]]
+    for summary in summaries:
+        joined = _joined([*groups[-1], summary])
+        if groups[-1] and not fits(joined, _room(stage, COLLAPSE, lengths)):
+            groups.append([])
+        groups[-1].append(summary)
+    return [_joined(group) for group in groups]
+
+
+def _joined(summaries: list[str]) -> str:
+    return "\n\n".join(summaries)
+
+
+def _room(stage: str, instruction: str, lengths: Lengths) -> int:
+    return room(instruction, lengths.call(stage, 0).prompt_words)

@@ -1,0 +1,109 @@
+"""Play a load of agents against a live service."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from justitia_ray.client import JustitiaClient
+from justitia_ray.client.load import LoadClock, LoadProgress, play_load
+from justitia_ray.lab.workloads import (
+    code_feedback,
+    factool_code,
+    factool_kbqa,
+    factool_math,
+    map_reduce_summary,
+    merge_documents,
+    plan_execute,
+    react_fever,
+    react_household,
+    self_consistency,
+)
+from justitia_ray.lab.workloads.steps import Workload
+from justitia_ray.sim.suites.load_plan import CallMade, PlannedApplication
+from justitia_ray.units import ApplicationId, Seconds, Tokens
+
+WORKLOADS: dict[str, Workload] = {
+    "SC": self_consistency.run,
+    "KBQAV": factool_kbqa.run,
+    "MRS": map_reduce_summary.run,
+    "PE": plan_execute.run,
+    "CC": factool_code.run,
+    "EV": factool_math.run,
+    "FV": react_fever.run,
+    "ALFWI": react_household.run,
+    "DM": merge_documents.run,
+    "CG": code_feedback.run,
+}
+"""Every agent that a load may hold, by the class it runs as."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationRecord:
+    """A played application. Instants are seconds from the start of the load."""
+
+    application_id: ApplicationId | None
+    """The service's id for it; None if it was never opened."""
+    application_class: str
+    tenant: str
+    arrived_at_s: Seconds
+    """Planned arrival. The instant of sending would flatter the service if that is late."""
+    finished_at_s: Seconds
+    jct_s: Seconds
+    """Completion time, `finished_at_s - arrived_at_s`."""
+    outcome: Literal["completed", "failed"]
+    inferences: int
+    """Inferences answered."""
+    output_tokens: Tokens
+    """Output tokens of those."""
+    error: str | None
+    """Cause of a failure."""
+    calls: tuple[CallMade, ...] = ()
+    """Inferences as the service counted them; none if the application failed."""
+
+
+async def play(
+    applications: Sequence[PlannedApplication],
+    client: JustitiaClient,
+    *,
+    on_progress: Callable[[LoadProgress], None] = lambda _: None,
+) -> list[ApplicationRecord]:
+    """Run the applications as an open load (`play_load`), and return their records in order.
+
+    An application that fails is recorded as failed and stops no other.
+    """
+
+    async def run_agent(planned: PlannedApplication, load_clock: LoadClock) -> ApplicationRecord:
+        app, error = None, None
+        calls: tuple[CallMade, ...] = ()
+        try:
+            app = client.application(
+                planned.application_class, input=planned.text, tenant=planned.tenant
+            )
+            async with app:
+                run = WORKLOADS[planned.application_class]
+                calls = (await run(app, planned.text, planned.lengths)).calls
+                finished_at_s = load_clock.now_s()
+        except Exception as failure:
+            # Whatever an agent fails of is its own matter: the rest of the load must not stop.
+            error, finished_at_s = f"{type(failure).__name__}: {failure}", load_clock.now_s()
+        return ApplicationRecord(
+            application_id=app.application_id if app and app.was_opened else None,
+            application_class=planned.application_class,
+            tenant=planned.tenant,
+            arrived_at_s=planned.arrived_at_s,
+            finished_at_s=finished_at_s,
+            jct_s=finished_at_s - planned.arrived_at_s,
+            outcome="completed" if error is None else "failed",
+            inferences=app.inferences if app else 0,
+            output_tokens=app.output_tokens if app else 0,
+            error=error,
+            calls=calls,
+        )
+
+    return await play_load(
+        applications,
+        run_agent,
+        arrived_at_s=lambda planned: planned.arrived_at_s,
+        has_failed=lambda record: record.error is not None,
+        on_progress=on_progress,
+    )

@@ -1,0 +1,104 @@
+"""ALFWI: reaching a goal in a household (ReAct on ALFWorld, arXiv:2210.03629).
+
+Turn by turn the model writes one line, a thought or a command; the household answers what is seen.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Protocol
+
+from justitia_ray.lab.workloads.household import Household, installed_games, played
+from justitia_ray.lab.workloads.steps import AgentResult, Chats, Steps, Transcript, Workload
+from justitia_ray.sim.suites.inputs import opening
+from justitia_ray.sim.suites.load_plan import Lengths
+
+INSTRUCTION = """\
+You act in a household to fulfil a task. Each turn write one line: either a thought, as "think:
+...", or one command, as in the games below. Stop when the task is fulfilled."""
+
+MAX_TURNS = 50
+"""Turns of the paper; the longest recorded run had 43."""
+
+_SHOTS = 2
+_EXAMPLE_CHARS = range(1_500, 2_300)
+"""Length of one example game; two make the recorded templates of 3,199 to 4,403 characters."""
+
+
+class Game(Protocol):
+    """A household to act in."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the goal is reached."""
+
+    def act(self, command: str) -> str:
+        """Carry out a command and return what is seen of it."""
+
+
+def workload(start: Callable[[str], Game]) -> Workload:
+    """Return the agent in another household, e.g. `AlfworldGames(directory).start`.
+
+    Where lengths are planned, answers decide nothing and no game runs.
+
+    Args:
+        start: Begins the game that an opening text describes. It may take its time, and so may its
+            games: they are called in threads.
+    """
+
+    async def run_there(app: Chats, text: str, lengths: Lengths) -> AgentResult:
+        game = None if lengths.steered else await asyncio.to_thread(start, text)
+        steps = Steps(app, lengths)
+        transcript = Transcript(INSTRUCTION, text, examples_for(text))
+        turns = lengths.rounds("turn") if lengths.steered else MAX_TURNS
+        for number in range(1, turns + 1):
+            answer = await steps.turn("turn", number, transcript, stop=("\n",))
+            if number < turns:
+                act = functools.partial(asyncio.to_thread, _seen, game, answer)
+                transcript.add(await steps.run_tool(f"turn_{number + 1}", act))
+            if game is not None and game.is_done:
+                return steps.result(f"done in {number} turns")
+        return steps.result(f"not done in {turns} turns")
+
+    return run_there
+
+
+def start_any(text: str) -> Game:
+    """Begin ALFWorld's own game where its package is and a game begins so, or else one of ours.
+
+    Raises:
+        RequestError: If the text names no receptacle or no task.
+    """
+    games = installed_games()
+    found = None if games is None else games.find(text)
+    return found or Household(text)
+
+
+run = workload(start_any)
+"""Plays the game that an opening text describes (`start_any`); see `Workload`."""
+
+
+def _seen(game: Game | None, command: str) -> str:
+    return "" if game is None else game.act(command.strip().removeprefix(">").strip())
+
+
+def examples_for(text: str) -> tuple[str, ...]:
+    """Return two games of the same kind of task, played to their ends."""
+    verb = _verb(text)
+    return _examples()[verb] if verb in _examples() else next(iter(_examples().values()))
+
+
+@functools.cache
+def _examples() -> dict[str, tuple[str, ...]]:
+    """Return by kind of task the first games of a fit length."""
+    found: dict[str, list[str]] = {}
+    for seed in range(2_000):
+        text = opening(seed)
+        games = found.setdefault(_verb(text), [])
+        if len(games) < _SHOTS and len(game := played(text)) in _EXAMPLE_CHARS:
+            games.append(game)
+    return {verb: tuple(games) for verb, games in sorted(found.items())}
+
+
+def _verb(text: str) -> str:
+    return text.rpartition("ask is to:")[2].split()[0].lower() if "ask is to:" in text else ""

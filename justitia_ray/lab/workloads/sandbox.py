@@ -1,0 +1,190 @@
+"""Generated Python programs, run in a process of their own behind limits (as FacTool does).
+
+A program gets an empty directory that is deleted afterwards, an environment with nothing of ours,
+the standard library and nothing else, no other process, so much processor time, memory, disk a file
+and output, and an end. Where the kernel lets us, it gets no network, cannot outlive its run and is
+not root (`Run.guards` says what could be had; containers often refuse the first two).
+
+It is a fence against what a model writes by accident or by instruction, and no jail: files that
+anybody may read on this machine can be read. Run agents that execute code in a container of their
+own.
+"""
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from justitia_ray.units import Seconds
+
+_CHILD = Path(__file__).with_name("sandbox_child.py")
+_CPU_EXIT_CODES = (-signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGXCPU, 128 + signal.SIGKILL)
+"""Nobody else kills a program but we, and when we do we know; the process between adds 128."""
+_READ_BYTES = 65_536
+_LAST_OUTPUT_S: Seconds = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxLimits:
+    """Limits of a program."""
+
+    wall_s: Seconds = 10.0
+    """Until it is killed; the recorded runs had about a second of execution."""
+    cpu_s: int = 5
+    memory_bytes: int = 512 * 1024**2
+    """Address space, of which an idle interpreter takes some 30 MiB."""
+    file_bytes: int = 1024**2
+    """Size of each written file."""
+    processes: int = 0
+    """Beside itself; threads count too."""
+    output_bytes: int = 64 * 1024
+    """Printed output, and as much again of errors; a program that prints more is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRun:
+    """Outcome of a program."""
+
+    outcome: Literal["passed", "failed", "timed_out", "flooded"]
+    """Ended with status 0; ended otherwise, a limit of memory or processes included; used up its
+    time; printed too much."""
+    output: str
+    """Printed output, up to the limit."""
+    errors: str
+    """Standard error: the traceback if the program failed."""
+    guards: frozenset[str]
+    """Guards that could be had: `network` (the program had none), `leftovers` (nothing that it
+    started is alive), `user` (the program was not root)."""
+
+
+async def run_python(program: str, limits: SandboxLimits | None = None) -> ProgramRun:
+    """Run a program to its end and return what came of it; never raises for what it does.
+
+    The event loop goes on meanwhile. A caller that is cancelled takes the program with it.
+
+    Raises:
+        OSError: If no process can be started.
+    """
+    limits = limits or SandboxLimits()
+    directory = tempfile.mkdtemp(prefix="sandbox-")
+    try:
+        return await _run_in(directory, program, limits)
+    finally:
+        await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
+
+
+async def _run_in(directory: str, program: str, limits: SandboxLimits) -> ProgramRun:
+    hear, tell = os.pipe()
+    try:
+        child = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            "-S",
+            str(_CHILD),
+            json.dumps(asdict(limits)),
+            str(tell),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            cwd=directory,
+            env={"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": directory},
+            start_new_session=True,
+            pass_fds=(tell,),
+        )
+    except BaseException:
+        os.close(hear)
+        raise
+    finally:
+        os.close(tell)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    output = _Output(child, child.stdout, limits.output_bytes)
+    errors = _Output(child, child.stderr, limits.output_bytes)
+    timed_out = False
+    try:
+        async with asyncio.timeout(limits.wall_s):
+            await _feed(child, program)
+            await child.wait()
+    except TimeoutError:
+        timed_out = True
+    finally:
+        _kill_group(child)
+        status = await asyncio.shield(child.wait())
+        # What left the group may hold the pipes open where the kernel does not let us end it.
+        await asyncio.wait([output.reading, errors.reading], timeout=_LAST_OUTPUT_S)
+        output.reading.cancel()
+        errors.reading.cancel()
+        guards = _heard(hear)
+        os.close(hear)
+    outcome: Literal["passed", "failed", "timed_out", "flooded"]
+    if output.is_too_long or errors.is_too_long:
+        outcome = "flooded"
+    elif timed_out or status in _CPU_EXIT_CODES:
+        outcome = "timed_out"
+    else:
+        outcome = "failed" if status else "passed"
+    return ProgramRun(outcome, output.text(), errors.text(), guards)
+
+
+class _Output:
+    """Output of a program, kept up to a limit, beyond which the program is killed."""
+
+    def __init__(
+        self, child: asyncio.subprocess.Process, stream: asyncio.StreamReader, most: int
+    ) -> None:
+        self._child = child
+        self._stream = stream
+        self._most = most
+        self._kept = bytearray()
+        self.is_too_long = False
+        self.reading = asyncio.create_task(self._read())
+
+    def text(self) -> str:
+        return self._kept.decode(errors="replace")
+
+    async def _read(self) -> None:
+        while chunk := await self._stream.read(_READ_BYTES):
+            room = self._most - len(self._kept)
+            self._kept += chunk[:room]
+            if len(chunk) > room:
+                self.is_too_long = True
+                _kill_group(self._child)
+
+
+async def _feed(child: asyncio.subprocess.Process, program: str) -> None:
+    assert child.stdin is not None
+    child.stdin.write(program.encode(errors="replace"))
+    with suppress(ConnectionError):
+        await child.stdin.drain()
+    child.stdin.close()
+
+
+def _kill_group(child: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+
+
+def _heard(pipe: int) -> frozenset[str]:
+    os.set_blocking(pipe, False)
+    try:
+        told = os.read(pipe, 1024)
+    except BlockingIOError:
+        told = b""
+    return frozenset(name for name, had in json.loads(told or b"{}").items() if had)
+
+
+_FENCE = re.compile(r"```(?:python|py)?\s*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+
+
+def code_of(answer: str) -> str:
+    """Return the code of an answer: of its first fenced block, or all of it if it has none."""
+    found = _FENCE.search(answer)
+    return (found[1] if found else answer).strip("\n")

@@ -1,0 +1,47 @@
+"""SC: self-consistency (Wang et al., arXiv:2203.11171), on grade-school mathematics.
+
+One question is reasoned through several times at a temperature, all at once, and the answer that
+most of the attempts reach is given.
+"""
+
+import re
+from collections import Counter
+
+from justitia_ray.lab.workloads.steps import AgentResult, Chats, Steps
+from justitia_ray.sim.suites.load_plan import Lengths
+
+TEMPERATURE = 0.7
+"""Temperature of the paper and of the measured code: without differences a vote means nothing."""
+
+INSTRUCTION = """\
+Work out the question below step by step. State each step in one short sentence and do its
+arithmetic before the next one. End with a line of the form
+
+Answer: 42
+
+with the bare number in place of 42, without units, and write nothing after it."""
+
+_ANSWER = re.compile(r"answer\s*:\s*\$?(-?\d[\d,]*(?:\.\d+)?)", re.IGNORECASE)
+
+
+async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
+    """Answer a question by a vote among several attempts; see `Workload`.
+
+    The number of attempts is planned for a real model too: nothing in its answers decides it.
+    """
+    steps = Steps(app, lengths)
+    questions = [f"Question: {text}"] * lengths.fan_out("sample")
+    attempts = await steps.ask_each("sample", INSTRUCTION, questions, temperature=TEMPERATURE)
+    return steps.result(vote(attempts))
+
+
+def vote(attempts: list[str]) -> str:
+    """Return the number that most attempts end with, the first reached among equals, or nothing."""
+    votes = Counter(number for attempt in attempts if (number := final_number(attempt)))
+    return votes.most_common(1)[0][0] if votes else ""
+
+
+def final_number(attempt: str) -> str | None:
+    """Return the number that an attempt gives last, in plain form (`1,200.0` is `1200`)."""
+    found = _ANSWER.findall(attempt)
+    return f"{float(found[-1].replace(',', '')):.10g}" if found else None

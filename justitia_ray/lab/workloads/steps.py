@@ -1,0 +1,266 @@
+"""The agents' common parts: prompts of a bounded size, and inferences within a plan."""
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from justitia_ray.client import Completion, Messages, fan_out
+from justitia_ray.sim.suites.load_plan import CallMade, Lengths
+from justitia_ray.units import Tokens
+
+_BYTES_PER_WORD = 6
+"""Bytes of an English word with its space. Bounds words that are none: code, random text."""
+_LEAST_MATERIAL_WORDS = 8
+
+_WORD = re.compile(r"\s*\S+")
+
+
+def clip(text: str, max_words: int) -> str:
+    """Return the start of a text: at most that many words, and six times as many bytes."""
+    end, size, budget = 0, 0, max_words * _BYTES_PER_WORD
+    for number, word in enumerate(_WORD.finditer(text)):
+        size += len(word.group().encode())
+        if number == max_words or size > budget:
+            break
+        end = word.end()
+    if end:
+        return text[:end]
+    return text.encode()[:budget].decode(errors="ignore")  # a first word that has no room
+
+
+def fits(text: str, max_words: int) -> bool:
+    """Return whether `clip` would leave a text whole."""
+    return clip(text, max_words) == text.rstrip()
+
+
+def room(instruction: str, words: int) -> int:
+    """Return how many words of material a prompt of so many words has, at least eight."""
+    return max(_LEAST_MATERIAL_WORDS, words - len(instruction.split()))
+
+
+def prompt(
+    instruction: str, material: str, words: int, *, fill: bool, examples: Sequence[str] = ()
+) -> str:
+    """Return an instruction, examples and what it is about, in at most so many words.
+
+    The instruction stays whole, and so do eight words of the material.
+
+    Args:
+        instruction: What to do.
+        material: What to do it with; cut at the end.
+        words: The prompt's size.
+        fill: Repeat the examples up to that size, or the material where there are none: it then
+            stands for the examples in the recorded prompts, which are longer than ours.
+        examples: Shown before the material: as many, from the first, as leave room for it.
+    """
+    wanted = room(instruction, words)
+    if not examples:
+        material = clip(repeated(material, wanted) if fill else material, wanted)
+        return f"{instruction}\n\n{material}"
+    material = clip(material, wanted)
+    left = wanted - len(material.split())
+    if fill:
+        shown = clip(repeated("\n\n".join(examples), left), left)
+    else:
+        kept = [e for i, e in enumerate(examples) if fits("\n\n".join(examples[: i + 1]), left)]
+        shown = "\n\n".join(kept)
+    return "\n\n".join(part for part in (instruction, shown, material) if part)
+
+
+def repeated(text: str, words: int) -> str:
+    """Return a text as often as it takes to have so many words; blank ones stay as they are."""
+    have = len(text.split())
+    return "\n".join([text] * -(-words // have)) if 0 < have < words else text
+
+
+_LEFT_OUT = "[earlier turns left out]"
+
+
+class Transcript:
+    """Instruction, examples and material, and below them all that was said and seen.
+
+    Args:
+        instruction: What to do, turn after turn.
+        material: What it is about.
+        examples: Whole conversations, shown first; as many as leave room for what is said.
+    """
+
+    def __init__(self, instruction: str, material: str, examples: Sequence[str] = ()) -> None:
+        self._instruction = instruction
+        self._material = material
+        self._examples = examples
+        self._said: list[str] = []
+        self._sent = ""
+        self._sent_count = 0
+
+    def add(self, text: str) -> None:
+        """Note what was said or seen."""
+        self._said.append(text.strip())
+
+    def prompt(self, words: int, *, fill: bool) -> str:
+        """Return all of it in at most so many words.
+
+        Args:
+            words: The prompt's size.
+            fill: Make it exactly that long, as far as each prompt can begin with the one before it
+                (which an engine that keeps prefixes has computed). Otherwise examples, then the
+                oldest turns give way to the newest.
+        """
+        self._sent = self._filled(words) if fill else self._fitting(words)
+        self._sent_count = len(self._said)
+        return self._sent
+
+    def _filled(self, words: int) -> str:
+        if not self._sent:
+            return prompt(
+                self._instruction, self._material, words, fill=True, examples=self._examples
+            )
+        new = _joined(*self._said[self._sent_count :])
+        left = words - len(self._sent.split()) - len(new.split())
+        padding = clip(repeated(self._material, left), left) if left > 0 else ""
+        return clip(_joined(self._sent, new, padding), words)
+
+    def _fitting(self, words: int) -> str:
+        turns = _joined(*self._said)
+        for count in range(len(self._examples), -1, -1):
+            whole = _joined(self._instruction, *self._examples[:count], self._material, turns)
+            if fits(whole, words):
+                return whole
+        head = _joined(self._instruction, self._material, _LEFT_OUT)
+        kept = self._said[-1:]
+        for turn in reversed(self._said[:-1]):
+            if not fits(_joined(head, turn, *kept), words):
+                break
+            kept = [turn, *kept]
+        return clip(_joined(head, *kept), words)
+
+
+def _joined(*parts: str) -> str:
+    return "\n".join(part for part in parts if part)
+
+
+class Chats(Protocol):
+    """The part of `justitia_ray.client.Application` that an agent needs."""
+
+    async def chat(
+        self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
+    ) -> Completion:
+        """Run one inference; see `Application.chat`."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentResult:
+    """Result of an agent."""
+
+    answer: str
+    """Answer of the agent; nonsense from a random model."""
+    calls: tuple[CallMade, ...]
+    """Inferences in the order in which they were answered."""
+
+    @property
+    def fan_outs(self) -> Mapping[str, int]:
+        """Inferences by stage, in order."""
+        return Counter(call.stage for call in self.calls)
+
+
+Workload: TypeAlias = Callable[[Chats, str, Lengths], Awaitable[AgentResult]]
+"""An agent: works on a user's text, which is not blank, within an open application.
+
+It raises ResponseError if the service answered an inference with an error, and ConnectionError if
+it did not answer.
+"""
+
+
+class Steps:
+    """The inferences of one run."""
+
+    def __init__(self, app: Chats, lengths: Lengths) -> None:
+        self._app = app
+        self._lengths = lengths
+        self._calls: list[CallMade] = []
+
+    async def ask(
+        self,
+        stage: str,
+        index: int,
+        instruction: str,
+        material: str,
+        *,
+        examples: Sequence[str] = (),
+        temperature: float = 0.0,
+    ) -> str:
+        """Run inference `index` of a stage and return the text of its answer."""
+        words, fill = self._lengths.call(stage, index).prompt_words, self._lengths.steered
+        text = prompt(instruction, material, words, fill=fill, examples=examples)
+        return await self._chat(stage, index, text, temperature)
+
+    async def ask_each(
+        self,
+        stage: str,
+        instruction: str,
+        materials: Iterable[str],
+        *,
+        examples: Sequence[str] = (),
+        temperature: float = 0.0,
+    ) -> list[str]:
+        """Run a stage side by side, an inference for each material, and return the answers."""
+        return await fan_out(
+            self.ask(
+                stage, index, instruction, material, examples=examples, temperature=temperature
+            )
+            for index, material in enumerate(materials)
+        )
+
+    async def turn(
+        self, name: str, number: int, transcript: Transcript, *, stop: Sequence[str] = ()
+    ) -> str:
+        """Run turn `number`, from 1, of a loop on all that was said; note and return what it says.
+
+        Args:
+            name: The loop; its turns are the stages `NAME_1`, `NAME_2`, …
+            number: Of the turn.
+            transcript: What was said; the answer is added to it.
+            stop: Texts at which an answer ends, unless its length is planned.
+        """
+        stage = f"{name}_{number}"
+        words, fill = self._lengths.call(stage, 0).prompt_words, self._lengths.steered
+        answer = await self._chat(stage, 0, transcript.prompt(words, fill=fill), 0.0, stop)
+        transcript.add(answer)
+        return answer
+
+    async def use_tool(self, stage: str) -> None:
+        """Wait as long as the tool before a stage takes by the plan."""
+        await asyncio.sleep(self._lengths.stages[stage].gap_s)
+
+    async def run_tool(self, stage: str, tool: Callable[[], Awaitable[str]]) -> str:
+        """Run the tool before a stage and return what it says.
+
+        Under a plan its time passes and it says nothing: what a random model asks it for is noise,
+        and the work would be taken from the engines.
+        """
+        if self._lengths.steered:
+            await self.use_tool(stage)
+            return ""
+        return await tool()
+
+    def result(self, answer: str) -> AgentResult:
+        """Return what was done."""
+        return AgentResult(answer, tuple(self._calls))
+
+    async def _chat(
+        self, stage: str, index: int, text: str, temperature: float, stop: Sequence[str] = ()
+    ) -> str:
+        options: dict[str, Any] = {"ignore_eos": True} if self._lengths.steered else {}
+        if stop and not self._lengths.steered:
+            options["stop"] = list(stop)
+        answer = await self._app.chat(
+            text,
+            max_tokens=self._lengths.call(stage, index).output_tokens,
+            temperature=temperature,
+            **options,
+        )
+        self._calls.append(CallMade(stage, index, answer.prompt_tokens, answer.output_tokens))
+        return answer.text

@@ -1,0 +1,148 @@
+"""Metrics of the ingress, the replica and the predictor: what each counts and exports."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Literal
+
+from justitia_ray.core.actions import EndApplication
+from justitia_ray.observability import metrics as m
+from justitia_ray.observability.measures import OTHER, Measures
+from justitia_ray.predictor.estimate import Source
+from justitia_ray.predictor.observation import is_lesson
+from justitia_ray.units import ApplicationId, Epoch, Tokens
+
+_MAX_SOURCES = 50_000
+"""Most open applications whose source of the estimate is kept; the oldest go first. As many as
+`scheduler.max_open_applications`; they take 10 MB."""
+
+
+class IngressMetrics:
+    """Counts an ingress's estimates by source, and their errors when the applications end."""
+
+    def __init__(self, measures: Measures) -> None:
+        """Start to measure for an ingress."""
+        self._measures = measures
+        self._asked: OrderedDict[ApplicationId, Source] = OrderedDict()
+        """Sources of applications whose opening the scheduler has not answered."""
+        self._sources: OrderedDict[ApplicationId, Source] = OrderedDict()
+        """Sources of open applications."""
+        self._missed = measures.counter(m.PREDICTOR_MISSED_TOTAL)
+        self._epoch_changes = measures.counter(m.EPOCH_CHANGES_TOTAL)
+        self._epoch: Epoch = 0
+
+    def record_estimate(self, application_id: ApplicationId, source: Source) -> None:
+        """Record the estimate with which the scheduler was asked to open an application.
+
+        The scheduler takes the first estimate, so a later one changes nothing.
+        """
+        if application_id not in self._sources and application_id not in self._asked:
+            _keep(self._asked, application_id, source)
+
+    def record_opening(self, application_id: ApplicationId) -> None:
+        """Record that the scheduler opened an application; repeated or unknown ones are ignored."""
+        source = self._asked.pop(application_id, None)
+        if source is not None:
+            self._measures.counter(m.PREDICTIONS_TOTAL, source).increase()
+            _keep(self._sources, application_id, source)
+
+    def forget_application(self, application_id: ApplicationId) -> None:
+        """Forget an application that is over, or was not opened."""
+        self._asked.pop(application_id, None)
+        self._sources.pop(application_id, None)
+
+    def record_missed_estimate(self) -> None:
+        """Count an estimate that the predictor did not give in time."""
+        self._missed.increase()
+
+    def record_end(self, ended: EndApplication) -> None:
+        """Record the error of an estimate whose application was opened here and ran to its end."""
+        source = self._sources.get(ended.application_id)
+        self.forget_application(ended.application_id)
+        if source is None or not is_lesson(ended):
+            return
+        error = abs(ended.predicted_kv_token_time - ended.kv_token_time) / ended.kv_token_time
+        label = self._measures.label("application_class", ended.application_class)
+        self._measures.histogram(m.PREDICTION_RELATIVE_ERROR, label, source).observe(error)
+
+    def measure(self, outstanding: int, epoch: Epoch) -> None:
+        """Set the gauges, and count a change of the leader since the last time.
+
+        Args:
+            outstanding: Inferences submitted and not answered.
+            epoch: The scheduler's; 0 before it is known.
+        """
+        self._measures.gauge(m.OUTSTANDING_INFERENCES).value = outstanding
+        if epoch > self._epoch:
+            self._epoch_changes.increase(self._epoch > 0)
+            self._epoch = epoch
+
+
+def _keep(
+    sources: OrderedDict[ApplicationId, Source], application_id: ApplicationId, source: Source
+) -> None:
+    sources[application_id] = source
+    if len(sources) > _MAX_SOURCES:
+        sources.popitem(last=False)
+
+
+class ReplicaMetrics:
+    """Measures a replica before an export."""
+
+    def __init__(self, measures: Measures, kv_tokens: Tokens) -> None:
+        """Start to measure.
+
+        Args:
+            measures: The series of a replica.
+            kv_tokens: KV memory of its engine.
+        """
+        self._measures = measures
+        self._kv_tokens = kv_tokens
+
+    def measure(
+        self,
+        *,
+        free_kv_tokens: Tokens,
+        held_leases: int,
+        preemptions: int,
+        prompt_tokens: Tokens,
+        output_tokens: Tokens,
+    ) -> None:
+        """Set the gauges, and the totals that the engine and the lease table count themselves."""
+        measures, capacity = self._measures, self._kv_tokens
+        measures.gauge(m.KV_CAPACITY_TOKENS).value = capacity
+        measures.gauge(m.KV_UTILIZATION_RATIO).value = 1 - free_kv_tokens / capacity
+        measures.gauge(m.HELD_LEASES).value = held_leases
+        measures.counter(m.PREEMPTIONS_TOTAL).set_total(preemptions)
+        measures.counter(m.PROMPT_TOKENS_TOTAL).set_total(prompt_tokens)
+        measures.counter(m.OUTPUT_TOKENS_TOTAL).set_total(output_tokens)
+
+
+TrainingResult = Literal["took_over", "rejected", "failed"]
+
+
+class PredictorMetrics:
+    """Counts a predictor's learning, and exports the versions that answer."""
+
+    def __init__(self, measures: Measures) -> None:
+        """Start to measure for a predictor."""
+        self._measures = measures
+        self._learned = measures.counter(m.LEARNED_APPLICATIONS_TOTAL)
+
+    def record_learning(self, applications: int) -> None:
+        """Count finished applications that were learned from and saved."""
+        self._learned.increase(applications)
+
+    def record_training(self, result: TrainingResult) -> None:
+        """Count a training that has ended."""
+        self._measures.counter(m.TRAININGS_TOTAL, result).increase()
+
+    def measure(self, versions: Mapping[str, int]) -> None:
+        """Set the version of each class; `other` is no class and has none.
+
+        Args:
+            versions: By class, the version of the model that answers; 0 for the mean of the class.
+        """
+        for application_class, version in versions.items():
+            label = self._measures.label("application_class", application_class)
+            if label != OTHER:
+                self._measures.gauge(m.MODEL_VERSION, label).value = version

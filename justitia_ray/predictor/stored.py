@@ -1,0 +1,70 @@
+"""Dataclasses that go through JSON: sent, stored, or in a file, and checked when they are read."""
+
+from dataclasses import Field as DataclassField
+from functools import cache
+from typing import Annotated, Any, ClassVar, Self, TypeAlias
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from justitia_ray.core.records import RecordReader
+from justitia_ray.errors import shown_short
+
+Count: TypeAlias = Annotated[int, Field(ge=0, strict=True)]
+AtLeastOne: TypeAlias = Annotated[int, Field(ge=1, strict=True)]
+Finite: TypeAlias = Annotated[float, Field(strict=True)]
+NotNegative: TypeAlias = Annotated[float, Field(ge=0, strict=True)]
+Positive: TypeAlias = Annotated[float, Field(gt=0, strict=True)]
+
+
+class Stored:
+    """Base of a dataclass that goes through JSON; its annotations say what is allowed.
+
+    What is made in the program is trusted. What is read must have every field but those whose
+    default is None.
+    """
+
+    __slots__ = ()
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", allow_inf_nan=False)
+    __dataclass_fields__: ClassVar[dict[str, DataclassField[Any]]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as JSON has them."""
+        values: dict[str, Any] = self._adapter().dump_python(self, mode="json")
+        return values
+
+    @classmethod
+    def from_dict(cls, values: object, where: str = "") -> Self:
+        """Return the object that `to_dict` was called on.
+
+        Args:
+            values: Fields as JSON has them.
+            where: Put before what is wrong, with a colon.
+
+        Raises:
+            ValueError: If a field is missing, unknown or wrong; the message names it.
+        """
+        fields = cls.__dataclass_fields__.values()
+        required = [field.name for field in fields if field.default is not None]
+        optional = [field.name for field in fields if field.default is None]
+        RecordReader(values, required, optional, where=where)
+        try:
+            read: Self = cls._adapter().validate_python(values)
+        except ValidationError as error:
+            raise ValueError(f"{where}: " * bool(where) + _complaint(error)) from error
+        return read
+
+    @classmethod
+    @cache
+    def _adapter(cls) -> TypeAdapter[Any]:
+        return TypeAdapter(cls)
+
+
+def _complaint(error: ValidationError) -> str:
+    """Return what is wrong with the first wrong field."""
+    first = error.errors(include_url=False)[0]
+    place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".")
+    if first["type"] == "value_error":  # of a check of several fields, which it names
+        return f"{place}: {first['ctx']['error']}".removeprefix(": ")
+    if first["type"] == "missing":
+        return f"{place} is missing"
+    return f"{place} is {shown_short(first['input'])}: {first['msg']}"

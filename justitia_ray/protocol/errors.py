@@ -1,0 +1,191 @@
+"""Errors over HTTP: one table of statuses, bodies in the form that an endpoint's clients read.
+
+Sources: OpenAI's and Anthropic's API references, "Errors" and "Streaming".
+"""
+
+import json
+from typing import Any
+
+from justitia_ray.core.actions import Refusal
+from justitia_ray.errors import (
+    AdmissionError,
+    ApplicationIsClosed,
+    BodyTooLarge,
+    ConfigError,
+    ContextLengthExceeded,
+    EngineError,
+    JustitiaError,
+    NoReplicaAnswers,
+    NotServed,
+    QueueFull,
+    RequestError,
+    SchedulerSuperseded,
+    TooManyApplications,
+    UnknownApplication,
+    UnknownModel,
+    UnsupportedOperation,
+)
+from justitia_ray.protocol.generation_bodies import COUNT_TOKENS, MESSAGES, RESPONSES
+
+STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
+    # error: (status, OpenAI's error type, code)
+    UnknownModel: (404, "NotFoundError", "model_not_found"),
+    UnknownApplication: (404, "NotFoundError", "application_not_found"),
+    ApplicationIsClosed: (409, "ConflictError", "application_closed"),
+    ContextLengthExceeded: (400, "BadRequestError", "context_length_exceeded"),
+    NotServed: (404, "NotFoundError", "not_served"),
+    UnsupportedOperation: (400, "BadRequestError", "unsupported_operation"),
+    BodyTooLarge: (413, "BadRequestError", "body_too_large"),
+    RequestError: (400, "BadRequestError", None),
+    ConfigError: (400, "BadRequestError", None),
+    QueueFull: (429, "RateLimitError", "queue_full"),
+    TooManyApplications: (429, "RateLimitError", "too_many_applications"),
+    NoReplicaAnswers: (503, "ServiceUnavailableError", "no_replica"),
+    SchedulerSuperseded: (503, "ServiceUnavailableError", "scheduler_superseded"),
+    AdmissionError: (503, "ServiceUnavailableError", None),
+    EngineError: (502, "EngineError", "engine_error"),
+}
+
+_RETRY_AFTER_S = 5.0
+_REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError], str]] = {
+    # refusal: (error, text after the application's id)
+    Refusal.UNKNOWN_APPLICATION: (UnknownApplication, " is not open"),
+    Refusal.APPLICATION_CLOSED: (ApplicationIsClosed, " is closed and takes no more inferences"),
+    Refusal.APPLICATION_CANCELLED: (ApplicationIsClosed, " was cancelled"),
+    Refusal.APPLICATION_EXPIRED: (
+        ApplicationIsClosed,
+        " expired: nothing was heard of it too long",
+    ),
+    Refusal.QUEUE_FULL: (
+        QueueFull,
+        ": as many inferences wait as scheduler.max_waiting_inferences allows, in all or of one"
+        " tenant; try again later",
+    ),
+    Refusal.TOO_MANY_APPLICATIONS: (
+        TooManyApplications,
+        ": as many applications are open as scheduler.max_open_applications allows, in all or of"
+        " one tenant; close those that are done, or try again later",
+    ),
+    Refusal.NOT_STORED: (
+        AdmissionError,
+        ": it was not opened, for Redis does not store it in time, which store.durability: strict"
+        " asks for; try again later",
+    ),
+    Refusal.SUPERSEDED: (
+        AdmissionError,
+        ": the scheduler of this deployment has lost its office to another one; /readyz says to"
+        " whom",
+    ),
+}
+
+
+def refusal_error(reason: Refusal, application_id: str) -> RequestError | AdmissionError:
+    """Return the caller's error for a refusal of the scheduler."""
+    error, text = _REFUSALS[reason]
+    message = f"application {application_id!r}{text}"
+    if issubclass(error, AdmissionError):
+        return error(message, _RETRY_AFTER_S)
+    return error(message)
+
+
+def status_of(error: JustitiaError) -> tuple[int, str, str | None]:
+    """Return status, type and code of an error; 500 for an error that no caller should see."""
+    for kind in type(error).__mro__:
+        if kind in STATUS:
+            return STATUS[kind]
+    return 500, "InternalServerError", None
+
+
+def error_body(error: JustitiaError) -> dict[str, Any]:
+    """Return the error as OpenAI's clients expect it."""
+    _, kind, code = status_of(error)
+    param = error.param if isinstance(error, RequestError) else None
+    return openai_error(str(error), kind, param, code)
+
+
+def openai_error(
+    message: str, kind: str, param: str | None = None, code: str | int | None = None
+) -> dict[str, Any]:
+    """Return the body of an error in the form of OpenAI's API."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def error_headers(error: JustitiaError) -> dict[str, str]:
+    """Return the headers that go with an error."""
+    if isinstance(error, AdmissionError):
+        return {"retry-after": str(max(1, round(error.retry_after_s)))}
+    return {}
+
+
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+def error_in_form(path: str, error: JustitiaError) -> dict[str, Any]:
+    """Return the body that answers an error of this service on a path."""
+    body = error_body(error)
+    return _anthropic(status_of(error)[0], body) if _is_anthropic(path) else body
+
+
+def engine_error_in_form(path: str, status: int, body: bytes) -> bytes:
+    """Return the body of an engine's error on a path.
+
+    vLLM answers in OpenAI's form wherever its own checks of a body fail, and in the form of its web
+    framework on a path that it does not serve for this model.
+    """
+    try:
+        said = json.loads(body)
+    except ValueError:
+        return body
+    if not isinstance(said, dict):
+        return body
+    if "detail" in said:
+        message = f"the model's engine answers {path} with: {said['detail']}"
+        kind = "NotFoundError" if status == 404 else "BadRequestError"
+        said = openai_error(message, kind, code=status)
+    elif not _is_anthropic(path):
+        return body
+    if not isinstance(said.get("error"), dict):
+        return body
+    return json.dumps(_anthropic(status, said) if _is_anthropic(path) else said).encode()
+
+
+def error_event(path: str, error: JustitiaError, events: int) -> bytes:
+    """Return the event that ends a failed stream on a path.
+
+    Args:
+        path: The endpoint's path.
+        error: The failure.
+        events: Events of the stream that the caller has.
+    """
+    if path == MESSAGES:
+        return _named_event(error_in_form(path, error))
+    if path == RESPONSES:
+        said = error_body(error)["error"]
+        event = {
+            "type": "error",
+            "code": said["code"] or said["type"],
+            "message": said["message"],
+            "param": said["param"],
+            "sequence_number": events,
+        }
+        return _named_event(event)
+    return b"data: " + json.dumps(error_body(error)).encode() + b"\n\n"
+
+
+def _is_anthropic(path: str) -> bool:
+    return path in (MESSAGES, COUNT_TOKENS)
+
+
+def _anthropic(status: int, body: dict[str, Any]) -> dict[str, Any]:
+    kind = _ANTHROPIC_TYPES.get(status, "api_error")
+    return {"type": "error", "error": {"type": kind, "message": body["error"].get("message")}}
+
+
+def _named_event(data: dict[str, Any]) -> bytes:
+    return f"event: error\ndata: {json.dumps(data)}\n\n".encode()

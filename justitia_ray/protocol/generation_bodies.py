@@ -1,0 +1,239 @@
+"""Bodies of the generating endpoints: chats, completions, OpenAI's Responses, Anthropic's Messages.
+
+No response is kept: a request that would need an earlier one, on whichever replica is next, is
+refused.
+"""
+
+import json
+from typing import Any
+
+from justitia_ray.errors import RequestError, UnsupportedOperation
+from justitia_ray.protocol.inference_body import (
+    MAX_SEQUENCES,
+    USUAL_OUTPUT,
+    Conversation,
+    InferenceBody,
+    Prompt,
+    boolean,
+    check_sequences,
+    integer,
+    objects,
+    text_of,
+)
+from justitia_ray.units import Tokens
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+
+_MAX_CHOICES = 128
+"""Maximum n of OpenAI's API."""
+_REFUSED = {"use_beam_search": "beam search runs outside the engine's batch"}
+
+
+def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
+    """Read the fields of a chat, whose output may fill the context unless they bound it.
+
+    Raises:
+        RequestError: If a field is malformed or out of range; `param` names it.
+        UnsupportedOperation: If a field asks for something that this service refuses.
+    """
+    _refuse(fields, _REFUSED)
+    messages = tuple(
+        {**message, "content": text_of(message.get("content"), "messages")}
+        for message in objects(fields, "messages", "message")
+    )
+    newer = integer(fields, "max_completion_tokens", 1, longest)
+    older = integer(fields, "max_tokens", 1, longest)
+    prompts: list[Prompt] = [Conversation(messages, fields.get("tools"))]
+    return _openai_body(path, fields, prompts, newer if newer is not None else older)
+
+
+def parse_completion(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
+    """Read the fields of a completion: 16 tokens for each prompt, unless they say otherwise.
+
+    Raises:
+        RequestError: If a field is malformed or out of range; `param` names it.
+        UnsupportedOperation: If a field asks for something that this service refuses.
+    """
+    _refuse(fields, _REFUSED)
+    prompt = fields.get("prompt")
+    if not (isinstance(prompt, str) or (isinstance(prompt, list) and prompt)):
+        raise RequestError(
+            "prompt must be a string, a list of strings, or token ids, and not empty", "prompt"
+        )
+    max_tokens = integer(fields, "max_tokens", 1, longest) or USUAL_OUTPUT
+    return _openai_body(path, fields, texts_or_ids(prompt, "prompt"), max_tokens)
+
+
+def texts_or_ids(value: Any, field: str) -> list[Prompt]:
+    """Return the prompts in a text, token ids, or a list of either.
+
+    Raises:
+        RequestError: If the value is something else.
+    """
+    if isinstance(value, str):
+        return [value]
+    if all(isinstance(part, int) and not isinstance(part, bool) for part in value):
+        return [value]
+    for part in value:
+        is_ids = isinstance(part, list) and part and all(isinstance(token, int) for token in part)
+        if not (isinstance(part, str) or is_ids):
+            raise RequestError(f"{field} must hold strings, or lists of token ids, only", field)
+    return list(value)
+
+
+def _refuse(fields: dict[str, Any], reasons: dict[str, str]) -> None:
+    """Refuse a body with one of these fields."""
+    for name, why in reasons.items():
+        if fields.get(name):
+            raise UnsupportedOperation(f"{name} is not supported: {why}", name)
+
+
+def _openai_body(
+    path: str, fields: dict[str, Any], prompts: list[Prompt], max_tokens: Tokens | None
+) -> InferenceBody:
+    n = integer(fields, "n", 1, _MAX_CHOICES) or 1
+    check_sequences(len(prompts), n, MAX_SEQUENCES, "prompt")
+    forced = max_tokens is not None and (
+        (fields.get("ignore_eos") is True and not fields.get("stop"))
+        or fields.get("min_tokens") == max_tokens
+    )
+    return InferenceBody(
+        fields,
+        prompts,
+        stream=boolean(fields, "stream"),
+        n=n,
+        max_tokens=max_tokens,
+        forced_length=forced,
+        prompt_field="messages" if path == CHAT else "prompt",
+    )
+
+
+RESPONSES = "/v1/responses"
+
+_REFUSED_RESPONSES = {
+    "previous_response_id": "responses are not kept; send the conversation as input",
+    "background": "responses are not kept; ask for a stream instead",
+    "conversation": "conversations are not kept; send the conversation as input",
+    "prompt": "prompt templates are not kept; send the prompt as input",
+}
+
+
+def parse_response(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
+    """Read the fields of a request for a response.
+
+    Raises:
+        RequestError: If a field is malformed or out of range; `param` names it.
+        UnsupportedOperation: If a field asks for something that this service refuses.
+    """
+    _refuse(fields, _REFUSED_RESPONSES)
+    instructions, given = fields.get("instructions"), fields.get("input")
+    messages = [_message("system", instructions)] if isinstance(instructions, str) else []
+    if isinstance(given, str):
+        messages.append(_message("user", given))
+    else:
+        messages += map(_of_item, objects(fields, "input", "item"))
+    return InferenceBody(
+        fields,
+        [Conversation(tuple(messages), _response_tools(fields.get("tools")))],
+        stream=boolean(fields, "stream"),
+        max_tokens=integer(fields, "max_output_tokens", 1, longest),
+        forced_length=fields.get("ignore_eos") is True and "max_output_tokens" in fields,
+        estimated=True,
+        prompt_field="input",
+    )
+
+
+def _of_item(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item as a message: a call of a tool and its answer are texts too."""
+    kind = item.get("type", "message")
+    if kind == "function_call":
+        return _message("assistant", f"{item.get('name')}{item.get('arguments')}")
+    if kind == "function_call_output":
+        output = item.get("output")
+        return _message("tool", output if isinstance(output, str) else json.dumps(output))
+    role = item.get("role")
+    if role is not None and not isinstance(role, str):
+        raise RequestError(f"input: role must be a string, not {type(role).__name__}", "input")
+    return _message(role or "assistant", text_of(item.get("content"), "input"))
+
+
+def _message(role: str, content: str) -> dict[str, Any]:
+    return {"role": "system" if role == "developer" else role, "content": content}
+
+
+def _response_tools(tools: Any) -> list[Any] | None:
+    """Return tools as chats name them; tools that are no functions take no prompt here."""
+    if not isinstance(tools, list):
+        return None
+    functions = [tool for tool in tools if isinstance(tool, dict) and "name" in tool]
+    return [{"type": "function", "function": tool} for tool in functions] or None
+
+
+MESSAGES = "/v1/messages"
+COUNT_TOKENS = "/v1/messages/count_tokens"
+
+
+def parse_message(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
+    """Read the fields of a request for a message.
+
+    Raises:
+        RequestError: If a field is malformed or out of range; `param` names it.
+    """
+    messages = [
+        {"role": message.get("role", "user"), "content": _text(message.get("content"), "messages")}
+        for message in objects(fields, "messages", "message")
+    ]
+    if system := fields.get("system"):
+        messages.insert(0, {"role": "system", "content": _text(system, "system")})
+    max_tokens = integer(fields, "max_tokens", 1, longest)
+    if max_tokens is None:
+        raise RequestError(
+            "max_tokens is missing: an integer of at least 1 is needed", "max_tokens"
+        )
+    return InferenceBody(
+        fields,
+        [Conversation(tuple(messages), _message_tools(fields.get("tools")))],
+        stream=boolean(fields, "stream"),
+        max_tokens=max_tokens,
+        estimated=True,
+        prompt_field="messages",
+    )
+
+
+def _text(content: Any, field: str) -> str:
+    if isinstance(content, str):
+        return content
+    if content is None:
+        return ""
+    if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
+        raise RequestError(f"{field}: content must be a string or a list of blocks", field)
+    return "\n".join(_text_of_block(block, field) for block in content)
+
+
+def _text_of_block(block: dict[str, Any], field: str) -> str:
+    """Return the text of a block; an image is left to the replica's count."""
+    kind = block.get("type")
+    if kind == "tool_use":
+        return f"{block.get('name')}{json.dumps(block.get('input'))}"
+    if kind == "tool_result":
+        return _text(block.get("content"), field)
+    return str(block.get("text") or block.get("thinking") or "")
+
+
+def _message_tools(tools: Any) -> list[Any] | None:
+    """Return tools as chats name them."""
+    if not isinstance(tools, list):
+        return None
+    return [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.get("name"),
+                "description": tool.get("description"),
+                "parameters": tool.get("input_schema"),
+            },
+        }
+        for tool in tools
+        if isinstance(tool, dict)
+    ] or None

@@ -1,0 +1,231 @@
+"""The paths that the fake engine serves: reading bodies, making answers and tokens.
+
+Answers have vLLM's form, errors included, as far as clients rely on it. The OpenAI surface of the
+service is vLLM's own, see `vllm_engine`; this is no second implementation of it.
+"""
+
+import json
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from justitia_ray.errors import (
+    ContextLengthExceeded,
+    RequestError,
+    UnknownModel,
+    UnsupportedOperation,
+)
+from justitia_ray.protocol.endpoints import parse_body
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, parse_chat, parse_completion
+from justitia_ray.protocol.inference_body import (
+    USUAL_OUTPUT,
+    Conversation,
+    InferenceBody,
+    Prompt,
+    boolean,
+    read_object,
+)
+from justitia_ray.units import Tokens
+
+TOKENIZE_PATH = "/tokenize"
+DETOKENIZE_PATH = "/detokenize"
+
+_TOKENS_PER_MESSAGE: Tokens = 4
+VOCABULARY = 1000
+"""Number of token ids: all are below."""
+
+
+@dataclass(frozen=True, slots=True)
+class FakeRequest:
+    """A valid request."""
+
+    chat: bool
+    body: InferenceBody
+    prompt_tokens: list[Tokens]
+    """Tokens of each prompt."""
+    max_tokens: Tokens
+    """Tokens of each choice; the fake engine always makes all of them."""
+    include_usage: bool
+    """True if a stream ends with a usage chunk."""
+
+
+def count_tokens(prompt: Prompt) -> Tokens:
+    """Return the tokens of a prompt, as `usage` counts them.
+
+    The rule of all fake models: one token for each word between white space, and 4 for each chat
+    message; a prompt of token ids has as many tokens as ids.
+
+    Raises:
+        RequestError: If the prompt is empty, or a message has no role.
+    """
+    count = len(_words(prompt))
+    if isinstance(prompt, Conversation):
+        if not all(isinstance(message.get("role"), str) for message in prompt.messages):
+            raise RequestError("messages: every message must be an object with a role", "messages")
+        count += _TOKENS_PER_MESSAGE * len(prompt.messages)
+    if not count:
+        raise RequestError("prompt must not be empty", "prompt")
+    return count
+
+
+def _words(prompt: Prompt) -> list[str]:
+    if isinstance(prompt, list):
+        return [str(token) for token in prompt]
+    return (prompt if isinstance(prompt, str) else prompt.text).split()
+
+
+def parse_request(
+    path: str, body: bytes, served_model_name: str, max_model_len: Tokens
+) -> FakeRequest:
+    """Return the request that a body holds.
+
+    Raises:
+        RequestError: If it holds none; `error_answer` makes the answer of it.
+    """
+    if path not in (CHAT, COMPLETIONS):
+        raise UnsupportedOperation(
+            f"the fake engine does not serve {path}; allowed: {CHAT}, {COMPLETIONS}"
+        )
+    read = parse_body(path, body, [served_model_name], None)
+    prompt_tokens = [count_tokens(prompt) for prompt in read.prompts]
+    left, wanted = max_model_len - max(prompt_tokens), read.max_tokens or 1
+    if left < wanted:
+        raise ContextLengthExceeded(
+            f"This model's maximum context length is {max_model_len} tokens. However, you "
+            f"requested {wanted} output tokens and your prompt contains {max(prompt_tokens)}.",
+            "input_tokens",
+        )
+    options = read.fields.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise RequestError("stream_options must be an object", "stream_options")
+    return FakeRequest(
+        chat=path == CHAT,
+        body=read,
+        prompt_tokens=prompt_tokens,
+        max_tokens=read.max_tokens or min(USUAL_OUTPUT, left),
+        include_usage=boolean(options, "include_usage"),
+    )
+
+
+def error_answer(error: RequestError) -> tuple[int, bytes]:
+    """Return the status and body with which vLLM would answer such an error."""
+    not_found = isinstance(error, UnknownModel | UnsupportedOperation)
+    status, kind = (404, "NotFoundError") if not_found else (400, "BadRequestError")
+    answer = {"message": error.message, "type": kind, "param": error.param, "code": status}
+    return status, json.dumps({"error": answer}).encode()
+
+
+class FakeAnswer:
+    """The answer to a request. Sequence k is choice k mod n of prompt k div n.
+
+    The same request always gets the same text: token i depends on the prompt's text, the choice
+    and i alone.
+    """
+
+    def __init__(self, request: FakeRequest, model: str, response_id: str) -> None:
+        self._request = request
+        self._is_chat = request.chat
+        self._sequences = range(len(request.prompt_tokens) * request.body.n)
+        self._response_id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{response_id}"
+        self._model = model
+        self._texts = [_text(prompt) for prompt in request.body.prompts]
+
+    def opening(self) -> bytes:
+        """Return the events of a stream that come before the first token."""
+        if not self._is_chat:
+            return b""
+        delta = {"role": "assistant", "content": ""}
+        return b"".join(self._chunk([self._choice(k, None, delta=delta)]) for k in self._sequences)
+
+    def tokens(self, sequence: int, start: int, stop: int) -> tuple[int, ...]:
+        """Return the ids of the tokens of a sequence from one position to before another."""
+        prompt, choice = divmod(sequence, self._request.body.n)
+        # crc32, not hash(): the text must be the same in every process.
+        seed = zlib.crc32(f"{self._texts[prompt]}\0{choice}".encode())
+        return tuple(zlib.crc32(f"\0{i}".encode(), seed) % VOCABULARY for i in range(start, stop))
+
+    def events(self, sequence: int, start: int, tokens: Iterable[int]) -> bytes:
+        """Return the events of a stream that bring these tokens, an event a token."""
+        events = []
+        for i, token in enumerate(tokens, start):
+            text = text_of_tokens([token])
+            content: Any = {"delta": {"content": text}} if self._is_chat else {"text": text}
+            finish_reason = "length" if i + 1 == self._request.max_tokens else None
+            events.append(self._chunk([self._choice(sequence, finish_reason, **content)]))
+        return b"".join(events)
+
+    def closing(self) -> bytes:
+        """Return the events of a stream that come after the last token."""
+        usage = self._chunk([], usage=self._usage()) if self._request.include_usage else b""
+        return usage + b"data: [DONE]\n\n"
+
+    def body(self) -> bytes:
+        """Return the body of an answer that is not streamed."""
+        choices = []
+        for k in self._sequences:
+            text = text_of_tokens(self.tokens(k, 0, self._request.max_tokens))
+            message = {"role": "assistant", "content": text}
+            content: Any = {"message": message} if self._is_chat else {"text": text}
+            choices.append(self._choice(k, "length", **content))
+        kind = "chat.completion" if self._is_chat else "text_completion"
+        return self._answer(kind, choices, usage=self._usage())
+
+    def _choice(self, index: int, finish_reason: str | None, **content: Any) -> dict[str, Any]:
+        return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        kind = "chat.completion.chunk" if self._is_chat else "text_completion"
+        return b"data: " + self._answer(kind, choices, **more) + b"\n\n"
+
+    def _answer(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> bytes:
+        # The fake engine knows no wall clock.
+        head = {"id": self._response_id, "object": kind, "created": 0, "model": self._model}
+        return json.dumps({**head, "choices": choices, **more}).encode()
+
+    def _usage(self) -> dict[str, Tokens]:
+        prompt_tokens = sum(self._request.prompt_tokens)
+        completion_tokens = len(self._sequences) * self._request.max_tokens
+        return {
+            "prompt_tokens": prompt_tokens,
+            "completion_tokens": completion_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+        }
+
+
+def _text(prompt: Prompt) -> str:
+    """Return the text of a prompt that decides every token after it."""
+    if isinstance(prompt, Conversation):
+        return "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt.messages)
+    return prompt if isinstance(prompt, str) else " ".join(_words(prompt))
+
+
+def text_of_tokens(tokens: Iterable[int]) -> str:
+    """Return the text that tokens stand for."""
+    return "".join(f"w{token} " for token in tokens)
+
+
+def answer_tokens(path: str, body: bytes, max_model_len: Tokens) -> bytes:
+    """Return the answer to a call on one of the two paths, in vLLM's form.
+
+    Raises:
+        RequestError: If the body holds nothing to make tokens or text of.
+    """
+    fields = read_object(body)
+    if path == DETOKENIZE_PATH:
+        return json.dumps({"prompt": text_of_tokens(_ids(fields))}).encode()
+    parse = parse_chat if "messages" in fields else parse_completion
+    prompts = parse(path, fields, max_model_len).prompts
+    count = sum(map(count_tokens, prompts))
+    words = [word for prompt in prompts for word in _words(prompt)]
+    # The frame of a chat has tokens but no words.
+    tokens = [0] * (count - len(words)) + [zlib.crc32(word.encode()) % VOCABULARY for word in words]
+    answer = {"count": count, "max_model_len": max_model_len, "tokens": tokens, "token_strs": None}
+    return json.dumps(answer).encode()
+
+
+def _ids(fields: dict[str, Any]) -> list[int]:
+    tokens = fields.get("tokens")
+    if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
+        raise RequestError("tokens must be a list of token ids", "tokens")
+    return tokens

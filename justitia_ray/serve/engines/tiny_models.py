@@ -1,0 +1,219 @@
+"""The models of the CPU quick start and of the tests: tiny, random, built on the spot.
+
+They need no download and no GPU. What they say is noise; costs, lengths and timings are those of a
+real engine.
+"""
+
+import json
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.errors import ConfigError
+
+_VOCABULARY = 2048
+"""Size of every tiny model's vocabulary, in tokens."""
+_LLAMA_HIDDEN = 128
+"""Hidden size of the tiny Llama."""
+_LLAMA_LAYERS = 2
+
+_CHAT_TEMPLATE = (
+    "{% for t in tools or [] %}tool: {{t | tojson}}\n{% endfor %}"
+    "{% for m in messages %}{{m['role']}}: {{m['content']}}"
+    "{% if m['tool_calls'] %} {{m['tool_calls'] | tojson}}{% endif %}\n{% endfor %}"
+    "{% if add_generation_prompt %}assistant: {% endif %}"
+)
+_ADAPTER_RANK = 8
+_ADAPTED_MODULES = ("q_proj", "v_proj")
+
+
+def _train_tokenizer() -> Any:
+    """Return a byte-level BPE tokenizer of transformers; 0 to 2 begin, end and pad."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=_VOCABULARY,
+        special_tokens=["<s>", "</s>", "<pad>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    sources = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("*.py"))
+    texts = (source.read_text(encoding="utf-8", errors="ignore") for source in sources)
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    )
+
+
+def _save_quietly(tokenizer: Any, make_model: Callable[[], Any], directory: Path) -> None:
+    """Write tokenizer and model: the same weights everywhere, the global random state untouched."""
+    import torch
+    from transformers.utils import logging
+
+    progress_bars_were_on = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        tokenizer.save_pretrained(str(directory))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            make_model().save_pretrained(str(directory))
+    finally:
+        if progress_bars_were_on:
+            logging.enable_progress_bar()
+
+
+def _build_tiny_llama(directory: Path) -> None:
+    """Write a Llama of 2 layers and hidden size 128, and its tokenizer.
+
+    Two heads of 64: vLLM's CPU attention takes no head smaller than 32.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    tokenizer = _train_tokenizer()
+    tokenizer.chat_template = _CHAT_TEMPLATE
+    config = LlamaConfig(
+        vocab_size=_VOCABULARY,
+        hidden_size=_LLAMA_HIDDEN,
+        intermediate_size=256,
+        num_hidden_layers=_LLAMA_LAYERS,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+        bos_token_id=0,
+        eos_token_id=1,
+    )
+    _save_quietly(tokenizer, lambda: LlamaForCausalLM(config), directory)
+
+
+def _build_tiny_adapter(directory: Path) -> None:
+    """Write an adapter of rank 8 in PEFT's form, strong enough to change what is said."""
+    import torch
+    from safetensors.torch import save_file
+
+    described = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": "tiny-llama",
+        "bias": "none",
+        "lora_alpha": 8 * _ADAPTER_RANK,
+        "r": _ADAPTER_RANK,
+        "target_modules": list(_ADAPTED_MODULES),
+    }
+    (directory / "adapter_config.json").write_text(json.dumps(described), encoding="utf-8")
+    generator = torch.Generator().manual_seed(0)
+    shapes = {"A": (_ADAPTER_RANK, _LLAMA_HIDDEN), "B": (_LLAMA_HIDDEN, _ADAPTER_RANK)}
+    weights = {}
+    for layer in range(_LLAMA_LAYERS):
+        for module in _ADAPTED_MODULES:
+            name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
+            for part, shape in shapes.items():
+                key = f"{name}.lora_{part}.weight"
+                weights[key] = torch.randn(shape, generator=generator)
+    save_file(weights, str(directory / "adapter_model.safetensors"))
+
+
+def _build_tiny_embedding(directory: Path) -> None:
+    """Write a BERT of 2 layers and hidden size 64 that embeds texts."""
+    from transformers import BertModel
+
+    _save_quietly(_bert_tokenizer(), lambda: BertModel(_bert_config()), directory)
+
+
+def _build_tiny_reranker(directory: Path) -> None:
+    """Write a BERT with a head that gives a pair of texts one score: a cross-encoder."""
+    from transformers import BertForSequenceClassification
+
+    # With the usual range of 0.02 all pairs would have the same score but for the last digits.
+    config = _bert_config(num_labels=1, initializer_range=0.2)
+    _save_quietly(_bert_tokenizer(), lambda: BertForSequenceClassification(config), directory)
+
+
+def _bert_config(**more: Any) -> Any:
+    from transformers import BertConfig
+
+    return BertConfig(
+        vocab_size=_VOCABULARY,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=512,
+        pad_token_id=2,
+        **more,
+    )
+
+
+def _bert_tokenizer() -> Any:
+    """Return the tokenizer with the frame that BERTs know: one text, or two of different types."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = _train_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A </s>",
+        pair="<s> $A </s> $B:1 </s>:1",
+        special_tokens=[("<s>", 0), ("</s>", 1)],
+    )
+    tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+    return tokenizer
+
+
+_PREFIX = "random:"
+_BUILDERS: dict[str, Callable[[Path], None]] = {
+    "tiny-adapter": _build_tiny_adapter,
+    "tiny-embedding": _build_tiny_embedding,
+    "tiny-llama": _build_tiny_llama,
+    "tiny-reranker": _build_tiny_reranker,
+}
+
+
+def materialise_model(path: str, cache_dir: Path | str) -> str:
+    """Return a model path that vLLM and transformers can load, building a `random:` model first.
+
+    A built model stays in `cache_dir/<name>-<python version>`: its tokenizer is trained on the
+    standard library, so another Python would build another one. Several processes may do this at
+    once; they all get the same complete directory.
+
+    Args:
+        path: `random:` and a name of those below, a directory, or a name on the hub; the last two
+            are returned unchanged.
+        cache_dir: Where built models are kept, perhaps below `~`; created if missing.
+
+    Raises:
+        ConfigError: If `path` is an unknown `random:` model.
+    """
+    if not path.startswith(_PREFIX):
+        return path
+    name = path.removeprefix(_PREFIX)
+    build = _BUILDERS.get(name)
+    if build is None:
+        allowed = ", ".join(f"{_PREFIX}{known}" for known in sorted(_BUILDERS))
+        raise ConfigError(f"model: unknown built-in model {path!r}; allowed: {allowed}")
+    directory = (
+        Path(cache_dir).expanduser() / f"{name}-{sys.version_info.major}.{sys.version_info.minor}"
+    )
+    if not directory.exists():
+        _build_atomically(build, directory)
+    return str(directory)
+
+
+def _build_atomically(build: Callable[[Path], None], directory: Path) -> None:
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        build(unfinished)
+        unfinished.rename(directory)
+    except OSError:
+        # rename() onto a directory that is not empty fails: another process was faster, and what
+        # it built is complete.
+        if not directory.exists():
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,89 @@
+"""Options of a vLLM engine, as the configuration gives them, through vLLM's own parser."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn, TypeAlias
+
+from justitia_ray.errors import ConfigError
+
+VllmValue: TypeAlias = str | int | float | bool
+
+_FORCED: dict[str, tuple[VllmValue, str]] = {
+    "scheduling_policy": ("priority", "the engine must keep the order of the leases"),
+    "data_parallel_size": (1, "a replica is one engine; raise the number of replicas instead"),
+    "enable_log_requests": (False, "prompts are never logged"),
+    "sse_keep_alive_interval": (
+        0,
+        "its comments would be counted as chunks; ingress.keepalive_s keeps streams alive",
+    ),
+}
+_OWNED = ("config", "lora_modules", "model", "served_model_name")
+"""Options that this service sets itself, or that would bring others past this check."""
+
+
+def checked_vllm_args(vllm_args: Mapping[str, VllmValue]) -> dict[str, VllmValue]:
+    """Return the options with underscores in their names, and those that must hold added.
+
+    Raises:
+        ConfigError: If an option is not ours to take, or has another value than it must have.
+    """
+    checked: dict[str, VllmValue] = {}
+    for given, value in vllm_args.items():
+        key = given.replace("-", "_")
+        if not re.fullmatch(r"[a-z][a-z0-9_.]*", key):
+            raise ConfigError(
+                f"vllm_args: {given!r} is not an option name; write it as vLLM does without the "
+                "leading dashes, e.g. max_model_len"
+            )
+        if key in _OWNED:
+            raise ConfigError(
+                f"vllm_args: {given!r} cannot be set here; the service sets it"
+                " (model.name, model.path, model.adapters)"
+            )
+        if key in _FORCED and value != _FORCED[key][0]:
+            allowed, reason = _FORCED[key]
+            raise ConfigError(f"vllm_args: {given} is {value!r}; allowed: {allowed!r} ({reason})")
+        checked[key] = value
+    return checked | {key: value for key, (value, _) in _FORCED.items()}
+
+
+def parse_vllm_args(
+    model_path: str,
+    served_model_name: str,
+    vllm_args: Mapping[str, VllmValue],
+    adapters: Mapping[str, str],
+) -> Any:
+    """Return vLLM's namespace for these options, as `vllm serve` would make it.
+
+    `max_model_len: 2048` becomes `--max-model-len=2048`; True becomes `--flag`, False `--no-flag`.
+    With adapters LoRA is on, and all of them may be in a batch, unless an option says otherwise.
+
+    Raises:
+        ConfigError: If vLLM does not know an option or refuses its value.
+    """
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    class Parser(FlexibleArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise ConfigError(f"vllm_args: vLLM says: {message}")
+
+    # Without abbreviations: a misspelt option must not turn into another one.
+    parser = make_arg_parser(Parser(allow_abbrev=False))
+    arguments = [f"--model={model_path}", f"--served-model-name={served_model_name}"]
+    if adapters:
+        vllm_args = {"enable_lora": True, "max_loras": len(adapters), **vllm_args}
+        loras = [json.dumps({"name": name, "path": path}) for name, path in adapters.items()]
+        arguments += ["--lora-modules", *loras]
+    arguments += [_option(key, value) for key, value in vllm_args.items()]
+    return parser.parse_args(arguments)
+
+
+def _option(key: str, value: VllmValue) -> str:
+    name = key.replace("_", "-")
+    if value is True:
+        return f"--{name}"
+    if value is False:
+        return f"--no-{name}"
+    return f"--{name}={value}"

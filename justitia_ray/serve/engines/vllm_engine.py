@@ -1,0 +1,289 @@
+"""The real engine: vLLM's `AsyncLLM` and vLLM's own HTTP application, in one process.
+
+The whole OpenAI and Anthropic surface is vLLM's, unknown fields included; nothing of it is written
+here. vLLM is imported when an engine starts, so that this module is cheap to import.
+"""
+
+import asyncio
+import multiprocessing.process
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextlib import aclosing, suppress
+from contextvars import Context, copy_context
+from types import SimpleNamespace
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+
+from justitia_ray.errors import EngineError
+from justitia_ray.protocol.engine import EngineCall, EngineCapacity, Output, Progress, ResponseHead
+from justitia_ray.serve.asgi import Message, call_asgi
+from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
+from justitia_ray.serve.engines.vllm_requests import (
+    CURRENT_METER,
+    EngineGauges,
+    LeasedEngineClient,
+    LeaseMeter,
+    meter_requests,
+)
+from justitia_ray.units import LeaseId, Seconds, Tokens
+
+_NOT_PASSED_ON = frozenset(
+    {
+        "connection",
+        "content-length",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+"""Hop-by-hop headers (RFC 9110, Sec. 7.6.1), and the length, which belongs to one hop's framing."""
+_NO_METER = LeaseMeter(0)
+"""Meter of a lease that is not known."""
+_KILL_WAIT_S: Seconds = 5.0
+"""Longest wait for killed processes; freeing the memory of a large model takes seconds."""
+
+
+class VllmEngine:
+    """An `Engine` (see `justitia_ray.protocol.engine`) that runs vLLM.
+
+    Args:
+        model_path: A directory, or a name on the hub.
+        served_model_name: The name that callers give as `model`.
+        vllm_args: Options of `vllm serve`, without dashes: `{"max_model_len": 2048}`. Dictionaries
+            are given as JSON text.
+        adapters: LoRA adapters: the name that callers give as `model`, and where it is.
+
+    Raises:
+        ConfigError: If an option would break the service, e.g. another `scheduling_policy`.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        served_model_name: str,
+        vllm_args: Mapping[str, VllmValue],
+        adapters: Mapping[str, str] | None = None,
+    ) -> None:
+        self._model_path = model_path
+        self._served_model_name = served_model_name
+        self._vllm_args = checked_vllm_args(vllm_args)
+        self._adapters = dict(adapters or {})
+        self._llm: Any = None
+        self._app: Any = None
+        """vLLM's FastAPI application; None until it is built."""
+        self._core_processes: list[multiprocessing.process.BaseProcess] = []
+        self._process_tree: list[psutil.Process] = []
+        """The engine's processes and their descendants, listed while their parents live: a process
+        that is killed leaves its children to init, where nobody finds them by parent."""
+        self._kv_blocks = 0
+        self._block_size: Tokens = 0
+        self._gauges = EngineGauges()
+        self._meters: dict[LeaseId, LeaseMeter] = {}
+
+    async def start(self) -> EngineCapacity:
+        """Load the model. Blocks the event loop meanwhile, as vLLM's constructor does.
+
+        Raises:
+            ConfigError: If vLLM does not know an option or refuses its value.
+            EngineError: If vLLM cannot start.
+        """
+        arguments = parse_vllm_args(
+            self._model_path, self._served_model_name, self._vllm_args, self._adapters
+        )
+        try:
+            await self._start_llm(arguments)
+            self._app = await self._build_app(arguments)
+        except Exception as error:
+            await self.stop()
+            raise EngineError(
+                f"vLLM could not start model {self._model_path!r}: {error} (the engine's log says "
+                "more; usual causes are a wrong path, too little memory for max_model_len, and an "
+                "option in vllm_args)"
+            ) from error
+        config = self._llm.vllm_config
+        # One block is vLLM's null block, which no sequence ever gets; its gauge leaves it out too.
+        self._kv_blocks = config.cache_config.num_gpu_blocks - 1
+        self._block_size = config.cache_config.block_size
+        if not self._kv_blocks:
+            # An encoder keeps nothing from one iteration to the next: what runs is bounded by its
+            # seats alone, and so many tokens are never short.
+            longest = config.model_config.max_model_len
+            blocks_each = -(-longest // self._block_size)
+            self._kv_blocks = config.scheduler_config.max_num_seqs * blocks_each
+        return EngineCapacity(
+            kv_tokens=self._kv_blocks * self._block_size,
+            block_size=self._block_size,
+            max_num_seqs=config.scheduler_config.max_num_seqs,
+            max_model_len=config.model_config.max_model_len,
+        )
+
+    async def _start_llm(self, arguments: Any) -> None:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._llm = AsyncLLM.from_engine_args(
+            AsyncEngineArgs.from_cli_args(arguments), stat_loggers=[self._gauges.stat_logger()]
+        )
+        self._core_processes = list(self._llm.engine_core.resources.engine_manager.processes)
+        for process in self._core_processes:
+            if process.pid is not None:
+                root = psutil.Process(process.pid)
+                self._process_tree += [root, *root.children(recursive=True)]
+        meter_requests(self._llm.output_processor, self._llm.engine_core)
+
+    async def _build_app(self, arguments: Any) -> Any:
+        from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+        from vllm.entrypoints.launchers.app import build_app
+        from vllm.utils.gc_utils import freeze_gc_heap
+
+        tasks = await self._llm.get_supported_tasks()
+        app = build_app(arguments, tasks, self._llm.model_config)
+        await init_app_state(LeasedEngineClient(self._llm), app.state, arguments, tasks)
+        # vLLM's error handlers stop the HTTP server when the engine is dead. There is none here.
+        app.state.server = SimpleNamespace(should_exit=False)
+        freeze_gc_heap()  # what the application's lifespan would do, which is not run
+        return app
+
+    async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+        """Run one call under its lease: its head once, then its body in vLLM's own chunks.
+
+        Raises:
+            EngineError: If the engine is dead, or dies before the last chunk.
+        """
+        self.check()
+        meter = self._meters[call.lease_id] = LeaseMeter(call.priority, call.earlier)
+        context = copy_context()
+        context.run(CURRENT_METER.set, meter)
+        asked = self._ask(call.path, call.headers, call.body, context)
+        async with aclosing(asked) as items:
+            async for item in items:
+                yield item
+
+    async def answer_unscheduled(
+        self, path: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[ResponseHead, bytes]:
+        """Answer a call that takes no memory and no turn of the engine.
+
+        Raises:
+            EngineError: If the engine is dead, or dies before the answer is whole.
+        """
+        self.check()
+        async with aclosing(self._ask(path, headers, body, copy_context())) as items:
+            head = await anext(items)
+            assert isinstance(head, ResponseHead)
+            return head, b"".join([item async for item in items if isinstance(item, bytes)])
+
+    def paths(self) -> frozenset[str]:
+        """Return the paths that vLLM's application has for this model."""
+        assert self._app is not None
+        return frozenset(
+            route.path
+            for route in self._app.routes
+            if "POST" in (getattr(route, "methods", ()) or ())
+        )
+
+    async def _ask(
+        self, path: str, headers: Mapping[str, str], body: bytes, context: Context
+    ) -> AsyncGenerator[ResponseHead | bytes]:
+        assert self._app is not None
+        messages = call_asgi(self._app, path, _request_headers(headers, body), body, context)
+        async with aclosing(messages):
+            async for message in messages:
+                # vLLM answers the death of its engine with a 500, or with an error event and
+                # [DONE] in a stream of status 200: nothing that comes after it is an answer.
+                self._raise_if_errored()
+                if message["type"] == "http.response.start":
+                    yield _response_head(message)
+                elif message["type"] == "http.response.body" and message.get("body"):
+                    yield message["body"]
+
+    def progress(self, lease_id: LeaseId) -> Progress:
+        """Return the tokens that a call has used so far; zeros if the lease is not known."""
+        return self._meters.get(lease_id, _NO_METER).read_progress()
+
+    def release(self, lease_id: LeaseId) -> Progress:
+        """Forget a lease whose call has ended and return its final progress."""
+        return self._meters.pop(lease_id, _NO_METER).read_progress()
+
+    def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
+        """Return the outputs behind the chunks of a stream that were not taken yet."""
+        return self._meters.get(lease_id, _NO_METER).tape.take_outputs()
+
+    def obstacle(self, lease_id: LeaseId) -> str:
+        """Return why a stream could not go on elsewhere; empty if it could."""
+        if self._llm is not None and self._llm.model_config.logits_processors:
+            return "the logits processors of the engine may follow what was generated before"
+        return self._meters.get(lease_id, _NO_METER).tape.obstacle
+
+    def free_kv_tokens(self) -> Tokens:
+        """Return the KV memory free after the engine's last iteration, in tokens."""
+        return round(self._kv_blocks * (1.0 - self._gauges.kv_usage)) * self._block_size
+
+    def preemptions(self) -> int:
+        """Return the preemptions so far; vLLM tells of one with the sequence's next token."""
+        return self._gauges.preemptions
+
+    def check(self) -> None:
+        """Return if the engine is alive.
+
+        Raises:
+            EngineError: If it has not started, was stopped, failed, or its process is gone.
+        """
+        self._raise_if_errored()
+        for process in self._core_processes:
+            if not process.is_alive():
+                raise EngineError(
+                    f"vLLM's process {process.name} is gone, exit code {process.exitcode}"
+                )
+
+    def _raise_if_errored(self) -> None:
+        if self._llm is None:
+            raise EngineError("the vLLM engine is not running")
+        if self._llm.errored:
+            raise EngineError("the vLLM engine is dead; its log says why")
+
+    async def stop(self) -> None:
+        """Stop the engine and every process it started. Safe to call twice."""
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
+            if llm.output_handler is not None:
+                await asyncio.wait([llm.output_handler])
+        # A killed EngineCore leaves its workers behind: shutdown() knows only its own children.
+        await asyncio.to_thread(_kill_processes, self._process_tree)
+        self._process_tree = []
+        self._core_processes = []
+
+
+def _kill_processes(processes: list[psutil.Process]) -> None:
+    """Kill those of the processes that still run and wait until they are gone. Blocks.
+
+    Pid reuse is harmless: psutil compares start times before it kills.
+    """
+    left = [process for process in processes if process.is_running()]
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(left, timeout=_KILL_WAIT_S)
+
+
+def _request_headers(given: Mapping[str, str], body: bytes) -> Iterable[tuple[bytes, bytes]]:
+    headers = {"content-type": "application/json"} | {
+        name: value for name, value in given.items() if name not in _NOT_PASSED_ON
+    }
+    headers["content-length"] = str(len(body))
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def _response_head(message: Message) -> ResponseHead:
+    headers = {
+        name.decode("latin-1"): value.decode("latin-1") for name, value in message["headers"]
+    }
+    return ResponseHead(
+        status=int(message["status"]),
+        headers={name: value for name, value in headers.items() if name not in _NOT_PASSED_ON},
+    )

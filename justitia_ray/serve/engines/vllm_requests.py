@@ -1,0 +1,299 @@
+"""The requests of a lease inside vLLM: their tokens, their priority, their replayed outputs.
+
+vLLM's serving layer makes the chunks of a stream from the outputs that it draws from the engine's
+client, and the same chunks from the same outputs: text, tool calls, finish reason, usage. So the
+outputs of an earlier attempt go through vLLM's own output processor again, as if the engine had
+just made them: its detokenizer, its search for stop strings and its counts then stand where they
+stood. Only then the engine gets the request, with those tokens as part of the prompt.
+
+None of it is a stable API of vLLM; `tests/conformance` holds each release to it. The context
+variable lives here, in a module that is imported by name: Serve pickles a deployment class by
+value, and with it every module-global of the class's own module.
+"""
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from contextvars import ContextVar
+from typing import Any
+
+from justitia_ray.protocol.engine import Output, Progress
+from justitia_ray.units import Tokens
+
+_NEEDS_WHOLE_OUTPUT = (
+    "presence_penalty",
+    "frequency_penalty",
+    "structured_outputs",
+    "bad_words",
+    "thinking_token_budget",
+    "repetition_detection",
+    "trace_decode_token_ids",
+    "extra_args",
+)
+"""Sampling parameters that count or follow what was generated, which becomes prompt.
+
+`repetition_penalty` is none of them: vLLM applies it to the tokens of prompt and output alike.
+"""
+_NEEDS_PROBABILITIES = (
+    "logprobs",
+    "logprob_token_ids",
+    "prompt_logprobs",
+    "prompt_logprob_token_ids",
+)
+"""Sampling parameters whose results are made with the tokens, and are not kept."""
+
+
+class StreamTape:
+    """Outputs of the stream under one lease: kept, and those of an earlier attempt played again.
+
+    Args:
+        earlier: Outputs of the earlier attempt; empty if there was none.
+    """
+
+    def __init__(self, earlier: tuple[Output, ...]) -> None:
+        self._earlier = earlier
+        self._played: list[Any] = []
+        """vLLM's outputs made of the earlier ones, which its serving layer has not drawn yet."""
+        self._outputs: list[Output] = []
+        self._streams = 0
+        self.obstacle = ""
+        """Reason why the stream could not go on elsewhere; empty if it could."""
+        self.has_ended = False
+        """True if the earlier outputs were all, so that nothing is left for the engine to do."""
+
+    def take_outputs(self) -> tuple[Output, ...]:
+        """Return the outputs drawn since the last call."""
+        outputs, self._outputs = self._outputs, []
+        return tuple(outputs)
+
+    def follow_outputs(self, outputs: AsyncGenerator[Any], params: Any) -> AsyncGenerator[Any]:
+        """Return the generator that vLLM's serving layer draws in place of the engine's outputs.
+
+        Args:
+            outputs: What the engine makes.
+            params: vLLM's `SamplingParams`.
+        """
+        if params.output_kind.name != "DELTA":
+            return outputs  # not a stream
+        self._streams += 1
+        self.obstacle = self.obstacle or _obstacle(params)
+        if self._streams > 1:
+            self.obstacle = "it has more than one prompt"
+        return outputs if self.obstacle and not self._earlier else self._follow(outputs)
+
+    async def _follow(self, outputs: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
+        async with aclosing(outputs):
+            async for output in outputs:
+                for played in self._take_played():
+                    yield played
+                if not self.obstacle:
+                    self._outputs.append(_kept(output))
+                yield output
+        for played in self._take_played():
+            yield played
+
+    def _take_played(self) -> list[Any]:
+        played, self._played = self._played, []
+        return played
+
+    def play_earlier(self, request: Any, state: Any, output_processor: Any) -> None:
+        """Bring a sequence that vLLM has just taken on to where the earlier attempt was.
+
+        Args:
+            request: vLLM's `EngineCoreRequest`, which then goes to the engine: changed.
+            state: vLLM's `RequestState` of it: changed.
+            output_processor: vLLM's, which has it.
+        """
+        if request.prompt_token_ids is None:
+            self.obstacle = self.obstacle or "its prompt is not one of tokens"
+        if not self._earlier:
+            return
+        queue, state.queue = state.queue, None  # so that the outputs come back one by one
+        tracing, output_processor.tracing_enabled = output_processor.tracing_enabled, False
+        for output in self._earlier:
+            made = output_processor.process_outputs([_remade(request.request_id, output)])
+            self._played += made.request_outputs
+        output_processor.tracing_enabled = tracing
+        state.queue = queue
+        state.is_prefilling = True
+        _shift(request, state, [token for output in self._earlier for token in output.tokens])
+        if self._earlier[-1].finish_reason is not None:
+            from vllm.outputs import STREAM_FINISHED
+
+            self.has_ended = True
+            queue.put(STREAM_FINISHED)
+
+
+def _shift(request: Any, state: Any, tokens: list[int]) -> None:
+    """Let the engine go on after these tokens; the frontend counts them as output."""
+    params = request.sampling_params.clone()
+    params.max_tokens -= len(tokens)
+    params.min_tokens = max(0, params.min_tokens - len(tokens))
+    request.sampling_params = params
+    # A new list: the old one stays the prompt of the frontend.
+    request.prompt_token_ids = [*request.prompt_token_ids, *tokens]
+    state.stats.num_generation_tokens = len(tokens)
+
+
+def _kept(output: Any) -> Output:
+    """Return the part of a vLLM `RequestOutput` from which it can be made again."""
+    (completion,) = output.outputs
+    return Output(tuple(completion.token_ids), completion.finish_reason, completion.stop_reason)
+
+
+def _remade(request_id: str, output: Output) -> Any:
+    """Return an `EngineCoreOutput` from which vLLM makes an output again."""
+    from vllm.v1.engine import EngineCoreOutput, FinishReason
+
+    reason, stop = output.finish_reason, output.stop_reason
+    # A stop string is found by the output processor, not by the engine.
+    by_engine = reason is not None and not isinstance(stop, str)
+    return EngineCoreOutput(
+        request_id=request_id,
+        new_token_ids=list(output.tokens),
+        finish_reason=FinishReason[reason.upper()] if reason is not None and by_engine else None,
+        stop_reason=stop if by_engine else None,
+    )
+
+
+def _obstacle(params: Any) -> str:
+    """Return why a stream under these `SamplingParams` could not go on elsewhere, if so."""
+    if params.n > 1:
+        return "it has more than one choice"
+    for name in _NEEDS_WHOLE_OUTPUT:
+        if getattr(params, name):
+            return f"{name} needs to know what was generated before"
+    for name in _NEEDS_PROBABILITIES:
+        if getattr(params, name) is not None:
+            return f"{name} of what was generated before are lost"
+    if params.seed is not None and params.temperature > 0:
+        return "with its seed it is to be repeatable; asked for again it is the same"
+    return ""
+
+
+class LeaseMeter:
+    """Token counts of every vLLM request that runs under one lease."""
+
+    def __init__(self, priority: int, earlier: tuple[Output, ...] = ()) -> None:
+        self.priority = priority
+        self.tape = StreamTape(earlier)
+        self._sequences: dict[str, tuple[Tokens, Any]] = {}
+        self._read_once: dict[str, Any] = {}
+        """vLLM's states of prompts of which nothing is generated."""
+
+    def add_sequence(self, state: Any) -> None:
+        """Count a sequence from vLLM's `RequestState` of it.
+
+        Only the prompt's length and the statistics object are kept. vLLM goes on counting in that
+        object, and it outlives the state, which vLLM drops on the last token and on an abort.
+        A prompt of which nothing is generated has no such count: its state tells when it is read.
+        """
+        if state.detokenizer is None and state.logprobs_processor is None:
+            self._read_once[state.request_id] = state
+            return
+        self._sequences[state.request_id] = (state.prompt_len, state.stats)
+
+    def read_progress(self) -> Progress:
+        """Return the tokens so far, over all sequences: n choices count their prompt n times."""
+        return Progress(
+            prompt_tokens=sum(prompt for prompt, _ in self._sequences.values())
+            + sum(state.prompt_len for state in self._read_once.values()),
+            output_tokens=sum(stats.num_generation_tokens for _, stats in self._sequences.values())
+            + sum(not state.is_prefilling for state in self._read_once.values()),
+        )
+
+
+CURRENT_METER: ContextVar[LeaseMeter | None] = ContextVar("justitia_current_meter", default=None)
+"""The meter of the lease under which this task calls vLLM; None outside of a lease."""
+
+
+class LeasedEngineClient:
+    """vLLM's engine client as vLLM's HTTP application sees it: priorities are the lease's."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def generate(
+        self, prompt: Any, sampling_params: Any, *args: Any, **kwargs: Any
+    ) -> AsyncGenerator[Any]:
+        """Generate as the engine does, at the lease's priority; the caller's is dropped."""
+        stream: AsyncGenerator[Any] = self._engine.generate(
+            prompt, sampling_params, *args, **_at_lease_priority(kwargs)
+        )
+        meter = CURRENT_METER.get()
+        return stream if meter is None else meter.tape.follow_outputs(stream, sampling_params)
+
+    def encode(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
+        """Embed or score as the engine does, at the lease's priority."""
+        stream: AsyncGenerator[Any] = self._engine.encode(*args, **_at_lease_priority(kwargs))
+        return stream
+
+
+def _at_lease_priority(kwargs: dict[str, Any]) -> dict[str, Any]:
+    meter = CURRENT_METER.get()
+    return kwargs if meter is None else {**kwargs, "priority": meter.priority}
+
+
+def meter_requests(output_processor: Any, engine_core: Any) -> None:
+    """Make vLLM's output processor hand every sequence it takes on to the current lease's meter.
+
+    This is the one place that sees every sequence (each of n choices, each prompt of a batch, each
+    beam, embeddings) before its first token. Outputs would not do: unary calls yield none before
+    the end, and aborted calls none at all.
+
+    A stream that was cut elsewhere is brought up to date there, before the engine hears of it; of
+    one that lacks its last chunks only, the engine does not hear.
+    """
+    add_request = output_processor.add_request
+    send_request = engine_core.add_request_async
+
+    def add_and_meter(request: Any, *args: Any, **kwargs: Any) -> None:
+        add_request(request, *args, **kwargs)
+        meter = CURRENT_METER.get()
+        state = output_processor.request_states.get(request.request_id)
+        if meter is not None and state is not None:
+            meter.add_sequence(state)
+            meter.tape.play_earlier(request, state, output_processor)
+
+    async def send_unless_ended(request: Any) -> None:
+        meter = CURRENT_METER.get()
+        if meter is None or not meter.tape.has_ended:
+            await send_request(request)
+
+    output_processor.add_request = add_and_meter
+    engine_core.add_request_async = send_unless_ended
+
+
+class EngineGauges:
+    """The engine's own figures, as of its last iteration."""
+
+    def __init__(self) -> None:
+        self.kv_usage = 0.0
+        """Share of the KV blocks that sequences hold, 0 to 1."""
+        self.preemptions = 0
+        """Preemptions so far, of sequences that have produced a token since or ended."""
+
+    def stat_logger(self) -> Callable[..., Any]:
+        """Return the factory of a vLLM stat logger that keeps these gauges up to date."""
+        from vllm.v1.metrics.loggers import StatLoggerBase
+
+        gauges = self
+
+        class GaugeLogger(StatLoggerBase):
+            def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+                pass
+
+            def record(
+                self, scheduler_stats: Any, iteration_stats: Any, *args: Any, **kwargs: Any
+            ) -> None:
+                if scheduler_stats is not None:
+                    gauges.kv_usage = scheduler_stats.kv_cache_usage
+                if iteration_stats is not None:
+                    gauges.preemptions += iteration_stats.num_preempted_reqs
+
+            def log_engine_initialized(self) -> None:
+                pass
+
+        return GaugeLogger

@@ -1,0 +1,1 @@
+"""The Ingress deployment: HTTP, the queue's client, calls to leased replicas."""

@@ -1,0 +1,252 @@
+"""The Ingress deployment: HTTP for everybody, the same surface over a Serve handle for Python."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from justitia_ray.config import AppArgs, AppConfig, AppSettings, SchedulingConfig
+from justitia_ray.errors import RequestError, shown_short
+from justitia_ray.observability.measures import MetricsBackend
+from justitia_ray.observability.part_metrics import IngressMetrics
+from justitia_ray.protocol.inference_body import CountPrompt
+from justitia_ray.serve.asgi import call_asgi
+from justitia_ray.serve.front import raise_descriptor_limit
+from justitia_ray.serve.ingress.estimates import Estimates
+from justitia_ray.serve.ingress.gateway import Gateway
+from justitia_ray.serve.ingress.http_app import build_http_app
+from justitia_ray.serve.ingress.inspection import InspectionCalls
+from justitia_ray.serve.ingress.models import (
+    SchedulerCalls,
+    ServedModel,
+    ServedModels,
+)
+from justitia_ray.serve.ingress.queue_client import QueueClient
+from justitia_ray.serve.ingress.replica_calls import ReplicaCalls, StreamItem
+from justitia_ray.serve.ingress.replica_links import ReplicaLinks
+from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from justitia_ray.serve.ingress.token_counter import TokenCounter
+from justitia_ray.serve.ray_metrics import Exporter, RayMetrics, new_measures
+from justitia_ray.serve.scheduler.handle import SchedulerLink, get_current_scheduler
+from justitia_ray.serve.transport.endpoint import dialer
+from justitia_ray.serve.transport.handshake import Keyring, Peer
+from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS
+from justitia_ray.units import ApplicationId, ReplicaId
+
+
+class ModelQueue:
+    """The parts of a model in an ingress process; models share nothing but the cache of specs.
+
+    Attributes:
+        config: The model's configuration.
+        client: Client of the model's queue.
+        calls: Calls to the model's replicas.
+        gateway: The model's gateway.
+        scheduler_calls: Calls of the HTTP surface to the model's scheduler.
+    """
+
+    def __init__(
+        self,
+        config: AppConfig,
+        scheduler: Any,
+        replicas: Any,
+        predictor: Any,
+        counter: TokenCounter,
+        specs: ApplicationSpecCache,
+        scheduler_link: SchedulerLink,
+        links: ReplicaLinks,
+        *,
+        make_client: Callable[..., QueueClient] = QueueClient,
+        replica_id: ReplicaId = "",
+        backend: MetricsBackend | None = None,
+    ) -> None:
+        """Put the parts together; `start` begins to talk.
+
+        Args:
+            config: The model's configuration.
+            scheduler: Handle of the model's scheduler actor.
+            replicas: Handle of the deployment of the model's engines.
+            predictor: Handle of the deployment of the model's predictor.
+            counter: Counts the model's prompt tokens; closed here.
+            specs: Specs of applications, shared by all models of the ingress.
+            scheduler_link: The connection to the model's scheduler.
+            links: The connections to the model's replicas.
+            make_client: Makes the queue client; a test passes its own.
+            replica_id: Serve's name of this ingress, for its metrics.
+            backend: Exports the metrics; None: they are not exported.
+        """
+        self.config = config
+        self.calls = ReplicaCalls(links, replicas)
+        self._scheduler = scheduler
+        self._scheduler_link = scheduler_link
+        self._counter = counter
+        self._scheduling = SchedulingConfig()
+        self._exporting: asyncio.Task[None] | None = None
+        self._metrics = self._exporter = None
+        if backend is not None and config.metrics.enabled:
+            measures = new_measures(config, "ingress", replica_id)
+            self._metrics = IngressMetrics(measures)
+            self._exporter = Exporter(
+                measures, self._set_gauges, backend, config.metrics.interval_s
+            )
+        self._estimates = Estimates(predictor, config.prediction, self._metrics)
+        self.client = make_client(
+            scheduler_link,
+            self._estimates.note_ended_application,
+            self._configure_scheduler,
+            config.ingress.max_outstanding,
+            config.ingress.submit_interval_s,
+            self._note_opening,
+            links.note_addresses,
+        )
+        self.gateway = Gateway(
+            config, self.client, self.calls, self._estimates, counter, specs, self._metrics
+        )
+        self.scheduler_calls = SchedulerCalls(scheduler, self.client.pending)
+
+    def start(self) -> None:
+        """Begin to talk to the scheduler and the predictor, and to export metrics."""
+        self._estimates.start()
+        self.client.session.start()
+        if self._exporter is not None:
+            self._exporting = asyncio.get_running_loop().create_task(self._exporter.run())
+
+    async def stop(self) -> None:
+        """End all talk."""
+        if self._exporting is not None:
+            self._exporting.cancel()
+        await self._estimates.stop()
+        await self.client.session.stop()
+        await self.calls.links.close()
+        await self._scheduler_link.close()
+        self._counter.close()
+
+    async def reconfigure(self, scheduling: SchedulingConfig) -> None:
+        """Apply other scheduling settings, and pass them to the scheduler."""
+        self._scheduling = scheduling
+        self.gateway.submitter.tenant_weights = scheduling.tenant_weights
+        await self._configure_scheduler()
+
+    def _set_gauges(self) -> None:
+        assert self._metrics is not None
+        self._metrics.measure(len(self.client.pending.inferences), self.client.session.epoch)
+
+    def _note_opening(self, application_id: ApplicationId, is_open: bool) -> None:
+        """Tell the metrics whether an application was opened."""
+        if self._metrics is not None:
+            tell = self._metrics.record_opening if is_open else self._metrics.forget_application
+            tell(application_id)
+
+    async def _configure_scheduler(self) -> None:
+        await self._scheduler.configure.remote(self._scheduling.model_dump())
+
+
+class Ingress:
+    """Serve deployment; `ingress_deployment` in `app` makes Serve build its HTTP application."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self,
+        args: dict[str, Any],
+        parts: Sequence[tuple[DeploymentHandle, DeploymentHandle]],
+        load_prompt_counter: Callable[[AppConfig], CountPrompt],
+    ) -> None:
+        """Find the schedulers and begin to talk to them.
+
+        Args:
+            args: `AppArgs` as a dict.
+            parts: Handles of the deployments of each model's engines and predictor, in the order of
+                the arguments.
+            load_prompt_counter: Loads the function that counts a model's prompt tokens.
+        """
+        raise_descriptor_limit()
+        self._args: AppArgs = AppArgs.parse(args)
+        placed = self._args.each_model()
+        schedulers = await asyncio.gather(*(get_current_scheduler(p.config) for p in placed))
+        context = serve.get_replica_context()
+        section = self._args.scheduler
+        specs = ApplicationSpecCache(section.application_idle_s, section.max_open_applications)
+        backend = RayMetrics()
+        self._queues: list[ModelQueue] = []
+        models = []
+        me = Peer("ingress", context.replica_id.unique_id)
+        for place, scheduler, (replicas, predictor) in zip(placed, schedulers, parts, strict=True):
+            keyring, transport = Keyring(), place.config.transport
+            queue = ModelQueue(
+                place.config,
+                scheduler,
+                replicas,
+                predictor,
+                TokenCounter(load_prompt_counter(place.config)),
+                specs,
+                SchedulerLink(
+                    scheduler, keyring, dialer(transport, me, keyring, SCHEDULER_METHODS).dial
+                ),
+                ReplicaLinks(dialer(transport, me, keyring, REPLICA_METHODS).dial),
+                replica_id=context.replica_id.unique_id,
+                backend=backend,
+            )
+            self._queues.append(queue)
+            models.append(
+                ServedModel(
+                    place.config,
+                    queue.gateway,
+                    queue.scheduler_calls,
+                    predictor,
+                    InspectionCalls(place, context.app_name, scheduler, queue.calls, queue.client),
+                )
+            )
+        self._http_app = build_http_app(ServedModels(models), specs)
+        for queue in self._queues:
+            queue.start()
+
+    async def reconfigure(self, user_config: dict[str, Any] | None) -> None:
+        """Apply other scheduling settings while the application runs.
+
+        Raises:
+            ConfigError: If a setting is not allowed; those in force stay, of all models.
+        """
+        settings = AppSettings.parse(user_config or {}).each_model(self._args.model_names)
+        await asyncio.gather(
+            *(queue.reconfigure(settings[queue.config.model.name]) for queue in self._queues)
+        )
+
+    async def call(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Answer as the same HTTP request would be: return status, headers and body."""
+        items: list[Any] = [item async for item in self.stream(method, path, headers, body)]
+        (status, head), *chunks = items
+        return status, head, b"".join(chunks)
+
+    async def stream(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> AsyncGenerator[StreamItem]:
+        """Answer as the same HTTP request would be: yield (status, headers), then the body."""
+        names = {name.lower(): value for name, value in headers.items()}
+        names |= {"content-length": str(len(body))}
+        try:
+            raw = [(n.encode("latin-1"), value.encode("latin-1")) for n, value in names.items()]
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"headers: {shown_short(error.object)} holds what HTTP headers cannot: only"
+                " characters of Latin-1 are allowed"
+            ) from None
+        async with aclosing(call_asgi(self._http_app, path, raw, body, method=method)) as messages:
+            async for message in messages:
+                if message["type"] == "http.response.start":
+                    pairs = message.get("headers", [])
+                    yield message["status"], {k.decode(): v.decode() for k, v in pairs}
+                elif message.get("body"):
+                    yield message["body"]
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Return the HTTP application; Serve asks for it after the constructor."""
+        return self._http_app
+
+    async def __del__(self) -> None:
+        """End all talk; Serve calls this when nothing runs any more."""
+        await asyncio.gather(*(queue.stop() for queue in self._queues))

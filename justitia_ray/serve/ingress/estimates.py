@@ -1,0 +1,205 @@
+"""Predictions for an ingress: one call to the predictor, a deadline, a prior behind it."""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+from ray.exceptions import RayError
+from ray.serve.handle import DeploymentHandle
+
+from justitia_ray.config import PredictionSection
+from justitia_ray.core.actions import EndApplication
+from justitia_ray.errors import StoreError
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.observability.part_metrics import IngressMetrics
+from justitia_ray.predictor.class_mean import ClassMeanPredictor
+from justitia_ray.predictor.estimate import Estimate
+from justitia_ray.predictor.input_features import InputFeatures, features_of
+from justitia_ray.predictor.observation import Observation, Sample, is_lesson
+from justitia_ray.predictor.stages import StageTable
+from justitia_ray.serve.ingress.replica_calls import call_remote, in_fresh_context
+from justitia_ray.units import ApplicationId, Seconds, Tokens
+
+logger = logging.getLogger("ray.serve")
+
+_MAX_WEIGHT = 4_000_000
+"""Numbers and characters kept: some tens of megabytes. The oldest inputs go first: of their
+applications only the cost is learned."""
+_WEIGHT_OF_ONE = 64
+_LONG_CHARS = 2_000
+"""Features of 2,000 characters take a quarter of a millisecond; longer texts go to a thread."""
+_MAX_OBSERVATIONS = 10_000
+"""Maximum observations kept while the predictor cannot be reached."""
+_REFRESH_S: Seconds = 10.0
+_TEACH_S: Seconds = 0.5
+"""Time over which finished applications are gathered: a handle call costs milliseconds of CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputSummary:
+    """An input's features, and its text if that is to be stored."""
+
+    features: InputFeatures
+    text: str | None = None
+    """None unless texts are stored."""
+
+    @property
+    def weight(self) -> int:
+        """Memory of this summary, in numbers and characters."""
+        text = 0 if self.text is None else len(self.text)
+        return _WEIGHT_OF_ONE + 2 * len(self.features.terms) + text
+
+
+class FeatureCache:
+    """Summaries of the inputs of open applications, bounded in all."""
+
+    def __init__(self, *, store_inputs: bool, max_weight: int = _MAX_WEIGHT) -> None:
+        """Start empty.
+
+        Args:
+            store_inputs: Whether to keep texts.
+            max_weight: Maximum sum of the weights kept.
+        """
+        self._store_inputs = store_inputs
+        self._max_weight = max_weight
+        self._kept: OrderedDict[ApplicationId, InputSummary] = OrderedDict()
+        self._weight = 0
+
+    async def summarise(self, text: str) -> InputSummary:
+        """Return an input's features, and its text where texts are stored."""
+        if len(text) > _LONG_CHARS:
+            features = await asyncio.to_thread(features_of, text)
+        else:
+            features = features_of(text)
+        return InputSummary(features, text if self._store_inputs else None)
+
+    def keep_input(self, application_id: ApplicationId, summary: InputSummary) -> None:
+        """Keep an input's summary until its application ends."""
+        self.take_input(application_id)
+        self._kept[application_id] = summary
+        self._weight += summary.weight
+        while self._weight > self._max_weight:
+            _, oldest = self._kept.popitem(last=False)
+            self._weight -= oldest.weight
+
+    def take_input(self, application_id: ApplicationId) -> InputSummary | None:
+        """Return the summary of an application's input, and keep it no longer."""
+        summary = self._kept.pop(application_id, None)
+        if summary is not None:
+            self._weight -= summary.weight
+        return summary
+
+
+class Estimates:
+    """Estimates of applications, and what finished applications teach.
+
+    The predictor is asked for applications that name their class, by the features of their input:
+    the text stays here. All others, and these while the predictor does not answer in time, are
+    estimated from a copy of its tables.
+
+    Attributes:
+        classes: Copy of the predictor's class statistics.
+        stages: Copy of its table of stages: what to expect of an inference.
+        inputs: Summaries of the inputs of open applications.
+    """
+
+    def __init__(
+        self,
+        predictor: DeploymentHandle,
+        section: PredictionSection,
+        metrics: IngressMetrics | None = None,
+    ) -> None:
+        """Begin with empty tables.
+
+        Args:
+            predictor: Handle of the predictor's deployment.
+            section: Settings: the deadline of a call, the prior, bounds.
+            metrics: Counts estimates and their errors; None: nobody does.
+        """
+        self._metrics = metrics
+        self._predictor = predictor
+        self._deadline_s = section.deadline_s
+        self._max_classes = section.max_classes
+        self.classes = ClassMeanPredictor(section.prior_output_tokens, section.max_classes)
+        self.stages = StageTable(section.max_classes)
+        self.inputs = FeatureCache(store_inputs=section.store_inputs)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._finished: list[Observation] = []
+
+    def start(self) -> None:
+        """Begin to copy the tables, and to pass on what finished."""
+        self._tasks = [
+            in_fresh_context(self._keep_refreshing()),
+            in_fresh_context(self._keep_teaching()),
+        ]
+
+    async def stop(self) -> None:
+        """End all calls to the predictor."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def estimate_application(
+        self,
+        application_class: str,
+        input_tokens: Tokens,
+        max_tokens: Tokens | None,
+        summary: InputSummary,
+    ) -> Estimate:
+        """Return the predictor's estimate, or the copied table's if that does not come in time.
+
+        Raises:
+            RequestError: If the class name has another form than is allowed.
+        """
+        fallback = self.classes.estimate(application_class, input_tokens, max_tokens)
+        asked = (application_class, summary.features, input_tokens, max_tokens)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                return Estimate.from_dict(await call_remote(self._predictor, "estimate", *asked))
+        except (TimeoutError, RayError, ValueError):
+            if self._metrics is not None:
+                self._metrics.record_missed_estimate()
+            return fallback
+
+    def note_ended_application(self, ended: EndApplication) -> None:
+        """Note an ended application, to teach the predictor its cost if it ran to its end."""
+        if self._metrics is not None:
+            self._metrics.record_end(ended)
+        summary = self.inputs.take_input(ended.application_id)
+        if is_lesson(ended):
+            sample = Sample(
+                kv_token_time=ended.kv_token_time,
+                inferences=ended.inferences,
+                output_tokens=ended.output_tokens,
+                features=None if summary is None else summary.features,
+                input_text=None if summary is None else summary.text,
+            )
+            self._finished.append(Observation(ended.application_class, sample, ended.stages))
+
+    async def _keep_teaching(self) -> None:
+        while True:
+            await asyncio.sleep(_TEACH_S)
+            batch, self._finished = self._finished, []
+            if not batch:
+                continue
+            try:
+                await self._predictor.observe_many.remote(batch)
+            except RayError as error:
+                _log_unreachable(error)
+                self._finished = (batch + self._finished)[-_MAX_OBSERVATIONS:]
+
+    async def _keep_refreshing(self) -> None:
+        while True:
+            try:
+                table: dict[str, dict[str, Any]] = await self._predictor.table.remote()
+                self.classes.restore(table["classes"])
+                self.stages = StageTable.from_dict(table["stages"], self._max_classes)
+            except (RayError, StoreError) as error:
+                _log_unreachable(error)
+            await asyncio.sleep(_REFRESH_S)
+
+
+def _log_unreachable(error: Exception) -> None:
+    log_event(logger, logging.WARNING, "predictor.unreachable", reason=type(error).__name__)

@@ -1,0 +1,263 @@
+"""The way of one inference: submit it, wait for its lease, call the leased replica, try again."""
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from justitia_ray.config import AppConfig, IngressSection
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.events import NackReason
+from justitia_ray.errors import (
+    CannotContinue,
+    ConnectionLost,
+    EngineError,
+    JustitiaError,
+    NoReplicaAnswers,
+    NotServed,
+)
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.observability.part_metrics import IngressMetrics
+from justitia_ray.protocol.endpoints import REPLICA_HEADER, WAITED_HEADER, name_model, parse_body
+from justitia_ray.protocol.errors import error_event
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, RESPONSES
+from justitia_ray.protocol.inference_body import InferenceBody
+from justitia_ray.protocol.stream_parts import Delivered, Part
+from justitia_ray.serve.ingress.estimates import Estimates
+from justitia_ray.serve.ingress.pending_inferences import PendingInference
+from justitia_ray.serve.ingress.queue_client import QueueClient
+from justitia_ray.serve.ingress.replica_calls import (
+    LEASE_UNUSABLE,
+    Answer,
+    ReplicaCalls,
+    StreamItem,
+)
+from justitia_ray.serve.ingress.submission import ApplicationSpecCache, Submitter
+from justitia_ray.serve.ingress.token_counter import TokenCounter
+
+logger = logging.getLogger("ray.serve")
+
+
+def served_by(head: Mapping[str, str], grant: Grant) -> dict[str, str]:
+    """Return the headers of an answer with the replica that made it and the time in the queue.
+
+    Args:
+        head: The engine's own.
+        grant: The lease that the answer was made under; the first one, if a stream was cut.
+    """
+    waited = f"{grant.waited_s:.4f}"
+    return {**head, REPLICA_HEADER: grant.replica_id, WAITED_HEADER: waited}
+
+
+Submit = Callable[[], Awaitable[PendingInference]]
+"""Submits an inference to the queue."""
+
+
+class Attempts:
+    """Runs inferences, over as many leases as each takes."""
+
+    def __init__(self, queue: QueueClient, calls: ReplicaCalls, section: IngressSection) -> None:
+        self._queue = queue
+        self._calls = calls
+        self._attempts = section.attempts
+
+    async def answer(self, submit: Submit, path: str, payload: bytes) -> Answer:
+        """Return the whole answer to an inference; cancelled, cancel the inference.
+
+        Raises:
+            JustitiaError: If the inference cannot run.
+        """
+        inference = await submit()
+        try:
+            for _ in range(self._attempts):
+                grant = await self._queue.next_grant(inference)
+                try:
+                    status, head, whole = await self._calls.unary(grant, path, payload)
+                except LEASE_UNUSABLE as error:
+                    await self._nack_lease(inference, grant, error)
+                else:
+                    self._queue.pending.note_answered(inference)
+                    return status, served_by(head, grant), whole
+            raise EngineError(f"gave up after {self._attempts} attempts")
+        finally:
+            self._queue.cancel_inference(inference)  # nothing, if it was answered
+
+    async def stream(self, submit: Submit, path: str, payload: bytes) -> AsyncGenerator[StreamItem]:
+        """Yield (status, headers), then the body; closed early, cancel the inference.
+
+        A stream that is cut goes on where it was cut; an empty chunk says that it waits again. A
+        stream that cannot go on, or was cut too often, ends with an error event that says so.
+
+        Raises:
+            JustitiaError: If the inference cannot run, before anything was yielded.
+        """
+        inference = await submit()
+        delivered = Delivered(names=path == RESPONSES)
+        try:
+            for _ in range(self._attempts):
+                if delivered.status is not None:
+                    yield b""
+                grant = await self._queue.next_grant(inference)
+                try:
+                    resume = delivered.resume()
+                    parts = self._calls.stream(grant, path, payload, resume)
+                    async with aclosing(parts):
+                        async for item in parts:
+                            if isinstance(item, Part):
+                                delivered.add_part(item)
+                                yield item.body
+                            elif delivered.status is None:
+                                delivered.status, head = item
+                                yield item[0], served_by(head, grant)
+                            elif delivered.status != item[0]:
+                                raise CannotContinue(
+                                    f"the next replica answered with status {item[0]}"
+                                )
+                except CannotContinue:
+                    raise
+                except LEASE_UNUSABLE as error:
+                    delivered.resume()  # raises if the stream cannot go on
+                    await self._nack_lease(inference, grant, error)
+                else:
+                    self._queue.pending.note_answered(inference)
+                    return
+            raise EngineError(f"gave up after {self._attempts} attempts")
+        except JustitiaError as error:
+            if delivered.status is None:
+                raise
+            yield error_event(path, _told(error), delivered.chunks)
+        finally:
+            self._queue.cancel_inference(inference)  # nothing, if it was answered
+
+    async def _nack_lease(
+        self, inference: PendingInference, grant: Grant, error: Exception
+    ) -> None:
+        """Give back a lease that could not be used to its end; the inference waits again."""
+        log_event(
+            logger,
+            logging.WARNING,
+            "lease.unusable",
+            lease_id=grant.lease_id,
+            replica_id=grant.replica_id,
+            reason=type(error).__name__,
+        )
+        is_cut = isinstance(error, ConnectionLost)
+        reason = NackReason.CONNECTION if is_cut else NackReason.LEASE
+        await self._queue.nack_lease(inference, grant, reason)
+
+
+def _told(error: JustitiaError) -> JustitiaError:
+    """Return the caller's error for a stream that was cut and does not go on."""
+    if isinstance(error, EngineError):
+        return EngineError(
+            "the replica was lost in the middle of this stream, which cannot be continued: "
+            f"{error}; what came before is incomplete"
+        )
+    return error
+
+
+async def _in_items(answer: Callable[[], Awaitable[Answer]]) -> AsyncGenerator[StreamItem]:
+    status, head, whole = await answer()
+    yield status, head
+    yield whole
+
+
+class Gateway:
+    """Turns requests into inferences of applications, and their answers into responses."""
+
+    def __init__(
+        self,
+        config: AppConfig,
+        queue: QueueClient,
+        calls: ReplicaCalls,
+        estimates: Estimates,
+        counter: TokenCounter,
+        specs: ApplicationSpecCache,
+        metrics: IngressMetrics | None = None,
+    ) -> None:
+        """Put the gateway of one model together.
+
+        Args:
+            config: The model's configuration.
+            queue: Client of the model's queue.
+            calls: Calls to the model's replicas.
+            estimates: Estimates of the model's predictor.
+            counter: Counts the model's prompt tokens.
+            specs: Specifications of applications that were opened at another model.
+            metrics: Counts estimates; None: nobody does.
+        """
+        self._config = config
+        self._calls = calls
+        self._attempts = Attempts(queue, calls, config.ingress)
+        self._paths: frozenset[str] | None = None
+        """Paths that the engine answers, once it was asked; they never change in this process."""
+        declared = config.engine.vllm_args.get("max_model_len")
+        self.max_model_len = (
+            config.engine.fake.max_model_len
+            if config.engine.kind == "fake"
+            else int(declared)
+            if declared is not None
+            else None
+        )
+        self.submitter = Submitter(queue, estimates, counter, self.max_model_len, specs, metrics)
+
+    async def answer(self, path: str, headers: Mapping[str, str], body: InferenceBody) -> Answer:
+        """Run an inference and return its whole answer.
+
+        Raises:
+            JustitiaError: If the inference cannot run; `protocol.errors` has its HTTP answer.
+        """
+        submit = partial(self.submitter.submit_inference, headers, body)
+        return await self._attempts.answer(submit, path, body.payload)
+
+    def stream(
+        self, path: str, headers: Mapping[str, str], body: InferenceBody
+    ) -> AsyncGenerator[StreamItem]:
+        """Run an inference and yield its answer: (status, headers), then bytes as they come.
+
+        An answer that its body does not want streamed comes whole.
+
+        Raises:
+            JustitiaError: If the inference cannot run, before anything was yielded.
+        """
+        if not body.stream:
+            return _in_items(partial(self.answer, path, headers, body))
+        submit = partial(self.submitter.submit_inference, headers, body)
+        return self._attempts.stream(submit, path, body.payload)
+
+    def parse(self, path: str, body: bytes, fields: dict[str, Any] | None = None) -> InferenceBody:
+        """Read a request's body for this model; see `protocol.endpoints.parse_body`."""
+        return parse_body(path, body, self._config.model.names, self.max_model_len, fields)
+
+    async def check_served(self, path: str) -> None:
+        """Refuse a path that the model's engine does not answer, before the request waits.
+
+        Chat and completion requests skip the lookup until the paths are cached, since almost every
+        model serves them. Nothing is refused while no replica can be asked: the request waits for
+        one like any other.
+
+        Raises:
+            NotServed: If the engine does not answer the path.
+        """
+        if self._paths is None:
+            if path in (CHAT, COMPLETIONS):
+                return
+            try:
+                self._paths = await self._calls.paths()
+            except NoReplicaAnswers:
+                return
+        if path not in self._paths:
+            raise NotServed(f"the model {self._config.model.name!r} has no {path}")
+
+    async def unscheduled(self, path: str, body: bytes, fields: dict[str, Any]) -> Answer:
+        """Return the answer to an unscheduled call, which takes no part in the queue.
+
+        Raises:
+            UnknownModel: If the body asks for another model.
+            NotServed: If the model's engine does not answer the path.
+            NoReplicaAnswers: If no replica answers.
+        """
+        payload = name_model(fields, body, self._config.model.names)
+        await self.check_served(path)
+        return await self._calls.unscheduled(path, payload)

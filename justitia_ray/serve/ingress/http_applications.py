@@ -1,0 +1,167 @@
+"""`/v1/applications`: open, look up, close and cancel an application.
+
+An application has a part in the queue of each model that it came to: when it was opened for that
+model, or with its first inference there. With one model it is opened for that one. Calls act on all
+parts unless the query names a `model`.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, ConfigDict, Field
+
+from justitia_ray.errors import UnknownApplication, shown_short
+from justitia_ray.serve.ingress.http_body import BodyReader
+from justitia_ray.serve.ingress.models import ServedModel, ServedModels
+from justitia_ray.serve.ingress.submission import (
+    DEFAULT_TENANT,
+    ApplicationSpec,
+    ApplicationSpecCache,
+)
+from justitia_ray.units import ApplicationId
+
+Json = dict[str, Any]
+
+_SUMMED = ("predicted_kv_token_time", "kv_token_time", "waiting", "running", "ended")
+
+
+class ApplicationBody(BaseModel):
+    """Body of `POST /v1/applications`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    application_class: str
+    input: str = ""
+    tenant: str = DEFAULT_TENANT
+    weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
+    application_id: str | None = None
+    model: str | None = None
+    """The model to open at. Without one of several: each, when the application comes there."""
+
+
+def add_applications(
+    app: FastAPI, models: ServedModels, specs: ApplicationSpecCache, bodies: BodyReader
+) -> None:
+    """Add the paths of applications.
+
+    Args:
+        app: The HTTP application, which answers errors.
+        models: The served models.
+        specs: Cache of specs, for the queues that an application comes to later.
+        bodies: Reads request bodies.
+    """
+
+    @app.post("/v1/applications")
+    async def open_application(request: Request) -> Json:
+        body = await bodies.read_model(request, ApplicationBody)
+        spec = ApplicationSpec(**body.model_dump(exclude={"model"}))
+        if models.only is not None:
+            return await _open(models.named(body.model), spec)
+        if spec.application_id is None:
+            spec = replace(spec, application_id=f"app-{uuid.uuid4().hex}")
+        answer: Json = {
+            "application_id": spec.application_id,
+            "predicted_kv_token_time": None,
+            "virtual_finish_time": None,
+        }
+        if body.model is not None:
+            answer = await _open(models.named(body.model), spec)
+        specs.add_spec(answer["application_id"], spec, _now())
+        return answer
+
+    @app.get("/v1/applications/{application_id:path}")
+    async def application(application_id: str, model: str | None = None) -> Json:
+        asked = models.chosen(model)
+        views = await _of_each([m.scheduler.find_application(application_id) for m in asked])
+        known: dict[str, Json] = {
+            m.name: view for m, view in zip(asked, views, strict=True) if view is not None
+        }
+        if models.only is not None and known:
+            return known[models.only.name]
+        spec = specs.find_spec(application_id, _now())
+        if known:
+            return _view(application_id, next(iter(known.values())), known)
+        if spec is None or model is not None:
+            raise _unknown(application_id)
+        return _view(application_id, asdict(spec), {})
+
+    @app.post("/v1/applications/{application_id:path}/close")
+    async def close(application_id: str, model: str | None = None) -> Json:
+        await end(application_id, model, lambda m: m.scheduler.close_application(application_id))
+        return {"application_id": application_id, "closed": True}
+
+    @app.delete("/v1/applications/{application_id:path}")
+    async def cancel(application_id: str, model: str | None = None) -> Json:
+        await end(application_id, model, lambda m: m.scheduler.cancel_application(application_id))
+        return {"application_id": application_id, "cancelled": True}
+
+    async def end(
+        application_id: ApplicationId,
+        model: str | None,
+        verb: Callable[[ServedModel], Awaitable[bool]],
+    ) -> None:
+        """End an application's part in one queue, or all parts and its spec."""
+        known = await _of_each([verb(m) for m in models.chosen(model)])
+        if model is None:
+            known.append(specs.drop_spec(application_id))
+        if not any(known):
+            raise _unknown(application_id)
+
+
+async def _open(model: ServedModel, spec: ApplicationSpec) -> Json:
+    arrival, tag = await model.gateway.submitter.open_application(spec)
+    return {
+        "application_id": arrival.application_id,
+        "predicted_kv_token_time": arrival.predicted_kv_token_time,
+        "virtual_finish_time": tag,
+    }
+
+
+async def _of_each(answers: Sequence[Awaitable[Any]]) -> list[Any]:
+    """Return all answers; raise the first failure once all others are there."""
+    found = await asyncio.gather(*answers, return_exceptions=True)
+    for answer in found:
+        if isinstance(answer, BaseException):
+            raise answer
+    return list(found)
+
+
+def _view(application_id: ApplicationId, opened: Json, views: Mapping[str, Json]) -> Json:
+    """Return one view of an application's parts in the queues that it has come to, if any.
+
+    Amounts are summed. A tag, or a lag, of one queue says nothing in another: the view has them
+    only if the application is in one queue.
+
+    Args:
+        application_id: The application.
+        opened: What it was opened with.
+        views: The scheduler's view of each part, by model.
+    """
+    parts = list(views.values())
+    only = parts[0] if len(parts) == 1 else {}
+    is_open = not parts or any(part["state"] == "open" for part in parts)
+    summed: Json = {name: sum(part[name] for part in parts) for name in _SUMMED}
+    return {
+        "application_id": application_id,
+        "application_class": opened["application_class"],
+        "tenant": opened["tenant"],
+        "weight": opened["weight"],
+        "state": "open" if is_open else parts[0]["state"],
+        **(summed if parts else summed | {"predicted_kv_token_time": None}),
+        "virtual_finish_time": only.get("virtual_finish_time"),
+        "age_s": max((part["age_s"] for part in parts), default=None),
+        "gps_lag": only.get("gps_lag"),
+        "models": dict(views),
+    }
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _unknown(application_id: ApplicationId) -> UnknownApplication:
+    return UnknownApplication(f"application {shown_short(application_id)} is not open")

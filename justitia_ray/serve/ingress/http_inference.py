@@ -1,0 +1,261 @@
+"""The inference endpoints over HTTP: plain ASGI, whole answers, and streams kept alive in waits.
+
+The table of endpoints stands in `protocol.endpoints`; the answers are vLLM's. Nothing but these
+paths is hot: a framework's request and response would be a tenth of what the ingress costs.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, cast
+
+from justitia_ray.errors import JustitiaError
+from justitia_ray.protocol.endpoints import (
+    APPLICATION_HEADER,
+    INFERENCE_PATHS,
+    TENANT_HEADER,
+    UNSCHEDULED_PATHS,
+)
+from justitia_ray.protocol.errors import engine_error_in_form, error_event
+from justitia_ray.protocol.inference_body import read_object
+from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
+from justitia_ray.serve.ingress.http_body import BodyReader
+from justitia_ray.serve.ingress.http_errors import error_response, unforeseen_response
+from justitia_ray.serve.ingress.idempotency import IdempotentAttempts
+from justitia_ray.serve.ingress.models import ServedModels
+from justitia_ray.serve.ingress.replica_calls import Answer, Head, StreamItem, end_task
+from justitia_ray.units import Seconds
+
+KEEPALIVE = b": waiting\n\n"
+"""A comment in a stream of events: clients drop it."""
+_EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
+
+
+class Reply:
+    """The answer to one call, sent whole or in chunks."""
+
+    def __init__(self, path: str, send: Send) -> None:
+        self.path = path
+        """Path of the call's endpoint, whose clients know a form of errors."""
+        self.begun = False
+        """Whether the caller has a status."""
+        self._send = send
+
+    async def send_whole(self, answer: Answer) -> None:
+        """Send an engine's whole answer, its error in the form of the endpoint's clients."""
+        status, head, body = answer
+        if status >= 400:
+            body = engine_error_in_form(self.path, status, body)
+        await self.begin(status, {"content-length": str(len(body))} | head)
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def begin(self, status: int, head: Mapping[str, str]) -> None:
+        """Send status and headers."""
+        self.begun = True
+        raw = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in head.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def send_chunk(self, chunk: bytes) -> None:
+        """Send a piece of the body."""
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+
+    async def end(self) -> None:
+        """Say that the body was all."""
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+class Comments:
+    """Comments in a stream while it waits; the first begins it, with status 200."""
+
+    def __init__(self, reply: Reply, interval_s: Seconds) -> None:
+        self._reply = reply
+        self._interval_s = interval_s
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Send a comment after each interval from now on."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._interval_s, self._begin_task)
+
+    async def end(self) -> None:
+        """Send no more; anything else may be sent afterwards."""
+        if self._timer is None:
+            return
+        self._timer.cancel()
+        self._timer = None
+        if self._task is not None:
+            await end_task(self._task)
+            self._task = None
+
+    def _begin_task(self) -> None:
+        self._task = asyncio.create_task(self._repeat())
+
+    async def _repeat(self) -> None:
+        while True:
+            if not self._reply.begun:
+                await self._reply.begin(200, _EVENTS)
+            await self._reply.send_chunk(KEEPALIVE)
+            await asyncio.sleep(self._interval_s)
+
+
+async def send_stream(
+    reply: Reply, items: AsyncGenerator[StreamItem], keepalive_s: Seconds
+) -> None:
+    """Send a streamed answer, with the replica's own status if that comes soon.
+
+    Otherwise a stream of status 200 begins and is kept alive by comments; an error that comes later
+    is an event in the stream.
+
+    Args:
+        reply: The answer to the call.
+        items: (status, headers), then the body in chunks; an empty one says that the stream waits
+            again. Closed at the end.
+        keepalive_s: Time until the first comment of a wait, and between comments.
+
+    Raises:
+        JustitiaError: As the items do.
+    """
+    comments = Comments(reply, keepalive_s)
+    comments.begin()
+    waits = True
+    try:
+        async with aclosing(items):
+            status, head = _as_head(await anext(items))
+            await comments.end()
+            if status >= 400:
+                whole = b"".join(cast("list[bytes]", [item async for item in items]))
+                if not reply.begun:
+                    await reply.send_whole((status, head, whole))
+                    return
+                error = engine_error_in_form(reply.path, status, whole)
+                await reply.send_chunk(b"data: " + error + b"\n\n")
+                await reply.end()
+                return
+            if not reply.begun:
+                await reply.begin(status, head)
+            waits = False
+            async for chunk in cast("AsyncGenerator[bytes]", items):
+                if waits:
+                    await comments.end()
+                waits = not chunk
+                if waits:
+                    comments.begin()
+                else:
+                    await reply.send_chunk(chunk)
+            await comments.end()
+            await reply.end()
+    finally:
+        await comments.end()
+
+
+def _as_head(item: StreamItem) -> Head:
+    if isinstance(item, bytes):
+        raise TypeError("a stream must begin with its head")
+    return item
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Do work for a caller, and cancel it as soon as the caller leaves."""
+    task = asyncio.current_task()
+    assert task is not None
+    has_left = False
+
+    async def watch() -> None:
+        nonlocal has_left
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        has_left = True
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        await work
+    except asyncio.CancelledError:
+        if not has_left or task.uncancel():
+            raise
+    finally:
+        watcher.cancel()
+
+
+Respond = Callable[[Reply, Mapping[str, str], bytes], Coroutine[Any, Any, None]]
+"""Answers a call, given its headers and its body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A POST path as an ASGI application of its own, which answers errors as all routes do."""
+
+    path: str
+    bodies: BodyReader
+    respond: Respond
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Answer one call."""
+        reply = Reply(self.path, send)
+        try:
+            headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
+            body = await self.bodies.read_body(headers.get("content-length", ""), receive)
+            await until_disconnect(receive, self.respond(reply, headers, body))
+        except JustitiaError as error:
+            if not reply.begun:
+                await error_response(self.path, error)(scope, receive, send)
+                return
+            await reply.send_chunk(error_event(self.path, error, 0))
+            await reply.end()
+        except Exception as error:
+            response = unforeseen_response(scope["path"], error)
+            if not reply.begun:
+                await response(scope, receive, send)
+            raise
+
+
+def inference_endpoints(models: ServedModels, bodies: BodyReader) -> dict[str, AsgiApp]:
+    """Return the inference endpoints by path; their only state are attempts with a key.
+
+    Args:
+        models: The served models.
+        bodies: Reads request bodies.
+    """
+    section = models.first.config.ingress
+    attempts = IdempotentAttempts(
+        section.retry_linger_s, section.retry_kept_s, section.retry_kept_bytes
+    )
+
+    async def infer(reply: Reply, headers: Mapping[str, str], raw: bytes) -> None:
+        fields = read_object(raw)
+        gateway = models.asked_for(fields).gateway
+        await gateway.check_served(reply.path)
+        body = gateway.parse(reply.path, raw, fields)
+        key = headers.get("idempotency-key")
+        if key is None and not body.stream:
+            await reply.send_whole(await gateway.answer(reply.path, headers, body))
+            return
+        if key is None:
+            items = gateway.stream(reply.path, headers, body)
+        else:
+            caller = (headers.get(TENANT_HEADER, ""), headers.get(APPLICATION_HEADER, ""), key)
+            items = attempts.join_attempt(
+                hashlib.sha256(json.dumps(caller).encode()).hexdigest(),
+                reply.path.encode() + raw,
+                lambda: gateway.stream(reply.path, headers, body),
+            )
+        if body.stream:
+            await send_stream(reply, items, section.keepalive_s)
+            return
+        async with aclosing(items):
+            status, head = _as_head(await anext(items))
+            whole = b"".join(cast("list[bytes]", [item async for item in items]))
+        await reply.send_whole((status, head, whole))
+
+    async def ask_any(reply: Reply, headers: Mapping[str, str], raw: bytes) -> None:
+        fields = read_object(raw)
+        gateway = models.asked_for(fields).gateway
+        await reply.send_whole(await gateway.unscheduled(reply.path, raw, fields))
+
+    responds: dict[str, Respond] = dict.fromkeys(INFERENCE_PATHS, infer)
+    responds |= dict.fromkeys(UNSCHEDULED_PATHS, ask_any)
+    return {path: Endpoint(path, bodies, respond) for path, respond in responds.items()}

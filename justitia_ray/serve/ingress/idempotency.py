@@ -1,0 +1,168 @@
+"""`Idempotency-Key`: a client's retry joins the attempt that waits or runs, or reads its answer.
+
+An attempt with a key runs in a task of its own, apart from its readers. The attempt outlives its
+connection for some seconds, because a retry comes after a disconnect; then it is cancelled like any
+other. Attempts are known to one ingress process only.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, Callable
+
+from justitia_ray.errors import EngineError, QueueFull, RequestError
+from justitia_ray.serve.ingress.replica_calls import StreamItem, in_fresh_context
+from justitia_ray.units import Seconds
+
+_MOST = 4_096
+"""Maximum attempts kept at once."""
+_ITEM_BYTES = 100
+"""Memory of a chunk besides its own bytes."""
+
+
+class IdempotentAttempt:
+    """A run of a request, for any number of readers."""
+
+    def __init__(
+        self,
+        fingerprint: bytes,
+        items: AsyncGenerator[StreamItem],
+        linger_s: Seconds,
+        on_growth: Callable[[int], None],
+    ) -> None:
+        self.fingerprint = fingerprint
+        self.kept_bytes = 0
+        """Memory of the answer so far."""
+        self.readers = 0
+        self._items: list[StreamItem] = []
+        self._more = asyncio.Event()
+        self._linger_s = linger_s
+        self._on_growth = on_growth
+        self._farewell: asyncio.TimerHandle | None = None
+        self.task = in_fresh_context(self._run(items))
+
+    @property
+    def failed(self) -> bool:
+        """Whether the attempt has ended without an answer."""
+        task = self.task
+        return task.done() and (task.cancelled() or task.exception() is not None)
+
+    async def read(self) -> AsyncGenerator[StreamItem]:
+        """Yield the whole answer from its start, as it comes.
+
+        Raises:
+            JustitiaError: As the attempt did.
+        """
+        self.readers += 1
+        if self._farewell is not None:
+            self._farewell.cancel()
+            self._farewell = None
+        position = 0
+        try:
+            while True:
+                more = self._more
+                while position < len(self._items):
+                    position += 1
+                    yield self._items[position - 1]
+                if self.task.cancelled():
+                    raise EngineError("the attempt was given up; try again")
+                if self.task.done():
+                    self.task.result()
+                    return
+                await more.wait()
+        finally:
+            self.readers -= 1
+            if self.readers == 0 and not self.task.done():
+                loop = asyncio.get_running_loop()
+                self._farewell = loop.call_later(self._linger_s, self.task.cancel)
+
+    async def _run(self, items: AsyncGenerator[StreamItem]) -> None:
+        try:
+            async for item in items:
+                self._items.append(item)
+                grown = _ITEM_BYTES + (len(item) if isinstance(item, bytes) else 0)
+                self.kept_bytes += grown
+                self._on_growth(grown)
+                self._wake()
+        finally:
+            await items.aclose()
+            asyncio.get_running_loop().call_soon(self._wake)  # when the task is done
+
+    def _wake(self) -> None:
+        self._more.set()
+        self._more = asyncio.Event()
+
+
+class IdempotentAttempts:
+    """The attempts of an ingress process, by key."""
+
+    def __init__(self, linger_s: Seconds, kept_s: Seconds, max_bytes: int) -> None:
+        """Start without attempts.
+
+        Args:
+            linger_s: How long an attempt goes on without a reader.
+            kept_s: How long the answer of an attempt that succeeded can be read again.
+            max_bytes: Maximum memory of all answers. Beyond it answers that nobody reads go first,
+                the oldest before the others; if that is not enough, no attempt is begun.
+        """
+        self._linger_s = linger_s
+        self._kept_s = kept_s
+        self._max_bytes = max_bytes
+        self._attempts: dict[str, IdempotentAttempt] = {}
+        self._bytes = 0
+        """Memory of all kept answers."""
+
+    def join_attempt(
+        self, key: str, request: bytes, start: Callable[[], AsyncGenerator[StreamItem]]
+    ) -> AsyncGenerator[StreamItem]:
+        """Return the answer to a request: the attempt's under this key, or a new one's.
+
+        Args:
+            key: The caller's key, made unique to the caller.
+            request: The request; the same bytes for every retry.
+            start: Begins to answer the request.
+
+        Raises:
+            RequestError: If the key was used for another request.
+            QueueFull: If too many attempts, or too much of their answers, are kept.
+        """
+        fingerprint = hashlib.sha256(request).digest()
+        known = self._attempts.get(key)
+        if known is not None and not known.failed:
+            if known.fingerprint != fingerprint:
+                raise RequestError("Idempotency-Key: it was used with another request body")
+            return known.read()
+        if len(self._attempts) >= _MOST:
+            raise QueueFull(f"{_MOST} requests with an Idempotency-Key are kept", self._kept_s)
+        if self._bytes > self._max_bytes:
+            raise QueueFull(
+                f"the answers to requests with an Idempotency-Key take more than"
+                f" {self._max_bytes} bytes (ingress.retry_kept_bytes)",
+                self._linger_s,
+            )
+        attempt = IdempotentAttempt(fingerprint, start(), self._linger_s, self._grown)
+        self._attempts[key] = attempt
+        attempt.task.add_done_callback(lambda _: self._ended(key, attempt))
+        return attempt.read()
+
+    def _grown(self, more_bytes: int) -> None:
+        """Forget answers before their time, as far as all together are too much."""
+        self._bytes += more_bytes
+        if self._bytes <= self._max_bytes:
+            return
+        for key, attempt in list(self._attempts.items()):
+            if self._bytes <= self._max_bytes:
+                return
+            if attempt.task.done() and not attempt.readers:
+                self._forget(key, attempt)
+
+    def _ended(self, key: str, attempt: IdempotentAttempt) -> None:
+        if attempt.failed:
+            self._forget(key, attempt)  # a retry is to run again
+        else:
+            asyncio.get_running_loop().call_later(self._kept_s, self._forget, key, attempt)
+
+    def _forget(self, key: str, attempt: IdempotentAttempt) -> None:
+        self._bytes -= attempt.kept_bytes
+        attempt.kept_bytes = 0
+        if self._attempts.get(key) is attempt:
+            del self._attempts[key]

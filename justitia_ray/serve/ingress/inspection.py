@@ -1,0 +1,166 @@
+"""The inspection of one model: every part's own view, gathered at one time.
+
+A part that does not answer in time is a result, not a failure.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Mapping
+from itertools import islice
+from typing import Any, TypeVar
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.context import _get_global_client  # `serve.status` leaves out the replicas
+
+from justitia_ray.config import PlacedModel
+from justitia_ray.protocol.inspection import (
+    MAX_ENTRIES,
+    IngressReport,
+    Inspection,
+    ReplicaReport,
+    SchedulerReport,
+    ServeReplica,
+    ServeReport,
+)
+from justitia_ray.serve.front import read_front
+from justitia_ray.serve.ingress.queue_client import QueueClient
+from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
+from justitia_ray.units import Seconds
+
+_SCHEDULER_S: Seconds = 10.0
+"""A scheduler walks over all there is."""
+_REPLICA_S: Seconds = 3.0
+"""A router waits 2 s for a replica that it does not know yet."""
+_SERVE_S: Seconds = 5.0
+_FALLBACK_PROXY = "SERVE_PROXY_ACTOR-fallback-"
+"""Actor that Serve starts behind HAProxy only, for when no ingress is left."""
+
+T = TypeVar("T")
+
+
+class InspectionCalls:
+    """Asks scheduler, replicas and Ray Serve for their views, and adds the ingress's own."""
+
+    def __init__(
+        self,
+        placed: PlacedModel,
+        serve_name: str,
+        scheduler: ActorHandle,
+        replicas: ReplicaCalls,
+        queue_client: QueueClient,
+    ) -> None:
+        """Create the calls of one model.
+
+        Args:
+            placed: The model, and the deployments that serve it.
+            serve_name: What Serve calls the application.
+            scheduler: The scheduler actor.
+            replicas: Calls to single replicas.
+            queue_client: This ingress's client of the model's queue.
+        """
+        self._placed = placed
+        self._serve_name = serve_name
+        self._scheduler = scheduler
+        self._replicas = replicas
+        self._queue_client = queue_client
+        self._asking_serve: asyncio.Future[ServeReport] | None = None
+        self._under_way: asyncio.Task[Inspection] | None = None
+
+    async def inspect(self) -> Inspection:
+        """Return the views of all parts; callers at the same time share one inspection."""
+        if self._under_way is None or self._under_way.done():
+            self._under_way = asyncio.create_task(self._inspect())
+        return await asyncio.shield(self._under_way)
+
+    async def _inspect(self) -> Inspection:
+        silent: dict[str, str] = {}
+        scheduler, seen_by_serve = await asyncio.gather(
+            _within(_SCHEDULER_S, "scheduler", self._ask_scheduler(), silent),
+            _within(_SERVE_S, "serve", self._ask_serve(), silent),
+        )
+        known = {} if scheduler is None else dict.fromkeys(scheduler.replicas)
+        if seen_by_serve is not None:
+            running = (n for n, r in seen_by_serve.replicas.items() if r.state == "RUNNING")
+            known |= dict.fromkeys(running)
+        answers = await asyncio.gather(
+            *(_within(_REPLICA_S, name, self._ask_replica(name), silent) for name in known)
+        )
+        return Inspection(
+            name=self._placed.config.name,
+            model=self._placed.config.model.name,
+            scheduler=scheduler,
+            replicas={n: a for n, a in zip(known, answers, strict=True) if a is not None},
+            ingress=self._own(),
+            serve=seen_by_serve,
+            silent=silent,
+        )
+
+    def _own(self) -> IngressReport:
+        pending = self._queue_client.pending
+        return IngressReport(
+            ingress_id=self._queue_client.session.ingress_id,
+            epoch=self._queue_client.session.epoch,
+            open_applications=len(pending.applications),
+            tickets={
+                name: inference.held_lease() is None
+                for name, inference in islice(pending.inferences.items(), MAX_ENTRIES)
+            },
+            left_out=max(0, len(pending.inferences) - MAX_ENTRIES),
+            max_outstanding=self._placed.config.ingress.max_outstanding,
+            front=read_front(),
+        )
+
+    async def _ask_scheduler(self) -> SchedulerReport:
+        return SchedulerReport.model_validate(await self._scheduler.inspect.remote())
+
+    async def _ask_replica(self, replica_id: str) -> ReplicaReport:
+        return ReplicaReport.model_validate(await self._replicas.inspect(replica_id))
+
+    async def _ask_serve(self) -> ServeReport:
+        """Ask the controller; one question at a time, for an answer may never come."""
+        if self._asking_serve is None or self._asking_serve.done():
+            asking = asyncio.to_thread(_seen_by_serve, self._serve_name, self._placed)
+            self._asking_serve = asyncio.ensure_future(asking)
+        return await asyncio.shield(self._asking_serve)
+
+
+async def _within(
+    limit_s: Seconds, name: str, answer: Awaitable[T], silent: dict[str, str]
+) -> T | None:
+    """Return an answer, or note in `silent` why none came in time."""
+    try:
+        return await asyncio.wait_for(answer, limit_s)
+    except TimeoutError:
+        silent[name] = f"no answer within {limit_s:g} s"
+    except RayActorError:
+        silent[name] = "its process is gone or being started again"
+    except RayTaskError as error:
+        silent[name] = f"{type(error.cause).__name__}: {error.cause}"
+    except Exception as error:  # the operator is to hear of it, and of the rest
+        silent[name] = f"{type(error).__name__}: {error}"
+    return None
+
+
+def _seen_by_serve(serve_name: str, placed: PlacedModel) -> ServeReport:
+    """Return the view of Serve's controller and of the cluster. Blocks."""
+    details = _get_global_client().get_serve_details()["applications"][serve_name]
+    deployments = details["deployments"]
+    actors = (actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True))
+    behind_haproxy = any(name.startswith(_FALLBACK_PROXY) for name in actors)
+    return ServeReport(
+        nodes=sum(bool(node["Alive"]) for node in ray.nodes()),
+        replicas={
+            replica["replica_id"]: ServeReplica(
+                state=replica["state"], pid=replica.get("pid"), node_ip=replica.get("node_ip")
+            )
+            for replica in deployments[placed.replicas]["replicas"]
+        },
+        ingresses=_running(deployments["Ingress"]),
+        predictors=_running(deployments[placed.predictor]),
+        front="haproxy" if behind_haproxy else "serve",
+    )
+
+
+def _running(deployment: Mapping[str, Any]) -> int:
+    return sum(replica["state"] == "RUNNING" for replica in deployment["replicas"])

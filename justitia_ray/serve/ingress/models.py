@@ -1,0 +1,152 @@
+"""The served models, found by the name in a request, and the calls to a model's parts."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray.exceptions import RayActorError, RayTaskError
+from ray.serve.handle import DeploymentHandle
+
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import AdmissionError, RequestError, UnknownModel, shown_short
+from justitia_ray.serve.ingress.gateway import Gateway
+from justitia_ray.serve.ingress.inspection import InspectionCalls
+from justitia_ray.serve.ingress.pending_inferences import PendingInferences
+from justitia_ray.units import ApplicationId
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerCalls:
+    """Calls of the HTTP surface to a model's scheduler."""
+
+    scheduler: Any
+    """Handle of the scheduler actor."""
+    pending: PendingInferences
+    """Told of each application that is closed by a call."""
+
+    async def find_application(self, application_id: ApplicationId) -> dict[str, Any] | None:
+        """Return the scheduler's view of an application; None if it is not known.
+
+        Raises:
+            AdmissionError: If the scheduler does not answer, as in all these calls.
+        """
+        found: dict[str, Any] | None = await self._ask("application", application_id)
+        return found
+
+    async def close_application(self, application_id: ApplicationId) -> bool:
+        """Let an application take no more inferences; return whether it was known."""
+        is_known = bool(await self._ask("close_application", application_id))
+        self.pending.note_closed(application_id)
+        return is_known
+
+    async def cancel_application(self, application_id: ApplicationId) -> bool:
+        """End an application with all its inferences; return whether it was known."""
+        return bool(await self._ask("cancel_application", application_id))
+
+    async def status(self, applications: int) -> dict[str, Any]:
+        """Return the scheduler's status with the first applications in order, as many as given."""
+        found: dict[str, Any] = await self._ask("status", applications)
+        return found
+
+    async def _ask(self, method: str, *arguments: str | int) -> Any:
+        try:
+            return await getattr(self.scheduler, method).remote(*arguments)
+        except RayActorError:
+            raise AdmissionError("the scheduler is being started again") from None
+        except RayTaskError as error:
+            raise AdmissionError(f"the scheduler cannot answer now: {error.cause}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A served model, with the calls to its parts."""
+
+    config: AppConfig
+    gateway: Gateway
+    scheduler: SchedulerCalls
+    predictor: DeploymentHandle
+    inspection: InspectionCalls
+
+    @property
+    def name(self) -> str:
+        """The model's own name; callers may use those of its adapters as well."""
+        return self.config.model.name
+
+
+class ServedModels:
+    """The served models, one or several, in the order of the arguments."""
+
+    def __init__(self, models: Sequence[ServedModel]) -> None:
+        """Index the models by name: at least one, with distinct names."""
+        self._models = tuple(models)
+        self._by_name = {name: model for model in models for name in model.config.model.names}
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self._models)
+
+    @property
+    def only(self) -> ServedModel | None:
+        """The only model; None if there are several to choose from."""
+        return self._models[0] if len(self._models) == 1 else None
+
+    @property
+    def first(self) -> ServedModel:
+        """The first model; settings that all have in common are read from it."""
+        return self._models[0]
+
+    def asked_for(self, fields: Mapping[str, Any]) -> ServedModel:
+        """Return the model that the body of an inference asks for.
+
+        With one model the fields are not looked at: their reader checks the name.
+
+        Raises:
+            RequestError: If the body names none of several models.
+            UnknownModel: If the body names a model that is not served.
+        """
+        return self.only or self.named(fields.get("model"))
+
+    def named(self, name: Any) -> ServedModel:
+        """Return the model that a request names; None names the only one.
+
+        Raises:
+            RequestError: If the request names none of several, or not by a string.
+            UnknownModel: If the request names a model that is not served.
+        """
+        if name is None:
+            if self.only is not None:
+                return self.only
+            raise RequestError(f"model is required: one of {self._choice()} is allowed", "model")
+        if not isinstance(name, str):
+            raise RequestError(f"model must be a string, not {type(name).__name__}", "model")
+        if name not in self._by_name:
+            are = "is" if len(self._by_name) == 1 else "are"
+            raise UnknownModel(
+                f"the model {shown_short(name)} does not exist; {self._choice()} {are} served here",
+                "model",
+            )
+        return self._by_name[name]
+
+    def single(self, name: str | None) -> ServedModel | None:
+        """Return the model that a query means alone: the named or only one; None for all.
+
+        Raises:
+            UnknownModel: If the query names a model that is not served.
+        """
+        return self.only if name is None else self.named(name)
+
+    async def ask_each(self, ask: Callable[[ServedModel], Awaitable[Any]]) -> dict[str, Any]:
+        """Return the answers of all models by name."""
+        answers = await asyncio.gather(*map(ask, self._models))
+        return {model.name: answer for model, answer in zip(self._models, answers, strict=True)}
+
+    def chosen(self, name: str | None) -> tuple[ServedModel, ...]:
+        """Return the model that a query names, or all of them.
+
+        Raises:
+            UnknownModel: If the query names a model that is not served.
+        """
+        return self._models if name is None else (self.named(name),)
+
+    def _choice(self) -> str:
+        return ", ".join(repr(name) for name in self._by_name)

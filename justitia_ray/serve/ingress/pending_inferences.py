@@ -1,0 +1,145 @@
+"""Inferences and applications that an ingress has pending, as a new scheduler has to learn them."""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from justitia_ray.core.actions import Grant, Refuse
+from justitia_ray.core.events import ApplicationArrived, ApplicationClosed, InferenceSubmitted
+from justitia_ray.core.stages import StagePosition
+from justitia_ray.protocol.messages import Submission
+from justitia_ray.units import ApplicationId, IngressId, LeaseId, RequestId, Seconds
+
+_REMEMBERED_S: Seconds = 10.0
+"""Longer than the time whose messages a scheduler can lose: those not saved when it died."""
+
+
+@dataclass(slots=True)
+class PendingInference:
+    """A submitted inference whose end has not been heard of."""
+
+    item: InferenceSubmitted
+    submitted_at: Seconds
+    opening: ApplicationArrived | None = None
+    """The inference's application, if the submission opens it."""
+    is_last: bool = False
+    """The inference's application takes no more inferences."""
+    application: ApplicationArrived | None = None
+    """The application as it was opened here; its end may be heard of before this answer."""
+    answers: deque[Grant | Refuse] = field(default_factory=deque)
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+    lease_id: LeaseId | None = None
+    """The lease in use."""
+
+    def held_lease(self) -> LeaseId | None:
+        """Return the lease in use, or the last one granted and not used yet."""
+        unused = [answer.lease_id for answer in self.answers if isinstance(answer, Grant)]
+        return unused[-1] if unused else self.lease_id
+
+
+class PendingInferences:
+    """Inferences and applications whose end has not been heard of."""
+
+    def __init__(self) -> None:
+        self.inferences: dict[RequestId, PendingInference] = {}
+        self.applications: dict[ApplicationId, ApplicationArrived] = {}
+        """Applications opened here whose end was not heard of."""
+        self._closed: set[ApplicationId] = set()
+        """Open applications that take no more inferences."""
+        self._positions: dict[ApplicationId, StagePosition] = {}
+        """Stages of open applications that have submitted something."""
+        self._ended: deque[tuple[Seconds, ApplicationId]] = deque()
+        """Applications that ended lately: a new leader may know them from an earlier checkpoint."""
+
+    def next_stage(self, application_id: ApplicationId) -> tuple[int, int]:
+        """Return the stage of an application's next inference, and how many are at it then."""
+        position = self._positions.get(application_id)
+        return (0, 1) if position is None else position.next()
+
+    def note_submitted(self, item: InferenceSubmitted) -> None:
+        """Count an inference in its application's current stage."""
+        if item.application_id in self.applications:
+            position = self._positions.setdefault(item.application_id, StagePosition())
+            position.submit(item.stage or 0)
+
+    def note_answered(self, inference: PendingInference) -> None:
+        """Drop an answered inference; its application's next one is of a later stage."""
+        self.inferences.pop(inference.item.request_id, None)
+        position = self._positions.get(inference.item.application_id)
+        if position is not None and inference.item.stage is not None:
+            position.finish(inference.item.stage)
+
+    def note_closed(self, application_id: ApplicationId) -> None:
+        """Remember a close, for the next leader if it comes before the application's end."""
+        if application_id in self.applications:
+            self._closed.add(application_id)
+
+    def note_ended(self, application_id: ApplicationId) -> None:
+        """Drop an ended application; the next leader may have missed the end."""
+        self.forget_application(application_id)
+        self._ended.append((asyncio.get_running_loop().time(), application_id))
+        self._drop_long_ended()
+
+    def forget_application(self, application_id: ApplicationId) -> None:
+        """Drop an application that has ended, or was never begun."""
+        self.applications.pop(application_id, None)
+        self._closed.discard(application_id)
+        self._positions.pop(application_id, None)
+
+    def change_ingress_id(self, ingress_id: IngressId) -> None:
+        """Move everything to another ingress id, without the leases of the old one."""
+        for inference in self.inferences.values():
+            # Calls that run under these leases fail, and take the next grant.
+            inference.lease_id = None
+            inference.answers = deque(a for a in inference.answers if isinstance(a, Refuse))
+            inference.item = replace(inference.item, ingress_id=ingress_id)
+            if inference.opening is not None:
+                inference.opening = replace(inference.opening, ingress_id=ingress_id)
+        for name, arrival in self.applications.items():
+            self.applications[name] = replace(arrival, ingress_id=ingress_id)
+
+    def all_submissions(
+        self, unsent: Iterable[Submission], *, resubmitted: bool
+    ) -> list[Submission]:
+        """Return everything pending, in the order in which a scheduler has to learn it.
+
+        Each pending inference is as it was returned from now on: with its lease, its age and
+        whether it was submitted before.
+
+        Args:
+            unsent: Submissions not sent yet; all but closings are pending here anyway.
+            resubmitted: Another scheduler has been told before.
+        """
+        now = asyncio.get_running_loop().time()
+        closings = self.closings_elsewhere(unsent)
+        closings += [ApplicationClosed(name) for name in self.applications if name in self._closed]
+        self._drop_long_ended()
+        closings += [
+            ApplicationClosed(name) for _, name in self._ended if name not in self.applications
+        ]
+        everything: list[Submission] = [
+            replace(arrival, resubmitted=resubmitted) for arrival in self.applications.values()
+        ]
+        for inference in self.inferences.values():
+            inference.item = replace(
+                inference.item,
+                resubmitted=resubmitted,
+                age_s=now - inference.submitted_at,
+                lease_id=inference.held_lease(),
+            )
+            everything.append(inference.item)
+        return everything + closings
+
+    def closings_elsewhere(self, submissions: Iterable[Submission]) -> list[Submission]:
+        """Return the closings of applications that another ingress has opened."""
+        return [
+            sent
+            for sent in submissions
+            if isinstance(sent, ApplicationClosed) and sent.application_id not in self._closed
+        ]
+
+    def _drop_long_ended(self) -> None:
+        since = asyncio.get_running_loop().time() - _REMEMBERED_S
+        while self._ended and self._ended[0][0] < since:
+            self._ended.popleft()

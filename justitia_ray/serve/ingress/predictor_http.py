@@ -1,0 +1,94 @@
+"""The predictor over HTTP: its classes, going back to an earlier model, a user's own history."""
+
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Request
+from pydantic import BaseModel, ConfigDict, Field
+from ray.exceptions import RayError, RayTaskError
+
+from justitia_ray.errors import AdmissionError, JustitiaError, RequestError, StoreError
+from justitia_ray.serve.ingress.http_body import BodyReader
+from justitia_ray.serve.ingress.models import ServedModel, ServedModels
+from justitia_ray.serve.ingress.replica_calls import call_remote
+
+MOST_SAMPLES = 1_000
+"""Maximum samples of a request."""
+
+
+class RollbackBody(BaseModel):
+    """Body of `POST /v1/predictor/{class}/rollback`; an empty one goes back by one version."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    version: Annotated[int, Field(ge=0)] | None = None
+    """The version to serve; 0 is the class mean."""
+    release: bool = False
+    """Instead, let trainings replace the active version again."""
+
+
+class HistoryBody(BaseModel):
+    """Body of `POST /v1/predictor/samples`: `Observation`s as dicts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    samples: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MOST_SAMPLES)]
+
+
+def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> None:
+    """Add the predictors' paths; each model has a predictor and a history of its own.
+
+    Args:
+        app: The HTTP application, which answers errors.
+        models: The served models.
+        bodies: Reads request bodies.
+    """
+
+    @app.get("/v1/predictor")
+    async def predictor(model: str | None = None) -> dict[str, Any]:
+        if (single := models.single(model)) is not None:
+            return await _overview(single)
+        return {"models": await models.ask_each(_overview_or_why)}
+
+    @app.post("/v1/predictor/samples")
+    async def samples(request: Request, model: str | None = None) -> dict[str, Any]:
+        asked = models.named(model)
+        body = await bodies.read_model(request, HistoryBody)
+        return {"taken": int(await _ask(asked, "take_history", body.samples))}
+
+    @app.post("/v1/predictor/{application_class}/rollback")
+    async def rollback(
+        application_class: str, request: Request, model: str | None = None
+    ) -> dict[str, Any]:
+        asked = models.named(model)
+        body = await bodies.read_model(request, RollbackBody, b"{}")
+        if body.release and body.version is not None:
+            raise RequestError("version and release cannot be given together", param="version")
+        arguments = (application_class, body.version, body.release)
+        state: dict[str, Any] = await _ask(asked, "roll_back", *arguments)
+        return state
+
+
+async def _overview_or_why(model: ServedModel) -> dict[str, Any]:
+    """Return a predictor's overview, or its error: one predictor must not hide the others."""
+    try:
+        return await _overview(model)
+    except JustitiaError as error:
+        return {"error": str(error)}
+
+
+async def _overview(model: ServedModel) -> dict[str, Any]:
+    found: dict[str, Any] = await _ask(model, "overview")
+    return found
+
+
+async def _ask(model: ServedModel, method: str, *arguments: Any) -> Any:
+    """Call a model's predictor; what is no mistake of the caller is an `AdmissionError`."""
+    try:
+        return await call_remote(model.predictor, method, *arguments)
+    except RayTaskError as error:
+        cause = error.cause
+        if isinstance(cause, JustitiaError) and not isinstance(cause, StoreError):
+            raise cause from None
+        raise AdmissionError(f"the predictor cannot do it now: {cause}") from None
+    except RayError as error:
+        raise AdmissionError(f"the predictor gives no answer: {error}") from None

@@ -1,0 +1,228 @@
+"""The queue's client in an ingress: submits inferences, and hands out what the scheduler grants.
+
+The `SchedulerSession` beneath does the talking: batches, long-poll, and what a new scheduler has to
+learn.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
+from typing import Any
+
+from justitia_ray.core.actions import (
+    EndApplication,
+    ForgetApplication,
+    Grant,
+    Refusal,
+    Refuse,
+    RefuseApplication,
+)
+from justitia_ray.core.events import (
+    ApplicationArrived,
+    ApplicationClosed,
+    InferenceCancelled,
+    InferenceSubmitted,
+    NackReason,
+)
+from justitia_ray.errors import QueueFull
+from justitia_ray.protocol.errors import refusal_error
+from justitia_ray.protocol.messages import IngressMessage
+from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
+from justitia_ray.serve.ingress.scheduler_session import SchedulerSession
+from justitia_ray.units import ApplicationId, ReplicaId, Seconds, VirtualTime
+
+
+class QueueClient:
+    """Submits inferences of applications, and waits for their grants.
+
+    Attributes:
+        pending: Inferences and applications whose end has not been heard of.
+        session: The session with the scheduler; its `start` begins to talk, its `stop` ends that.
+    """
+
+    def __init__(
+        self,
+        scheduler: Any,
+        on_application_ended: Callable[[EndApplication], None],
+        on_new_epoch: Callable[[], Coroutine[Any, Any, None]],
+        max_outstanding: int,
+        submit_interval_s: Seconds,
+        on_opening: Callable[[ApplicationId, bool], None] = lambda application_id, is_open: None,
+        note_addresses: Callable[[Mapping[ReplicaId, str]], None] = lambda addresses: None,
+    ) -> None:
+        """Prepare to talk.
+
+        Args:
+            scheduler: The way to the scheduler.
+            on_application_ended: Told of every application opened here, once it is over.
+            on_new_epoch: Run when another scheduler has become leader.
+            max_outstanding: Maximum pending inferences; further ones are refused.
+            submit_interval_s: Least time from one batch of submissions to the next.
+            on_opening: Told of an application at each grant for it that it is open, and that it is
+                not when it was refused, or its end is told to another ingress.
+            note_addresses: Told where the replicas of grants are.
+        """
+        self.pending = PendingInferences()
+        self.session = SchedulerSession(
+            scheduler,
+            self.pending,
+            self._take,
+            on_new_epoch,
+            self._refuse_all,
+            submit_interval_s,
+            note_addresses,
+        )
+        self._on_opening = on_opening
+        self._on_application_ended = on_application_ended
+        self._max_outstanding = max_outstanding
+
+    # --- applications
+
+    async def open_application(self, arrival: ApplicationArrived) -> VirtualTime:
+        """Open an application and return its tag.
+
+        Raises:
+            AdmissionError: If there is no room for the application, it cannot be stored, or the
+                scheduler is no leader any more.
+        """
+        opened = await self.session.open_application(arrival)
+        if opened.refusal is not None:
+            raise refusal_error(opened.refusal, arrival.application_id)
+        if arrival.ingress_id != self.session.ingress_id or opened.epoch < self.session.epoch:
+            # Opened under an earlier epoch or ingress id: register it again.
+            arrival = replace(arrival, ingress_id=self.session.ingress_id, resubmitted=True)
+            self.session.send(arrival)
+        self.pending.applications[arrival.application_id] = arrival
+        return opened.virtual_finish_time
+
+    def close_application(self, application_id: ApplicationId) -> None:
+        """Let an application take no more inferences than were submitted before."""
+        self.pending.note_closed(application_id)
+        self.session.send(ApplicationClosed(application_id))
+
+    # --- inferences
+
+    def submit_inference(
+        self,
+        item: InferenceSubmitted,
+        opening: ApplicationArrived | None = None,
+        *,
+        is_last: bool = False,
+    ) -> PendingInference:
+        """Submit an inference, which waits for a lease from now on.
+
+        Args:
+            item: The inference.
+            opening: Its application, if that is to be opened in the same message.
+            is_last: Its application takes no more inferences, and ends with this one.
+
+        Raises:
+            QueueFull: If too many inferences are pending here.
+        """
+        if len(self.pending.inferences) >= self._max_outstanding:
+            raise QueueFull(
+                f"{self._max_outstanding} inferences are outstanding at this ingress", 5.0
+            )
+        application = opening or self.pending.applications.get(item.application_id)
+        submitted_at = asyncio.get_running_loop().time()
+        inference = PendingInference(item, submitted_at, opening, is_last, application)
+        self._send(inference)
+        self.pending.note_submitted(item)
+        return inference
+
+    async def next_grant(self, inference: PendingInference) -> Grant:
+        """Wait for the inference's next lease.
+
+        Raises:
+            RequestError: If the scheduler refuses the inference.
+            AdmissionError: If the scheduler has no room for the inference now.
+        """
+        while True:
+            while not inference.answers:
+                inference.news.clear()
+                await inference.news.wait()
+            answer = inference.answers.popleft()
+            if isinstance(answer, Grant):
+                inference.lease_id = answer.lease_id
+                return answer
+            is_unknown = answer.reason is Refusal.UNKNOWN_APPLICATION
+            may_have_ended = inference.item.resubmitted and inference.application is not None
+            if not (is_unknown and may_have_ended):
+                raise refusal_error(answer.reason, inference.item.application_id)
+            # The scheduler before this one had ended it with its inference; the answer was lost.
+            self._submit_anew(inference)
+
+    async def nack_lease(
+        self, inference: PendingInference, grant: Grant, reason: NackReason
+    ) -> None:
+        """Give back a lease that could not be used; the inference waits again."""
+        inference.lease_id = None
+        waits = await self.session.nack_lease(inference.item.request_id, grant, reason)
+        if not waits and not inference.answers:
+            self._submit_anew(inference)
+
+    def cancel_inference(self, inference: PendingInference) -> None:
+        """Cancel an inference that is not wanted any more; nothing, if it was answered."""
+        if self.pending.inferences.pop(inference.item.request_id, None) is not None:
+            self.session.send(InferenceCancelled(inference.item.request_id))
+
+    def _submit_anew(self, inference: PendingInference) -> None:
+        """Submit an inference under another id: the scheduler holds the old one for ended."""
+        if self.pending.inferences.pop(inference.item.request_id, None) is None:
+            return  # cancelled meanwhile
+        inference.item = replace(
+            inference.item,
+            request_id=f"{inference.item.request_id}+",
+            resubmitted=True,
+            age_s=asyncio.get_running_loop().time() - inference.submitted_at,
+            lease_id=None,
+        )
+        if inference.opening is None:
+            inference.opening = self.pending.applications.get(inference.item.application_id)
+        if inference.opening is None and inference.application is not None:
+            # The application was closed, and has ended meanwhile.
+            inference.opening, inference.is_last = inference.application, True
+        if inference.opening is not None:
+            # This ingress may have another id by now, and the end is told to the one that opens.
+            inference.opening = replace(
+                inference.opening, ingress_id=self.session.ingress_id, resubmitted=True
+            )
+        self._send(inference)
+
+    def _send(self, inference: PendingInference) -> None:
+        """Send an inference between the opening and the closing of its application."""
+        self.pending.inferences[inference.item.request_id] = inference
+        if inference.opening is not None:
+            self.pending.applications[inference.opening.application_id] = inference.opening
+            self.session.send(inference.opening)
+        self.session.send(inference.item)
+        if inference.is_last:
+            self.close_application(inference.item.application_id)
+
+    # --- messages of the scheduler
+
+    def _take(self, message: IngressMessage) -> None:
+        if isinstance(message, EndApplication):
+            self.pending.note_ended(message.application_id)
+            self._on_application_ended(message)
+        elif isinstance(message, RefuseApplication | ForgetApplication):
+            self.pending.forget_application(message.application_id)
+            self._on_opening(message.application_id, False)
+        else:
+            self._deliver(message)
+
+    def _deliver(self, message: Grant | Refuse) -> None:
+        inference = self.pending.inferences.get(message.request_id)
+        if inference is not None:
+            if isinstance(message, Grant):
+                self._on_opening(inference.item.application_id, True)
+            inference.answers.append(message)
+            inference.news.set()
+        elif isinstance(message, Grant):
+            self.session.send(InferenceCancelled(message.request_id))
+
+    def _refuse_all(self) -> None:
+        """Refuse every inference that waits for a lease: no scheduler will grant one."""
+        for request_id, inference in list(self.pending.inferences.items()):
+            if inference.lease_id is None and not inference.answers:
+                self._deliver(Refuse(request_id, self.session.ingress_id, Refusal.SUPERSEDED))

@@ -1,0 +1,100 @@
+"""An ingress's connections to replicas: opened at the first grant, and again after a pause."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from justitia_ray.errors import ConnectionLost
+from justitia_ray.serve.transport.link import Link
+from justitia_ray.units import ReplicaId, Seconds
+
+_PAUSE_S: Seconds = 0.1
+_LONGEST_PAUSE_S: Seconds = 5.0
+_MOST_KNOWN = 4096
+"""Addresses kept; replicas come and go."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """A replica: its address, its connection, and when that may be opened again."""
+
+    address: str
+    opening: asyncio.Task[Link] | None = None
+    """Opens the connection, or has opened it."""
+    pause_s: Seconds = _PAUSE_S
+    """Pause after the next failure."""
+    not_before: Seconds = 0.0
+    """No attempt before this instant of the loop's clock."""
+
+    def pause(self) -> None:
+        """Begin a pause, twice as long as the one before."""
+        self.not_before = asyncio.get_running_loop().time() + self.pause_s
+        self.pause_s = min(_LONGEST_PAUSE_S, 2 * self.pause_s)
+
+
+class ReplicaLinks:
+    """Connections to replicas, one each. A lost one says nothing about its replica."""
+
+    def __init__(self, dial: Callable[[str, str], Awaitable[Link]]) -> None:
+        """Begin without connections.
+
+        Args:
+            dial: Opens a connection to an address, where a process of that name listens.
+        """
+        self._dial = dial
+        self._known: dict[ReplicaId, _Known] = {}
+
+    def note_addresses(self, addresses: Mapping[ReplicaId, str]) -> None:
+        """Note where replicas listen."""
+        for replica_id, address in addresses.items():
+            known = self._known.get(replica_id)
+            if known is None or known.address != address:
+                self._known[replica_id] = _Known(address)
+        while len(self._known) > _MOST_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    async def link_to(self, replica_id: ReplicaId) -> Link:
+        """Return an open connection to a replica.
+
+        Raises:
+            ConnectionLost: If there is none, and none can be opened, or it was lost just now:
+                others can run the inference meanwhile.
+        """
+        known = self._known.get(replica_id)
+        if known is None:
+            raise ConnectionLost(f"no address of replica {replica_id} is known")
+        if known.opening is not None and known.opening.done() and _is_lost(known.opening):
+            if not _has_failed(known.opening):
+                known.pause()
+            known.opening = None
+        if known.opening is None:
+            if asyncio.get_running_loop().time() < known.not_before:
+                raise ConnectionLost(f"the connection to replica {replica_id} was lost just now")
+            known.opening = asyncio.create_task(self._open(replica_id, known))
+        return await asyncio.shield(known.opening)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        opening = [known.opening for known in self._known.values() if known.opening is not None]
+        self._known.clear()
+        for task in opening:
+            if task.done() and not _is_lost(task):
+                await task.result().close()
+            task.cancel()
+
+    async def _open(self, replica_id: ReplicaId, known: _Known) -> Link:
+        try:
+            link = await self._dial(known.address, replica_id)
+        except ConnectionLost:
+            known.pause()
+            raise
+        known.pause_s = _PAUSE_S
+        return link
+
+
+def _is_lost(opening: asyncio.Task[Link]) -> bool:
+    return _has_failed(opening) or opening.result().is_lost
+
+
+def _has_failed(opening: asyncio.Task[Link]) -> bool:
+    return opening.cancelled() or opening.exception() is not None

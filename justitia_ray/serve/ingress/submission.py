@@ -1,0 +1,288 @@
+"""From a request to a place in the queue: its application, its size, its predicted cost."""
+
+import asyncio
+import re
+import uuid
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
+from justitia_ray.errors import RequestError, shown_short
+from justitia_ray.observability.part_metrics import IngressMetrics
+from justitia_ray.predictor.class_names import check_class_name
+from justitia_ray.predictor.estimate import Estimate, Source
+from justitia_ray.predictor.stages import CHARGE_FACTOR, still_needed
+from justitia_ray.protocol.endpoints import (
+    APPLICATION_HEADER,
+    CLASS_HEADER,
+    TENANT_HEADER,
+    prompt_text,
+)
+from justitia_ray.protocol.inference_body import InferenceBody, output_bound
+from justitia_ray.serve.ingress.estimates import Estimates, InputSummary
+from justitia_ray.serve.ingress.pending_inferences import PendingInference
+from justitia_ray.serve.ingress.queue_client import QueueClient
+from justitia_ray.serve.ingress.token_counter import PromptSize, TokenCounter
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, VirtualTime
+
+DEFAULT_CLASS = "default"
+DEFAULT_TENANT = "default"
+
+_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+_MAX_CHARACTERS = 16 * 2**20
+"""Characters of all cached inputs: some tens of megabytes. The oldest go first."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationSpec:
+    """An application as its caller asks for it.
+
+    Raises:
+        RequestError: If an id, a class or a tenant has another form than is allowed.
+    """
+
+    application_class: str
+    input: str
+    tenant: str = DEFAULT_TENANT
+    weight: float | None = None
+    application_id: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("application_id", self.application_id), ("tenant", self.tenant)):
+            if value is not None and not _ID.fullmatch(value):
+                raise RequestError(
+                    f"{name} is {shown_short(value)}: 1 to 128 of A-Z a-z 0-9 . _ : / - are"
+                    " allowed",
+                    name,
+                )
+        check_class_name(self.application_class)
+
+
+class ApplicationSpecCache:
+    """Specs of open applications, for the queues of other models that they come to later.
+
+    An application is opened in each model's queue by its first inference there, whose headers name
+    class and tenant at most. The ingress process that opened the application knows the rest, input
+    and weight among it; at another one the headers have to do. Specs that nobody asks for expire.
+    """
+
+    def __init__(
+        self, idle_s: Seconds, max_specs: int, *, max_characters: int = _MAX_CHARACTERS
+    ) -> None:
+        """Begin empty.
+
+        Args:
+            idle_s: Time without a lookup after which a spec expires, as its application does.
+            max_specs: Maximum specs; beyond it the oldest go.
+            max_characters: Maximum characters of their inputs in all.
+        """
+        self._idle_s = idle_s
+        self._max_specs = max_specs
+        self._max_characters = max_characters
+        self._characters = 0
+        self._kept: OrderedDict[ApplicationId, tuple[ApplicationSpec, Seconds]] = OrderedDict()
+
+    def add_spec(self, application_id: ApplicationId, spec: ApplicationSpec, now: Seconds) -> None:
+        """Cache a spec, unless the application has one already; a huge input is left out."""
+        if len(spec.input) > self._max_characters:
+            spec = replace(spec, input="")
+        if self.find_spec(application_id, now) is None:
+            self._kept[application_id] = (spec, now)
+            self._characters += len(spec.input)
+            while len(self._kept) > self._max_specs or self._characters > self._max_characters:
+                self.drop_spec(next(iter(self._kept)))
+
+    def find_spec(self, application_id: ApplicationId, now: Seconds) -> ApplicationSpec | None:
+        """Return an application's spec, if it is cached here; that keeps it for `idle_s` more."""
+        self._drop_idle(now)
+        found = self._kept.get(application_id)
+        if found is None:
+            return None
+        self._kept[application_id] = (found[0], now)
+        self._kept.move_to_end(application_id)
+        return found[0]
+
+    def drop_spec(self, application_id: ApplicationId) -> bool:
+        """Drop an application's spec; return whether there was one."""
+        found = self._kept.pop(application_id, None)
+        if found is None:
+            return False
+        self._characters -= len(found[0].input)
+        return True
+
+    def _drop_idle(self, now: Seconds) -> None:
+        while self._kept:
+            oldest, (_, asked_at) = next(iter(self._kept.items()))
+            if now - asked_at < self._idle_s:
+                return
+            self.drop_spec(oldest)
+
+
+class Submitter:
+    """Opens applications and submits their inferences, with the costs that are predicted for them.
+
+    Attributes:
+        tenant_weights: Weight of a tenant's applications that ask for none; 1 otherwise.
+    """
+
+    def __init__(
+        self,
+        queue: QueueClient,
+        estimates: Estimates,
+        counter: TokenCounter,
+        max_model_len: Tokens | None,
+        specs: ApplicationSpecCache,
+        metrics: IngressMetrics | None,
+    ) -> None:
+        """Put the submitter of one model together; see `Gateway` for the parts."""
+        self.tenant_weights: Mapping[str, float] = {}
+        self._queue = queue
+        self._estimates = estimates
+        self._metrics = metrics
+        self._counter = counter
+        self._max_model_len = max_model_len
+        self._specs = specs
+
+    async def open_application(
+        self, spec: ApplicationSpec
+    ) -> tuple[ApplicationArrived, VirtualTime]:
+        """Open an application; opening one that is open returns its tag.
+
+        Raises:
+            TooManyApplications: If there is no room for the application.
+        """
+        arrival, summary, source = await self._predicted(spec, None, None)
+        tag = await self._queue.open_application(arrival)
+        self._estimates.inputs.keep_input(arrival.application_id, summary)
+        if self._metrics is not None:
+            self._metrics.record_estimate(arrival.application_id, source)
+            self._metrics.record_opening(arrival.application_id)
+        return arrival, tag
+
+    async def submit_inference(
+        self, headers: Mapping[str, str], body: InferenceBody
+    ) -> PendingInference:
+        """Submit an inference; one that names no application is an application of its own."""
+        size = await self._counter.prompt_size(body)
+        most = output_bound(body, size.longest_tokens, self._max_model_len)
+        choices = size.prompts * body.n
+        application_id = headers.get(APPLICATION_HEADER)
+        opening = source = None
+        opened_here = self._queue.pending.applications
+        application = None if application_id is None else opened_here.get(application_id)
+        if application is None:
+            application, source = await self._opening(headers, body, size, most)
+            opening = application
+        stage, inferences = self._queue.pending.next_stage(application.application_id)
+        each, remaining = self._foresee(
+            application.application_class, size, body, most, stage, inferences
+        )
+        item = InferenceSubmitted(
+            request_id=uuid.uuid4().hex,
+            application_id=application.application_id,
+            inference_id=uuid.uuid4().hex,
+            ingress_id=self._queue.session.ingress_id,
+            prompt_tokens=size.total_tokens * body.n,
+            predicted_output_tokens=each * choices,
+            max_output_tokens=most * choices,
+            choices=choices,
+            stage=stage,
+            remaining_kv_token_time=remaining,
+        )
+        is_last = application_id is None
+        inference = self._queue.submit_inference(item, opening, is_last=is_last)
+        if source is not None and self._metrics is not None:
+            self._metrics.record_estimate(application.application_id, source)
+        return inference
+
+    # --- predictions
+
+    def _foresee(
+        self,
+        application_class: str,
+        size: PromptSize,
+        body: InferenceBody,
+        most: Tokens,
+        stage: int,
+        inferences: int,
+    ) -> tuple[Tokens, KvTokenTime]:
+        """Return an inference's length, and its application's charge from here on.
+
+        An inference of an unknown class is expected to be as long as it may be, and its application
+        to need what is usual.
+        """
+        prompt_tokens = size.total_tokens // size.prompts
+        sequences = inferences * size.prompts * body.n
+        expected = self._estimates.stages.expect(
+            application_class, stage, prompt_tokens, most, inferences
+        )
+        if body.forced_length:
+            usual = length = most
+        elif expected is not None:
+            usual = length = expected.output_tokens
+        else:
+            table = self._estimates.classes.estimate
+            length = table(application_class, size.total_tokens, most).output_tokens
+            usual = min(most, table(application_class, size.total_tokens, None).output_tokens)
+        needed = still_needed(expected, usual, prompt_tokens, sequences)
+        return length, CHARGE_FACTOR * needed
+
+    async def _opening(
+        self, headers: Mapping[str, str], body: InferenceBody, size: PromptSize, most: Tokens
+    ) -> tuple[ApplicationArrived, Source]:
+        """Return the application that an inference opens, and the source of its estimate.
+
+        The predictor is asked for applications that name a class.
+        """
+        application_id = headers.get(APPLICATION_HEADER)
+        named_class = headers.get(CLASS_HEADER)
+        elsewhere = None
+        if application_id is not None:
+            elsewhere = self._specs.find_spec(application_id, asyncio.get_running_loop().time())
+        if elsewhere is not None:
+            arrival, summary, source = await self._predicted(elsewhere, None, None)
+        else:
+            text = "" if named_class is None else prompt_text(body)
+            tenant = headers.get(TENANT_HEADER) or DEFAULT_TENANT
+            spec = ApplicationSpec(named_class or DEFAULT_CLASS, text, tenant, None, application_id)
+            if named_class is None:
+                estimate = self._estimates.classes.estimate(DEFAULT_CLASS, size.total_tokens, most)
+                return self._arrival(spec, estimate), estimate.source
+            arrival, summary, source = await self._predicted(spec, size.total_tokens, most)
+        # Another inference may have opened it meanwhile: the first input stays.
+        if arrival.application_id not in self._queue.pending.applications:
+            self._estimates.inputs.keep_input(arrival.application_id, summary)
+        return arrival, source
+
+    async def _predicted(
+        self, spec: ApplicationSpec, input_tokens: Tokens | None, max_tokens: Tokens | None
+    ) -> tuple[ApplicationArrived, InputSummary, Source]:
+        """Return an application with its predicted cost, its input's summary, and the source.
+
+        Args:
+            spec: The application.
+            input_tokens: Length of its input; None: it is counted.
+            max_tokens: Maximum output of one of its inferences, if known.
+        """
+        if input_tokens is None:
+            input_tokens = await self._counter.text_tokens(spec.input)
+        summary = await self._estimates.inputs.summarise(spec.input)
+        estimate = await self._estimates.estimate_application(
+            spec.application_class, input_tokens, max_tokens, summary
+        )
+        return self._arrival(spec, estimate), summary, estimate.source
+
+    def _arrival(self, spec: ApplicationSpec, estimate: Estimate) -> ApplicationArrived:
+        weight = spec.weight
+        if weight is None:
+            weight = self.tenant_weights.get(spec.tenant, 1.0)
+        return ApplicationArrived(
+            spec.application_id or f"app-{uuid.uuid4().hex}",
+            spec.application_class,
+            spec.tenant,
+            weight,
+            estimate.kv_token_time,
+            self._queue.session.ingress_id,
+            charge_kv_token_time=CHARGE_FACTOR * estimate.kv_token_time,
+        )

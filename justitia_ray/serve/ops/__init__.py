@@ -1,0 +1,1 @@
+"""Operators' tools around a cluster: check a file, start one here, shut applications down."""

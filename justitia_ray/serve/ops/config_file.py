@@ -1,0 +1,230 @@
+"""A Serve configuration file, checked against Serve's schema and this project's."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from ray.serve.schema import DeploymentSchema, ServeApplicationSchema, ServeDeploySchema
+
+from justitia_ray.config import AppArgs, AppConfig, AppSettings, SchedulingConfig
+from justitia_ray.errors import ConfigError
+
+IMPORT_PATH = "justitia_ray.serve.app:build"
+_VALUE_CHARACTERS = 80
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedApplication:
+    """An application of this project in a file."""
+
+    serve_name: str
+    """Name of the application in Serve."""
+    configs: tuple[AppConfig, ...]
+    """Settings of each model."""
+    scheduling: Mapping[str, SchedulingConfig]
+    """Settings of each queue, by the model's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedFile:
+    """The applications in a file, and the file's mistakes."""
+
+    applications: tuple[CheckedApplication, ...]
+    errors: tuple[str, ...]
+    """Mistakes, a line each: key, what is wrong or allowed, value."""
+
+
+def check_file(path: Path) -> CheckedFile:
+    """Check a Serve configuration file.
+
+    Raises:
+        ConfigError: If the file cannot be read as YAML at all.
+    """
+    return check_values(read_mapping(path))
+
+
+def read_applications(path: Path) -> tuple[CheckedApplication, ...]:
+    """Return the applications of a Serve configuration file without mistakes.
+
+    Raises:
+        ConfigError: If the file cannot be read, or has a mistake.
+    """
+    checked = check_file(path)
+    if checked.errors:
+        raise ConfigError(f"{path}: {checked.errors[0]}")
+    return checked.applications
+
+
+def most_callers(path: Path) -> int:
+    """Return how many callers may wait at once, at all ingresses of a file's applications.
+
+    Raises:
+        ConfigError: If the file cannot be read, or has a mistake.
+    """
+    outstanding = {
+        application.serve_name: sum(c.ingress.max_outstanding for c in application.configs)
+        for application in read_applications(path)
+    }
+    callers = 0
+    for application in read_mapping(path)["applications"]:
+        of_each = outstanding.get(application.get("name", "default"), 0)
+        deployments = {d["name"]: d for d in application.get("deployments", [])}
+        processes = deployments.get("Ingress", {}).get("num_replicas", 1)
+        callers += of_each * (processes if isinstance(processes, int) else 1)
+    return callers
+
+
+def check_values(values: Mapping[str, Any]) -> CheckedFile:
+    """Check the values of a Serve configuration file."""
+    errors: list[str] = []
+    if _checked(ServeDeploySchema, values, "", errors) is None:
+        return CheckedFile((), tuple(errors))
+    errors += _ignored(ServeDeploySchema, values, "")
+    found: list[CheckedApplication] = []
+    for index, application in enumerate(values["applications"]):
+        key = f"applications[{index}]."
+        errors += _ignored(ServeApplicationSchema, application, key)
+        if application["import_path"] == IMPORT_PATH:
+            checked = _check_application(application, key, errors)
+            if checked is not None:
+                found.append(checked)
+    ours = [a for a in values["applications"] if a["import_path"] == IMPORT_PATH]
+    if not ours:
+        errors.append(f"applications: none has import_path {IMPORT_PATH}")
+    errors += _shared_schedulers(found)
+    return CheckedFile(tuple(found), tuple(errors))
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Return the values of a Serve configuration file, unchecked.
+
+    Raises:
+        ConfigError: If it cannot be read or holds no YAML mapping.
+    """
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a Serve configuration file is a mapping with `applications`")
+    return values
+
+
+def _check_application(
+    application: Mapping[str, Any], key: str, errors: list[str]
+) -> CheckedApplication | None:
+    given = application.get("args", {})
+    args = _checked(AppArgs, given, f"{key}args.", errors)
+    placed = () if args is None else args.each_model()
+    settings: AppSettings | None = AppSettings()
+    settings_key = f"{key}user_config"
+    allowed = ["Ingress", *(n for p in placed for n in (p.predictor, p.replicas))]
+    if args is None and "models" not in given:
+        allowed += ["Predictor", "Replica"]
+    for index, deployment in enumerate(application.get("deployments", [])):
+        inner = f"{key}deployments[{index}]."
+        name, user_config = deployment["name"], deployment.get("user_config")
+        errors += _ignored(DeploymentSchema, deployment, inner)
+        if name == "Ingress":
+            settings_key = f"{inner}user_config"
+            settings = _checked(AppSettings, user_config or {}, f"{settings_key}.", errors)
+        elif len(allowed) > 1 and name not in allowed:  # else they are not known for certain
+            errors.append(f"{inner}name: one of {', '.join(allowed)} is allowed (got {name!r})")
+        elif user_config is not None:
+            errors.append(f"{inner}user_config: only Ingress takes one (got it for {name})")
+        if name in {"Replica", *(place.replicas for place in placed)}:
+            errors += _scaled_blindly(deployment, inner)
+    if args is None or settings is None:
+        return None
+    try:
+        scheduling = settings.each_model(args.model_names)
+    except ConfigError as error:
+        errors.append(f"{settings_key}.{error}")
+        return None
+    return CheckedApplication(
+        application.get("name", "default"), tuple(place.config for place in placed), scheduling
+    )
+
+
+def _scaled_blindly(deployment: Mapping[str, Any], key: str) -> Iterator[str]:
+    """Yield what lets Serve scale engines by its own count of calls, which it does not see."""
+    scaling = deployment.get("autoscaling_config")
+    if deployment.get("num_replicas") == "auto" or (scaling and not scaling.get("policy")):
+        yield (
+            f"{key}autoscaling_config: needs a policy of its own, such as one by"
+            " record_autoscaling_stats; Serve's counts the calls that it carries, and an"
+            " engine's come by connections of ours"
+        )
+
+
+def _checked(model: type[Model], values: Any, key: str, errors: list[str]) -> Model | None:
+    """Validate; on failure append a line for each error and return None."""
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        errors += [_line(model, item, key) for item in error.errors(include_url=False)]
+        return None
+
+
+def _line(model: type[BaseModel], item: Mapping[str, Any], key: str) -> str:
+    place = item["loc"]
+    name = key.rstrip(".") if not place else key + _path(place)
+    if item["type"] == "extra_forbidden":
+        allowed = _fields_at(model, place[:-1])
+        return f"{name}: unknown key; {', '.join(allowed)} are allowed"
+    message = str(item["msg"]).removeprefix("Value error, ")
+    if item["type"] == "missing" or isinstance(item["input"], dict):
+        return f"{name or 'file'}: {message}"
+    value = repr(item["input"])
+    shown = value if len(value) <= _VALUE_CHARACTERS else value[:_VALUE_CHARACTERS] + "…"
+    return f"{name or 'file'}: {message} (got {shown})"
+
+
+def _path(place: Sequence[int | str]) -> str:
+    text = ""
+    for part in place:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return text.removeprefix(".")
+
+
+def _fields_at(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
+    """Return the keys of the section at `place`; none below something that is not a section."""
+    for part in place:
+        field = model.model_fields.get(str(part))
+        candidates = [] if field is None else [field.annotation, *get_args(field.annotation)]
+        inner = [c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)]
+        if not inner:
+            return []
+        model = inner[0]
+    return list(model.model_fields)
+
+
+def _ignored(model: type[BaseModel], values: Mapping[str, Any], key: str) -> Iterator[str]:
+    """Yield a line for each key that Serve would pass over without a word: mostly slips."""
+    for name in values:
+        if name not in model.model_fields:
+            yield f"{key}{name}: unknown key; {', '.join(model.model_fields)} are allowed"
+
+
+def _shared_schedulers(applications: Sequence[CheckedApplication]) -> Iterator[str]:
+    seen: dict[tuple[str, str], str] = {}
+    for application in applications:
+        for config in application.configs:
+            owner = seen.setdefault(
+                (config.scheduler.namespace, config.scheduler_name), application.serve_name
+            )
+            if owner != application.serve_name:
+                yield (
+                    f"applications: {owner!r} and {application.serve_name!r} have the same"
+                    f" args.name and a model of the same name (got {config.store_name!r}): they"
+                    " would share a scheduler; give one of them another name"
+                )

@@ -1,0 +1,285 @@
+"""Ending applications from outside: Serve's part, then the detached scheduler that outlives it.
+
+Serve knows an application that came from a configuration file by that file. One that came from
+`serve.run` is known by the names of its deployments, and its scheduler by its own. A scheduler may
+also be all that is left, of an application that was deleted with `serve delete`.
+"""
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
+
+import ray
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.context import _get_global_client  # `serve.status` leaves out the arguments
+
+from justitia_ray.config import AppArgs, AppConfig
+from justitia_ray.errors import ConfigError
+from justitia_ray.serve.ops.config_file import IMPORT_PATH
+from justitia_ray.serve.scheduler.handle import end_scheduler
+from justitia_ray.units import Seconds
+
+Configs = tuple[AppConfig, ...]
+"""Settings of an application, one for each of its models."""
+
+_SCHEDULER_PREFIX = "scheduler/"
+_DEPLOYMENTS = ("Ingress", "Replica", "Predictor")
+"""First words of the names of deployments that every application of this project has."""
+
+_SERVE_NAMESPACE = "serve"
+_POLL_S: Seconds = 0.2
+_KILLED_WITHIN_S: Seconds = 20.0
+"""Time that Serve may take to notice that the processes are gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerName:
+    """A scheduler actor by name."""
+
+    namespace: str
+    application: str
+    model: str
+
+    @classmethod
+    def of(cls, config: AppConfig) -> "SchedulerName":
+        """Return the name of an application's scheduler."""
+        return cls(config.scheduler.namespace, config.name, config.model.name)
+
+    @property
+    def actor_name(self) -> str:
+        """Name of the actor in Ray."""
+        return f"{_SCHEDULER_PREFIX}{self.application}/{self.model}"
+
+
+def find_applications() -> dict[str, Configs | None]:
+    """Return the applications of this project on the connected cluster, by their names in Serve.
+
+    The settings are None where Serve has no configuration file.
+    """
+    applications: dict[str, Configs | None] = {}
+    for serve_name, details in serve_applications().items():
+        values = details.get("deployed_app_config") or {}
+        if values.get("import_path") == IMPORT_PATH:
+            applications[serve_name] = _configs_of(values.get("args", {}))
+        elif _has_our_deployments(details["deployments"]):
+            applications[serve_name] = None
+    return applications
+
+
+def find_schedulers() -> set[SchedulerName]:
+    """Return the schedulers of this project on the connected cluster."""
+    actors = ray.util.list_named_actors(all_namespaces=True)
+    found = (scheduler_of(actor["namespace"], actor["name"]) for actor in actors)
+    return {scheduler for scheduler in found if scheduler is not None and _is_ours(scheduler)}
+
+
+def scheduler_of(namespace: str, actor_name: str) -> SchedulerName | None:
+    """Read an actor's name; None if it is not the name of a scheduler."""
+    application, _, model = actor_name.removeprefix(_SCHEDULER_PREFIX).partition("/")
+    if not actor_name.startswith(_SCHEDULER_PREFIX) or not application or not model:
+        return None
+    return SchedulerName(namespace, application, model)
+
+
+def serve_applications() -> dict[str, Any]:
+    """Return the details that Serve tells of each application, by its name."""
+    client = _get_global_client(raise_if_no_controller_running=False)
+    return {} if client is None else dict(client.get_serve_details()["applications"])
+
+
+def _configs_of(args: dict[str, Any]) -> Configs | None:
+    try:
+        return tuple(placed.config for placed in AppArgs.parse(args).each_model())
+    except ConfigError:
+        return None  # of another version: its scheduler is found by its name
+
+
+def _has_our_deployments(names: Iterable[str]) -> bool:
+    """Return whether there are deployments of all our kinds, and of no other."""
+    return {name.partition("-")[0] for name in names} == set(_DEPLOYMENTS)
+
+
+def _is_ours(scheduler: SchedulerName) -> bool:
+    """Return whether the actor has a scheduler's methods: other projects name actors as well."""
+    try:
+        actor = ray.get_actor(scheduler.actor_name, namespace=scheduler.namespace)
+    except ValueError:
+        return False  # ended meanwhile
+    return hasattr(actor, "retire") and hasattr(actor, "cancel_application")
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A choice of applications to end; None does not narrow it."""
+
+    name: str | None = None
+    model: str | None = None
+    configs: Mapping[str, Configs] | None = None
+    """Applications of a file, by their names in Serve."""
+
+    def application(self, serve_name: str, configs: Configs | None) -> bool:
+        """Return whether a Serve application is meant; all of its models go with it."""
+        if self.configs is not None:
+            return serve_name in self.configs
+        if self.name is None:
+            return True
+        if configs is None:
+            return serve_name == self.name
+        return self._names_any(configs) and not self.names_a_part(configs)
+
+    def names_a_part(self, configs: Configs | None) -> bool:
+        """Return whether one of an application's several models is meant, without the others."""
+        if configs is None or self.configs is not None or self.model is None:
+            return False
+        return len(configs) > 1 and self._names_any(configs)
+
+    def scheduler(self, scheduler: SchedulerName) -> bool:
+        """Return whether a scheduler is meant."""
+        if self.configs is not None:
+            return any(scheduler == SchedulerName.of(c) for c in chain(*self.configs.values()))
+        return self.name in (None, scheduler.application) and self.model in (None, scheduler.model)
+
+    def _names_any(self, configs: Configs) -> bool:
+        return any(self.scheduler(SchedulerName.of(config)) for config in configs)
+
+
+@dataclass(slots=True)
+class ShutdownOutcome:
+    """The outcome of a shutdown, in sentences."""
+
+    ended: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    """Parts that could not be ended, and why."""
+
+
+def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
+    """End the chosen applications and schedulers. Blocks.
+
+    Args:
+        chosen: What to end.
+        address: Of the Ray cluster, as `ray.init` takes it; not used if Ray is connected already.
+        wait_s: How long calls in flight may take to end, in seconds; then they are cut.
+
+    Raises:
+        ConnectionError: If no Ray runs there.
+    """
+    outcome = ShutdownOutcome()
+    with _connected(address):
+        running, schedulers = find_applications(), find_schedulers()
+        applications = {
+            serve_name: configs
+            for serve_name, configs in running.items()
+            if chosen.application(serve_name, configs)
+        }
+        _delete_applications(applications, wait_s, outcome)
+        schedulers = {s for s in schedulers if chosen.scheduler(s)}
+        schedulers -= _in_use(chosen, running, outcome)
+        stores = {SchedulerName.of(c): c for cs in applications.values() for c in cs or ()}
+        schedulers |= set(stores)
+        for scheduler in sorted(schedulers, key=lambda s: (s.namespace, s.actor_name)):
+            _end(scheduler, stores.get(scheduler), outcome)
+    return outcome
+
+
+def _in_use(
+    chosen: Chosen, running: Mapping[str, Configs | None], outcome: ShutdownOutcome
+) -> set[SchedulerName]:
+    """Return the schedulers of applications that are to lose a part only: they stay as they are."""
+    in_use: set[SchedulerName] = set()
+    for serve_name, configs in running.items():
+        if chosen.names_a_part(configs):
+            in_use |= {SchedulerName.of(config) for config in configs or ()}
+            outcome.left.append(
+                f"application {serve_name!r} serves other models than {chosen.model!r} too: leave"
+                " out --model to end it whole, or take that model out of `models` in its file,"
+                " deploy the file, and end the scheduler that is left then"
+            )
+    return in_use
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    if ray.is_initialized():
+        yield
+        return
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ConnectionError(f"no Ray cluster can be reached at {address!r}: {reason}") from error
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)  # what was ended is said at the end
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _delete_applications(
+    applications: Collection[str], wait_s: Seconds, outcome: ShutdownOutcome
+) -> None:
+    for serve_name in applications:
+        serve.delete(serve_name, _blocking=False)
+    left = _wait_until_gone(applications, wait_s)
+    killed = {serve_name: _kill_processes(serve_name) for serve_name in left}
+    left = _wait_until_gone(left, _KILLED_WITHIN_S)
+    for serve_name in applications:
+        if serve_name in left:
+            outcome.left.append(f"Serve still has application {serve_name!r}")
+        elif serve_name in killed:
+            outcome.ended.append(
+                f"ended application {serve_name!r}; {killed[serve_name]} of its processes had"
+                f" not ended after {wait_s:g} s and were killed"
+            )
+        else:
+            outcome.ended.append(f"ended application {serve_name!r}")
+
+
+def _wait_until_gone(names: Collection[str], wait_s: Seconds) -> list[str]:
+    """Return the applications that Serve still has after the wait."""
+    deadline = time.monotonic() + wait_s
+    left = list(names)
+    while left:
+        there = serve_applications()
+        left = [serve_name for serve_name in left if serve_name in there]
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_POLL_S)
+    return left
+
+
+def _kill_processes(serve_name: str) -> int:
+    """Kill the processes that a deleted application still runs; return how many there were.
+
+    By the names that Serve gives them: of an application that it deletes it tells no details.
+    """
+    killed = 0
+    for found in ray.util.list_named_actors(all_namespaces=True):
+        name, namespace = found["name"], found["namespace"]
+        if namespace == _SERVE_NAMESPACE and name.startswith(f"SERVE_REPLICA::{serve_name}#"):
+            with suppress(ValueError):  # it has just ended
+                ray.kill(ray.get_actor(name, namespace=namespace), no_restart=True)
+                killed += 1
+    return killed
+
+
+def _end(scheduler: SchedulerName, config: AppConfig | None, outcome: ShutdownOutcome) -> None:
+    text = f"scheduler {scheduler.application}/{scheduler.model}"
+    try:
+        if not end_scheduler(scheduler.actor_name, scheduler.namespace):
+            return
+    except RayError as error:
+        outcome.left.append(f"{text} could not be ended: {error}")
+        return
+    if config is None:
+        outcome.ended.append(f"ended {text}, and its embedded Redis if it had one")
+    elif config.store.durability == "none":
+        outcome.ended.append(f"ended {text}; it kept no data")
+    elif config.store.redis_url is None:
+        outcome.ended.append(f"ended {text} and its embedded Redis; data stay in {config.data_dir}")
+    else:
+        outcome.ended.append(f"ended {text}; data stay in its Redis")

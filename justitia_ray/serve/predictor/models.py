@@ -1,0 +1,193 @@
+"""Versions of models in the store, as one replica of the predictor follows and changes them."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from justitia_ray.errors import AdmissionError, ConfigError, RequestError, StoreError
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.predictor.model_directory import ModelDirectory
+from justitia_ray.predictor.model_file import model_from_bytes
+from justitia_ray.predictor.online import EndedTraining, LearningPredictor
+from justitia_ray.predictor.trained_model import TrainedModel
+from justitia_ray.predictor.versions import NO_MODEL, Version, VersionIndex
+from justitia_ray.store.prediction_store import AnyPredictionStore
+
+logger = logging.getLogger("ray.serve")
+
+_ATTEMPTS = 5
+
+
+class ModelVersions:
+    """Models in the store. A change replaces only an index that was read; models are read once."""
+
+    def __init__(self, store: AnyPredictionStore) -> None:
+        self.changing = asyncio.Lock()
+        """Held while a change is published, and from a `load` of the store until it is followed: a
+        load from before a change would undo that change."""
+        self._store = store
+        self._indexes: dict[str, VersionIndex] = {}
+        """Indexes as last read or written, by class."""
+        self._models: dict[str, tuple[str, TrainedModel]] = {}
+        """SHA-256 and model that was read last, by class."""
+        self._refused: set[tuple[str, str]] = set()
+        """Class and SHA-256 of damaged models that were logged."""
+
+    async def follow(
+        self, stored: Mapping[str, VersionIndex], predictor: LearningPredictor, *, is_new: bool
+    ) -> None:
+        """Let a predictor serve the models whose index has changed, a new predictor all models.
+
+        Call it under `changing`, with what was loaded under it.
+
+        Raises:
+            StoreError: If the store does not answer; what was not followed stays due.
+        """
+        self._indexes = {name: i for name, i in self._indexes.items() if name in stored}
+        for name, index in stored.items():
+            if is_new or self._indexes.get(name) != index:
+                await self._serve(name, index, predictor)
+                self._indexes[name] = index
+
+    async def bring(self, path: Path, predictor: LearningPredictor) -> None:
+        """Publish the models of a directory that were not brought before."""
+        directory = ModelDirectory(path)
+        try:
+            for name in await asyncio.to_thread(directory.classes):
+                async with self.changing:
+                    await self._bring(directory, name, predictor)
+        except ConfigError as error:
+            log_event(logger, logging.ERROR, "predictor.models_not_brought", reason=str(error))
+
+    async def publish(self, application_class: str, ended: EndedTraining, data: bytes) -> None:
+        """Store the index that a training left, and its model if that takes over.
+
+        Raises:
+            StoreError: If the versions were changed since the judgement; nothing was stored.
+        """
+        new = None if ended.model is None else data
+        async with self.changing:
+            revision = await self._store.save_index(
+                application_class, ended.before, ended.index, new
+            )
+            if revision is None:
+                raise StoreError("the versions were changed meanwhile")
+            self._indexes[application_class] = ended.index
+            if ended.model is not None:
+                self._models[application_class] = (ended.index.versions[-1].sha256, ended.model)
+
+    async def withdraw(self, names: Iterable[str], predictor: LearningPredictor) -> None:
+        """Tell the other replicas of models that a change of their class has made useless.
+
+        Raises:
+            StoreError: If the versions were changed meanwhile.
+        """
+        for name in names:
+            async with self.changing:
+                before, after = self._indexes.get(name, VersionIndex()), predictor.index(name)
+                if after == before:
+                    continue
+                if await self._store.save_index(name, before, after) is None:
+                    raise StoreError(f"versions of class {name}: changed by another replica")
+                self._indexes[name] = after
+            log_event(
+                logger,
+                logging.WARNING,
+                "predictor.model_withdrawn",
+                application_class=name,
+                version=before.active,
+            )
+
+    async def roll_back(
+        self, application_class: str, version: int | None, *, release: bool
+    ) -> None:
+        """Change in the store which version serves; see `Learner.roll_back`."""
+        for _ in range(_ATTEMPTS):
+            before = (await self._store.load()).models.get(application_class)
+            if before is None:
+                raise RequestError(
+                    f"class {application_class[:80]!r} has no model", param="application_class"
+                )
+            after = before.after_rollback(version, release=release)
+            chosen = after.find(after.active)
+            if chosen is not None and await self._model(application_class, chosen) is None:
+                raise RequestError(
+                    f"version {chosen.number} of class {application_class} is damaged",
+                    param="version",
+                )
+            if await self._store.save_index(application_class, before, after) is not None:
+                log_event(
+                    logger,
+                    logging.INFO,
+                    "predictor.released" if release else "predictor.rolled_back",
+                    application_class=application_class,
+                    version=after.active,
+                )
+                return
+        raise AdmissionError("the versions are being changed by others")
+
+    async def _bring(
+        self, directory: ModelDirectory, name: str, predictor: LearningPredictor
+    ) -> None:
+        before = self._indexes.get(name, VersionIndex())
+        found = await asyncio.to_thread(_first_good, directory, name)
+        if found is None or before.imported == found[0].sha256:
+            return
+        version, data = found
+        after = before.brought(data, version.record | {"reason": "models_dir"})
+        if await self._store.save_index(name, before, after, data) is not None:
+            self._indexes[name] = after
+            await self._serve(name, after, predictor)
+
+    async def _serve(self, name: str, index: VersionIndex, predictor: LearningPredictor) -> None:
+        """Let the active model serve, the last good one before it, or none."""
+        for version in index.candidates():
+            model = await self._model(name, version)
+            if model is not None:
+                predictor.serve(name, index, model, version.number)
+                return
+        self._models.pop(name, None)
+        predictor.serve(name, index, None, NO_MODEL)
+
+    async def _model(self, application_class: str, version: Version) -> TrainedModel | None:
+        """Return the model of a version; None, and a line in the log once, if it is damaged.
+
+        Raises:
+            StoreError: If the store does not answer.
+        """
+        digest, known = self._models.get(application_class, (None, None))
+        if known is not None and digest == version.sha256:
+            return known
+        where = f"version {version.number} of class {application_class}"
+        data = await self._store.load_model(application_class, version.number)
+        try:
+            if data is None:
+                raise StoreError(f"{where} is missing")
+            if not version.holds(data):
+                raise StoreError(f"{where} is damaged: its checksum is another")
+            model = await asyncio.to_thread(model_from_bytes, data, where)
+        except StoreError as error:
+            key = (application_class, version.sha256)
+            if key not in self._refused:
+                self._refused.add(key)
+                log_event(
+                    logger,
+                    logging.ERROR,
+                    "predictor.model_refused",
+                    application_class=application_class,
+                    version=version.number,
+                    reason=str(error),
+                )
+            return None
+        self._models[application_class] = (version.sha256, model)
+        return model
+
+
+def _first_good(directory: ModelDirectory, name: str) -> tuple[Version, bytes] | None:
+    """Return the best version of a class that is whole; damaged ones are logged."""
+    for version, data in directory.candidates(name):
+        if isinstance(data, bytes):
+            return version, data
+        log_event(logger, logging.ERROR, "predictor.model_refused", reason=str(data))
+    return None

@@ -1,0 +1,1 @@
+"""The Replica deployment: an engine, its leases, and the loop that pulls them."""

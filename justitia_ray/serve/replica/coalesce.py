@@ -1,0 +1,67 @@
+"""Join the parts of a stream over a short time, where a part costs more than that delay."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, suppress
+from typing import TypeVar
+
+from justitia_ray.protocol.stream_parts import Part, joined
+from justitia_ray.units import Seconds
+
+Head = TypeVar("Head")
+
+
+def coalesce(
+    items: AsyncGenerator[Head | Part], interval_s: Seconds
+) -> AsyncGenerator[Head | Part]:
+    """Yield the first part at once, then every `interval_s` what has come, joined.
+
+    A head, which comes before all parts, is yielded as it is. What the source raises is raised
+    after everything that came before it. Closing this generator closes the source.
+
+    Args:
+        items: A head, then parts.
+        interval_s: 0: the items are returned as they are; parts of one turn of the event loop
+            travel in one frame in any case, and the ingress joins them.
+    """
+    return _joined_over(items, interval_s) if interval_s else items
+
+
+async def _joined_over(
+    items: AsyncGenerator[Head | Part], interval_s: Seconds
+) -> AsyncGenerator[Head | Part]:
+    ready: list[Head | Part] = []
+    news = asyncio.Event()
+
+    async def pump() -> None:
+        try:
+            async with aclosing(items):
+                async for item in items:
+                    ready.append(item)
+                    news.set()
+        finally:
+            news.set()
+
+    source = asyncio.create_task(pump())
+    try:
+        while True:
+            await news.wait()
+            news.clear()
+            came = ready.copy()
+            ready.clear()
+            for item in came:
+                if not isinstance(item, Part):
+                    yield item
+            if parts := [item for item in came if isinstance(item, Part)]:
+                yield joined(parts)
+            if source.done() and not ready:
+                source.result()
+                return
+            if parts:
+                await asyncio.wait([source], timeout=interval_s)
+            if ready or source.done():
+                news.set()
+    finally:
+        source.cancel()
+        with suppress(asyncio.CancelledError, Exception):
+            await source

@@ -1,0 +1,264 @@
+"""A GPU replica: one engine, and the calls that run on it under leases."""
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing, suppress
+from typing import Any
+
+from ray import serve
+from ray.exceptions import RayActorError
+
+from justitia_ray.config import AppConfig
+from justitia_ray.core.entities import Outcome
+from justitia_ray.errors import EngineError
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.observability.part_metrics import ReplicaMetrics
+from justitia_ray.protocol.endpoints import LEASED_HEADER, RAN_HEADER
+from justitia_ray.protocol.engine import (
+    Engine,
+    EngineCall,
+    EngineCapacity,
+    Output,
+    ResponseHead,
+)
+from justitia_ray.protocol.stream_parts import Part, Resume, in_parts, left_out
+from justitia_ray.serve.ray_metrics import Exporter, RayMetrics, new_measures
+from justitia_ray.serve.replica.coalesce import coalesce
+from justitia_ray.serve.replica.lease_table import LeaseTable
+from justitia_ray.serve.replica.puller import Puller
+from justitia_ray.serve.scheduler.handle import SchedulerLink, get_current_scheduler
+from justitia_ray.serve.transport.endpoint import dialer, listen
+from justitia_ray.serve.transport.handshake import Keyring, Peer
+from justitia_ray.serve.transport.listener import Caller, Listener, Serve
+from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS
+
+logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
+
+_LAST_WORDS_S = 2.0
+"""Time between the death of an engine, of which callers are told, and the end of the process."""
+
+Answer = tuple[int, dict[str, str], bytes]
+
+
+class EngineReplica:
+    """Serve deployment: takes payloads by lease, pulls leases from the scheduler.
+
+    Ingresses call `unary`, `stream` and `inspect` over connections of their own; Serve's handle
+    reaches the rest.
+    """
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
+    ) -> None:
+        """Start the engine, then pull.
+
+        Args:
+            config: `AppConfig` as a dict.
+            build_engine: Makes the configured engine.
+        """
+        self._pulling: asyncio.Task[None] | None = None
+        self._listener: Listener | None = None
+        self._config: AppConfig = AppConfig.parse(config)
+        self._replica_id: str = serve.get_replica_context().replica_id.unique_id
+        self._engine: Engine = await build_engine(self._config)
+        self._capacity: EngineCapacity = await self._engine.start()
+        self._leases = LeaseTable(
+            self._replica_id, self._engine, self._config.replica.lease_grace_s
+        )
+        section, keyring = self._config.transport, Keyring()
+        dial = dialer(section, Peer("replica", self._replica_id), keyring, SCHEDULER_METHODS).dial
+        self._scheduler = SchedulerLink(await get_current_scheduler(self._config), keyring, dial)
+        await self._scheduler.connected()  # ingresses come with the key that it brings
+        serve_calls: dict[str, Serve] = {
+            "unary": self.unary,
+            "stream": self.stream,
+            "inspect": self.inspect,
+        }
+        self._listener = await listen(
+            section, self._replica_id, keyring, REPLICA_METHODS, serve_calls, log=logger
+        )
+        self._puller = Puller(
+            self._replica_id,
+            self._scheduler,
+            self._leases,
+            self._engine,
+            self._capacity,
+            self._config.replica,
+            self._engine_died,
+            self._listener.address,
+        )
+        loop = asyncio.get_running_loop()
+        self._pulling = loop.create_task(self._puller.run())
+        self._exporting: asyncio.Task[None] | None = None
+        if self._config.metrics.enabled:
+            measures = new_measures(self._config, "replica", self._replica_id)
+            self._metrics = ReplicaMetrics(measures, self._capacity.kv_tokens)
+            interval_s = self._config.metrics.interval_s
+            exporter = Exporter(measures, self._set_gauges, RayMetrics(), interval_s)
+            self._exporting = loop.create_task(exporter.run())
+
+    async def unary(
+        self, caller: Caller, lease_id: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> Answer:
+        """Run a leased call to its end and return status, headers and body.
+
+        Raises:
+            UnknownLease: If the lease does not hold (any more).
+            EngineError: If the engine died.
+        """
+        clock = asyncio.get_running_loop().time
+        arrived_at = clock()
+        lease = self._leases.held_leases.get(lease_id)
+        leased_at = arrived_at if lease is None else lease.armed_at
+        answer = self._answer(caller, lease_id, path, headers, body)
+        items: list[Any] = [item async for item in answer]
+        first, *chunks = items
+        ended_at = clock()
+        head = dict(first.headers)
+        head[RAN_HEADER] = f"{ended_at - arrived_at:.4f}"
+        head[LEASED_HEADER] = f"{ended_at - leased_at:.4f}"
+        return first.status, head, b"".join(chunks)
+
+    async def stream(
+        self,
+        caller: Caller,
+        lease_id: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        resume: Resume | None = None,
+    ) -> AsyncGenerator[ResponseHead | Part]:
+        """Run a leased call: yield its head, then the body in parts.
+
+        Args:
+            caller: The ingress.
+            lease_id: The lease.
+            path: Path of the OpenAI surface.
+            headers: Request headers.
+            body: JSON request body.
+            resume: Where an earlier attempt was cut, if there was one: the body goes on there.
+
+        Raises:
+            CannotContinue: If this engine's answer does not begin with what the caller has.
+            UnknownLease: If the lease does not hold (any more).
+            EngineError: If the engine died; nothing that looks like an end has been yielded then.
+        """
+        earlier = () if resume is None else resume.outputs
+        answer = self._answer(caller, lease_id, path, headers, body, earlier)
+        parts = in_parts(answer, self._engine, lease_id)
+        if resume is not None:
+            parts = left_out(parts, resume)
+        async with aclosing(coalesce(parts, self._config.replica.chunk_interval_s)) as items:
+            async for item in items:
+                yield item
+
+    async def aside(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """Answer a call that needs no lease, e.g. `/tokenize`.
+
+        Raises:
+            EngineError: If the engine died.
+        """
+        try:
+            head, whole = await self._engine.answer_unscheduled(path, headers, body)
+        except EngineError as error:
+            self._engine_died(error)
+            raise
+        return head.status, dict(head.headers), whole
+
+    async def paths(self) -> frozenset[str]:
+        """Return the paths to which the engine with its model has an answer."""
+        return self._engine.paths()
+
+    def check_health(self) -> None:
+        """Ask the engine and the pull loop; an unreachable scheduler is no reason to restart.
+
+        Raises:
+            EngineError: If either is dead.
+        """
+        self._engine.check()
+        if self._pulling is not None and self._pulling.done() and not self._puller.draining:
+            raise EngineError("the pull loop has ended")
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return KV demand, for a policy that scales by it."""
+        busy = self._capacity.kv_tokens - self._engine.free_kv_tokens()
+        return {
+            "backlog_kv_tokens": float(self._puller.backlog_kv_tokens),
+            "busy_kv_tokens": float(busy),
+            "kv_capacity": float(self._capacity.kv_tokens),
+        }
+
+    async def inspect(self, _: Caller) -> dict[str, Any]:
+        """Return a `ReplicaReport` as a dict: leases, KV memory and the engine's trouble."""
+        return self._puller.report().model_dump(mode="json")
+
+    async def __del__(self) -> None:
+        """Run what is leased to its end, then leave the scheduler and stop the engine.
+
+        Serve counts the calls of its handles only, and calls this as soon as it has decided;
+        `graceful_shutdown_timeout_s` after that it ends the process.
+        """
+        if self._pulling is None:  # shut down while its engine was loading: the process is to go
+            return
+        self._puller.draining = True
+        self._leases.news.set()
+        await self._leases.until_empty()
+        if self._exporting is not None:
+            self._exporting.cancel()
+        self._pulling.cancel()
+        with suppress(asyncio.CancelledError, RayActorError):
+            await self._pulling
+        await self._puller.leave()
+        if self._listener is not None:
+            await self._listener.stop()
+        await self._scheduler.close()
+        await self._engine.stop()
+
+    def _set_gauges(self) -> None:
+        """Set the gauges."""
+        self._metrics.measure(
+            free_kv_tokens=self._engine.free_kv_tokens(),
+            held_leases=len(self._leases.held_leases),
+            preemptions=self._engine.preemptions(),
+            prompt_tokens=self._leases.prompt_tokens,
+            output_tokens=self._leases.output_tokens,
+        )
+
+    async def _answer(
+        self,
+        caller: Caller,
+        lease_id: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        earlier: tuple[Output, ...] = (),
+    ) -> AsyncGenerator[ResponseHead | bytes]:
+        status = 0
+        try:
+            async with self._leases.hold_lease(lease_id) as lease:
+                call = EngineCall(lease_id, lease.priority, path, headers, body, earlier)
+                try:
+                    async with aclosing(self._engine.call(call)) as items:
+                        async for item in items:
+                            if isinstance(item, ResponseHead):
+                                status = item.status
+                            yield item
+                except (asyncio.CancelledError, GeneratorExit):
+                    if caller.is_lost:
+                        lease.outcome = None  # its caller may want it elsewhere
+                    raise
+                lease.outcome = Outcome.FINISHED if status < 400 else Outcome.FAILED
+        except EngineError as error:
+            self._engine_died(error)
+            raise
+
+    # --- death of the engine
+
+    def _engine_died(self, error: EngineError) -> None:
+        """Leave the process, once callers were told and the scheduler has the last report."""
+        if not self._puller.draining:
+            self._puller.draining = True
+            log_event(logger, logging.ERROR, "replica.engine_died", reason=str(error))
+            asyncio.get_running_loop().call_later(_LAST_WORDS_S, os._exit, 1)

@@ -1,0 +1,176 @@
+"""The leases of one replica: armed, running, finished, and the reports about them.
+
+Plain asyncio, without Ray. Messages from the scheduler come in through `read_messages`, payloads
+through `hold_lease`, and `report_ends` and `report_progress` make the next report.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.events import LeaseFinished, LeaseProgress
+from justitia_ray.errors import EngineError, UnknownLease
+from justitia_ray.protocol.engine import Engine
+from justitia_ray.protocol.messages import ReplicaMessage
+from justitia_ray.units import LeaseId, ReplicaId, Seconds, Tokens
+
+_REMEMBERED_S: Seconds = 60.0
+"""A new leader is told what finished so lately: its ingresses may not know."""
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """A lease that the replica may run, or runs."""
+
+    lease_id: LeaseId
+    priority: int
+    armed_at: Seconds
+    """Instant of the loop's clock."""
+    task: asyncio.Task[object] | None = None
+    """Task that runs the payload; None while the lease is only armed."""
+    aborted: bool = False
+    outcome: Outcome | None = Outcome.CANCELLED
+    """Outcome to report at the end, None if the engine died; whoever runs the call sets it."""
+
+
+class LeaseTable:
+    """The leases that a replica holds: armed by grants, run by payloads, reported by pulls."""
+
+    def __init__(self, replica_id: ReplicaId, engine: Engine, grace_s: Seconds) -> None:
+        """Start with no lease.
+
+        Args:
+            replica_id: This replica, for errors.
+            engine: Whose meters are read.
+            grace_s: How long a payload may come before its lease.
+        """
+        self._replica_id = replica_id
+        self._engine = engine
+        self._grace_s = grace_s
+        self.held_leases: dict[LeaseId, HeldLease] = {}
+        """Leases armed or running; for reading outside, as the next two."""
+        self.parked: dict[LeaseId, asyncio.Event] = {}
+        """Payloads that are here before their lease is armed, each waiting for that."""
+        self.unconfirmed: dict[LeaseId, LeaseFinished] = {}
+        """Ends that the scheduler has not confirmed."""
+        self._remembered: deque[tuple[Seconds, LeaseFinished]] = deque()
+        self.prompt_tokens: Tokens = 0
+        """Prompt tokens of all calls that have ended here."""
+        self.output_tokens: Tokens = 0
+        """Output tokens of all calls that have ended here."""
+        self.news = asyncio.Event()
+        """Set when a report is worth making before its time."""
+        self._freed = asyncio.Event()
+
+    def read_messages(self, messages: Iterable[ReplicaMessage]) -> None:
+        """Arm granted leases and abort others, as the scheduler says."""
+        now = asyncio.get_running_loop().time()
+        for message in messages:
+            lease_id = message.lease_id
+            lease = self.held_leases.get(lease_id)
+            if isinstance(message, Grant):
+                if lease is None:
+                    self.held_leases[lease_id] = HeldLease(lease_id, message.priority, now)
+                    if lease_id in self.parked:
+                        self.parked[lease_id].set()
+            elif lease is not None:
+                if lease.task is None:
+                    del self.held_leases[lease_id]
+                    self._freed.set()
+                elif not lease.aborted:
+                    lease.aborted = True
+                    lease.task.cancel()
+
+    @asynccontextmanager
+    async def hold_lease(self, lease_id: LeaseId) -> AsyncGenerator[HeldLease]:
+        """Run a payload under its lease, in this task; its end is the lease's.
+
+        Raises:
+            UnknownLease: If the lease does not come within the grace time, runs already, or is
+                aborted while its payload runs.
+        """
+        lease = await self._find(lease_id)
+        lease.task = asyncio.current_task()
+        try:
+            yield lease
+        except EngineError:
+            lease.outcome = None
+            raise
+        except asyncio.CancelledError:
+            if lease.aborted and lease.task is not None and not lease.task.uncancel():
+                raise UnknownLease(lease_id, self._replica_id) from None
+            raise
+        finally:
+            self._finish(lease)
+
+    def report_ends(self) -> tuple[LeaseFinished, ...]:
+        """Return the ends not confirmed; `news` is told then.
+
+        An end is in every report until it is confirmed: of two reports that overtake each other
+        the older one is not taken, and a lease that neither names would be taken for lost.
+        """
+        self.news.clear()
+        return tuple(self.unconfirmed.values())
+
+    def report_progress(self) -> tuple[LeaseProgress, ...]:
+        """Return the progress of every held lease."""
+        progress = []
+        for lease_id, lease in self.held_leases.items():
+            used = self._engine.progress(lease_id)
+            is_running = lease.task is not None
+            progress.append(
+                LeaseProgress(lease_id, used.prompt_tokens, used.output_tokens, is_running)
+            )
+        return tuple(progress)
+
+    def confirm_ends(self, finished: Iterable[LeaseFinished]) -> None:
+        """Note that the scheduler has these ends; remember them in case it is replaced."""
+        now = asyncio.get_running_loop().time()
+        for end in finished:
+            if self.unconfirmed.pop(end.lease_id, None) is not None:
+                self._remembered.append((now, end))
+        while self._remembered and self._remembered[0][0] < now - _REMEMBERED_S:
+            self._remembered.popleft()
+
+    def report_ends_again(self) -> None:
+        """Report lately finished leases again: another scheduler has become leader."""
+        booked = {end.lease_id: end._replace(booked=True) for _, end in self._remembered}
+        self.unconfirmed = booked | self.unconfirmed
+        self._remembered.clear()
+
+    async def until_empty(self) -> None:
+        """Wait until no lease is held."""
+        while self.held_leases:
+            self._freed.clear()
+            await self._freed.wait()
+
+    async def _find(self, lease_id: LeaseId) -> HeldLease:
+        if lease_id not in self.held_leases:
+            # The pull's answer may be on its way: park the payload.
+            arrival = self.parked.setdefault(lease_id, asyncio.Event())
+            try:
+                await asyncio.wait_for(arrival.wait(), self._grace_s)
+            except TimeoutError:
+                raise UnknownLease(lease_id, self._replica_id) from None
+            finally:
+                self.parked.pop(lease_id, None)
+        lease = self.held_leases.get(lease_id)
+        if lease is None or lease.task is not None:
+            raise UnknownLease(lease_id, self._replica_id)
+        return lease
+
+    def _finish(self, lease: HeldLease) -> None:
+        used = self._engine.release(lease.lease_id)
+        self.prompt_tokens += used.prompt_tokens
+        self.output_tokens += used.output_tokens
+        del self.held_leases[lease.lease_id]
+        self._freed.set()
+        if not lease.aborted:  # whoever aborted it has forgotten it
+            self.unconfirmed[lease.lease_id] = LeaseFinished(
+                lease.lease_id, used.prompt_tokens, used.output_tokens, lease.outcome
+            )
+            self.news.set()

@@ -1,0 +1,193 @@
+"""The loop in which a replica reports to the scheduler and asks it for work.
+
+Plain asyncio around the way to the scheduler: one pull is outstanding, and a newer one releases it.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from justitia_ray.config import ReplicaSection
+from justitia_ray.core.entities import ReplicaCapacity
+from justitia_ray.errors import (
+    ConnectionLost,
+    EngineError,
+    JustitiaError,
+    SchedulerSuperseded,
+)
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.protocol.engine import Engine, EngineCapacity
+from justitia_ray.protocol.inspection import HeldLeaseReport, ReplicaReport
+from justitia_ray.protocol.mailbox import Cursor
+from justitia_ray.protocol.messages import Pull, ReplicaMail
+from justitia_ray.serve.replica.lease_table import LeaseTable
+from justitia_ray.units import Epoch, ReplicaId, Seconds, Tokens
+
+logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
+
+_RETRY_S = 0.2
+_GOODBYE_S = 2.0
+
+
+class Puller:
+    """Carries the lease table's reports to the scheduler, and the scheduler's messages back."""
+
+    def __init__(
+        self,
+        replica_id: ReplicaId,
+        scheduler: Any,
+        leases: LeaseTable,
+        engine: Engine,
+        capacity: EngineCapacity,
+        section: ReplicaSection,
+        on_engine_died: Callable[[EngineError], None],
+        address: str,
+    ) -> None:
+        """Prepare; `run` begins to pull.
+
+        Args:
+            replica_id: Under which this replica pulls.
+            scheduler: The way to the scheduler.
+            leases: The leases of this replica.
+            engine: Whose memory is told, and which is looked at after every pull.
+            capacity: What the engine can hold.
+            section: How often to report.
+            on_engine_died: Told each time the engine is found dead.
+            address: Where ingresses can call this replica.
+        """
+        self._replica_id = replica_id
+        self._scheduler = scheduler
+        self._leases = leases
+        self._engine = engine
+        self._capacity = ReplicaCapacity(
+            capacity.kv_tokens, capacity.block_size, capacity.max_num_seqs
+        )
+        self._section = section
+        self._on_engine_died = on_engine_died
+        self._address = address
+        self.epoch: Epoch = 0
+        """The scheduler's epoch, as last heard; 0 before."""
+        self._numbers = itertools.count(1)
+        self._cursor = Cursor()
+        self._progress_due_at = 0.0
+        """Instant of the loop from which the next pull has to name every held lease: at once if the
+        scheduler may not know what an earlier one said."""
+        self.draining = False
+        """True if every pull is to say that no new lease is taken."""
+        self.backlog_kv_tokens: Tokens = 0
+        """KV that all waiting inferences would need, as the scheduler last said."""
+
+    async def run(self) -> None:
+        """Report and ask for work for ever; a newer pull releases the one before it."""
+        pulls: set[asyncio.Task[bool]] = set()
+        loop = asyncio.get_running_loop()
+        while True:
+            pulled_at = loop.time()
+            pull = asyncio.create_task(self._send(self._next_pull(pulled_at)))
+            pulls.add(pull)
+            pull.add_done_callback(pulls.discard)
+            news = asyncio.create_task(self._leases.news.wait())
+            until_due_s = max(0.0, self._progress_due_at - pulled_at)
+            try:
+                await asyncio.wait(
+                    [pull, news],
+                    timeout=until_due_s if self._leases.held_leases else None,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+            finally:
+                news.cancel()
+            if not pull.done():
+                pause_s = pulled_at + self._section.pull_interval_s - loop.time()
+                await asyncio.sleep(max(0.0, pause_s))
+            elif not pull.result():
+                await asyncio.sleep(_RETRY_S)
+            if (trouble := self._engine_trouble()) is not None:
+                self._on_engine_died(trouble)
+
+    async def leave(self) -> None:
+        """Tell the scheduler that this replica is gone; one that cannot be reached finds out."""
+        with suppress(JustitiaError, TimeoutError):
+            await asyncio.wait_for(self._scheduler.call("leave", self._replica_id), _GOODBYE_S)
+
+    def report(self) -> ReplicaReport:
+        """Return this replica's own view of its engine and leases, for an inspection."""
+        trouble = self._engine_trouble()
+        now = asyncio.get_running_loop().time()
+        return ReplicaReport(
+            epoch=self.epoch,
+            draining=self.draining,
+            engine=None if trouble is None else str(trouble),
+            kv_tokens=self._capacity.kv_tokens,
+            free_kv_tokens=self._engine.free_kv_tokens(),
+            held={
+                lease_id: HeldLeaseReport(
+                    state="armed" if lease.task is None else "running",
+                    age_s=now - lease.armed_at,
+                    aborted=lease.aborted,
+                )
+                for lease_id, lease in self._leases.held_leases.items()
+            },
+            unconfirmed=tuple(self._leases.unconfirmed),
+        )
+
+    def _next_pull(self, now: Seconds) -> Pull:
+        """Return a report of all ends not confirmed, and of every held lease if that is due."""
+        progress = None
+        if now >= self._progress_due_at:
+            self._progress_due_at = now + self._section.report_interval_s
+            progress = self._leases.report_progress()
+        return Pull(
+            replica_id=self._replica_id,
+            epoch=self.epoch,
+            number=next(self._numbers),
+            ack=self._cursor.ack,
+            capacity=self._capacity,
+            free_kv_tokens=self._engine.free_kv_tokens(),
+            progress=progress,
+            finished=self._leases.report_ends(),
+            preemptions=self._engine.preemptions(),
+            wait_s=self._section.heartbeat_s,
+            draining=self.draining,
+            address=self._address,
+        )
+
+    async def _send(self, pull: Pull) -> bool:
+        """Pull once; return whether the scheduler could be reached."""
+        try:
+            mail: ReplicaMail = await self._scheduler.call("pull", pull)
+        except JustitiaError as error:
+            self._progress_due_at = 0.0
+            # The one is only being started again, the other says itself what is wrong.
+            if not isinstance(error, ConnectionLost | SchedulerSuperseded):
+                reason = str(error)
+                log_event(
+                    logger, logging.ERROR, "scheduler.call_failed", call="pull", reason=reason
+                )
+            return False
+        if mail.epoch != pull.epoch:
+            self._progress_due_at = 0.0
+            self._take_epoch(mail.epoch)
+            return True
+        if mail.epoch == self.epoch:  # another scheduler may have become leader meanwhile
+            self._leases.confirm_ends(pull.finished)
+            self._leases.read_messages(self._cursor.fresh(mail.messages))
+            self.backlog_kv_tokens = mail.backlog_kv_tokens
+        return True
+
+    def _take_epoch(self, epoch: Epoch) -> None:
+        """Report to a new scheduler from the start; one of a lower epoch is not listened to."""
+        if epoch > self.epoch:
+            self.epoch = epoch
+            self._cursor.reset()
+            self._leases.report_ends_again()
+            self._leases.news.set()
+
+    def _engine_trouble(self) -> EngineError | None:
+        try:
+            self._engine.check()
+        except EngineError as error:
+            return error
+        return None

@@ -1,0 +1,375 @@
+"""The scheduler's calls, and the named, detached Ray actor that serves them.
+
+Nothing is awaited while an event is handled, so there are no locks.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import ray
+
+from justitia_ray import __version__
+from justitia_ray.config import AppConfig
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Grant, Refusal
+from justitia_ray.errors import JustitiaError
+from justitia_ray.observability.log_events import flush_lines, log_event, write_json_lines
+from justitia_ray.protocol.messages import (
+    NOT_TAKEN,
+    IngressMail,
+    Opened,
+    Pull,
+    ReplicaMail,
+    Submission,
+)
+from justitia_ray.serve.ray_metrics import RayMetrics
+from justitia_ray.serve.scheduler.clock import SteadyClock, elapsed
+from justitia_ray.serve.scheduler.inspection import SchedulerInspector, application_view
+from justitia_ray.serve.scheduler.leadership import Term
+from justitia_ray.serve.scheduler.outboxes import LONG_POLL_S, Outbox
+from justitia_ray.serve.stores import embedded_server, scheduler_store, store_url
+from justitia_ray.serve.transport.endpoint import listen
+from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
+from justitia_ray.serve.transport.listener import Caller
+from justitia_ray.serve.transport.methods import SCHEDULER_METHODS
+from justitia_ray.store.leader import LeaderRecord
+from justitia_ray.units import ApplicationId, Epoch, IngressId, ReplicaId, RequestId
+
+logger = logging.getLogger(__name__)
+
+
+class SchedulerService:
+    """Serves calls of ingresses and replicas for one model during one term. Without Ray."""
+
+    def __init__(self, term: Term) -> None:
+        """Serve during `term`, which its owner begins and ends."""
+        self.term = term
+        self._inspector = SchedulerInspector(term)
+
+    # --- calls of ingresses
+
+    async def open_application(self, arrival: ev.ApplicationArrived) -> Opened:
+        """Tag an application; opening one that is open returns its tag."""
+        term = await self._enter()
+        term.admission.admit_submission(arrival)
+        name = arrival.application_id
+        if name not in term.driver.core.state.applications:
+            return Opened(term.epoch, 0.0, Refusal.TOO_MANY_APPLICATIONS)
+        tag = term.driver.core.tag(name)
+        is_stored = await term.admission.is_stored(name)
+        await term.checkpointer.confirm()
+        term.check_lead()
+        return Opened(term.epoch, tag, None if is_stored else Refusal.NOT_STORED)
+
+    async def close_application(self, application_id: ApplicationId) -> bool:
+        """Admit no more inferences of an application; return whether it was open."""
+        term = await self._enter()
+        known = application_id in term.driver.core.state.applications
+        term.admission.admit_submission(ev.ApplicationClosed(application_id))
+        return known
+
+    async def cancel_application(self, application_id: ApplicationId) -> bool:
+        """End an application with all its inferences; return whether it was open."""
+        term = await self._enter()
+        known = application_id in term.driver.core.state.applications
+        term.driver.apply(ev.ApplicationCancelled(application_id))
+        term.admission.cancel_application(application_id)
+        return known
+
+    async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
+        """Return the view of a live application, None if there is none of that id."""
+        term = await self._enter()
+        await term.admission.is_stored(application_id)
+        core, now = term.driver.core, term.driver.now()
+        application = core.state.applications.get(application_id)
+        return None if application is None else application_view(core, application, now)
+
+    async def submit_many(
+        self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]
+    ) -> IngressMail:
+        """Submit a batch in its order, and return the grants that can be made at once."""
+        term = await self._enter()
+        if epoch != term.epoch:
+            term.note_epoch(epoch)
+            return IngressMail(term.epoch)
+        outboxes = term.driver.outboxes
+        if ingress_id in outboxes.forgotten:
+            return IngressMail(term.epoch, forgotten=True)
+        outbox = outboxes.of_ingress(ingress_id)
+        for item in items:
+            term.admission.admit_submission(item, outbox)
+        # After them: a grant that goes with this answer is no older than the ingress's heartbeat.
+        term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
+        return await self._ingress_mail(outbox, ack)
+
+    async def poll_grants(self, ingress_id: IngressId, epoch: Epoch, ack: int) -> IngressMail:
+        """Return the ingress's unread messages; wait for one if there is none."""
+        term = await self._enter()
+        if epoch != term.epoch:
+            term.note_epoch(epoch)
+            return IngressMail(term.epoch)
+        outboxes = term.driver.outboxes
+        if ingress_id not in outboxes.forgotten:
+            term.driver.apply(ev.IngressHeartbeat(ingress_id))
+            outbox = outboxes.of_ingress(ingress_id)
+            outbox.unread(ack)
+            if not await outbox.wait(LONG_POLL_S):
+                return IngressMail(term.epoch)
+            if ingress_id not in outboxes.forgotten:
+                return await self._ingress_mail(outbox, ack)
+        term.check_lead()
+        return IngressMail(term.epoch, forgotten=True)
+
+    async def refuse_lease(
+        self, request_id: RequestId, lease_id: str, replica_id: ReplicaId, reason: ev.NackReason
+    ) -> bool:
+        """Nack a lease that the ingress could not use; return whether its inference waits on.
+
+        False says that the inference has ended here, so that the ingress has to submit it anew.
+        """
+        term = await self._enter()
+        term.driver.apply(ev.LeaseNacked(lease_id, reason))
+        return request_id in term.driver.core.state.inferences
+
+    async def configure(self, settings: dict[str, Any]) -> Epoch:
+        """Apply other settings from now on; the queue stays.
+
+        Raises:
+            ConfigError: If a setting is not allowed; those in force stay.
+        """
+        term = await self._enter()
+        if term.driver.configure(settings):
+            term.checkpointer.save_everything()
+        return term.epoch
+
+    # --- calls of replicas
+
+    async def pull(self, pull: Pull) -> ReplicaMail:
+        """Book a replica's report, and lease it the first inferences that fit."""
+        term = await self._enter()
+        if pull.epoch != term.epoch:
+            term.note_epoch(pull.epoch)
+            return ReplicaMail(term.epoch)
+        driver = term.driver
+        outbox = driver.outboxes.of_replica(pull.replica_id)
+        report = outbox.accept_pull(pull)
+        if report is None:
+            return ReplicaMail(NOT_TAKEN)
+        self._inspector.kv_meter.record_pull(pull, driver.now())
+        driver.apply(report)
+        if not await outbox.wait(pull.wait_s):
+            return ReplicaMail(term.epoch)
+        driver.apply(ev.PullAnswered(pull.replica_id))
+        return ReplicaMail(
+            term.epoch,
+            await term.collect_messages(outbox, pull.ack),
+            backlog_kv_tokens=driver.core.state.counters.waiting_kv_tokens,
+        )
+
+    def replica_disconnected(self, replica_id: ReplicaId) -> None:
+        """Let the pull of a replica end whose connection is lost: it is granted nothing meanwhile.
+
+        Its leases stay: a connection that is lost is no replica that is lost.
+        """
+        outbox = self.term.driver.outboxes.replicas.get(replica_id)
+        if outbox is not None:
+            outbox.notify()
+
+    async def leave(self, replica_id: ReplicaId) -> None:
+        """Remove a replica that shuts down; its inferences wait again."""
+        term = await self._enter()
+        term.driver.apply(ev.ReplicaLost(replica_id))
+
+    # --- for people
+
+    async def status(self, applications: int = 0) -> dict[str, Any]:
+        """Return the scheduler's part of `/v1/status`, at once, whether it leads or not.
+
+        Args:
+            applications: How many of the first live applications to describe.
+        """
+        return self._inspector.status(applications)
+
+    async def inspect(self) -> dict[str, Any]:
+        """Return a `SchedulerReport` as a dict, at once, whether this scheduler leads or not."""
+        return self._inspector.report()
+
+    async def _ingress_mail(self, outbox: Outbox, ack: int) -> IngressMail:
+        """Return an ingress's unread messages, and where the replicas of its grants are."""
+        term = self.term
+        messages = await term.collect_messages(outbox, ack)
+        replicas = term.driver.outboxes.replicas
+        addresses = {
+            message.replica_id: replica.last_pull.address
+            for _, message in messages
+            if isinstance(message, Grant)
+            and (replica := replicas.get(message.replica_id)) is not None
+            and replica.last_pull is not None
+        }
+        return IngressMail(term.epoch, messages, addresses=addresses)
+
+    async def _enter(self) -> Term:
+        await self.term.admit_caller()
+        return self.term
+
+
+class SchedulerActor:
+    """The actor's process: starts a `SchedulerService` with its store, again if need be."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        # The core makes no cycles: a full collection finds nothing, and with 10,000 applications
+        # stands still for 0.1 s.
+        gc.freeze()
+        gc.set_threshold(700, 10, 10_000)
+        write_json_lines()
+        self._config = AppConfig.parse(config)
+        self._ray_metrics = RayMetrics()
+        self._redis = embedded_server(self._config)
+        self._service: SchedulerService | None = None
+        """Leads, or is about to."""
+        self._leading: SchedulerService | None = None
+        self._starting: asyncio.Task[SchedulerService] | None = None
+        self._failure = "starting"
+        self._key = Key.new()
+        self._listening: asyncio.Task[Offer] | None = None
+
+    async def link(self) -> Offer:
+        """Return where ingresses and replicas connect, once a service leads."""
+        await self.started()
+        listening = self._listening
+        if listening is None or (listening.done() and listening.exception() is not None):
+            listening = self._listening = asyncio.create_task(self._listen())
+        return await asyncio.shield(listening)
+
+    async def close_application(self, application_id: ApplicationId) -> bool:
+        """Close an application; see `SchedulerService.close_application`."""
+        return await (await self.started()).close_application(application_id)
+
+    async def cancel_application(self, application_id: ApplicationId) -> bool:
+        """End an application; see `SchedulerService.cancel_application`."""
+        return await (await self.started()).cancel_application(application_id)
+
+    async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
+        """Return the view of a live application; see `SchedulerService.application`."""
+        return await (await self.started()).application(application_id)
+
+    async def configure(self, settings: dict[str, Any]) -> Epoch:
+        """Apply other settings; see `SchedulerService.configure`."""
+        return await (await self.started()).configure(settings)
+
+    async def version(self) -> str:
+        """Return the version of the package that this actor runs."""
+        if self._service is None:
+            await self.started()
+        return __version__
+
+    async def store_url(self) -> str | None:
+        """Return where the state is kept, None if nowhere; only for processes of this node."""
+        await self.started()
+        return None if self._config.store.durability == "none" else store_url(self._config)
+
+    async def status(self, applications: int = 0) -> dict[str, Any]:
+        """Return the state of affairs; see `SchedulerService.status`."""
+        if self._service is None:
+            return {"ready": False, "degraded": self._failure, "epoch": 0}
+        process = {"version": __version__, "pid": os.getpid()}
+        return await self._service.status(applications) | process
+
+    async def inspect(self) -> dict[str, Any]:
+        """Return a `SchedulerReport` as a dict; see `SchedulerService.inspect`."""
+        if self._service is None:
+            return {"ready": False, "degraded": self._failure, "version": __version__}
+        process = {"version": __version__, "pid": os.getpid()}
+        return await self._service.inspect() | process
+
+    async def retire(self) -> None:
+        """Save a last time and end the embedded Redis, before this actor is killed."""
+        if self._service is not None:
+            await self._service.term.end()
+        if self._redis is not None:
+            await asyncio.to_thread(self._redis.stop)
+        flush_lines()
+
+    async def started(self) -> SchedulerService:
+        """Return the service that leads; start one if none does."""
+        if self._leading is not None:
+            return self._leading
+        if self._starting is None or self._starting.done():  # done and not leading: it failed
+            self._starting = asyncio.create_task(self._start())
+        return await asyncio.shield(self._starting)
+
+    async def _start(self, above: Epoch = 0) -> SchedulerService:
+        try:
+            service = self._service = await self._make_service()
+            await service.term.begin(above)
+        except JustitiaError as error:
+            self._service = None
+            self._failure = str(error)
+            raise
+        self._leading = service
+        return service
+
+    async def _listen(self) -> Offer:
+        keyring, name = Keyring(), self._config.scheduler_name
+        keyring.add(self._key)
+        serve = {method: self._serve(method) for method in SCHEDULER_METHODS}
+        section = self._config.transport
+        listener = await listen(
+            section, name, keyring, SCHEDULER_METHODS, serve, on_lost=self._peer_lost
+        )
+        return Offer(listener.address, name, self._key)
+
+    def _serve(self, method: str) -> Callable[..., Awaitable[Any]]:
+        """Return what serves a method's calls, once a service leads."""
+
+        async def serve(_: Caller, *arguments: Any) -> Any:
+            service = self._leading or await self.started()
+            return await getattr(service, method)(*arguments)
+
+        return serve
+
+    def _peer_lost(self, peer: Peer) -> None:
+        if self._leading is not None and peer.role == "replica":
+            self._leading.replica_disconnected(peer.name)
+
+    async def _make_service(self) -> SchedulerService:
+        if self._redis is not None:
+            await asyncio.to_thread(self._redis.start)
+        actor = ray.get_runtime_context().get_actor_id() if ray.is_initialized() else None
+        leader = LeaderRecord(self._config.scheduler.namespace, actor or "", __version__)
+        term = Term(
+            self._config,
+            scheduler_store(self._config, leader),
+            self._step_down,
+            None if self._redis is None else self._redis.start,
+            SteadyClock(elapsed),
+            self._begin_again,
+            self._ray_metrics,
+        )
+        return SchedulerService(term)
+
+    def _begin_again(self, above: Epoch) -> None:
+        """Become the leader anew, above an epoch that callers know and the store had lost."""
+        before, self._leading = self._leading, None
+        self._starting = asyncio.get_running_loop().create_task(self._replace(before, above))
+
+    async def _replace(self, before: SchedulerService | None, above: Epoch) -> SchedulerService:
+        if before is not None:
+            await before.term.end()
+        return await self._start(above)
+
+    def _step_down(self, reason: str) -> None:
+        """End this actor for good; Ray must not start it again."""
+        log_event(logger, logging.WARNING, "scheduler.stands_down", reason=reason)
+        if self._service is not None and self._service.term.succeeded:
+            # Ray took this process for dead and has another one. To end the actor would end that.
+            os._exit(0)
+        asyncio.get_running_loop().create_task(self._end_actor())
+
+    async def _end_actor(self) -> None:
+        await self.retire()
+        ray.kill(ray.get_runtime_context().current_actor, no_restart=True)

@@ -1,0 +1,186 @@
+"""Drive a scheduler core: hand it events at their time, and carry out its actions."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from justitia_ray.config import SchedulerSection, SchedulingConfig
+from justitia_ray.core import SchedulerCore, Timeouts
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, EndApplication
+from justitia_ray.core.snapshot import latest_instant, restore
+from justitia_ray.core.state import SchedulerLimits
+from justitia_ray.observability.log_events import application_ended, log_event
+from justitia_ray.observability.scheduler_metrics import DecisionMeter, SchedulerMetrics
+from justitia_ray.serve.scheduler.clock import SteadyClock
+from justitia_ray.serve.scheduler.outboxes import Outbox, Outboxes
+from justitia_ray.store.scheduler_store import StoredState
+from justitia_ray.units import ApplicationId, Epoch, Seconds
+
+logger = logging.getLogger(__name__)
+
+
+class CoreDriver:
+    """A core with its settings, its clock, its one timer, and the outboxes for its actions.
+
+    The core is synchronous and awaits nothing, so every event is handled whole.
+    """
+
+    def __init__(
+        self,
+        section: SchedulerSection,
+        clock: SteadyClock,
+        outboxes: Outboxes,
+        model: str,
+        metrics: SchedulerMetrics | None = None,
+    ) -> None:
+        """Drive a core that knows nothing, until `begin`.
+
+        Args:
+            section: Time-outs and limits.
+            clock: Where the time comes from.
+            outboxes: Where decisions go.
+            model: Name of the model that the queue is of, for the log.
+            metrics: Counts decisions; None: nothing does.
+        """
+        self.core = SchedulerCore()
+        self.settings = SchedulingConfig()
+        """Scheduling settings in force."""
+        self.outboxes = outboxes
+        self.decisions = DecisionMeter()
+        self._model = model
+        self._epoch: Epoch = 0
+        self._metrics = metrics
+        self._section = section
+        self._clock = clock
+        self._timer: asyncio.TimerHandle | None = None
+        """Calls at the core's next deadline, or before it."""
+        self._timer_at: Seconds = 0.0
+        """The deadline for which it was set."""
+        self._has_failed = False
+
+    def begin(self, stored: StoredState, epoch: Epoch) -> None:
+        """Go on with the state that the last leader left, recovering if there was one.
+
+        The clock is set forward to the latest instant that the last leader recorded.
+
+        Args:
+            stored: State that the last leader left.
+            epoch: Put before the names of leases.
+
+        Raises:
+            StoreError: If the stored state is damaged.
+        """
+        if stored.settings is not None:
+            self.settings = SchedulingConfig.parse(stored.settings)
+        self._epoch = epoch
+        settings, section = self.settings, self._section
+        core = SchedulerCore(
+            settings.policy,
+            settings.policy_options,
+            settings.admission,
+            Timeouts(
+                lease_s=section.lease_timeout_s,
+                replica_s=section.replica_timeout_s,
+                ingress_s=section.ingress_timeout_s,
+                application_s=section.application_idle_s,
+                recovery_s=section.recovery_s,
+            ),
+            lease_prefix=f"{epoch}-",
+            limits=SchedulerLimits(section.max_waiting_inferences, section.max_open_applications),
+        )
+        if stored.clock is not None:
+            self._clock.not_before(latest_instant(stored.applications.values()))
+            core.recover(stored.replicas, self.now())
+            restore(core, stored.clock, stored.applications)
+        log_event(
+            logger,
+            logging.INFO,
+            "scheduler.in_office",
+            epoch=epoch,
+            applications=len(stored.applications),
+            awaited_replicas=len(stored.replicas),
+            settings=settings.model_dump(),
+        )
+        self.core = core
+        if self._metrics is not None:
+            self._metrics.declare_series(self.core.state)
+        self._set_timer()
+
+    def now(self) -> Seconds:
+        """Return the instant at which an event would be handled."""
+        return self._clock.now()
+
+    def apply(
+        self,
+        event: ev.Event,
+        quiet: Outbox | None = None,
+        *,
+        unstored: ApplicationId | None = None,
+    ) -> None:
+        """Handle an event and carry out the actions that follow.
+
+        Args:
+            event: Event that happened now.
+            quiet: An outbox that the caller reads itself.
+            unstored: An application that the event ends because it could not be stored.
+        """
+        began_at = time.perf_counter()
+        actions = self.core.handle(event, self.now())
+        took_s = time.perf_counter() - began_at
+        self.outboxes.deliver(actions, self.core.state, quiet)
+        self._set_timer()
+        self.decisions.record_decision(took_s)
+        self._report(event, actions, unstored)
+
+    def configure(self, settings: dict[str, Any]) -> bool:
+        """Apply settings from now on, the queue stays; return whether they are other ones.
+
+        Raises:
+            ConfigError: If a setting is not allowed; those in force stay.
+        """
+        parsed = SchedulingConfig.parse(settings)
+        if parsed == self.settings:
+            return False
+        options = tuple(parsed.policy_options.items())
+        self.apply(ev.PolicyChanged(parsed.policy, options, parsed.admission))
+        self.settings = parsed
+        log_event(logger, logging.INFO, "scheduler.configured", settings=parsed.model_dump())
+        return True
+
+    def stop_timer(self) -> None:
+        """Handle no deadline any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _report(
+        self, event: ev.Event, actions: Sequence[Action], unstored: ApplicationId | None
+    ) -> None:
+        """Count and log decisions, for people: a mistake in that is logged once, no more."""
+        try:
+            if self._metrics is not None:
+                self._metrics.record_event(event, actions, self.core.state, unstored)
+            for action in actions:
+                if isinstance(action, EndApplication):
+                    application_ended(logger, action, self._model, self._epoch)
+        except Exception:
+            if not self._has_failed:  # it may fail every time
+                logger.exception("decision.not_told")
+            self._has_failed = True
+
+    def _set_timer(self) -> None:
+        """Set the timer to the next deadline; one that is set for earlier stays till then."""
+        deadline = self.core.next_deadline()
+        if deadline is None or (self._timer is not None and self._timer_at <= deadline):
+            return
+        self.stop_timer()
+        delay_s = max(0.0, deadline - self.now())
+        self._timer_at = deadline
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._deadline_passed)
+
+    def _deadline_passed(self) -> None:
+        self._timer = None
+        self.apply(ev.DeadlinePassed())

@@ -1,0 +1,225 @@
+"""Find, create, replace and end the detached scheduler actor; connect to it over its restarts.
+
+Ray tells the caller of an actor that is being started again only after a second or more that a call
+of it has failed: Ray waits for word of how the actor died. Repeating each question after its
+failure would find the new actor up to so much too late. So once the connection is lost the actor is
+asked ten times a second where it listens, whatever became of the questions before.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
+
+from justitia_ray import __version__
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import ConnectionLost, JustitiaError, RemoteFailure
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.serve.scheduler.actor import SchedulerActor
+from justitia_ray.serve.transport.handshake import Keyring, Offer
+from justitia_ray.serve.transport.link import Link
+from justitia_ray.units import Seconds
+
+logger = logging.getLogger("ray.serve")  # of the process that looks for the scheduler
+
+_MAX_CONCURRENCY = 100_000
+"""Long-polls are pending calls; at Ray's default of 1,000 the next call would block for ever."""
+_RETRY_S: Seconds = 0.2
+_HAND_OVER_S: Seconds = 60.0
+"""Longest wait for an older scheduler's queue to be served; new calls are held back meanwhile."""
+_RETIRE_S: Seconds = 30.0
+"""Longest wait for a scheduler that is to save its state before it is killed."""
+_EVERY_S: Seconds = 0.1
+_MOST = 30
+"""Questions at once: of a scheduler that is there and waits for Redis, the answers are awaited."""
+
+
+def get_scheduler(config: AppConfig) -> ActorHandle:
+    """Return the application's scheduler, starting it if it does not run.
+
+    Safe to call from many processes at once. A handle stays good over restarts of the actor.
+    """
+    section = config.scheduler
+    remote = ray.remote(SchedulerActor)
+    return remote.options(
+        name=config.scheduler_name,
+        namespace=section.namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=section.num_cpus,
+        max_restarts=-1,
+        max_task_retries=0,  # calls are idempotent and carry an epoch: their senders repeat them
+        max_concurrency=_MAX_CONCURRENCY,
+    ).remote(config.model_dump())
+
+
+async def get_current_scheduler(config: AppConfig) -> ActorHandle:
+    """Return the application's scheduler, replacing one that runs an older version.
+
+    The old one saves its state and is killed; the new one loads it. An older caller, a replica of
+    the last deployment that still drains, takes the newer scheduler as it is. Ingresses of the old
+    release that drain know the old scheduler only: while something waits there, and replicas of
+    theirs are left to run it, the old one stays, for `_HAND_OVER_S` at most.
+    """
+    while True:
+        scheduler = get_scheduler(config)
+        try:
+            running = await scheduler.version.remote()
+            if _parts(running) >= _parts(__version__):
+                return scheduler
+            log_event(logger, logging.INFO, "scheduler.replaced", version=running, by=__version__)
+            await _hand_over(scheduler)
+            await scheduler.retire.remote()
+            ray.kill(scheduler, no_restart=True)
+        except RayActorError:
+            # It is being started again, or was replaced meanwhile. One of an older release that Ray
+            # starts again dies at once and leaves its name: its class is at another place now.
+            await asyncio.sleep(_RETRY_S)
+
+
+async def _hand_over(scheduler: ActorHandle) -> None:
+    """Wait until nothing waits at an older scheduler that its own replicas could still run."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _HAND_OVER_S
+    while loop.time() < deadline:
+        status: dict[str, Any] = await scheduler.status.remote()
+        leased_to = [r for r in status.get("replicas", {}).values() if not r.get("draining")]
+        if not (status.get("waiting") and leased_to):
+            return
+        await asyncio.sleep(_RETRY_S)
+
+
+def end_scheduler(name: str, namespace: str) -> bool:
+    """Save the state, end the scheduler and its embedded Redis; return whether there was one.
+
+    Args:
+        name: Name of the actor, see `AppConfig.scheduler_name`.
+        namespace: Ray namespace of the actor.
+    """
+    try:
+        scheduler = ray.get_actor(name, namespace=namespace)
+    except ValueError:
+        return False
+    try:
+        ray.get(scheduler.retire.remote(), timeout=_RETIRE_S)
+    except RayError as error:
+        log_event(logger, logging.WARNING, "scheduler.killed_unsaved", reason=str(error))
+    ray.kill(scheduler, no_restart=True)
+    return True
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())
+
+
+class SchedulerLink:
+    """The way to a scheduler: a connection, opened anew as soon as there is another scheduler."""
+
+    def __init__(
+        self, scheduler: Any, keyring: Keyring, dial: Callable[[str, str], Awaitable[Link]]
+    ) -> None:
+        """Prepare; the first call connects.
+
+        Args:
+            scheduler: The actor's handle; its `link` answers once it leads.
+            keyring: Gets the key of each scheduler that is found.
+            dial: Opens a connection to an address, where a process of that name listens.
+        """
+        self._scheduler = scheduler
+        self._keyring = keyring
+        self._dial = dial
+        self._link: Link | None = None
+        self._search: asyncio.Task[Link] | None = None
+        self._failures = 0
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Return the answer of a method of the scheduler; wait for one while there is none.
+
+        Raises:
+            ConnectionLost: If the connection is lost meanwhile, or the actor has ended for good;
+                the call may have been executed.
+            JustitiaError: As the method, or as the scheduler says why it cannot lead.
+        """
+        link = self._link
+        if link is None or link.is_lost:
+            link = await self.connected()
+        return await link.call(method, *arguments)
+
+    async def connected(self) -> Link:
+        """Return an open connection, once there is one."""
+        if self._search is None or self._search.done():
+            self._search = asyncio.create_task(self._connect())
+        return await asyncio.shield(self._search)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        if self._search is not None:
+            self._search.cancel()
+        if self._link is not None:
+            await self._link.close()
+
+    async def _connect(self) -> Link:
+        while True:
+            offer = await self._find()
+            self._keyring.add(offer.key)
+            try:
+                self._link = await self._dial(offer.address, offer.target)
+            except ConnectionLost as error:
+                self._note_unreachable(error)
+                await asyncio.sleep(_RETRY_S)
+            else:
+                self._failures = 0
+                return self._link
+
+    def _note_unreachable(self, error: ConnectionLost) -> None:
+        """Log that the scheduler's port is not reached: first, and each time twice as often."""
+        self._failures += 1
+        if self._failures & (self._failures - 1) == 0:
+            log_event(logger, logging.WARNING, "scheduler.unreachable", reason=str(error))
+
+    async def _find(self) -> Offer:
+        """Ask the actor where it listens until an answer comes, whatever becomes of each question.
+
+        Raises:
+            ConnectionLost: If the actor has ended for good.
+            JustitiaError: If the scheduler says why it cannot lead.
+        """
+        found: asyncio.Future[Offer] = asyncio.get_running_loop().create_future()
+        questions: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                if len(questions) < _MOST:
+                    question = asyncio.create_task(self._ask(found))
+                    questions.add(question)
+                    question.add_done_callback(questions.discard)
+                await asyncio.wait({found}, timeout=_EVERY_S)
+                if found.done():
+                    return found.result()
+        finally:
+            for question in questions:
+                question.cancel()
+
+    async def _ask(self, found: "asyncio.Future[Offer]") -> None:
+        try:
+            offer: Offer = await self._scheduler.link.remote()
+        except ActorDiedError as error:
+            _fail(found, ConnectionLost(f"the scheduler has ended: {error}"))
+        except RayActorError:
+            return  # it is being started again
+        except RayTaskError as error:
+            known = isinstance(error.cause, JustitiaError)
+            _fail(found, error.cause if known else RemoteFailure(str(error)))
+        except RayError as error:
+            _fail(found, ConnectionLost(str(error)))
+        else:
+            if not found.done():
+                found.set_result(offer)
+
+
+def _fail(found: "asyncio.Future[Offer]", error: Exception) -> None:
+    if not found.done():
+        found.set_exception(error)

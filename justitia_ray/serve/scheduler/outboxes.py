@@ -1,0 +1,154 @@
+"""Outboxes: the scheduler's messages to each ingress and replica, and their waiting calls."""
+
+import asyncio
+from collections.abc import Iterable
+from typing import Any
+
+from justitia_ray.core.actions import Abort, Action, EndApplication, ForgetApplication, Grant
+from justitia_ray.core.events import ReplicaPulled
+from justitia_ray.core.state import State
+from justitia_ray.protocol.mailbox import Mailbox
+from justitia_ray.protocol.messages import IngressMessage, Pull, ReplicaMessage
+from justitia_ray.units import IngressId, ReplicaId, Seconds
+
+LONG_POLL_S: Seconds = 20.0
+"""How long the call of an ingress waits for a message."""
+_NO_HURRY_S: Seconds = 0.25
+
+
+class Outbox(Mailbox[Any]):
+    """Messages to one ingress or replica, and its one waiting call: a newer releases the older."""
+
+    def __init__(self, last: int) -> None:
+        """Begin empty.
+
+        Args:
+            last: No message gets this number or a lower one. A reader that was given up and comes
+                back has read so far in an earlier outbox, and would take lower ones for read.
+        """
+        super().__init__()
+        self.last = last
+        self.last_pull: Pull | None = None
+        """Last pull accepted."""
+        self._notified: asyncio.Event | None = None
+
+    def accept_pull(self, pull: Pull) -> ReplicaPulled | None:
+        """Return the report in a replica's pull, None if it is not to be taken.
+
+        A later one has overtaken it, or it is the first of a replica that was unknown, or given up,
+        and does not say what that holds.
+        """
+        last = self.last_pull
+        if pull.progress is None if last is None else pull.number <= last.number:
+            return None
+        self.last_pull = pull
+        self.unread(pull.ack)
+        return ReplicaPulled(
+            pull.replica_id,
+            pull.capacity,
+            pull.free_kv_tokens,
+            pull.progress,
+            pull.finished,
+            pull.draining,
+        )
+
+    def notify(self) -> None:
+        """Let the waiting call return."""
+        if self._notified is not None:
+            self._notified.set()
+
+    async def wait(self, timeout_s: Seconds) -> bool:
+        """Wait for a message; return whether no newer call has taken this one's place."""
+        self.notify()
+        notified = self._notified = asyncio.Event()
+        if not self:
+            # Not `wait_for`: Python 3.11's swallows a cancellation that comes with the event.
+            timer = asyncio.get_running_loop().call_later(timeout_s, notified.set)
+            try:
+                await notified.wait()
+            finally:
+                timer.cancel()
+        if self._notified is not notified:
+            return False
+        self._notified = None
+        return True
+
+
+class Outboxes:
+    """An outbox for each ingress and each replica, as long as the core knows them."""
+
+    def __init__(self) -> None:
+        self.ingresses: dict[IngressId, Outbox] = {}
+        self.forgotten: set[IngressId] = set()
+        """Ingresses given up for their silence; should one call after all, it has to be told."""
+        self.replicas: dict[ReplicaId, Outbox] = {}
+        self._to_notify: dict[int, Outbox] = {}
+        self._last_dropped = 0
+        """Highest number of a message in an outbox that was dropped."""
+
+    def of_ingress(self, ingress_id: IngressId) -> Outbox:
+        """Return the outbox to an ingress."""
+        return self.ingresses.setdefault(ingress_id, Outbox(self._last_dropped))
+
+    def of_replica(self, replica_id: ReplicaId) -> Outbox:
+        """Return the outbox to a replica."""
+        return self.replicas.setdefault(replica_id, Outbox(self._last_dropped))
+
+    def notify_all(self) -> None:
+        """Let every waiting call return."""
+        for outbox in (*self.ingresses.values(), *self.replicas.values()):
+            outbox.notify()
+
+    def deliver(self, actions: Iterable[Action], state: State, quiet: Outbox | None) -> None:
+        """Put the core's actions into the outboxes, and notify the calls that wait at them.
+
+        Args:
+            actions: Decided by the core, in order.
+            state: State of the core, which says who is known to it.
+            quiet: An outbox that its caller reads at once, so that nobody has to be notified.
+        """
+        for action in actions:
+            if isinstance(action, Grant):
+                self._post_to_ingress(action.ingress_id, action, state)
+                self._post_to_replica(action.replica_id, action)
+            elif isinstance(action, Abort):
+                self._post_to_replica(action.replica_id, action)
+            else:
+                self._post_to_ingress(action.ingress_id, action, state)
+        for outbox in self._to_notify.values():
+            if outbox is not quiet:
+                outbox.notify()
+        self._to_notify.clear()
+        self._drop_lost(state)
+
+    def _post_to_ingress(
+        self, ingress_id: IngressId, message: IngressMessage, state: State
+    ) -> None:
+        if ingress_id in state.ingresses:
+            outbox = self.of_ingress(ingress_id)
+            outbox.put(message)
+            if isinstance(message, EndApplication | ForgetApplication):
+                # Nobody waits for it: many of them may share one answer.
+                asyncio.get_running_loop().call_later(_NO_HURRY_S, outbox.notify)
+            else:
+                self._to_notify[id(outbox)] = outbox
+
+    def _post_to_replica(self, replica_id: ReplicaId, message: ReplicaMessage) -> None:
+        outbox = self.replicas.get(replica_id)
+        if outbox is not None:
+            outbox.put(message)
+            self._to_notify[id(outbox)] = outbox
+
+    def _drop_lost(self, state: State) -> None:
+        """Drop the outboxes of ingresses and replicas that the core has given up."""
+        if len(self.ingresses) > len(state.ingresses):
+            self.forgotten |= self.ingresses.keys() - state.ingresses.keys()
+        for outboxes, known in (
+            (self.ingresses, state.ingresses.keys()),
+            (self.replicas, state.replicas.keys()),
+        ):
+            if len(outboxes) > len(known):
+                for name in [name for name in outboxes if name not in known]:
+                    outbox = outboxes.pop(name)
+                    self._last_dropped = max(self._last_dropped, outbox.last)
+                    outbox.notify()

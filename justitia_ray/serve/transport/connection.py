@@ -1,0 +1,131 @@
+"""An open WebSocket between two of our processes: frames out, messages in, signs of life."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeAlias
+
+from aiohttp import ClientError, ClientWebSocketResponse, WSMsgType
+from aiohttp.web import WebSocketResponse
+
+from justitia_ray.errors import ConnectionLost
+from justitia_ray.serve.transport.frames import FRAME_BYTES, Incoming, Message, Outgoing, Ping
+from justitia_ray.units import Seconds
+
+Socket: TypeAlias = WebSocketResponse | ClientWebSocketResponse
+
+MAX_FRAME_BYTES = 2 * FRAME_BYTES
+"""Longest frame that is read. aiohttp closes a connection with a longer one, and every call on it
+fails."""
+_MAX_MESSAGE_BYTES = 2**30
+_PING_S: Seconds = 1.0
+_SILENT_PINGS = 5
+"""Pings of ours, a second apart, after which a silent peer is given up. Counted, not timed: a loop
+that stood still has sent none meanwhile, and takes nobody for lost. aiohttp's `heartbeat` would:
+it closes half an interval after it."""
+_CLOSE_S: Seconds = 0.5
+"""Time for a closing handshake; the peer may be gone."""
+_WRITABLE_BYTES = 4 * 2**20
+"""Waiting bytes above which streams pause: the other process does not keep up."""
+
+
+class Connection:
+    """Sends messages, and hands on those that come, until one side closes or falls silent."""
+
+    def __init__(
+        self, socket: Socket, take: Callable[[Message], None], lose: Callable[[str], None]
+    ) -> None:
+        """Serve a socket after its handshake; `run` begins to read and write.
+
+        Args:
+            socket: The WebSocket.
+            take: Takes a message of the peer.
+            lose: Told at once when the connection is lost, and why.
+        """
+        self._socket = socket
+        self._take = take
+        self._lose = lose
+        self._outgoing = Outgoing()
+        self._incoming = Incoming(_MAX_MESSAGE_BYTES)
+        self._has_outgoing = asyncio.Event()
+        self._is_writable = asyncio.Event()
+        self._is_writable.set()
+        self._silent_pings = 0
+        self._aborted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.is_lost = False
+        """Whether nothing goes through any more."""
+
+    def send(self, message: Message) -> None:
+        """Send a message, with all others of this turn of the loop; nothing, if it is lost."""
+        if self.is_lost:
+            return
+        self._outgoing.put(message)
+        self._has_outgoing.set()
+        if self._outgoing.size_bytes > _WRITABLE_BYTES:
+            self._is_writable.clear()
+
+    async def until_writable(self) -> None:
+        """Wait while the peer does not keep up with what it is sent."""
+        if not self._is_writable.is_set():
+            await self._is_writable.wait()
+
+    async def run(self) -> None:
+        """Read and write until the connection is lost, and close it."""
+        loop = asyncio.get_running_loop()
+        work = (self._read(), self._write(), self._keep_pinging())
+        tasks = [loop.create_task(part) for part in work]
+        reason = "this process ends"
+        try:
+            await asyncio.wait([*tasks, self._aborted], return_when=asyncio.FIRST_COMPLETED)
+            ended = [part for part in (self._aborted, *tasks) if part.done()]
+            reason = ended[0].result()
+        finally:
+            self.is_lost = True
+            self._is_writable.set()
+            self._lose(reason)  # before the closing handshake, which may take its time
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(Exception):  # of whatever kind: it is closed in any case
+                await asyncio.wait_for(self._socket.close(), _CLOSE_S)
+
+    def abort(self, reason: str) -> None:
+        """End the connection for this reason, whatever waits to be sent."""
+        self.is_lost = True
+        if not self._aborted.done():
+            self._aborted.set_result(reason)
+
+    async def _read(self) -> str:
+        try:
+            async for frame in self._socket:
+                self._silent_pings = 0
+                if frame.type is WSMsgType.ERROR:
+                    return f"reading failed: {frame.data}"
+                if frame.type is not WSMsgType.BINARY:
+                    return f"a frame of type {frame.type.name} came; this protocol's are BINARY"
+                for message in self._incoming.read_frame(frame.data):
+                    if not isinstance(message, Ping):
+                        self._take(message)
+        except (ConnectionLost, ClientError, OSError) as error:
+            return str(error)
+        return "the other side has closed it"
+
+    async def _write(self) -> str:
+        try:
+            while True:
+                await self._has_outgoing.wait()
+                self._has_outgoing.clear()
+                while self._outgoing:
+                    await self._socket.send_bytes(self._outgoing.take_frame())
+                    if self._outgoing.size_bytes <= _WRITABLE_BYTES:
+                        self._is_writable.set()
+        except (ClientError, OSError) as error:
+            return f"writing failed: {error}"
+
+    async def _keep_pinging(self) -> str:
+        while True:
+            await asyncio.sleep(_PING_S)
+            self._silent_pings += 1
+            if self._silent_pings > _SILENT_PINGS:
+                return f"the other side was silent for {_SILENT_PINGS * _PING_S:g} s"
+            self.send(Ping())

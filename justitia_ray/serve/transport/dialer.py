@@ -1,0 +1,91 @@
+"""Opens connections of this process to listeners."""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+
+import aiohttp
+
+from justitia_ray.errors import ConnectionLost
+from justitia_ray.serve.transport.connection import MAX_FRAME_BYTES
+from justitia_ray.serve.transport.handshake import Key, Keyring, Peer, UnknownKey, greet
+from justitia_ray.serve.transport.link import SocketLink
+from justitia_ray.serve.transport.listener import HANDSHAKE_S, PATH, receive
+from justitia_ray.serve.transport.methods import Method
+from justitia_ray.units import Seconds
+
+_CONNECT_S: Seconds = 2.0
+_CLOSE_S: Seconds = 0.5
+
+
+class Dialer:
+    """Opens connections, with the keys that the process has learned so far."""
+
+    def __init__(
+        self,
+        me: Peer,
+        keyring: Keyring,
+        methods: Mapping[str, Method],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            me: This process.
+            keyring: Keys to try, the current one first.
+            methods: Methods of the processes that are called.
+            tls: Certificates, if connections are to be encrypted.
+        """
+        self._me = me
+        self._keyring = keyring
+        self._methods = methods
+        self._tls: ssl.SSLContext | bool = True if tls is None else tls
+        self._scheme = "http" if tls is None else "https"
+
+    async def dial(self, address: str, target: str) -> SocketLink:
+        """Open a connection.
+
+        Args:
+            address: Host and port, as a URL has them.
+            target: Name of the process that listens there.
+
+        Raises:
+            ConnectionLost: If it cannot be opened, or the other side refuses.
+        """
+        reason: Exception = ConnectionLost("no key is known yet")
+        for key in self._keyring.keys:
+            try:
+                async with asyncio.timeout(HANDSHAKE_S):
+                    return await self._open(address, target, key)
+            except UnknownKey as error:
+                reason = error  # it may know the one before
+            except (aiohttp.ClientError, OSError, TimeoutError, ConnectionLost) as error:
+                reason = error
+                break
+        raise ConnectionLost(
+            f"no connection to {target} at {address}: {str(reason) or 'no answer'}"
+        )
+
+    async def _open(self, address: str, target: str, key: Key) -> SocketLink:
+        socket = await self._connect(address)
+        try:
+            await greet(socket.send_bytes, lambda: receive(socket), self._me, target, key)
+        except BaseException:
+            await socket.close()
+            raise
+        return SocketLink(socket, target, self._methods)
+
+    async def _connect(self, address: str) -> aiohttp.ClientWebSocketResponse:
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._tls),
+            timeout=aiohttp.ClientTimeout(connect=_CONNECT_S),
+        )
+        try:
+            return await session.ws_connect(
+                f"{self._scheme}://{address}{PATH}",
+                max_msg_size=MAX_FRAME_BYTES,
+                compress=0,
+                timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),
+            )
+        finally:
+            session.detach()  # the socket lives on by itself, and there is nothing else to close

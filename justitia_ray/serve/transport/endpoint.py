@@ -1,0 +1,67 @@
+"""Listeners and dialers as the configuration has them: addresses, ports, certificates."""
+
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import ray
+
+from justitia_ray.config import TransportSection
+from justitia_ray.errors import ConfigError
+from justitia_ray.serve.transport.dialer import Dialer
+from justitia_ray.serve.transport.handshake import Keyring, Peer
+from justitia_ray.serve.transport.listener import Listener, Serve
+from justitia_ray.serve.transport.methods import Method
+
+
+async def listen(
+    section: TransportSection,
+    name: str,
+    keyring: Keyring,
+    methods: Mapping[str, Method],
+    serve: Mapping[str, Serve],
+    **options: Any,
+) -> Listener:
+    """Return a listener on this node's address, at the first port that is free.
+
+    It is as exposed as Ray's own ports there.
+
+    Raises:
+        ConfigError: If no port can be opened, or a certificate cannot be read.
+    """
+    listener = Listener(
+        name, keyring, methods, serve, tls=_tls(section, ssl.Purpose.CLIENT_AUTH), **options
+    )
+    ports: Iterable[int] = (0,)
+    if section.ports is not None:
+        ports = range(section.ports[0], section.ports[1] + 1)
+    await listener.start(ray.util.get_node_ip_address(), ports)
+    return listener
+
+
+def dialer(
+    section: TransportSection, me: Peer, keyring: Keyring, methods: Mapping[str, Method]
+) -> Dialer:
+    """Return what opens connections of this process.
+
+    Raises:
+        ConfigError: If a certificate cannot be read.
+    """
+    return Dialer(me, keyring, methods, _tls(section, ssl.Purpose.SERVER_AUTH))
+
+
+def _tls(section: TransportSection, purpose: ssl.Purpose) -> ssl.SSLContext | None:
+    tls = section.tls
+    if tls is None:
+        return None
+    try:
+        context = ssl.create_default_context(purpose, cafile=tls.authority)
+        context.load_cert_chain(tls.certificate, tls.key)
+    except OSError as error:  # ssl.SSLError too
+        raise ConfigError(
+            f"transport.tls: certificate {tls.certificate}, key {tls.key} or authority"
+            f" {tls.authority} cannot be read on this node: {error}"
+        ) from None
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context

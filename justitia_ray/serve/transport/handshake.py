@@ -1,0 +1,175 @@
+"""The handshake of a connection: both sides prove that they know the scheduler's secret.
+
+Caller and listener exchange nonces, and each sends an HMAC over both, the wire version and who
+talks to whom; until then nothing else is decoded. The secret comes from the scheduler by an actor
+call. It proves who is at the other end when the connection begins: what is sent later is protected
+by TLS or by a network that can be trusted.
+"""
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from justitia_ray.errors import ConnectionLost
+
+WIRE_VERSION = 1
+"""Version of the messages; a listener refuses any other."""
+_NONCE_BYTES = 32
+_MAX_BYTES = 4096
+"""Longest message of a handshake."""
+
+Send = Callable[[bytes], Awaitable[None]]
+Receive = Callable[[], Awaitable[bytes]]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A secret of one scheduler process, and the name under which it is referred to."""
+
+    key_id: str
+    secret: bytes = field(repr=False)
+
+    @classmethod
+    def new(cls) -> "Key":
+        """Return a new key of 32 random bytes."""
+        return cls(secrets.token_hex(8), secrets.token_bytes(32))
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Where a scheduler listens, and the key that all its processes share; by actor call only."""
+
+    address: str
+    """Host and port, as a URL has them."""
+    target: str
+    """Name that the scheduler goes by there."""
+    key: Key
+
+
+class Keyring:
+    """The current key and the one before it: a scheduler that is started again closes nothing."""
+
+    def __init__(self) -> None:
+        self.keys: tuple[Key, ...] = ()
+        """Keys, the current one first."""
+
+    def add(self, key: Key) -> None:
+        """Make a key the current one."""
+        if self.keys[:1] != (key,):
+            self.keys = (key, *self.keys[:1])
+
+    def find(self, key_id: str) -> Key | None:
+        """Return the key of that name."""
+        return next((key for key in self.keys if key.key_id == key_id), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """The process at the other end."""
+
+    role: str
+    """`ingress` or `replica`."""
+    name: str
+    """Serve's name of the replica of the deployment."""
+
+
+class Hello(msgspec.Struct, frozen=True, array_like=True):
+    """The caller's first message."""
+
+    wire_version: int
+    key_id: str
+    role: str
+    name: str
+    target: str
+    """Name of the process that the caller wants: another one may have its port by now."""
+    nonce: bytes
+
+
+class Challenge(msgspec.Struct, frozen=True, array_like=True):
+    """The listener's answer: a refusal, or its nonce and its proof."""
+
+    refusal: str = ""
+    unknown_key: bool = False
+    nonce: bytes = b""
+    proof: bytes = b""
+
+
+class UnknownKey(ConnectionLost):
+    """The listener does not know the key: it has another scheduler's."""
+
+
+async def greet(send: Send, receive: Receive, me: Peer, target: str, key: Key) -> None:
+    """Do the caller's part.
+
+    Args:
+        send: Sends a message.
+        receive: Returns the next message.
+        me: This process.
+        target: Name of the process that is called.
+        key: Key that both sides know.
+
+    Raises:
+        ConnectionLost: If the listener refuses, or does not know the key; `UnknownKey`, if it has
+            another one.
+    """
+    hello = Hello(
+        WIRE_VERSION, key.key_id, me.role, me.name, target, secrets.token_bytes(_NONCE_BYTES)
+    )
+    await send(msgspec.msgpack.encode(hello))
+    challenge = _read(await receive(), Challenge)
+    if challenge.refusal:
+        raise (UnknownKey if challenge.unknown_key else ConnectionLost)(challenge.refusal)
+    expected = _proof(key, b"listener", hello, challenge.nonce)
+    if not hmac.compare_digest(challenge.proof, expected):
+        raise ConnectionLost(f"{target} does not know the secret of key {key.key_id}")
+    await send(_proof(key, b"caller", hello, challenge.nonce))
+
+
+async def admit(send: Send, receive: Receive, name: str, keyring: Keyring) -> Peer:
+    """Do the listener's part; return who has called.
+
+    Args:
+        send: Sends a message.
+        receive: Returns the next message.
+        name: Name of this process.
+        keyring: Keys that are accepted.
+
+    Raises:
+        ConnectionLost: If the caller is refused; it was told why.
+    """
+    hello = _read(await receive(), Hello)
+    key = keyring.find(hello.key_id)
+    refusal = ""
+    if hello.wire_version != WIRE_VERSION:
+        refusal = f"the caller's wire version is {hello.wire_version}: {name} speaks {WIRE_VERSION}"
+    elif hello.target != name:
+        refusal = f"the caller wants {hello.target[:200]!r}: this is {name}"
+    elif key is None:
+        refusal = f"{name} does not know key {hello.key_id[:80]!r}"
+    if refusal or key is None:
+        await send(msgspec.msgpack.encode(Challenge(refusal, key is None)))
+        raise ConnectionLost(refusal)
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    proof = _proof(key, b"listener", hello, nonce)
+    await send(msgspec.msgpack.encode(Challenge(nonce=nonce, proof=proof)))
+    if not hmac.compare_digest(await receive(), _proof(key, b"caller", hello, nonce)):
+        raise ConnectionLost(f"the caller does not know the secret of key {key.key_id}")
+    return Peer(hello.role, hello.name)
+
+
+def _proof(key: Key, side: bytes, hello: Hello, nonce: bytes) -> bytes:
+    return hmac.digest(key.secret, side + msgspec.msgpack.encode((hello, nonce)), "sha256")
+
+
+def _read(data: bytes, kind: type[T]) -> T:
+    if len(data) > _MAX_BYTES:
+        raise ConnectionLost(f"a message of the handshake is longer than {_MAX_BYTES} bytes")
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise ConnectionLost(f"a message of the handshake cannot be read: {error}") from None

@@ -1,0 +1,202 @@
+"""The caller's end of a connection: calls with an answer, and streams with flow control."""
+
+import asyncio
+import itertools
+from collections import deque
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import suppress
+from typing import Any, Protocol
+
+import msgspec
+
+from justitia_ray.errors import ConnectionLost, RemoteFailure, error_class
+from justitia_ray.serve.transport.connection import Connection, Socket
+from justitia_ray.serve.transport.frames import (
+    Answer,
+    Call,
+    Cancel,
+    End,
+    Failure,
+    Item,
+    Message,
+    Pause,
+    Resume,
+)
+from justitia_ray.serve.transport.methods import Method
+
+_PAUSED_ITEMS = 64
+"""Items after which a slow reader holds back its stream, to spare memory."""
+
+
+class Link(Protocol):
+    """A connection over which a process is called."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether every further call fails."""
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Return the answer of a method; cancelled, tell the other side that nobody waits.
+
+        Raises:
+            ConnectionLost: If the connection is lost first; the call may have been executed.
+            JustitiaError: As the method.
+        """
+
+    def stream(self, method: str, *arguments: Any) -> AsyncGenerator[list[Any]]:
+        """Yield the items of a method's stream, each time all that have come.
+
+        Closed early, it tells the other side that nobody reads.
+
+        Raises:
+            ConnectionLost: If the connection is lost first.
+            JustitiaError: As the method.
+        """
+
+    async def close(self) -> None:
+        """Close the connection; calls that are under way fail."""
+
+
+class _Pending:
+    """A call under way: what has come of its answer, and who waits for more."""
+
+    __slots__ = ("error", "is_ended", "is_paused", "items", "waiter")
+
+    def __init__(self) -> None:
+        self.items: deque[msgspec.Raw] = deque()
+        self.error: Exception | None = None
+        self.is_ended = False
+        self.is_paused = False
+        self.waiter: asyncio.Future[None] | None = None
+
+    async def wait(self) -> None:
+        self.waiter = asyncio.get_running_loop().create_future()
+        await self.waiter
+
+    def wake(self) -> None:
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def end(self, error: Exception | None = None) -> None:
+        self.is_ended, self.error = True, error
+        self.wake()
+
+
+class SocketLink:
+    """A link over a WebSocket."""
+
+    def __init__(self, socket: Socket, peer: str, methods: Mapping[str, Method]) -> None:
+        """Serve calls over a socket after its handshake.
+
+        Args:
+            socket: The WebSocket.
+            peer: Name of the process at the other end, for errors.
+            methods: Methods that can be called there.
+        """
+        self._peer = peer
+        self._methods = methods
+        self._connection = Connection(socket, self._take, self._lose)
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, _Pending] = {}
+        self._reason = ""
+        self._running = asyncio.get_running_loop().create_task(self._connection.run())
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether every further call fails."""
+        return self._connection.is_lost
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Return the answer of a method; see `Link.call`."""
+        number, pending = self._begin(method, arguments)
+        try:
+            if not pending.is_ended:
+                await pending.wait()
+            if pending.error is not None:
+                raise pending.error
+            return self._read(method, pending.items.popleft())
+        finally:
+            self._end(number, pending)
+
+    async def stream(self, method: str, *arguments: Any) -> AsyncGenerator[list[Any]]:
+        """Yield the items of a method's stream; see `Link.stream`."""
+        number, pending = self._begin(method, arguments)
+        try:
+            while True:
+                if not pending.items:
+                    if pending.error is not None:
+                        raise pending.error
+                    if pending.is_ended:
+                        return
+                    await pending.wait()
+                    continue
+                items = [self._read(method, raw) for raw in pending.items]
+                pending.items.clear()
+                if pending.is_paused:
+                    pending.is_paused = False
+                    self._connection.send(Resume(number))
+                yield items
+        finally:
+            self._end(number, pending)
+
+    async def close(self) -> None:
+        """Close the connection; calls that are under way fail."""
+        self._connection.abort("it is closed here")
+        await asyncio.wait([self._running])
+
+    def _begin(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, _Pending]:
+        if self._connection.is_lost:
+            raise self._lost()
+        number, pending = next(self._numbers), _Pending()
+        packed: Any = self._methods[method].pack_arguments(arguments)
+        self._connection.send(Call(number, method, packed))
+        self._pending[number] = pending
+        return number, pending
+
+    def _read(self, method: str, raw: msgspec.Raw) -> Any:
+        try:
+            return self._methods[method].read_answer(raw)
+        except (msgspec.MsgspecError, KeyError) as error:
+            raise RemoteFailure(
+                f"the answer of {self._peer} to {method} cannot be read: {error}"
+            ) from None
+
+    def _end(self, number: int, pending: _Pending) -> None:
+        if self._pending.pop(number, None) is not None and not pending.is_ended:
+            self._connection.send(Cancel(number))
+
+    def _take(self, message: Message) -> None:
+        pending = self._pending.get(message.id)
+        if pending is None:
+            return  # nobody waits any more
+        if isinstance(message, Item):
+            pending.items.append(message.value)
+            pending.wake()
+            if len(pending.items) >= _PAUSED_ITEMS and not pending.is_paused:
+                pending.is_paused = True
+                self._connection.send(Pause(message.id))
+        elif isinstance(message, Answer):
+            pending.items.append(message.value)
+            pending.end()
+        elif isinstance(message, End):
+            pending.end()
+        elif isinstance(message, Failure):
+            pending.end(_error_of(message, self._peer))
+
+    def _lose(self, reason: str) -> None:
+        self._reason = reason
+        for pending in self._pending.values():
+            if not pending.is_ended:
+                pending.end(self._lost())
+
+    def _lost(self) -> ConnectionLost:
+        return ConnectionLost(f"the connection to {self._peer} is lost: {self._reason}")
+
+
+def _error_of(failure: Failure, peer: str) -> Exception:
+    """Return the error that a call failed with at the other end."""
+    kind = error_class(failure.error)
+    if kind is not None:
+        with suppress(TypeError):  # of arguments that could not be sent, only their text is here
+            return kind(*failure.arguments)
+    return RemoteFailure(f"{peer} failed to answer: {failure.error}; its log says why")

@@ -1,0 +1,322 @@
+"""The listener's end: a port of this process, and the methods that callers may call there."""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing, suppress
+from functools import partial
+from typing import Any, cast
+
+import msgspec
+from aiohttp import WSMsgType, web
+
+from justitia_ray.errors import ConfigError, ConnectionLost, JustitiaError
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.serve.transport.connection import MAX_FRAME_BYTES, Connection, Socket
+from justitia_ray.serve.transport.frames import (
+    Answer,
+    Call,
+    Cancel,
+    End,
+    Failure,
+    Item,
+    Message,
+    Pause,
+    Resume,
+)
+from justitia_ray.serve.transport.handshake import Keyring, Peer, admit
+from justitia_ray.serve.transport.methods import Method
+from justitia_ray.units import Seconds
+
+logger = logging.getLogger(__name__)
+
+PATH = "/connect"
+HANDSHAKE_S: Seconds = 5.0
+"""Time after which a connection that has not proved itself is closed."""
+_MAX_STRANGERS = 256
+"""Connections at once that have not proved themselves; more are closed as they come."""
+_CLOSE_S: Seconds = 0.5
+
+Serve = Callable[..., Awaitable[Any]] | Callable[..., AsyncGenerator[Any]]
+
+
+class Caller:
+    """A process that is connected, as the methods that it calls see it."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.is_lost = False
+        """Whether the connection is lost; what runs for the caller is being cancelled then."""
+
+
+class Listener:
+    """Accepts connections of processes that know the key, and serves their calls."""
+
+    def __init__(
+        self,
+        name: str,
+        keyring: Keyring,
+        methods: Mapping[str, Method],
+        serve: Mapping[str, Serve],
+        *,
+        on_lost: Callable[[Peer], None] = lambda peer: None,
+        tls: ssl.SSLContext | None = None,
+        log: logging.Logger = logger,
+    ) -> None:
+        """Prepare; `start` opens the port.
+
+        Args:
+            name: Name of this process, which callers have to know.
+            keyring: Keys that are accepted.
+            methods: The methods.
+            serve: Function of each method: called with the `Caller` and the arguments, it returns
+                the answer, or yields the items.
+            on_lost: Told of every lost connection.
+            tls: Certificates, if connections are to be encrypted.
+            log: The log of this process.
+        """
+        self._log = log
+        self._name = name
+        self._keyring = keyring
+        self._methods = methods
+        self._serve = serve
+        self._on_lost = on_lost
+        self._tls = tls
+        self._refused = 0
+        self._strangers: set[web.RequestHandler] = set()
+        """Connections that have not proved themselves yet."""
+        self._served: list[_Served] = []
+        self._http: web.Server | None = None
+        self._server: asyncio.Server | None = None
+        self.address = ""
+        """Host and port, as a URL has them; empty before `start`."""
+
+    async def start(self, host: str, ports: Iterable[int] = (0,)) -> None:
+        """Open the first of the ports that is free.
+
+        Args:
+            host: IP address to bind.
+            ports: Ports to try; 0 is any free one.
+
+        Raises:
+            ConfigError: If none of the ports can be opened.
+        """
+        self._http = web.Server(self._accept, access_log=None)
+        loop = asyncio.get_running_loop()
+        handshake_s, close_s = (None, None) if self._tls is None else (HANDSHAKE_S, _CLOSE_S)
+        tried: OSError | None = None
+        for port in ports:
+            try:
+                self._server = await loop.create_server(
+                    self._next_protocol,
+                    host,
+                    port,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=handshake_s,
+                    ssl_shutdown_timeout=close_s,
+                )
+            except OSError as error:
+                tried = error
+                continue
+            port = self._server.sockets[0].getsockname()[1]
+            self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            return
+        raise ConfigError(f"transport.ports: none can be opened on {host}: {tried}")
+
+    async def stop(self) -> None:
+        """Close the port and all connections."""
+        for served in tuple(self._served):
+            served.connection.abort("it is closed there")
+        if self._server is not None and self._http is not None:
+            self._server.close()
+            await self._http.shutdown(_CLOSE_S)
+
+    def _next_protocol(self) -> asyncio.Protocol:
+        """Return what reads a new connection, until which proves itself there is little time."""
+        if self._http is None or self._is_full():
+            return _TurnedAway()
+        stranger = self._http()
+        self._strangers.add(stranger)
+        # One whose handshake is only slow is told so before.
+        within_s = HANDSHAKE_S + _CLOSE_S
+        asyncio.get_running_loop().call_later(within_s, self._turn_away, stranger)
+        return stranger
+
+    def _is_full(self) -> bool:
+        """Return whether too many strangers are connected; those that have left do not count."""
+        if len(self._strangers) < _MAX_STRANGERS:
+            return False
+        return sum(one.transport is not None for one in self._strangers) >= _MAX_STRANGERS
+
+    def _turn_away(self, stranger: web.RequestHandler) -> None:
+        if stranger in self._strangers:
+            self._strangers.discard(stranger)
+            stranger.force_close()
+
+    async def _accept(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.path != PATH:
+            return web.Response(status=404)
+        socket = web.WebSocketResponse(
+            max_msg_size=MAX_FRAME_BYTES, compress=False, timeout=_CLOSE_S
+        )
+        # A BaseRequest is all that it needs.
+        opening = socket.prepare(cast("web.Request", request))
+        peer = await self.admit(socket, opening)
+        self._strangers.discard(request.protocol)  # not if that was no WebSocket
+        if peer is not None:
+            await self.serve_calls(socket, peer)
+        return socket
+
+    async def admit(self, socket: web.WebSocketResponse, opening: Awaitable[object]) -> Peer | None:
+        """Open a socket and do its handshake; return who has called, None if it is refused."""
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                await opening
+                return await admit(
+                    socket.send_bytes, lambda: receive(socket), self._name, self._keyring
+                )
+        except (ConnectionLost, TimeoutError, OSError) as error:
+            self._note_refused(error)
+            with suppress(Exception):  # of whatever kind: it is not wanted
+                await socket.close()
+            return None
+
+    async def serve_calls(self, socket: web.WebSocketResponse, peer: Peer) -> None:
+        """Serve a process that was admitted, until its connection is lost."""
+        served = _Served(socket, peer, self._methods, self._serve, self._log)
+        self._served.append(served)
+        try:
+            await served.run()
+        finally:
+            self._served.remove(served)
+            self._on_lost(peer)
+
+    def _note_refused(self, error: Exception) -> None:
+        """Log a refused connection: the first, and then each time there are twice as many."""
+        self._refused += 1
+        if self._refused & (self._refused - 1) == 0:
+            reason = str(error) or f"no handshake within {HANDSHAKE_S:g} s"
+            log_event(
+                self._log,
+                logging.WARNING,
+                "connection.refused",
+                reason=reason,
+                refused_so_far=self._refused,
+            )
+
+
+async def receive(socket: Socket) -> bytes:
+    """Return the next message of a handshake.
+
+    Raises:
+        ConnectionLost: If the other side closes, or sends something else.
+    """
+    frame = await socket.receive()
+    if frame.type is not WSMsgType.BINARY:
+        raise ConnectionLost("the other side ended the handshake")
+    data: bytes = frame.data
+    return data
+
+
+class _TurnedAway(asyncio.Protocol):
+    """Closes a connection for which there is no room."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        cast("asyncio.Transport", transport).abort()
+
+
+class _Served:
+    """A connection whose calls are served."""
+
+    def __init__(
+        self,
+        socket: web.WebSocketResponse,
+        peer: Peer,
+        methods: Mapping[str, Method],
+        serve: Mapping[str, Serve],
+        log: logging.Logger,
+    ) -> None:
+        self._log = log
+        self.connection = Connection(socket, self._take, self._lose)
+        self._caller = Caller(peer)
+        self._methods = methods
+        self._serve = serve
+        self._calls: dict[int, asyncio.Task[None]] = {}
+        self._working: set[int] = set()
+        """Calls that end when nobody waits for them."""
+        self._paused: dict[int, asyncio.Event] = {}
+
+    async def run(self) -> None:
+        """Serve calls until the connection is lost; what runs for its caller ends then."""
+        await self.connection.run()
+
+    def _take(self, message: Message) -> None:
+        if isinstance(message, Call):
+            method = self._methods.get(message.method)
+            if method is not None and method.runs:
+                self._working.add(message.id)
+            task = asyncio.get_running_loop().create_task(self._answer(message))
+            self._calls[message.id] = task
+            task.add_done_callback(partial(self._forget, message.id))
+        elif isinstance(message, Cancel):
+            if message.id in self._working:
+                self._calls[message.id].cancel()
+        elif isinstance(message, Pause):
+            if message.id in self._calls:
+                self._paused.setdefault(message.id, asyncio.Event())
+        elif isinstance(message, Resume):
+            resumed = self._paused.pop(message.id, None)
+            if resumed is not None:
+                resumed.set()
+
+    async def _answer(self, call: Call) -> None:
+        number, send = call.id, self.connection.send
+        try:
+            method, serve = self._methods[call.method], self._serve[call.method]
+            arguments = method.read_arguments(call.arguments)
+            if not method.streams:
+                answer: Any = await serve(self._caller, *arguments)  # type: ignore[misc]
+                send(Answer(number, method.pack_answer(answer)))
+                return
+            items: Any = serve(self._caller, *arguments)
+            async with aclosing(items):
+                async for item in items:
+                    send(Item(number, method.pack_answer(item)))
+                    if (paused := self._paused.get(number)) is not None:
+                        await paused.wait()
+                    await self.connection.until_writable()
+            send(End(number))
+        except JustitiaError as error:
+            send(failure(number, error))
+        except (Exception, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # nobody waits; else something that it waited for was cancelled
+            # A mistake of ours: the caller is told that there is one, this log what it is.
+            self._log.exception("call.failed")
+            send(Failure(number, type(error).__name__, []))
+
+    def _forget(self, number: int, task: asyncio.Task[None]) -> None:
+        del self._calls[number]
+        self._working.discard(number)
+        self._paused.pop(number, None)
+
+    def _lose(self, _: str) -> None:
+        self._caller.is_lost = True
+        for number in self._working:
+            self._calls[number].cancel()
+        for paused in self._paused.values():
+            paused.set()
+
+
+def failure(number: int, error: JustitiaError) -> Failure:
+    """Return the message that a call has failed with this error.
+
+    Its class goes by name, its arguments as MessagePack has them.
+    """
+    try:
+        msgspec.msgpack.encode(error.args)
+    except (TypeError, msgspec.MsgspecError):
+        return Failure(number, type(error).__name__, [str(error)])
+    return Failure(number, type(error).__name__, list(error.args))

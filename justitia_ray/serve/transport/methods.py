@@ -1,0 +1,179 @@
+"""The methods that can be called over a connection: the types of their arguments and answers.
+
+The values are those of `protocol.messages`. MessagePack has no place for the type of a value, so
+where one of several types can stand, the name of its type stands beside it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import msgspec
+
+from justitia_ray.core.events import ApplicationArrived, NackReason
+from justitia_ray.protocol.engine import ResponseHead
+from justitia_ray.protocol.messages import (
+    IngressMail,
+    IngressMessage,
+    Opened,
+    Pull,
+    ReplicaMail,
+    ReplicaMessage,
+    Submission,
+)
+from justitia_ray.protocol.stream_parts import Part, Resume
+from justitia_ray.units import Epoch, IngressId, LeaseId, ReplicaId, RequestId
+
+Named = tuple[str, msgspec.Raw]
+"""A value of one of several types: the type's name, and the value."""
+Headers = dict[str, str]
+
+
+def _decoders(union: Any) -> Mapping[str, Callable[[msgspec.Raw], Any]]:
+    return {kind.__name__: msgspec.msgpack.Decoder(kind).decode for kind in get_args(union)}
+
+
+_SUBMISSIONS = _decoders(Submission)
+_INGRESS_MESSAGES = _decoders(IngressMessage)
+_REPLICA_MESSAGES = _decoders(ReplicaMessage)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form in which a value crosses a connection."""
+
+    wire: Any
+    """Type that is decoded."""
+    pack: Callable[[Any], Any] = _same
+    unpack: Callable[[Any], Any] = _same
+
+
+def _named(value: object) -> tuple[str, object]:
+    return type(value).__name__, value
+
+
+_MANY_SUBMISSIONS = Form(
+    tuple[Named, ...],
+    lambda items: [_named(item) for item in items],
+    lambda items: tuple(_SUBMISSIONS[name](raw) for name, raw in items),
+)
+
+
+class _IngressMail(msgspec.Struct, frozen=True, array_like=True):
+    epoch: Epoch
+    messages: tuple[tuple[int, str, msgspec.Raw], ...]
+    forgotten: bool
+    addresses: dict[ReplicaId, str]
+
+
+def _unpack_ingress_mail(mail: _IngressMail) -> IngressMail:
+    messages = tuple((n, _INGRESS_MESSAGES[name](raw)) for n, name, raw in mail.messages)
+    return IngressMail(mail.epoch, messages, mail.forgotten, mail.addresses)
+
+
+_INGRESS_MAIL = Form(
+    _IngressMail,
+    lambda mail: (
+        mail.epoch,
+        [(number, *_named(message)) for number, message in mail.messages],
+        mail.forgotten,
+        mail.addresses,
+    ),
+    _unpack_ingress_mail,
+)
+
+
+class _ReplicaMail(msgspec.Struct, frozen=True, array_like=True):
+    epoch: Epoch
+    messages: tuple[tuple[int, str, msgspec.Raw], ...]
+    backlog_kv_tokens: int
+
+
+def _unpack_replica_mail(mail: _ReplicaMail) -> ReplicaMail:
+    messages = tuple((n, _REPLICA_MESSAGES[name](raw)) for n, name, raw in mail.messages)
+    return ReplicaMail(mail.epoch, messages, mail.backlog_kv_tokens)
+
+
+_REPLICA_MAIL = Form(
+    _ReplicaMail,
+    lambda mail: (
+        mail.epoch,
+        [(number, *_named(message)) for number, message in mail.messages],
+        mail.backlog_kv_tokens,
+    ),
+    _unpack_replica_mail,
+)
+
+
+class Method:
+    """A method: how its arguments and its answer are encoded."""
+
+    def __init__(
+        self, arguments: tuple[Any, ...], answer: Any, *, streams: bool = False, runs: bool = False
+    ) -> None:
+        """Describe a method.
+
+        Args:
+            arguments: Type of each argument, or its `Form`.
+            answer: Type of the answer or of an item, or its `Form`.
+            streams: Whether it answers with items.
+            runs: Whether it does work for its caller that ends when nobody waits for the answer.
+        """
+        forms = [form if isinstance(form, Form) else Form(form) for form in arguments]
+        self.streams = streams
+        self.runs = runs
+        self._forms = forms
+        self._answer = answer if isinstance(answer, Form) else Form(answer)
+        self._decode_arguments = msgspec.msgpack.Decoder(
+            tuple[tuple(form.wire for form in forms)] if forms else tuple[()]  # type: ignore[misc]
+        ).decode
+        self._decode_answer = msgspec.msgpack.Decoder(self._answer.wire).decode
+
+    def pack_arguments(self, arguments: tuple[Any, ...]) -> list[Any]:
+        """Return arguments as they are encoded."""
+        return [form.pack(value) for form, value in zip(self._forms, arguments, strict=True)]
+
+    def read_arguments(self, raw: msgspec.Raw) -> list[Any]:
+        """Return the arguments of a call.
+
+        Raises:
+            MsgspecError, KeyError: If they have other types.
+        """
+        values = self._decode_arguments(raw)
+        return [form.unpack(value) for form, value in zip(self._forms, values, strict=True)]
+
+    def pack_answer(self, answer: Any) -> Any:
+        """Return an answer or an item as it is encoded."""
+        return self._answer.pack(answer)
+
+    def read_answer(self, raw: msgspec.Raw) -> Any:
+        """Return an answer or an item.
+
+        Raises:
+            MsgspecError, KeyError: If it has another type.
+        """
+        return self._answer.unpack(self._decode_answer(raw))
+
+
+SCHEDULER_METHODS: dict[str, Method] = {
+    "open_application": Method((ApplicationArrived,), Opened),
+    "submit_many": Method((IngressId, Epoch, int, _MANY_SUBMISSIONS), _INGRESS_MAIL),
+    "poll_grants": Method((IngressId, Epoch, int), _INGRESS_MAIL),
+    "refuse_lease": Method((RequestId, LeaseId, ReplicaId, NackReason), bool),
+    "pull": Method((Pull,), _REPLICA_MAIL),
+    "leave": Method((ReplicaId,), None),
+}
+"""Methods of a scheduler."""
+
+_LEASED = (LeaseId, str, Headers, bytes)
+"""Lease, path, headers and body."""
+REPLICA_METHODS: dict[str, Method] = {
+    "unary": Method(_LEASED, tuple[int, Headers, bytes], runs=True),
+    "stream": Method((*_LEASED, Resume | None), ResponseHead | Part, streams=True, runs=True),
+    "inspect": Method((), dict[str, Any]),
+}
+"""Methods of a replica."""

@@ -1,0 +1,309 @@
+"""The simulator's side of the core: applications, inferences and reports in, admissions out."""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from justitia_ray.core import SchedulerCore, Timeouts
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import EndApplication, Grant
+from justitia_ray.core.entities import Inference, Outcome, ReplicaCapacity
+from justitia_ray.core.queue import LazyHeap
+from justitia_ray.sim.kv_memory import SimulatedSequence
+from justitia_ray.sim.predictions import predictions_of
+from justitia_ray.sim.results import (
+    ApplicationResult,
+    InferenceResult,
+    Lateness,
+    RunResult,
+    row_on_arrival,
+)
+from justitia_ray.sim.server import Server
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from justitia_ray.units import ApplicationId, RequestId, Seconds, Tokens, VirtualTime
+
+
+class GpsHistory:
+    """V over time, linear between two reports; it rests while nothing runs."""
+
+    def __init__(self) -> None:
+        self._reached: list[VirtualTime] = []
+        self._rose: list[tuple[VirtualTime, Seconds, Seconds]] = []
+        """Rises of V: from which value, from when, until when."""
+        self._last: tuple[VirtualTime, Seconds] = (0.0, 0.0)
+
+    def record(self, virtual_time: VirtualTime, now: Seconds) -> None:
+        """Record V as it is now."""
+        before, since = self._last
+        if virtual_time > before:
+            self._reached.append(virtual_time)
+            self._rose.append((before, since, now))
+        self._last = (virtual_time, now)
+
+    def reached_at(self, tag: VirtualTime, end_at: Seconds) -> Seconds:
+        """Return when V reached a tag; `end_at` if rounding keeps it below to the end."""
+        index = bisect_left(self._reached, tag)
+        if index == len(self._reached):
+            return end_at
+        before, since, until = self._rose[index]
+        share = (tag - before) / (self._reached[index] - before)
+        return since + max(0.0, share) * (until - since)
+
+
+_NEVER = float("inf")
+_INGRESS = "simulation"
+_FIRST_REPLICA = "0"
+_CHANGES = (ev.InferenceSubmitted, ev.DeadlinePassed)
+
+
+class CoreLink:
+    """Drives one SchedulerCore, and writes the outcome into the result."""
+
+    def __init__(self, settings: RunSettings, result: RunResult) -> None:
+        """Make a core that never takes silence for absence, and whose replicas are there.
+
+        Raises:
+            ConfigError: If the policy, an option or the prediction is not one of those allowed.
+        """
+        self._engine = settings.engine
+        self._waiting_prompts = LazyHeap()
+        """Waiting inferences by the length of their prompts."""
+        self.ended = 0
+        """Applications that have ended."""
+        self.changes = 0
+        """Rises whenever something may fit that did not, or something else may come first."""
+        self._result = result
+        self._predictions = predictions_of(settings)
+        self.core = SchedulerCore(
+            settings.policy,
+            settings.policy_options,
+            settings.engine.admission,
+            Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER),
+        )
+        self._applications: dict[ApplicationId, ApplicationResult] = {}
+        self._to_submit: dict[ApplicationId, int] = {}
+        self._tags: dict[ApplicationId, VirtualTime] = {}
+        """F on the clock that lags are measured with, of applications that have submitted all."""
+        self._gps = GpsHistory()
+        self._requests: dict[RequestId, tuple[WorkloadApplication, WorkloadInference, Seconds]] = {}
+        capacity = ReplicaCapacity(
+            settings.engine.kv_tokens, settings.engine.block_size, settings.engine.max_num_seqs
+        )
+        for index in range(settings.replicas):
+            self.handle(ev.ReplicaPulled(str(index), capacity, capacity.kv_tokens), 0.0)
+            self.handle(ev.PullAnswered(str(index)), 0.0)
+
+    def handle(self, event: ev.Event, now: Seconds) -> list[Grant]:
+        """Hand an event to the core; return the grants of its answer."""
+        grants = []
+        self._result.decisions += 1
+        self.changes += isinstance(event, _CHANGES)
+        for action in self.core.handle(event, now):
+            if isinstance(action, Grant):
+                grants.append(action)
+            elif isinstance(action, EndApplication):
+                self._end(action)
+        return grants
+
+    def arrive(self, application: WorkloadApplication, now: Seconds) -> None:
+        """Open an application."""
+        row = self._applications[application.application_id]
+        row.predicted_kv_token_time = predicted = self._predictions.application_cost(application)
+        self.handle(
+            ev.ApplicationArrived(
+                application.application_id,
+                application.application_class,
+                application.tenant,
+                application.weight,
+                predicted,
+                _INGRESS,
+                self._predictions.accounts_cost(application, self.core.ledger.options),
+                row.kv_token_time,
+                self._predictions.charge(predicted),
+            ),
+            now,
+        )
+        self._to_submit[application.application_id] = len(application.inferences)
+
+    def expect(self, application: WorkloadApplication) -> ApplicationResult:
+        """Return the row of an application that is to come."""
+        row = row_on_arrival(application, application.arrived_at_s, Outcome.EXPIRED)
+        row.kv_token_time = application.cost()
+        self._applications[application.application_id] = row
+        return row
+
+    def submit(
+        self,
+        application: WorkloadApplication,
+        inference: WorkloadInference,
+        due_at: Seconds,
+        now: Seconds,
+    ) -> None:
+        """Let an inference wait; close the application with its last."""
+        name = application.application_id
+        request_id = f"{name}/{inference.inference_id}"
+        self._requests[request_id] = (application, inference, due_at)
+        most = self._engine.kv_tokens - inference.prompt_tokens
+        foreseen = self._predictions.predict_inference(application, inference, most)
+        self.handle(
+            ev.InferenceSubmitted(
+                request_id,
+                name,
+                inference.inference_id,
+                _INGRESS,
+                self._held_of_prompt(inference),
+                foreseen.output_tokens,
+                most,
+                true_output_tokens=inference.output_tokens,
+                stage=foreseen.stage,
+                remaining_kv_token_time=foreseen.remaining_kv_token_time,
+            ),
+            now,
+        )
+        self._waiting_prompts.put(request_id, (self._held_of_prompt(inference),))
+        self._to_submit[name] -= 1
+        if not self._to_submit[name]:
+            del self._to_submit[name]
+            self.handle(ev.ApplicationClosed(name), now)
+            self._tags[name] = self.core.lag_meter.tag(name)
+
+    def report(
+        self, server: Server, finished: list[SimulatedSequence], now: Seconds, *, whole: bool
+    ) -> None:
+        """Report the ends on a replica at its boundary; if `whole`, all progress, too."""
+        last = tuple(
+            ev.LeaseFinished(s.lease_id, s.prompt_tokens, s.made, Outcome.FINISHED)
+            for s in finished
+        )
+        for sequence in finished:
+            row = sequence.result
+            self._predictions.finish_inference(row.application_id, row.inference_id)
+        self.changes += bool(finished)
+        progress = tuple(server.progress()) if whole else ()
+        self.handle(ev.ReplicaReported(server.name, progress, last), now)
+        self._gps.record(self._virtual_time, now)
+
+    def withdraw_idle(self, now: Seconds) -> None:
+        """Tell the core that idle applications submit nothing more at this instant."""
+        if self.core.applications.any_fell_idle:
+            self.handle(ev.ReplicaReported(_FIRST_REPLICA, withdraws=True), now)
+            self._gps.record(self._virtual_time, now)
+
+    def ask(self, server: Server, now: Seconds) -> list[SimulatedSequence]:
+        """Return the sequences that a replica is to admit.
+
+        One is asked for at a time where KV is kept aside for each client, for the next in order may
+        be of a client for whom none is yet; and where prompts are computed alone, for that makes a
+        token of each before the next iteration, which the core does not foresee.
+        """
+        engine, admitted = self._engine, list[SimulatedSequence]()
+        alone = engine.prefill == "separate"
+        one_by_one = alone or engine.reserved_tokens_per_client > 0
+        clients = [s.client for s in server.running.values()] if one_by_one else []
+        grown = self._grown(server)
+        if not self.core.state.leases:
+            self._gps.record(self._virtual_time, now)  # V has rested since the last report
+        left = engine.max_batched_tokens if alone else None
+        while (first := self.first()) is not None:
+            if left is not None and not admitted:
+                left = max(left, first.prompt_tokens)
+            most = None
+            if one_by_one:
+                clients.append(self.core.state.applications[first.application_id].tenant)
+                most = first.prompt_tokens if left is None else min(left, first.prompt_tokens)
+            asks = ev.ReplicaReported(
+                server.name,
+                asks=True,
+                most_prompt_tokens=most,
+                reserved_kv_tokens=self._reserved(server, clients, len(admitted)) + grown,
+            )
+            grants = self.handle(asks, now)
+            self.handle(ev.PullAnswered(server.name), now)
+            self.changes += bool(grants)
+            granted = [self._sequence(grant, server, now) for grant in grants]
+            admitted += granted
+            if not granted or not one_by_one:
+                break
+            if left is not None:
+                left -= sum(sequence.prompt_tokens for sequence in granted)
+        return admitted
+
+    def iterations_until_fit(self, inference: Inference, server: Server) -> Tokens:
+        """Return after how many iterations an inference fits a replica, by the last reports."""
+        clients = [sequence.client for sequence in server.running.values()]
+        clients.append(self.core.state.applications[inference.application_id].tenant)
+        reserved = self._reserved(server, clients, 0) + self._grown(server)
+        return self.core.iterations_until_fit(inference.request_id, server.name, reserved)
+
+    def first(self) -> Inference | None:
+        """Return the inference to be admitted next, or None if there is none."""
+        application = self.core.ledger.queue.first()
+        return None if application is None else application.waiting.first
+
+    def shortest_waiting_prompt(self) -> Tokens | None:
+        """Return the length of the shortest prompt that waits, or None if none does."""
+        name = self._waiting_prompts.first()
+        return None if name is None else int(self._waiting_prompts.key(name)[0])
+
+    def finish(self, end_at: Seconds) -> None:
+        """Note when V reached each tag, once everything has ended."""
+        for name, tag in self._tags.items():
+            self._applications[name].gps_finished_at_s = self._gps.reached_at(tag, end_at)
+
+    @property
+    def _virtual_time(self) -> VirtualTime:
+        return self.core.lag_meter.virtual_time
+
+    def _sequence(self, grant: Grant, server: Server, now: Seconds) -> SimulatedSequence:
+        application, inference, due_at = self._requests.pop(grant.request_id)
+        self._waiting_prompts.drop(grant.request_id)
+        row = InferenceResult(
+            application.application_id,
+            inference.inference_id,
+            server.index,
+            due_at,
+            now,
+            None,
+            None,
+            inference.prompt_tokens,
+            inference.output_tokens,
+        )
+        return SimulatedSequence(
+            grant.request_id,
+            grant.lease_id,
+            application.application_id,
+            application.tenant,
+            self._held_of_prompt(inference),
+            inference.output_tokens,
+            row,
+            inference.prompt_tokens,
+            bool(inference.after),
+        )
+
+    def _reserved(self, server: Server, clients: Iterable[str], admitted: int) -> Tokens:
+        """Return what a replica needs besides its leases when one more has been admitted."""
+        unforeseen = admitted + 1 if self._engine.prefill == "separate" else 0
+        return server.memory.reserved(clients) + unforeseen
+
+    def _grown(self, server: Server) -> Tokens:
+        """Return how much more KV runs on a replica than it has reported."""
+        reported = self.core.state.replicas[server.name].leases.context_tokens
+        return server.leased_tokens - reported
+
+    def _held_of_prompt(self, inference: WorkloadInference) -> Tokens:
+        """Return the prompt tokens that count as KV."""
+        return max(1, inference.prompt_tokens - (not self._engine.last_token_held))
+
+    def _end(self, action: EndApplication) -> None:
+        self.ended += 1
+        self._predictions.end_application(action, action.ended_at)
+        row = self._applications[action.application_id]
+        row.finished_at_s = action.ended_at
+        row.jct_s = action.ended_at - row.arrived_at_s
+        row.kv_token_time = action.kv_token_time
+        row.virtual_finish_time = action.virtual_finish_time
+        row.outcome = action.outcome.value
+        if action.lag is not None:
+            self._result.lateness[action.application_id] = Lateness(
+                action.lag.seconds, action.lag.bound_s
+            )

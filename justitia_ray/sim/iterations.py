@@ -1,0 +1,197 @@
+"""Iterations of a modelled replica: when each ends, and which prompts it computes.
+
+With n sequences that hold U tokens, iteration i of a stretch (from 0) takes
+base + per_sequence·n + per_context_token·(U + n·i) seconds, and the first one longer if it
+computes prompts. Each gains a token an iteration, so that k of them take a sum in closed form.
+"""
+
+import math
+from collections.abc import Iterable
+
+from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.kv_memory import SimulatedSequence
+from justitia_ray.units import RequestId, Seconds, Tokens
+
+
+class Pace:
+    """The instants at which the iterations of one stretch end.
+
+    A stretch goes on, with the instants it gave, for as long as nothing that counts has changed: so
+    the same iteration ends at the same instant, to the last digit, whoever asks and how often.
+    """
+
+    def __init__(self, profile: EngineProfile) -> None:
+        self._cost = cost = profile.iteration.with_times(lambda time_s: time_s / profile.speedup)
+        self._is_constant = not (cost.per_sequence_s or cost.per_context_token_s)
+        self._started_at: Seconds = 0.0
+        self._first = 0
+        self._first_s: Seconds = 0.0
+        self._each_s: Seconds = cost.base_s
+        self._growth_s: Seconds = 0.0
+
+    def prefill_s(self, prompt_tokens: Tokens) -> Seconds:
+        """Return what computing so many prompt tokens takes, or adds to an iteration."""
+        if not prompt_tokens:
+            return 0.0
+        tile = self._cost.prefill_tile_tokens
+        whole_tiles = -(-prompt_tokens // tile) * tile
+        return self._cost.prefill_base_s + self._cost.per_prefill_token_s * whole_tiles
+
+    def start(
+        self,
+        at: Seconds,
+        iteration: int,
+        sequences: int,
+        context_tokens: Tokens,
+        prefill_s: Seconds = 0.0,
+    ) -> None:
+        """Begin a stretch.
+
+        Args:
+            at: The boundary that it begins with.
+            iteration: Number of iterations ended by then.
+            sequences: How many run from here on.
+            context_tokens: The KV that they hold.
+            prefill_s: Added to the first iteration.
+        """
+        self._started_at, self._first, self._first_s = at, iteration, prefill_s
+        cost = self._cost
+        self._growth_s = cost.per_context_token_s * sequences
+        self._each_s = (
+            cost.base_s
+            + cost.per_sequence_s * sequences
+            + cost.per_context_token_s * context_tokens
+        )
+
+    def change(self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens) -> None:
+        """Begin a stretch at a boundary of this one, if anything that counts is another now."""
+        if self._first_s or not self._is_constant:
+            self.start(at, iteration, sequences, context_tokens)
+
+    def hold_up(
+        self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens, by_s: Seconds
+    ) -> None:
+        """Make the iteration that follows a boundary longer; the arguments are those of `start`."""
+        if iteration > self._first:
+            self.start(at, iteration, sequences, context_tokens)
+        self._first_s += by_s
+
+    def at(self, iteration: int) -> Seconds:
+        """Return the instant by which so many iterations have ended."""
+        k = iteration - self._first
+        if k <= 0:
+            return self._started_at
+        length = k * self._each_s + self._growth_s * (k * (k - 1) // 2)
+        return self._started_at + (self._first_s + length)
+
+    def ended_by(self, instant: Seconds, start: int) -> int:
+        """Return how many iterations have ended by an instant, at least `start`.
+
+        O(1) if all take as long, O(log of them) otherwise; by `at`, so that no rounding differs.
+        """
+        low, step = start, 1
+        if not self._growth_s:
+            passed = (instant - self._started_at - self._first_s) / self._each_s
+            low = max(start, self._first + math.floor(passed) - 1)
+            while low > start and self.at(low) > instant:
+                low -= 1
+        while self.at(low + step) <= instant:
+            low += step
+            step *= 2
+        while step > 1:
+            step //= 2
+            if self.at(low + step) <= instant:
+                low += step
+        return low
+
+    def first_from(self, instant: Seconds, start: int) -> int:
+        """Return the first iteration, from `start` on, that ends at or after an instant."""
+        if self.at(start) >= instant:
+            return start
+        by = self.ended_by(instant, start)
+        return by if self.at(by) == instant else by + 1
+
+
+class PrefillQueue:
+    """Running sequences with prompt tokens still to be computed, in order."""
+
+    def __init__(self, profile: EngineProfile) -> None:
+        self._profile = profile
+        self._sequences: dict[RequestId, SimulatedSequence] = {}
+        self._last = -profile.admit_every
+        """Iterations that had ended when prompts were computed last."""
+
+    def __len__(self) -> int:
+        """Return the number of sequences."""
+        return len(self._sequences)
+
+    def add_sequence(self, sequence: SimulatedSequence) -> None:
+        """Add a sequence that has begun to run."""
+        self._sequences[sequence.request_id] = sequence
+
+    def remove_sequence(self, request_id: RequestId) -> None:
+        """Remove a sequence that has been swapped out, if it is here."""
+        self._sequences.pop(request_id, None)
+
+    def next_at(self) -> int:
+        """Return the iteration from which on new prompts are considered."""
+        return self._last + self._profile.admit_every
+
+    def take_alone(self, iteration: int, running: int) -> tuple[Tokens, list[SimulatedSequence]]:
+        """Remove and return a batch to be computed now by itself, if it is time.
+
+        Args:
+            iteration: Iterations that have ended.
+            running: How many run, these included.
+
+        Returns:
+            Its tokens, and the batch; 0 and nothing if it is not time.
+        """
+        nothing_decodes = len(self) == running
+        if not self._sequences or not (iteration >= self.next_at() or nothing_decodes):
+            return 0, []
+        batch: list[SimulatedSequence] = []
+        tokens = 0
+        for sequence in self._sequences.values():
+            if batch and tokens + sequence.prefill_tokens > self._profile.max_batched_tokens:
+                break
+            batch.append(sequence)
+            tokens += sequence.prefill_tokens
+        self._take(batch, iteration)
+        return tokens, batch
+
+    def take_with_iteration(
+        self, iteration: int, running: int
+    ) -> tuple[Tokens, list[SimulatedSequence]]:
+        """Count what the next iteration computes beside its tokens; take out what is done then.
+
+        Args:
+            iteration: Iterations that have ended.
+            running: How many run, these included.
+
+        Returns:
+            Tokens that it computes, and what has nothing left after it.
+        """
+        if not self._sequences:
+            return 0, []
+        budget = None
+        if self._profile.prefill == "chunked":
+            budget = max(1, self._profile.max_batched_tokens - (running - len(self)))
+        tokens = 0
+        done: list[SimulatedSequence] = []
+        for sequence in self._sequences.values():
+            left = sequence.prefill_tokens
+            part = left if budget is None else min(left, budget - tokens)
+            tokens += part
+            sequence.prefill_tokens -= part
+            if part == left:
+                done.append(sequence)
+            if tokens == budget:
+                break
+        self._take(done, iteration)
+        return tokens, done
+
+    def _take(self, sequences: Iterable[SimulatedSequence], iteration: int) -> None:
+        for sequence in sequences:
+            del self._sequences[sequence.request_id]
+        self._last = iteration

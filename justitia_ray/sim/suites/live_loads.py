@@ -1,0 +1,244 @@
+"""Live loads: those of scripts/demo and scripts/bench_live, for agents and as workload files.
+
+One plan has two forms. Agents play the planned applications; a workload file has them as inferences
+that wait for each other, to be simulated, and replayed on the same service. Prompts of a file have
+the planned lengths; agents write theirs in words, of which a tokenizer makes more or fewer tokens.
+
+The demo has three classes, cut to a tiny model of 2,048 tokens of context. bench_live has nine, in
+the mix of the Justitia paper (v1, Sec. V-A): 72 % small, 26 % medium, 2 % large. Lengths are those
+of recorded runs, or made up from their statistics, all times one factor, so that what is large
+against what stays as it was measured.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from justitia_ray.sim.suites.application_runs import DEFAULT_SAMPLES
+from justitia_ray.sim.suites.load_plan import (
+    WORDS_PER_TOKEN,
+    LengthPlan,
+    PlannedApplication,
+    plan_load,
+)
+from justitia_ray.sim.suites.options import Suite, SuiteOptions, suite_arrivals
+from justitia_ray.sim.suites.papers import MIXES, parse_mix
+from justitia_ray.sim.suites.recorded import inferences_of
+from justitia_ray.sim.workload import WorkloadApplication
+from justitia_ray.units import Seconds, Tokens
+
+_GAP_SCALE = 0.3  # tool time passes faster, as tokens do on a tiny model
+_MAX_OUTPUT_TOKENS = 600  # three of 100 measured outputs are longer
+_TENANTS = ("team-a", "team-b", "team-c")
+_DEMO_MIX = {"FV": 0.5, "KBQAV": 0.35, "MRS": 0.15}
+"""Heavy-tailed, as agents are: short ReAct loops (FV) and fact checks (KBQAV) among a few summaries
+of long texts (MRS), which hold seven tenths of the KV token-time.
+
+Before 0.2.0 the load was KBQAV and SC, whose applications cost nearly the same (0.32 and 0.39
+million token·iterations in the mean): whichever class went first, the other paid for it.
+"""
+_DEMO_WARM_UP = {"FV": 4, "KBQAV": 3, "MRS": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class DemoLoad:
+    """The load of scripts/demo, and the warm-up that the predictor learns its first means from."""
+
+    warm_up: list[PlannedApplication]
+    applications: list[PlannedApplication]
+    length_scale: float
+    """Factor on the measured lengths of prompts and outputs."""
+
+
+def demo_load(
+    seed: int,
+    data_dir: Path | None,
+    *,
+    quick: bool = False,
+    count: int | None = None,
+    window_s: float | None = None,
+) -> DemoLoad:
+    """Draw the load; the same arguments draw the same.
+
+    Args:
+        seed: Of all draws.
+        data_dir: Where recorded runs and inputs lie; None: they are made up.
+        quick: Fewer and shorter applications.
+        count: How many, if not as many as the demo plays.
+        window_s: In how long they arrive on average, if not at the demo's rate.
+
+    Raises:
+        ConfigError: If inputs cannot be loaded.
+    """
+    plays, rate_per_s, length_scale = (40, 4.4, 0.75) if quick else (72, 5.5, 1.0)
+    plays = plays if count is None else count
+    lengths = LengthPlan(
+        seed=seed,
+        length_scale=length_scale,
+        gap_scale=_GAP_SCALE,
+        max_output_tokens=_MAX_OUTPUT_TOKENS,
+        data_dir=data_dir,
+    )
+    applications = plan_load(
+        lengths,
+        count=plays,
+        rate_per_s=rate_per_s if window_s is None else plays / window_s,
+        seed=seed,
+        mix=_DEMO_MIX,
+        tenants=_TENANTS,
+    )
+    warm_up = [
+        application
+        for name, size in _DEMO_WARM_UP.items()
+        for application in plan_load(
+            lengths, count=size, rate_per_s=4.0, seed=seed + 1000, mix={name: 1.0}
+        )
+    ]
+    return DemoLoad(warm_up, applications, length_scale)
+
+
+WORDS_PER_TINY_TOKEN = 0.43
+"""Words of our prompts to a token of the tiny model's 2,048-entry tokenizer.
+
+Measured by dry runs (`tests/dry_run.py`).
+"""
+
+CONTEXT_TOKENS: Tokens = 2_048
+LONGEST_TOKENS: Tokens = 8_192
+"""Above the longest recorded inference, prompt and output (DM: 7,519): a context of this size needs
+no cutting."""
+_FITTING = CONTEXT_TOKENS / LONGEST_TOKENS
+_LONGEST_OUTPUT: Tokens = CONTEXT_TOKENS // 3
+_MARGIN_TOKENS: Tokens = 64
+"""Room for the chat template, and for words that are longer still."""
+_TOKENS_PER_WORD_AT_MOST = 3.4
+
+
+def nine_class_plan(
+    data_dir: Path | None,
+    seed: int,
+    count: int,
+    *,
+    window_s: Seconds = 1.0,
+    arrivals: Sequence[Seconds] | None = None,
+    length_scale: float = _FITTING,
+    gap_scale: float = _FITTING,
+    samples: int = DEFAULT_SAMPLES,
+    most_fan_out: int | None = None,
+    mix: Mapping[str, int] = MIXES["paper"],
+    tenants: Sequence[str] = ("default",),
+) -> list[PlannedApplication]:
+    """Draw the load for the tiny model and its context; the same arguments draw the same.
+
+    Classes, inputs, lengths, arrivals and tenants are drawn apart: a change to one leaves the
+    others.
+
+    Args:
+        data_dir: Where recorded runs and inputs lie; None: they are made up.
+        seed: Of all draws.
+        count: How many applications. Of a hundred each class has exactly its share.
+        window_s: In how long they arrive on average, as a Poisson process.
+        arrivals: Their instants, in place of a window; see `suite_arrivals` for those of a
+            recorded trace.
+        length_scale: Factor on all lengths; by default the longest recorded inference just fits the
+            context. What is longer than the context then is cut.
+        gap_scale: Factor on tool time; the same as on lengths leaves on the same engine the share
+            of tool time in an application's life about as it was.
+        samples: Of a vote of SC.
+        most_fan_out: Calls that a stage makes side by side, at most; see `LengthPlan`.
+        mix: How many of each class a deck holds.
+        tenants: On whose behalf applications run; each is as likely.
+
+    Raises:
+        ConfigError: If inputs cannot be loaded.
+    """
+    prompt_tokens = CONTEXT_TOKENS - _LONGEST_OUTPUT - _MARGIN_TOKENS
+    lengths = LengthPlan(
+        seed=seed,
+        length_scale=length_scale,
+        gap_scale=gap_scale,
+        max_prompt_words=int(prompt_tokens / _TOKENS_PER_WORD_AT_MOST),
+        max_output_tokens=_LONGEST_OUTPUT,
+        words_per_token=WORDS_PER_TINY_TOKEN,
+        samples=samples,
+        most_fan_out=most_fan_out,
+        data_dir=data_dir,
+    )
+    return plan_load(
+        lengths,
+        count=count,
+        rate_per_s=count / window_s,
+        seed=seed,
+        mix=mix,
+        tenants=tenants,
+        arrivals=arrivals,
+        dealt=True,
+    )
+
+
+def planned_application(
+    planned: PlannedApplication, name: str, *, words_per_token: float = WORDS_PER_TOKEN
+) -> WorkloadApplication:
+    """Return an application whose inferences are called `STAGE/INDEX`.
+
+    Args:
+        planned: The application; steered.
+        name: Its id.
+        words_per_token: What the plan was drawn with: prompts are planned in words.
+    """
+    return WorkloadApplication(
+        name,
+        planned.application_class,
+        planned.arrived_at_s,
+        tuple(
+            replace(call, prompt_tokens=max(1, round(call.prompt_tokens / words_per_token)))
+            for call in inferences_of(planned.lengths.run, named=True)
+        ),
+        planned.tenant,
+        input=planned.text,
+    )
+
+
+def _build_demo(options: SuiteOptions) -> list[WorkloadApplication]:
+    load = demo_load(options.seed, options.data_dir, count=options.count, window_s=options.window_s)
+    return [
+        planned_application(planned, f"demo-{planned.number:03d}") for planned in load.applications
+    ]
+
+
+DEMO = Suite(
+    "the load of scripts/demo: FV, KBQAV and MRS for a context of 2,048 tokens",
+    _build_demo,
+    takes=("count", "window_s"),
+)
+
+
+LIVE_COUNT = 100
+"""A deck: exactly the mix."""
+LIVE_GAP_S = 1.0
+
+
+def _build_nine_class_live(options: SuiteOptions) -> list[WorkloadApplication]:
+    count, tenants = options.count or LIVE_COUNT, options.tenants or 1
+    load = nine_class_plan(
+        options.data_dir,
+        options.seed,
+        count,
+        arrivals=suite_arrivals(options, count, LIVE_GAP_S),
+        samples=options.sc_samples or DEFAULT_SAMPLES,
+        mix=parse_mix(options.mix or "paper"),
+        tenants=["default"] if tenants == 1 else [f"t{number}" for number in range(tenants)],
+    )
+    return [
+        planned_application(
+            planned, f"live-{planned.number:03d}", words_per_token=WORDS_PER_TINY_TOKEN
+        )
+        for planned in load
+    ]
+
+
+NINE_CLASS_LIVE = Suite(
+    "nine-class as scripts/bench_live plays it, for a context of 2,048 tokens",
+    _build_nine_class_live,
+    ("count", "window_s", "arrivals", "mix", "tenants", "sc_samples"),
+)

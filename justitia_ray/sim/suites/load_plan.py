@@ -1,0 +1,294 @@
+"""Plans of live loads: which applications arrive when, and how long their inferences are.
+
+A model with random weights never says when an answer is over, nor how many claims it found. Steered
+applications take those from a plan, so that load does not depend on nonsense text and is the same
+under every policy. With a real model the plan only sets limits.
+"""
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate, cycle
+from pathlib import Path
+from typing import NamedTuple
+
+from justitia_ray.sim.suites.application_runs import deal_classes, made_up_run
+from justitia_ray.sim.suites.inputs import Input, load_inputs
+from justitia_ray.sim.suites.measured_classes import CHOOSE_MODEL, LLM_TASK, LOOPS, PLAN, STAGES
+from justitia_ray.sim.suites.recorded import (
+    PLAYED_CLASSES,
+    RecordedRun,
+    RecordedStage,
+    RecordedSubtask,
+    load_runs,
+)
+from justitia_ray.units import Seconds, Tokens
+
+WORDS_PER_TOKEN = 0.75
+"""English under the usual tokenizers. A rule and not a count: an agent has no tokenizer."""
+
+LEAST_MAX_PROMPT_WORDS = 100
+"""Room for an agent's instruction and a few lines of what it is about."""
+
+
+class PlannedCall(NamedTuple):
+    """Planned lengths of one inference."""
+
+    prompt_words: int
+    output_tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class CallMade:
+    """An inference of an agent, as the service counted its tokens."""
+
+    stage: str
+    index: int
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStage:
+    """Inferences that run side by side, after `gap_s` seconds of tool time."""
+
+    calls: tuple[PlannedCall, ...]
+    gap_s: Seconds
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The lengths of one application."""
+
+    steered: bool
+    """True: fan-outs and lengths are those planned. False: the answers decide, within limits."""
+    run: RecordedRun
+    """The planned run; its prompts are in words."""
+    limits: Mapping[str, PlannedCall]
+    """Longest inference of a stage when not steered; repeated stages by their plain name."""
+
+    @cached_property
+    def stages(self) -> dict[str, PlannedStage]:
+        """Stages by name, in order; repeated ones as `collapse_1`, `collapse_2` and so on.
+
+        Inferences of PE's subtasks are the stages `choose_model` and `llm_task`: the n-th subtask
+        of such a kind has the n-th of them.
+        """
+        return {
+            stage.name: PlannedStage(tuple(PlannedCall(*call) for call in stage.calls), stage.gap_s)
+            for planned in self.run.stages
+            for stage in _flat(planned)
+        }
+
+    @property
+    def subtasks(self) -> list[RecordedSubtask]:
+        """Subtasks of PE, in order."""
+        return [subtask for stage in self.run.stages for subtask in stage.subtasks]
+
+    def fan_out(self, stage: str) -> int:
+        """Return how many inferences were planned for a stage."""
+        return len(self.stages[stage].calls)
+
+    def call(self, stage: str, index: int) -> PlannedCall:
+        """Return the length, or when not steered the limits, of one inference."""
+        if self.steered:
+            return self.stages[stage].calls[index]
+        if stage in self.limits:
+            return self.limits[stage]
+        return self.limits[stage.rstrip("0123456789").rstrip("_")]
+
+    def rounds(self, name: str) -> int:
+        """Return how many rounds of a repeated stage were planned."""
+        return sum(stage.rpartition("_")[0] == name for stage in self.stages)
+
+
+@dataclass(kw_only=True)
+class LengthPlan:
+    """Draws the lengths of applications; the same seed draws the same.
+
+    Raises:
+        ConfigError: If a recorded file is wrong.
+    """
+
+    seed: int = 0
+    """Seed of all draws. An application's draw depends on it, the class and the number only."""
+    length_scale: float = 1.0
+    """Factor on all lengths, of prompts and of outputs; fan-outs stay."""
+    gap_scale: float = 1.0
+    """Factor on tool time; 0 leaves it out."""
+    steered: bool = True
+    """Whether agents follow the plan (a random model) or its limits (a real one)."""
+    max_prompt_words: int = 400
+    """A prompt has no more words than that, and no more than six times as many bytes. A tokenizer
+    of 2,048 entries makes 2 to 3.4 tokens of an English word, so that 400 words are at most some
+    1,400 of a 2,048-token context."""
+    max_output_tokens: Tokens | None = None
+    """No output is longer; None: no bound but the measured maximum."""
+    words_per_token: float = WORDS_PER_TOKEN
+    """Words of a prompt to a token, under the tokenizer of the model."""
+    samples: int = 5
+    """Samples of a vote of SC; 5: as many as it was measured with."""
+    most_fan_out: int | None = None
+    """Most inferences of a stage that are played side by side, the first ones; None: all. Subtasks
+    of a plan are left as they are."""
+    data_dir: Path | None = None
+    """Where `recorded/CLASS.jsonl` lies; a class without that file, or without a directory, is made
+    up from published statistics (`made_up_run`)."""
+
+    def __post_init__(self) -> None:
+        self._runs: dict[str, list[RecordedRun]] = {
+            name: [] if self.data_dir is None else load_runs(self.data_dir, name, played=True)
+            for name in PLAYED_CLASSES
+        }
+
+    def draw(self, application_class: str, item_id: str, number: int) -> Lengths:
+        """Return the lengths of an application: of a recorded run on its input if there is one.
+
+        Args:
+            application_class: One of `table.WORKLOADS`.
+            item_id: Its input.
+            number: Its number in the load; two applications on one input differ by it.
+        """
+        rng = random.Random(f"{self.seed}/lengths/{application_class}/{number}")
+        runs = self._runs[application_class]
+        matching = [run for run in runs if run.item_id == item_id] or runs
+        run = (
+            rng.choice(matching) if matching else made_up_run(application_class, rng, self.samples)
+        )
+        return self.of_run(application_class, run)
+
+    def of_run(self, application_class: str, run: RecordedRun) -> Lengths:
+        """Return the lengths of an application that goes as a run went."""
+        planned = replace(run, stages=tuple(self._planned(stage) for stage in run.stages))
+        limits = {name: self._call(*most) for name, most in _most(application_class).items()}
+        return Lengths(self.steered, planned, limits)
+
+    def _planned(self, stage: RecordedStage) -> RecordedStage:
+        return RecordedStage(
+            stage.name,
+            tuple(self._call(*call) for call in stage.calls[: self.most_fan_out]),
+            stage.gap_s * self.gap_scale,
+            tuple(
+                RecordedSubtask(
+                    subtask.needs,
+                    tuple((kind, *self._call(p, d)) for kind, p, d in subtask.calls),
+                    subtask.exec_s * self.gap_scale,
+                )
+                for subtask in stage.subtasks
+            ),
+        )
+
+    def _call(self, prompt_tokens: float, output_tokens: float) -> PlannedCall:
+        words = round(prompt_tokens * self.length_scale * self.words_per_token)
+        output = max(1, round(output_tokens * self.length_scale))
+        if self.max_output_tokens is not None:
+            output = min(output, self.max_output_tokens)
+        return PlannedCall(min(words, self.max_prompt_words), output)
+
+
+def _flat(stage: RecordedStage) -> list[RecordedStage]:
+    """Return a stage, or in place of subtasks a stage for each kind that has inferences."""
+    if not stage.subtasks:
+        return [stage]
+    stages = []
+    for kind in (CHOOSE_MODEL, LLM_TASK):
+        calls = [call[1:] for task in stage.subtasks for call in task.calls if call[0] == kind]
+        if calls:
+            stages.append(RecordedStage(kind, tuple(calls)))
+    return stages
+
+
+def _most(application_class: str) -> dict[str, tuple[float, float]]:
+    """Return the longest prompt and output of each stage of a class."""
+    if application_class in LOOPS:
+        loop = LOOPS[application_class]
+        output = max(loop.first_output_tokens.max, loop.later_output_tokens.max)
+        return {loop.name: (loop.max_prompt_tokens, output)}
+    stages = STAGES.get(
+        application_class, (PLAN.planning, PLAN.choose_model, PLAN.llm_task, PLAN.response)
+    )
+    return {stage.name: (stage.prompt_tokens.max, stage.output_tokens.max) for stage in stages}
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedApplication:
+    """An application of a load."""
+
+    number: int
+    """Place in the order of arrival, from 0."""
+    application_class: str
+    item_id: str
+    text: str
+    """Text that the user submits."""
+    tenant: str
+    arrived_at_s: Seconds
+    """From the start of the load."""
+    lengths: Lengths
+
+
+def plan_load(
+    lengths: LengthPlan,
+    *,
+    count: int,
+    mix: Mapping[str, float],
+    rate_per_s: float = 1.0,
+    seed: int = 0,
+    tenants: Sequence[str] = ("default",),
+    arrivals: Sequence[Seconds] | None = None,
+    dealt: bool = False,
+) -> list[PlannedApplication]:
+    """Draw a load, in order of arrival; the same arguments draw the same.
+
+    Arrivals, classes, inputs and tenants are drawn apart: a change to one leaves the others.
+
+    Args:
+        lengths: Draws the lengths of the applications; inputs lie in the same data directory.
+        count: How many applications.
+        mix: Share of each class, in any unit.
+        rate_per_s: How many arrive per second on average; arrivals are a Poisson process.
+        seed: Seed of all draws but the lengths.
+        tenants: On whose behalf applications run; each is as likely.
+        arrivals: Instants at which they arrive, sorted, in place of a Poisson process; `count` of
+            them.
+        dealt: Deal classes from shuffled decks, each with exactly the mix, whose shares must then
+            be whole numbers. Otherwise each is drawn by itself.
+
+    Raises:
+        ConfigError: If inputs cannot be loaded.
+    """
+
+    def rng(purpose: str) -> random.Random:
+        return random.Random(f"{seed}/{purpose}")
+
+    def shuffled(application_class: str) -> Iterator[Input]:
+        """Return the inputs of a class in random order, over again when they are used up."""
+        inputs = load_inputs(lengths.data_dir, application_class)
+        rng(f"inputs/{application_class}").shuffle(inputs)
+        return cycle(inputs)
+
+    drawn = {name: share for name, share in mix.items() if share > 0}
+    inputs = {name: shuffled(name) for name in drawn}
+    if dealt:
+        classes = deal_classes({name: int(share) for name, share in drawn.items()}, rng("classes"))
+    else:
+        classes = iter(rng("classes").choices(list(drawn), list(drawn.values()), k=count))
+    if arrivals is None:
+        gaps = rng("arrivals")
+        arrivals = list(accumulate(gaps.expovariate(rate_per_s) for _ in range(count)))
+    of_tenants = rng("tenants")
+    planned = []
+    for number, (arrived_at_s, name) in enumerate(zip(arrivals, classes, strict=False)):
+        item = next(inputs[name])
+        planned.append(
+            PlannedApplication(
+                number=number,
+                application_class=name,
+                item_id=item.item_id,
+                text=item.text,
+                tenant=of_tenants.choice(tenants),
+                arrived_at_s=arrived_at_s,
+                lengths=lengths.draw(name, item.item_id, number),
+            )
+        )
+    return planned

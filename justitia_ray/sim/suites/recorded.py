@@ -1,0 +1,253 @@
+"""Runs of applications, recorded or made up: calls by stage, their lengths, and tool time.
+
+What an agent is to play must go through the agent's stages. The simulator and the predictor read
+runs of any stages.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, TypeAlias
+
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.json_lines import JsonRecord, read_records
+from justitia_ray.sim.suites.measured_classes import (
+    CHOOSE_MODEL,
+    LLM_TASK,
+    LOOPS,
+    MODEL,
+    PLAN,
+    STAGES,
+)
+from justitia_ray.sim.workload import (
+    DurationField,
+    TokensField,
+    WorkloadInference,
+    first_mistake,
+)
+from justitia_ray.units import InferenceId, Seconds, Tokens
+
+PLAYED_CLASSES = (*STAGES, *LOOPS, "PE")
+"""Classes that have an agent."""
+
+_Need: TypeAlias = Annotated[int, Field(ge=-1, strict=True)]
+"""Index of a subtask; -1: the plan itself, which all need."""
+
+
+def _without_plan(needs: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(need for need in needs if need >= 0)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedSubtask:
+    """A subtask of a plan: inferences one after the other, then a tool."""
+
+    needs: Annotated[tuple[_Need, ...], Field(alias="dep"), AfterValidator(_without_plan)]
+    """Indices of the subtasks of the stage that must be done first; all are before it."""
+    calls: Annotated[tuple[tuple[str, TokensField, TokensField], ...], Field(alias="llm_calls")]
+    """Kind of each call (`choose_model` or `llm_task`), its prompt and output tokens."""
+    exec_s: DurationField
+    """Time of the tool."""
+
+    @property
+    def kind(self) -> str:
+        """Kind of its calls; `model` if it has none."""
+        return self.calls[0][0] if self.calls else MODEL
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStage:
+    """A stage of a run: calls, or subtasks."""
+
+    name: str
+    calls: Annotated[tuple[tuple[TokensField, TokensField], ...], Field(min_length=1)] = ()
+    """Prompt and output tokens of each inference; all may run side by side."""
+    gap_s: Annotated[DurationField, Field(alias="gap_before_s")] = 0.0
+    """Tool time before the stage."""
+    subtasks: Annotated[tuple[RecordedSubtask, ...], Field(min_length=1)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRun:
+    """A run of an application."""
+
+    item_id: str | None
+    """The input it ran on; None if that is not among the inputs."""
+    stages: Annotated[tuple[RecordedStage, ...], Field(min_length=1)]
+
+
+_RUN = TypeAdapter(RecordedRun)
+
+
+def load_runs(data_dir: Path, application_class: str, *, played: bool = False) -> list[RecordedRun]:
+    """Return the runs in `recorded/CLASS.jsonl`, none if there is no such file.
+
+    Args:
+        data_dir: Where `recorded/` lies.
+        application_class: The class. Turns of one that goes in turns (`loops.LOOPS`) are named as
+            the agent names them, whatever they were.
+        played: Whether the class's agent is to play them: stages must then be the agent's.
+
+    Raises:
+        ConfigError: If the file is wrong; file, line and field are named.
+    """
+    path = data_dir / "recorded" / f"{application_class}.jsonl"
+    if not path.exists():
+        return []
+    return [_run(record, application_class, played) for record in read_records(path)]
+
+
+def _run(record: JsonRecord, application_class: str, played: bool) -> RecordedRun:
+    try:
+        run = _RUN.validate_python(record.fields)
+    except ValidationError as error:
+        raise ConfigError(f"{record.where}: {first_mistake(error, {})}") from error
+    for number, stage in enumerate(run.stages):
+        if not stage.calls and not stage.subtasks:
+            raise record.error(f"stages[{number}]", "calls or subtasks", None)
+        for index, subtask in enumerate(stage.subtasks):
+            if max(subtask.needs, default=-1) >= index:
+                raise record.error(
+                    f"stages[{number}].subtasks[{index}].dep",
+                    f"a list of indices below {index}, or -1",
+                    list(subtask.needs),
+                )
+    if application_class in LOOPS:
+        name = LOOPS[application_class].name
+        run = replace(
+            run,
+            stages=tuple(replace(s, name=f"{name}_{i}") for i, s in enumerate(run.stages, 1)),
+        )
+    if played:
+        _check_playable(record, application_class, run.stages)
+    return run
+
+
+def _check_playable(
+    record: JsonRecord, application_class: str, stages: Sequence[RecordedStage]
+) -> None:
+    """Hold the stages to those that the agent of the class goes through."""
+    if application_class in LOOPS:
+        for index, stage in enumerate(stages):
+            if len(stage.calls) != 1:
+                raise record.error(
+                    f"stages[{index}].calls", "one call: turns follow each other", stage.calls
+                )
+        return
+    names = [stage.name for stage in stages]
+    expected: list[str] = []
+    if application_class == "PE":
+        expected = [PLAN.planning.name, "execute_subtasks", PLAN.response.name]
+    for known in STAGES.get(application_class, ()):
+        if known.round_weights:
+            rounds = sum(name.startswith(f"{known.name}_") for name in names)
+            expected += [f"{known.name}_{i}" for i in range(1, rounds + 1)]
+        else:
+            expected.append(known.name)
+    if names != expected:
+        raise record.error("stages", f"named {', '.join(expected)}", names)
+    for number, stage in enumerate(stages):
+        for index, subtask in enumerate(stage.subtasks):
+            kinds = [kind for kind, _, _ in subtask.calls]
+            if kinds not in ([], [CHOOSE_MODEL], [LLM_TASK]):
+                raise record.error(
+                    f"stages[{number}].subtasks[{index}].llm_calls",
+                    f"empty, or one call of kind {CHOOSE_MODEL} or {LLM_TASK}",
+                    subtask,
+                )
+
+
+def inferences_of(run: RecordedRun, *, named: bool = False) -> tuple[WorkloadInference, ...]:
+    """Return the inferences of a run, in the order of the record.
+
+    A stage starts when the one before is done and `gap_s` seconds of tool time are over; its calls
+    run side by side. Subtasks start when those they need are done, run their calls one after the
+    other, then their tool; the next stage waits for all. Tool time after the last inference is
+    nobody's wait and left out.
+
+    Args:
+        run: The run.
+        named: Whether inferences are called `STAGE/INDEX`, those of subtasks `KIND/INDEX`, and not
+            `0`, `1`, …
+    """
+    dag = _Dag(named=named)
+    done = _Done((), 0)
+    for stage in run.stages:
+        start = _Done(done.after, done.delay_s + stage.gap_s)
+        if stage.subtasks:
+            done = dag.add_subtasks(stage.subtasks, start)
+        else:
+            done = _Done(tuple(dag.add(stage.name, *call, start) for call in stage.calls), 0)
+    return tuple(dag.inferences)
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """An instant: so long after the last of some inferences, or after the arrival if of none."""
+
+    after: tuple[InferenceId, ...]
+    delay_s: Seconds
+
+
+class _Dag:
+    def __init__(self, *, named: bool) -> None:
+        self.inferences: list[WorkloadInference] = []
+        self._named = named
+        self._counts = Counter[str]()
+        self._lead_s: dict[InferenceId, dict[InferenceId, Seconds]] = {}
+        """By inference, its ancestors and the tool time there is at least from their end to its
+        submission."""
+
+    def add(
+        self, stage: str, prompt_tokens: Tokens, output_tokens: Tokens, start: _Done
+    ) -> InferenceId:
+        name = f"{stage}/{self._counts[stage]}" if self._named else str(len(self.inferences))
+        self._counts[stage] += 1
+        self.inferences.append(
+            WorkloadInference(
+                name, prompt_tokens, output_tokens, start.after, round(start.delay_s, 6)
+            )
+        )
+        return name
+
+    def add_subtasks(self, subtasks: Iterable[RecordedSubtask], start: _Done) -> _Done:
+        ends: list[_Done] = []
+        for subtask in subtasks:
+            at = self._latest([ends[i] for i in subtask.needs]) if subtask.needs else start
+            for call in subtask.calls:
+                name = self.add(*call, at)
+                self._lead_s[name] = self._leads(at)
+                at = _Done((name,), 0.0)
+            ends.append(_Done(at.after, at.delay_s + subtask.exec_s))
+        return self._latest(ends)
+
+    def _leads(self, at: _Done) -> dict[InferenceId, Seconds]:
+        leads = dict.fromkeys(at.after, at.delay_s)
+        for name in at.after:
+            for ancestor, lead_s in self._lead_s.get(name, {}).items():
+                leads[ancestor] = max(leads.get(ancestor, 0.0), lead_s + at.delay_s)
+        return leads
+
+    def _latest(self, ends: list[_Done]) -> _Done:
+        """Return the last of several instants, as far as `after` and one delay can say it.
+
+        An inference that another one of them waited for is implied; what of its delay may then be
+        still to come is kept. Where delays differ, the longest counts from the last end: the format
+        has one delay for all, and an inference must not be submitted too early.
+        """
+        delays: dict[InferenceId, Seconds] = {}
+        delay_s = max((end.delay_s for end in ends if not end.after), default=0.0)
+        for end in ends:
+            for name in end.after:
+                delays[name] = max(delays.get(name, 0.0), end.delay_s)
+        last: list[InferenceId] = []
+        for name, own_s in delays.items():
+            of_others = [self._lead_s.get(other, {}) for other in delays]
+            leads = [of_other[name] for of_other in of_others if name in of_other]
+            if not leads:
+                last.append(name)
+            delay_s = max(delay_s, own_s - max(leads, default=0.0))
+        return _Done(tuple(last), delay_s)

@@ -1,0 +1,177 @@
+"""Waiting callers behind Serve's front: their memory, a drain of an ingress, disconnects.
+
+Every seat of the engines is held by one call with as many choices, so that all other callers wait.
+"""
+
+import asyncio
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil  # type: ignore[import-untyped]
+
+from justitia_ray.errors import JustitiaError
+from justitia_ray.units import Seconds, Tokens
+from scripts.bench.load import Target
+
+_OPENED_TOGETHER = 200
+"""Connections opened at once: the kernel's queue of a listener is not longer everywhere."""
+_WITHIN_S: Seconds = 600.0
+_POLL_S: Seconds = 0.02
+_DISCONNECT_WITHIN_S: Seconds = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCallers:
+    """Outcome of callers that waited while an ingress left."""
+
+    callers: int
+    memory_before_mb: float
+    memory_mb: float
+    answers: dict[str, int]
+    """Callers by status, or by the error that they saw."""
+
+    @property
+    def lost(self) -> int:
+        """Callers without an answer."""
+        return self.callers - self.answers.get("200", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnects:
+    """Outcome of callers that left at random instants."""
+
+    callers: int
+    idle_after_s: Seconds
+    """From the last disconnect to a scheduler that holds nothing of any."""
+
+
+class WaitingLoad:
+    """Makes the calls to one application."""
+
+    def __init__(self, target: Target, model: str, seats: int, longest: Tokens) -> None:
+        """Prepare; nothing is called.
+
+        Args:
+            target: The application.
+            model: Its model.
+            seats: Sequences that all its engines run at once; there is one engine.
+            longest: Output of a call that does not end by itself while it is measured.
+        """
+        self._target = target
+        self._model = model
+        self._seats = seats
+        self._longest = longest
+
+    async def hold_callers(
+        self, callers: int, pids: Callable[[], Iterable[int]], drain: Callable[[], None]
+    ) -> WaitingCallers:
+        """Let callers wait, take an ingress away, serve them, and return what became of them.
+
+        Args:
+            callers: How many.
+            pids: Returns the processes whose memory counts.
+            drain: Takes one of several ingresses away; blocks until it is gone.
+
+        Raises:
+            JustitiaError: If they do not come to wait, or some have no answer after ten minutes.
+        """
+        blocker = await self._take_every_seat()
+        before = memory_mb(pids())
+        waiting: list[asyncio.Task[str]] = []
+        while len(waiting) < callers:
+            more = min(_OPENED_TOGETHER, callers - len(waiting))
+            waiting += [asyncio.create_task(self._call()) for _ in range(more)]
+            await self._until("waiting", len(waiting), waiting)
+        held = memory_mb(pids())
+        draining = asyncio.create_task(asyncio.to_thread(drain))
+        await asyncio.sleep(_DISCONNECT_WITHIN_S)  # the front hears of the change
+        blocker.cancel()
+        answers = Counter(await asyncio.wait_for(asyncio.gather(*waiting), _WITHIN_S))
+        await asyncio.gather(blocker, return_exceptions=True)
+        await draining
+        await self._until("in_flight", 0)
+        return WaitingCallers(callers, before, held, dict(answers))
+
+    async def disconnect_callers(self, callers: int, seed: int) -> Disconnects:
+        """Let callers leave at random, some running and some waiting, unary or streaming.
+
+        Raises:
+            JustitiaError: If something of them is left after ten minutes.
+        """
+        rng = random.Random(seed)
+        await asyncio.gather(
+            *(
+                self._call_and_leave(rng.random() < 0.5, rng.uniform(0.0, _DISCONNECT_WITHIN_S))
+                for _ in range(callers)
+            )
+        )
+        left_at = time.monotonic()
+        await self._until("waiting", 0)
+        await self._until("in_flight", 0)
+        return Disconnects(callers, time.monotonic() - left_at)
+
+    async def _take_every_seat(self) -> "asyncio.Task[None]":
+        async def block() -> None:
+            async with self._target.open() as connection:
+                body = self._body(max_tokens=self._longest, n=self._seats)
+                await connection.post(self._target.completions, body)
+
+        blocker = asyncio.create_task(block())
+        await self._until("in_flight", 1)
+        return blocker
+
+    async def _call(self) -> str:
+        try:
+            async with self._target.open() as connection:
+                reply = await connection.post(self._target.completions, self._body(max_tokens=1))
+                return str(reply.status)
+        except (OSError, JustitiaError) as error:
+            return type(error).__name__
+
+    async def _call_and_leave(self, stream: bool, after_s: Seconds) -> None:
+        try:
+            async with asyncio.timeout(after_s), self._target.open() as connection:
+                body = self._body(max_tokens=self._longest, stream=stream)
+                await connection.post(self._target.completions, body)
+        except TimeoutError:
+            return
+
+    async def _until(
+        self, name: str, count: int, callers: Sequence["asyncio.Task[str]"] = ()
+    ) -> None:
+        """Wait until a count of the scheduler's status is reached: at least that, or none."""
+        deadline = time.monotonic() + _WITHIN_S
+        found: int | None = None
+        while time.monotonic() < deadline:
+            with suppress(
+                ConnectionError
+            ):  # as an application comes up, HAProxies follow each other
+                async with self._target.open() as connection:
+                    reply = await connection.get(f"{self._target.route_prefix}/v1/status")
+                found = json.loads(reply.body).get(name)
+            if found is not None and (found >= count if count else found == 0):
+                return
+            if ended := [caller.result() for caller in callers if caller.done()]:
+                raise JustitiaError(f"a caller that should wait has ended: {ended[0]}")
+            await asyncio.sleep(_POLL_S)
+        raise JustitiaError(f"{name} is {found} and not {count}: too late")
+
+    def _body(self, **fields: object) -> bytes:
+        values = {"model": self._model, "prompt": [100, 101, 102], "ignore_eos": True, **fields}
+        return json.dumps(values).encode()
+
+
+def memory_mb(pids: Iterable[int]) -> float:
+    """Return the memory of processes in MB, of which shared pages count once in all (PSS)."""
+    total = 0
+    for pid in pids:
+        try:
+            total += psutil.Process(pid).memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+    return total / 1e6

@@ -1,0 +1,351 @@
+"""The measurements of scripts/bench_core: time per event at several sizes, memory, a linear scan.
+
+The garbage collector stays on, as it is in the service; its pauses are counted apart.
+"""
+
+import gc
+import random
+import time
+import tracemalloc
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from justitia_ray.lab.core_load import ARRIVAL, GRANT, SUBMIT, WAITING_EACH, CoreLoad, Timings
+from scripts.bench.statistics import percentile
+
+_SEATS = 20
+"""Grants of a batch: about what one pull of a full replica brings."""
+_INPUT_PRICE, _OUTPUT_PRICE = 1.0, 2.0
+_OUTPUT_TOKENS = 110
+_LAST_GRANT = 0.1
+
+
+class LinearScan:
+    """Virtual token counters without a heap; a request is its number of prompt tokens."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, float] = {}
+        self._waiting: dict[str, deque[int]] = {}
+
+    def add(self, client: str, counter: float, prompt_tokens: Iterable[int]) -> None:
+        """Put a client in as it is, without a lift: a scan for each would take minutes."""
+        self.counters[client] = counter
+        self._waiting[client] = deque(prompt_tokens)
+
+    def submit(self, client: str, prompt_tokens: int) -> None:
+        """Let a request wait; the counter of a client that had none is lifted. O(clients)."""
+        line = self._waiting.setdefault(client, deque())
+        line.append(prompt_tokens)
+        if len(line) > 1:
+            return
+        others = [c for name, c in self.counters.items() if self._waiting[name] and name != client]
+        lifted = min(others, default=0.0)
+        self.counters[client] = max(self.counters.get(client, 0.0), lifted)
+
+    def grant(self, seats: int) -> list[str]:
+        """Grant so many requests, each of the client with the least counter. O(clients) each."""
+        granted: list[str] = []
+        counters = dict(self.counters)
+        while counters and len(granted) < seats:
+            client = min(counters, key=counters.__getitem__)
+            line = self._waiting[client]
+            if not line:
+                del counters[client]
+                continue
+            charge = _INPUT_PRICE * line.popleft()
+            self.counters[client] += charge
+            counters[client] += charge
+            granted.append(client)
+        return granted
+
+    def serve(self, client: str, output_tokens: int) -> None:
+        """Charge what a client's request has made."""
+        self.counters[client] += _OUTPUT_PRICE * output_tokens
+
+    def leave(self, client: str) -> None:
+        """Forget a client and what waits of it."""
+        del self.counters[client]
+        del self._waiting[client]
+
+
+class LinearLoad:
+    """A steady crowd like that of `core_load`: ten waiting each, one grant in ten the last."""
+
+    def __init__(
+        self, clients: int, seed: int, clock_ns: Callable[[], int] = time.perf_counter_ns
+    ) -> None:
+        """Make a full queue of so many clients, to be timed by `clock_ns`."""
+        self._clock_ns = clock_ns
+        self.queue = LinearScan()
+        self.timings = {kind: Timings() for kind in (ARRIVAL, SUBMIT, GRANT)}
+        self._random = random.Random(seed)
+        for number in range(clients):
+            prompts = [self._prompt() for _ in range(WAITING_EACH)]
+            self.queue.add(f"client-{number}", self._random.uniform(0, 1000), prompts)
+        self._named = clients
+
+    def run(self, batches: int) -> None:
+        """Time so many batches of grants, and the arrivals and submissions that answer them."""
+        for _ in range(batches):
+            started = self._clock_ns()
+            granted = self.queue.grant(_SEATS)
+            self.timings[GRANT].add(self._clock_ns() - started, len(granted))
+            ended: set[str] = set()
+            for client in granted:
+                if client in ended:
+                    continue
+                self.queue.serve(client, _OUTPUT_TOKENS)
+                if self._random.random() >= _LAST_GRANT:
+                    self._submit(SUBMIT, client)
+                    continue
+                ended.add(client)
+                self.queue.leave(client)
+                self._arrive()
+
+    def forget(self) -> None:
+        """Drop what was timed so far."""
+        self.timings = {kind: Timings() for kind in self.timings}
+
+    def _arrive(self) -> None:
+        self._named += 1
+        name = f"client-{self._named}"
+        self._submit(ARRIVAL, name)
+        for _ in range(WAITING_EACH - 1):
+            self._submit(SUBMIT, name)
+
+    def _submit(self, kind: str, client: str) -> None:
+        prompt_tokens = self._prompt()
+        started = self._clock_ns()
+        self.queue.submit(client, prompt_tokens)
+        self.timings[kind].add(self._clock_ns() - started, 1)
+
+    def _prompt(self) -> int:
+        return self._random.randint(50, 400)
+
+
+CLOCKS: dict[str, Callable[[], int]] = {
+    "wall": time.perf_counter_ns,
+    "cpu": time.thread_time_ns,
+}
+"""`cpu` leaves out what other processes take from a busy machine; each reading of it costs more."""
+
+LINEAR = "linear scan"
+"""The name under which the loop to compare with is reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured."""
+
+    sizes: tuple[int, ...]
+    """Live applications."""
+    repeats: int
+    """Windows of each policy at each size."""
+    steps: int
+    """Pulls of a full replica in a window."""
+    completions: int
+    """Pulls of a one-seat replica after each of them."""
+    warm_up_steps: int
+    memory_applications: int
+    """Live applications of the pass that counts memory of the policy with a target."""
+    clock: str = "wall"
+    """A name from `CLOCKS`."""
+
+
+def default_plan(
+    sizes: Sequence[int] | None, repeats: int | None, *, quick: bool, clock: str = "wall"
+) -> Plan:
+    """Return the sizes and repeats asked for, or the usual ones."""
+    usual = (100, 1_000, 10_000) if quick else (100, 1_000, 10_000, 100_000)
+    return Plan(
+        sizes=tuple(sorted(set(sizes or usual))),
+        repeats=repeats or (1 if quick else 3),
+        steps=32,
+        completions=8,
+        warm_up_steps=10,
+        memory_applications=1_000 if quick else 10_000,
+        clock=clock,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Microseconds a decision of one kind of event in one window."""
+
+    events: int
+    decisions: int
+    mean: float
+    p50: float
+    p99: float
+    longest: float
+
+
+@dataclass(slots=True)
+class Cell:
+    """Windows of one policy at one size."""
+
+    policy: str
+    applications: int
+    windows: dict[str, list[Figures]] = field(default_factory=dict)
+    """By kind of event, one a repeat."""
+
+    def add(self, timings: Mapping[str, Timings]) -> None:
+        """Add a window; a kind that did not happen in it is left out."""
+        for kind, timed in timings.items():
+            if timed.elapsed_ns:
+                self.windows.setdefault(kind, []).append(figures(timed))
+
+
+@dataclass(slots=True)
+class Pauses:
+    """Collections of garbage while events were timed, by generation, in milliseconds."""
+
+    ms: dict[int, list[float]] = field(default_factory=lambda: {0: [], 1: [], 2: []})
+    freed: int = 0
+    """Objects in cycles that they found. None, and the pauses are for nothing."""
+
+    def __str__(self) -> str:
+        """Name each generation with its count and its longest pause."""
+        counted = ", ".join(
+            f"{len(ms)} of generation {generation}" + (f" (longest {max(ms):.1f} ms)" if ms else "")
+            for generation, ms in self.ms.items()
+        )
+        return f"{counted}; {self.freed} objects found to free"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Live bytes of a core in which everything waits."""
+
+    policy: str
+    applications: int
+    bytes_per_inference: float
+    """Bytes of one more waiting inference."""
+    bytes_per_application: float
+    """Bytes of one more application with nothing waiting."""
+    bytes_after_churn: float
+    """Bytes of the whole core for each waiting inference, after a window of events."""
+
+
+def figures(timed: Timings) -> Figures:
+    """Return the figures of one kind of event in one window.
+
+    Percentiles are over events, each divided by its decisions; the mean is over all decisions.
+
+    Raises:
+        ValueError: If there was no event.
+    """
+    us = timed.us_a_decision()
+    decisions = sum(timed.decisions)
+    return Figures(
+        len(us),
+        decisions,
+        sum(timed.elapsed_ns) / decisions / 1e3,
+        percentile(us, 50),
+        percentile(us, 99),
+        max(us),
+    )
+
+
+def measure_core(
+    plan: Plan,
+    policies: Sequence[str],
+    options: Mapping[str, object],
+    seed: int,
+    say: Callable[[str], None],
+) -> tuple[list[Cell], dict[int, Pauses]]:
+    """Time every policy at every size.
+
+    A core is filled once for each size, then ordered by one policy after the other with the event
+    that does so in service, and warmed up under each.
+    """
+    cells: list[Cell] = []
+    pauses: dict[int, Pauses] = {}
+    for size in plan.sizes:
+        load = CoreLoad(size, seed, clock_ns=CLOCKS[plan.clock])
+        load.build()
+        gc.collect()  # what was measured before, so that none of it is found in the windows
+        say(f"{size:,} live applications, {load.waiting():,} waiting inferences")
+        with _pauses_counted() as pauses[size]:
+            for policy in policies:
+                load.change_policy(policy, options)
+                load.run(plan.warm_up_steps, plan.completions)
+                cell = Cell(policy, size)
+                for _ in range(plan.repeats):
+                    load.forget()
+                    load.run(plan.steps, plan.completions)
+                    cell.add(load.timings)
+                cells.append(cell)
+    return cells, pauses
+
+
+def measure_linear(plan: Plan, seed: int) -> list[Cell]:
+    """Time the linear scan at every size."""
+    cells = []
+    for size in plan.sizes:
+        load = LinearLoad(size, seed, CLOCKS[plan.clock])
+        load.run(1)
+        cell = Cell(LINEAR, size)
+        for _ in range(plan.repeats):
+            load.forget()
+            load.run(max(2, plan.steps // 4))
+            cell.add(load.timings)
+        cells.append(cell)
+    return cells
+
+
+def measure_memory(
+    plan: Plan, policy: str, options: Mapping[str, object], applications: int, seed: int
+) -> Memory:
+    """Count the live bytes of a core as it fills and after a window of events."""
+    tracemalloc.start()
+    try:
+        load = CoreLoad(applications, seed, policy, options)
+        empty = _live_bytes(load)
+        opened = load.open_all()
+        idle = _live_bytes(load)
+        load.submit_all(opened)
+        del opened
+        full = _live_bytes(load)
+        load.run(plan.steps, plan.completions)
+        churned = _live_bytes(load)
+    finally:
+        tracemalloc.stop()
+    waiting = WAITING_EACH * applications
+    return Memory(
+        policy,
+        applications,
+        (full - idle) / waiting,
+        (idle - empty) / applications,
+        (churned - empty) / waiting,
+    )
+
+
+def _live_bytes(load: CoreLoad) -> int:
+    """Return what is allocated, without the timings, which are no part of the core."""
+    load.forget()
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+@contextmanager
+def _pauses_counted() -> Iterator[Pauses]:
+    found = Pauses()
+    started = 0
+
+    def note(phase: str, info: dict[str, Any]) -> None:
+        nonlocal started
+        if phase == "start":
+            started = time.perf_counter_ns()
+        else:
+            found.ms[info["generation"]].append((time.perf_counter_ns() - started) / 1e6)
+            found.freed += info["collected"]
+
+    gc.callbacks.append(note)
+    try:
+        yield found
+    finally:
+        gc.callbacks.remove(note)

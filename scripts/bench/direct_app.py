@@ -1,0 +1,246 @@
+"""The baseline of scripts/bench_serve: the same HTTP application and engines, nothing between them.
+
+The ingress calls the Replica deployment through Serve's own router (power of two choices): no
+scheduler, no lease, no queue of ours; what the engine cannot run yet waits inside it. Everything
+else is the real thing, inherited: HTTP surface, body parsing, token counts, calls in a fresh
+context, cancellation. What is measured against it is thus the cost of the queue.
+Not for serving: first come, first served.
+"""
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from ray.serve.handle import DeploymentHandle
+
+from justitia_ray.config import AppConfig
+from justitia_ray.protocol.engine import EngineCall, ResponseHead
+from justitia_ray.protocol.inference_body import InferenceBody, output_bound
+from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
+from justitia_ray.serve.ingress.deployment import Ingress
+from justitia_ray.serve.ingress.estimates import Estimates
+from justitia_ray.serve.ingress.gateway import Gateway
+from justitia_ray.serve.ingress.http_app import build_http_app
+from justitia_ray.serve.ingress.models import SchedulerCalls, ServedModel, ServedModels
+from justitia_ray.serve.ingress.queue_client import QueueClient
+from justitia_ray.serve.ingress.replica_calls import (
+    Answer,
+    ReplicaCalls,
+    StreamItem,
+    call_remote,
+    end_task,
+    in_fresh_context,
+)
+from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from justitia_ray.serve.ingress.token_counter import TokenCounter
+from justitia_ray.serve.replica.deployment import EngineReplica
+
+_HEADERS = {"content-type": "application/json"}
+_QUEUED_CHUNKS = 64
+_UNBOUNDED = 100_000
+
+
+class DirectCalls(ReplicaCalls):
+    """Calls to a replica of Serve's choice, over its handle."""
+
+    def __init__(self, replicas: DeploymentHandle) -> None:
+        """Prepare.
+
+        Args:
+            replicas: Handle of the DirectReplica deployment.
+        """
+        self._replicas = replicas
+        self._streams = replicas.options(stream=True)
+
+    async def whole(self, path: str, body: bytes) -> Answer:
+        """Return the whole answer of a call; cancelled, cancel it at the replica."""
+        answer: Answer = await call_remote(self._replicas, "whole", path, body)
+        return answer
+
+    async def parts(self, path: str, body: bytes) -> AsyncGenerator[StreamItem]:
+        """Yield (status, headers), then the chunks of a call."""
+        items: asyncio.Queue[StreamItem | Exception | None] = asyncio.Queue(_QUEUED_CHUNKS)
+
+        async def pump() -> None:
+            response = self._streams.parts.remote(path, body)
+            try:
+                async for item in response:
+                    await items.put(item)
+            except Exception as error:  # of whatever kind: the reader gets it in its place
+                await items.put(error)
+                return
+            finally:
+                # Dropping the generator would not cancel what runs at the other end.
+                response.cancel()
+            await items.put(None)
+
+        task = in_fresh_context(pump())
+        try:
+            while (item := await items.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            await end_task(task)
+
+
+class DirectGateway(Gateway):
+    """Sends each inference to whichever replica Serve picks, at once."""
+
+    def __init__(self, config: AppConfig, calls: DirectCalls, counter: TokenCounter) -> None:
+        """Build a gateway whose queue client and estimates are never started, nor asked.
+
+        Args:
+            config: The application's arguments.
+            calls: To the Replica deployment.
+            counter: Of prompt tokens.
+        """
+        section = config.ingress
+        idle = QueueClient(
+            None, lambda _: None, _nothing, section.max_outstanding, section.submit_interval_s
+        )
+        specs = ApplicationSpecCache(0.0, 0)
+        super().__init__(config, idle, calls, Estimates(None, config.prediction), counter, specs)
+        self._direct = calls
+        self._counter = counter
+
+    async def answer(self, path: str, headers: Mapping[str, str], body: InferenceBody) -> Answer:
+        """Return the answer to one inference; a lost replica is an error."""
+        await self._check_size(body)
+        return await self._direct.whole(path, body.payload)
+
+    async def stream(
+        self, path: str, headers: Mapping[str, str], body: InferenceBody
+    ) -> AsyncGenerator[StreamItem]:
+        """Run one inference: (status, headers), then bytes; a lost replica is an error."""
+        await self._check_size(body)
+        async with aclosing(self._direct.parts(path, body.payload)) as items:
+            async for item in items:
+                yield item
+
+    async def _check_size(self, body: InferenceBody) -> None:
+        size = await self._counter.prompt_size(body)
+        output_bound(body, size.longest_tokens, self.max_model_len)
+
+
+class DirectReplica(EngineReplica):
+    """An engine that runs whatever it is sent."""
+
+    async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
+        """Start the engine.
+
+        Args:
+            config: `AppConfig` as a dict.
+        """
+        self._config = AppConfig.parse(config)
+        self._engine = await build_engine(self._config)
+        self._capacity = await self._engine.start()
+
+    def check_health(self) -> None:
+        """Ask the engine.
+
+        Raises:
+            EngineError: If it is dead.
+        """
+        self._engine.check()
+
+    def record_autoscaling_stats(self) -> dict[str, float]:
+        """Return nothing: there is no queue to scale by."""
+        return {}
+
+    async def __del__(self) -> None:
+        """Stop the engine."""
+        await self._engine.stop()
+
+    async def whole(self, path: str, body: bytes) -> Answer:
+        """Run a call to its end and return status, headers and body."""
+        status, headers, chunks = 200, dict[str, str](), list[bytes]()
+        async for item in self._run(path, body):
+            if isinstance(item, ResponseHead):
+                status, headers = item.status, dict(item.headers)
+            else:
+                chunks.append(item)
+        return status, headers, b"".join(chunks)
+
+    async def parts(self, path: str, body: bytes) -> AsyncGenerator[StreamItem]:
+        """Run a call: yield (status, headers), then its chunks."""
+        async with aclosing(self._run(path, body)) as items:
+            async for item in items:
+                yield (item.status, dict(item.headers)) if isinstance(item, ResponseHead) else item
+
+    async def _run(self, path: str, body: bytes) -> AsyncGenerator[ResponseHead | bytes]:
+        name = uuid.uuid4().hex  # in place of a lease: the engine counts tokens under it
+        try:
+            async with aclosing(
+                self._engine.call(EngineCall(name, 0, path, _HEADERS, body))
+            ) as run:
+                async for item in run:
+                    yield item
+        finally:
+            self._engine.release(name)
+
+
+class DirectIngress(Ingress):
+    """The HTTP side, without a scheduler to talk to."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: dict[str, Any], replicas: DeploymentHandle
+    ) -> None:
+        """Load the token counter.
+
+        Args:
+            config: `AppConfig` as a dict.
+            replicas: Handle of the DirectReplica deployment.
+        """
+        parsed = AppConfig.parse(config)
+        self._counter = TokenCounter(load_prompt_counter(parsed))
+        gateway = DirectGateway(parsed, DirectCalls(replicas), self._counter)
+        nothing: Any = None
+        model = ServedModel(parsed, gateway, _NoScheduler(), nothing, nothing)
+        self._http_app = build_http_app(ServedModels([model]), ApplicationSpecCache(0.0, 0))
+
+    async def reconfigure(self, user_config: dict[str, Any] | None) -> None:
+        """Ignore settings: there is nothing to schedule."""
+
+    async def __del__(self) -> None:
+        """Serve calls this when nothing runs any more."""
+        self._counter.close()
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Return the baseline for the arguments of `justitia_ray.serve.app:build`.
+
+    Raises:
+        ConfigError: If a key is unknown or a value is not allowed.
+    """
+    values = AppConfig.parse(args).model_dump()
+    replicas = serve.deployment(
+        DirectReplica,
+        name="Replica",
+        max_ongoing_requests=_UNBOUNDED,
+        logging_config={"enable_access_log": False},
+    ).bind(values)
+    ingress = serve.deployment(
+        serve.ingress()(DirectIngress), name="Ingress", max_ongoing_requests=_UNBOUNDED
+    )
+    return ingress.bind(values, replicas)
+
+
+class _NoScheduler(SchedulerCalls):
+    """Knows no application, and is always ready."""
+
+    def __init__(self) -> None:
+        """Begin."""
+
+    async def _ask(self, method: str, *arguments: str | int) -> Any:
+        if method == "status":
+            return {"ready": True, "degraded": None, "replicas": {"any": {}}}
+        return None
+
+
+async def _nothing() -> None:
+    return None

@@ -1,0 +1,86 @@
+"""A rival of scripts/bench_serve: what a team writes in an hour with FastAPI on Ray Serve.
+
+A FastAPI ingress that hands each completion to a deployment of engines by its Serve handle. No
+queue, no order, no continuation: whatever the engine cannot run yet waits inside it.
+"""
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import Response, StreamingResponse
+from ray import serve
+from ray.serve import Application
+from ray.serve.handle import DeploymentHandle
+
+from justitia_ray.config import AppConfig
+from justitia_ray.protocol.engine import EngineCall
+from justitia_ray.protocol.generation_bodies import COMPLETIONS
+from scripts.bench.floor_app import UNBOUNDED, start_engine
+
+app = FastAPI()
+
+
+class EngineDeployment:
+    """An engine behind a Serve handle."""
+
+    async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
+        """Start the engine.
+
+        Args:
+            config: `AppConfig` as a dict.
+        """
+        self._engine = await start_engine(config)
+
+    async def unary(self, body: bytes) -> bytes:
+        """Return the answer to a completion."""
+        return b"".join([chunk async for chunk in self.stream(body)])
+
+    async def stream(self, body: bytes) -> AsyncGenerator[bytes]:
+        """Yield the chunks of a completion."""
+        call = EngineCall(uuid.uuid4().hex, 0, COMPLETIONS, {}, body)
+        try:
+            async with aclosing(self._engine.call(call)) as items:
+                async for item in items:
+                    if isinstance(item, bytes):
+                        yield item
+        finally:
+            self._engine.release(call.lease_id)
+
+    async def __del__(self) -> None:
+        """Stop the engine."""
+        await self._engine.stop()
+
+
+@serve.ingress(app)
+class FastApiFront:
+    """The HTTP side."""
+
+    def __init__(self, engines: DeploymentHandle) -> None:
+        """Keep the handle of the engines."""
+        self._engines = engines
+
+    @app.post(COMPLETIONS)
+    async def completions(self, request: Request) -> Response:
+        """Answer a completion, streamed or whole."""
+        body = await request.body()
+        if not (await request.json()).get("stream"):
+            answer = await self._engines.unary.remote(body)
+            return Response(answer, media_type="application/json")
+        chunks = self._engines.options(stream=True).stream.remote(body)
+        return StreamingResponse(chunks, media_type="text/event-stream")
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Return the rival for the arguments of `justitia_ray.serve.app:build`.
+
+    Raises:
+        ConfigError: If a key is unknown or a value is not allowed.
+    """
+    engines = serve.deployment(
+        EngineDeployment, name="Replica", max_ongoing_requests=UNBOUNDED
+    ).bind(AppConfig.parse(args).model_dump())
+    front = serve.deployment(FastApiFront, name="Ingress", max_ongoing_requests=UNBOUNDED)
+    return front.bind(engines)

@@ -1,0 +1,134 @@
+"""The floor of scripts/bench_serve: the fake engine in the HTTP front's own process, nothing else.
+
+No service that stands between callers and engines can be cheaper. On Serve it is an application
+like the others, behind the same proxy; as a program it is a server of its own, which LiteLLM's
+proxy stands in front of. Not for serving: nobody checks a size or waits for a turn.
+"""
+
+import argparse
+import asyncio
+import json
+import uuid
+from contextlib import aclosing
+from typing import Any
+
+import uvicorn
+from ray import serve
+from ray.serve import Application
+
+from justitia_ray.config import AppConfig
+from justitia_ray.protocol.engine import Engine, EngineCall, ResponseHead
+from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
+from justitia_ray.serve.engines.factory import build_engine
+
+UNBOUNDED = 100_000
+
+
+async def start_engine(config: dict[str, Any]) -> Engine:
+    """Return the configured engine, started."""
+    engine = await build_engine(AppConfig.parse(config))
+    await engine.start()
+    return engine
+
+
+def engine_app(engine: Engine) -> AsgiApp:
+    """Return an ASGI application that hands every POST to the engine as it is."""
+
+    async def answer(scope: Any, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        body = b""
+        while (message := await receive()).get("more_body"):
+            body += message["body"]
+        body += message.get("body", b"")
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        if scope["method"] != "POST":  # whoever asks whether the server is up
+            await send(_start(200, {"content-length": "0"}))
+            await send({"type": "http.response.body"})
+            return
+        call = EngineCall(uuid.uuid4().hex, 0, path, {}, body)
+        try:
+            await _send_answer(engine, call, send)
+        finally:
+            engine.release(call.lease_id)
+
+    return answer
+
+
+async def _send_answer(engine: Engine, call: EngineCall, send: Send) -> None:
+    """Send a stream chunk by chunk, and another answer with its length."""
+    async with aclosing(engine.call(call)) as items:
+        head = await anext(items)
+        assert isinstance(head, ResponseHead)
+        is_stream = head.headers["content-type"].startswith("text/event-stream")
+        if is_stream:
+            await send(_start(head.status, head.headers))
+        async for item in items:
+            assert isinstance(item, bytes)
+            if not is_stream:
+                length = {"content-length": str(len(item))}
+                await send(_start(head.status, {**head.headers, **length}))
+            await send({"type": "http.response.body", "body": item, "more_body": is_stream})
+    if is_stream:
+        await send({"type": "http.response.body"})
+
+
+def _start(status: int, headers: Any) -> Message:
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": status, "headers": pairs}
+
+
+class EngineFront:
+    """Serve deployment that answers HTTP with the engine in its own process."""
+
+    async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
+        """Start the engine.
+
+        Args:
+            config: `AppConfig` as a dict.
+        """
+        self._engine = await start_engine(config)
+
+    def __serve_build_asgi_app__(self) -> AsgiApp:
+        """Return the HTTP application; Serve asks for it after the constructor."""
+        return engine_app(self._engine)
+
+    def check_health(self) -> None:
+        """Ask the engine.
+
+        Raises:
+            EngineError: If it is dead.
+        """
+        self._engine.check()
+
+    async def __del__(self) -> None:
+        """Stop the engine."""
+        await self._engine.stop()
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Return the floor for the arguments of `justitia_ray.serve.app:build`.
+
+    Raises:
+        ConfigError: If a key is unknown or a value is not allowed.
+    """
+    values = AppConfig.parse(args).model_dump()
+    front = serve.deployment(
+        serve.ingress()(EngineFront), name="Replica", max_ongoing_requests=UNBOUNDED
+    )
+    return front.bind(values)
+
+
+async def serve_engine(port: int, config: dict[str, Any]) -> None:
+    """Answer on a port of the loopback address until the process is ended."""
+    app = engine_app(await start_engine(config))
+    options = uvicorn.Config(app, "127.0.0.1", port, log_level="warning", lifespan="off")
+    await uvicorn.Server(options).serve()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="scripts.bench.floor_app", description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--config", required=True, help="`AppConfig` as JSON")
+    options = parser.parse_args()
+    asyncio.run(serve_engine(options.port, json.loads(options.config)))

@@ -1,0 +1,256 @@
+"""The plays of scripts/bench_live: nine classes of agents, an elephant among mice, calibrations."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.errors import ResponseError
+from justitia_ray.predictor.observation import Observation
+from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.suites.live_loads import nine_class_plan
+from justitia_ray.sim.suites.load_plan import PlannedApplication
+from justitia_ray.units import Seconds
+from scripts.bench.live_model import LiveModel, fit_model
+from scripts.bench.live_records import as_history
+from scripts.bench.live_session import ARMS, FCFS, JUSTITIA, SRJF, Arm, LiveRun, Session, rotated
+
+MICE = ("KBQAV", "CC", "ALFWI")
+"""As in the simulated one: Justitia v1, Sec. V-C."""
+LENGTH_SCALE = 1.0
+"""On recorded lengths, as far as the model's context of 2,048 tokens goes: DM is cut to it. With a
+third of them calls cost these engines more than tokens do, and memory is not what is scarce."""
+GAP_SCALE = 0.3
+"""On tool time: at its full length the last applications wait for their tools and for nothing else.
+"""
+SC_SAMPLES = 8
+"""Samples of SC, 40 in the paper: each is a call, and 13 of 100 applications are of this class."""
+MOST_FAN_OUT = 20
+"""Most calls of a stage. DM, which scores 40 times in two of six, would take half of the time."""
+_CALIBRATION_SEED = 1000
+"""Added to the first seed: the engine profile is fitted on draws that are not predicted."""
+_MICE_LOAD = 0.8
+"""Share of the engines that the mice fill. More, and fair sharing itself starves the elephant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is played."""
+
+    mix: Mapping[str, int]
+    """How many of each class: every seed has as many."""
+    window_s: Seconds
+    """Seconds in which the applications arrive, on average."""
+    elephant: str
+    """Class of the elephant."""
+    mice_s: Seconds
+    """For so long mice come."""
+
+    @property
+    def applications(self) -> int:
+        """Applications of one run."""
+        return sum(self.mix.values())
+
+
+FULL = Size(
+    {"CC": 11, "KBQAV": 11, "ALFWI": 11, "EV": 2, "FV": 2, "DM": 1, "MRS": 1, "PE": 7, "SC": 6},
+    window_s=10.0,
+    elephant="DM",
+    mice_s=35.0,
+)
+"""About half of the paper's 100; of each class one at least."""
+QUICK = Size(
+    {"CC": 6, "KBQAV": 6, "ALFWI": 5, "EV": 1, "FV": 1, "MRS": 1, "PE": 3, "SC": 3},
+    window_s=5.0,
+    elephant="MRS",
+    mice_s=12.0,
+)
+"""Without DM: one has a hundred times the cost of a small application."""
+
+
+def nine_classes(seed: int, size: Size, data_dir: Path | None) -> list[PlannedApplication]:
+    """Draw the load of one seed."""
+    return _draw(seed, size.mix, size.window_s, data_dir)
+
+
+def calibration(seed: int, size: Size, data_dir: Path | None) -> list[PlannedApplication]:
+    """Draw the load that the profile is fitted on, and that the predictor learns from."""
+    return nine_classes(seed + _CALIBRATION_SEED, size, data_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class ElephantLoad:
+    """A large application, and small ones that come evenly."""
+
+    applications: list[PlannedApplication]
+    """The elephant first."""
+    seed: int
+    mouse_every_s: Seconds
+
+    def document(self) -> dict[str, Any]:
+        """Return what it is, as JSON."""
+        return {
+            "elephant": self.applications[0].application_class,
+            "mice": len(self.applications) - 1,
+            "mouse_every_s": self.mouse_every_s,
+            "mice_load": _MICE_LOAD,
+            "seed": self.seed,
+        }
+
+
+def elephant_and_mice(
+    seed: int, size: Size, data_dir: Path | None, mouse_takes_s: Seconds
+) -> ElephantLoad:
+    """Draw an elephant, and mice that come as fast as they nearly fill the engines.
+
+    Args:
+        seed: Of the draws.
+        size: For how long mice come.
+        data_dir: Where inputs lie; None: they are made up.
+        mouse_takes_s: Of all engines together, if they serve nothing but mice.
+    """
+    every_s = mouse_takes_s / _MICE_LOAD
+    [elephant] = _draw(seed, {size.elephant: 1}, 1.0, data_dir)
+    count = max(1, round(size.mice_s / every_s))
+    decks = {name: -(-count // len(MICE)) for name in MICE}
+    mice = _draw(seed, decks, 1.0, data_dir)[:count]
+    return ElephantLoad(
+        [
+            replace(elephant, number=0, arrived_at_s=0.0),
+            *(
+                replace(mouse, number=number, arrived_at_s=number * every_s)
+                for number, mouse in enumerate(mice, 1)
+            ),
+        ],
+        seed,
+        every_s,
+    )
+
+
+def calibration_elephant(
+    seed: int, size: Size, data_dir: Path | None, mouse_takes_s: Seconds
+) -> ElephantLoad:
+    """Draw an elephant and mice that the profile is fitted on; see `elephant_and_mice`."""
+    return elephant_and_mice(seed + _CALIBRATION_SEED, size, data_dir, mouse_takes_s)
+
+
+def _draw(
+    seed: int, mix: Mapping[str, int], window_s: Seconds, data_dir: Path | None
+) -> list[PlannedApplication]:
+    return nine_class_plan(
+        data_dir,
+        seed,
+        sum(mix.values()),
+        window_s=window_s,
+        length_scale=LENGTH_SCALE,
+        gap_scale=GAP_SCALE,
+        samples=SC_SAMPLES,
+        most_fan_out=MOST_FAN_OUT,
+        mix=mix,
+    )
+
+
+CALIBRATION_ARMS = (FCFS, SRJF)
+"""Under the one all sorts of calls run side by side, under the other small ones and then large."""
+ELEPHANT_ARMS = (SRJF, JUSTITIA)
+_CALIBRATION = "calibration"
+_CALIBRATION_ELEPHANT = "calibration elephant"
+_ELEPHANT = "elephant"
+
+
+@dataclass(frozen=True, slots=True)
+class Plays:
+    """All plays of a run of the benchmark."""
+
+    calibration: tuple[LiveRun, ...]
+    """Plays that the model is fitted on: a load under each of `CALIBRATION_ARMS`."""
+    calibration_elephant: LiveRun
+    """And an elephant among mice: their calls are shorter, and fewer run side by side."""
+    history: tuple[Observation, ...]
+    """Lessons of every class for the predictor before the other plays: those of the first play."""
+    runs: dict[int, list[LiveRun]]
+    """By seed, in the order in which they were played."""
+    elephant_load: ElephantLoad
+    elephant_runs: list[LiveRun]
+    model: LiveModel
+    """Fitted on the calibrations."""
+
+
+async def play_all(
+    session: Session,
+    seeds: Sequence[int],
+    size: Size,
+    data_dir: Path | None,
+    say: Callable[[str], None],
+    start: Callable[[Mapping[str, Any]], EngineProfile],
+) -> Plays:
+    """Play the calibrations, every seed under every arm, and the elephant.
+
+    The predictor must know the same at the start of every run. So each run has classes of its own,
+    which are taught what was seen in the calibration; what a run teaches stays with its classes.
+
+    Args:
+        session: The service; it should have nothing else to do.
+        seeds: Of the loads; the first also of calibration and elephant.
+        size: How much is played.
+        data_dir: Where inputs and recorded runs lie; None: they are made up.
+        say: Told of every play.
+        start: Returns the engines' memory and rules, by the service's status.
+
+    Raises:
+        JustitiaError: If a policy does not come into force, or an application of the calibration or
+            all of a run fail.
+        ConnectionError: If the service does not answer.
+    """
+
+    async def run(name: str, arm: Arm, load: Sequence[PlannedApplication]) -> LiveRun:
+        played = await session.play(arm, load, _suffix(name, arm))
+        say(_line(name, played))
+        if played.failed == len(load) or (name.startswith(_CALIBRATION) and played.failed):
+            error = next(one.record.error for one in played.played if one.record.error)
+            raise ResponseError(200, f"{name}, {arm.name}: {played.failed} failed, one of: {error}")
+        return played
+
+    status = await session.status()
+    load = calibration(seeds[0], size, data_dir)
+    first, *others = CALIBRATION_ARMS
+    played_first = await run(_CALIBRATION, first, load)
+    history = tuple(as_history(played_first.played))
+    names = [f"seed {seed}" for seed in seeds]
+    await session.teach(
+        history,
+        [_suffix(_CALIBRATION, arm) for arm in others]
+        + [_suffix(_CALIBRATION_ELEPHANT, SRJF)]
+        + [_suffix(name, arm) for name in names for arm in ARMS]
+        + [_suffix(_ELEPHANT, arm) for arm in ELEPHANT_ARMS],
+    )
+    start_from, replicas = start(status), len(status["replicas"])
+    calibrations = (played_first, *[await run(_CALIBRATION, arm, load) for arm in others])
+    mice = [one for one in played_first.played if one.record.application_class in MICE]
+    takes_s = fit_model(calibrations, history, start_from, replicas).takes_s(mice)
+    tried = calibration_elephant(seeds[0], size, data_dir, takes_s)
+    calibrated = await run(_CALIBRATION_ELEPHANT, SRJF, tried.applications)
+    model = fit_model([*calibrations, calibrated], history, start_from, replicas)
+    say(f"engine profile fitted: {model.fit.residual:.0%} of a call's time is unexplained")
+    runs: dict[int, list[LiveRun]] = {}
+    for index, seed in enumerate(seeds):
+        load = nine_classes(seed, size, data_dir)
+        runs[seed] = [await run(names[index], arm, load) for arm in rotated(ARMS, index)]
+    elephant = elephant_and_mice(seeds[0], size, data_dir, model.takes_s(mice))
+    elephant_runs = [await run(_ELEPHANT, arm, elephant.applications) for arm in ELEPHANT_ARMS]
+    return Plays(calibrations, calibrated, history, runs, elephant, elephant_runs, model)
+
+
+def _suffix(load: str, arm: Arm) -> str:
+    """Return what is put after the classes of a run."""
+    return f".{load.replace(' ', '-')}.{arm.name}"
+
+
+def _line(load: str, run: LiveRun) -> str:
+    jcts = [one.record.jct_s for one in run.played if one.record.outcome == "completed"]
+    mean = f"{sum(jcts) / len(jcts):.1f} s" if jcts else "–"
+    failed = f", {run.failed} FAILED" if run.failed else ""
+    return (
+        f"{load}, {run.arm.name}: {len(run.played)} applications in {run.wall_s:.0f} s,"
+        f" mean {mean}{failed}"
+    )

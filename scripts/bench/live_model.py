@@ -1,0 +1,286 @@
+"""The simulator's model of the engines that a load was played on, and its word on a play.
+
+A machine that others share is not always equally fast: the same load cost its engines between 20
+and 31 s of CPU time within minutes. How fast it was during a play is read from a speedometer, so
+that nothing of the engines enters what is said of them. The mean completion time is the integral
+of how many applications are open, so that a reading counts for as many as are open at it.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from justitia_ray.predictor.observation import Observation
+from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.results import RunResult, mean_jct_s
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import simulate
+from justitia_ray.units import Seconds
+from scripts.bench.live_records import PlayedApplication, RecordedInference, as_workload
+from scripts.bench.live_session import FCFS, Arm, LiveRun
+from scripts.bench.residence import CallAtReplica, ResidenceFit, fit_residence
+
+REPORT_INTERVAL_S: Seconds = 0.25
+"""`replica.report_interval_s`: how old what the scheduler knows of running inferences may be."""
+_PACE_ROUNDS = 6
+_PACE_TOLERANCE = 0.01
+_LEAST_SLOPE, _MOST_SLOPE = 0.5, 4.0
+"""Slopes of a completion time over the times of iterations: above 1 where work waits."""
+_ANSWER_SHARE = 0.5
+"""Share of the answer in the time that a call is on its ways with no lease; the rest is before the
+queue. A call's times do not tell them apart."""
+_UNDISTURBED = 0.1
+"""Share of all calls that are taken for such that met no other on their ways."""
+_MOST_FRONT_END_S: Seconds = 0.2
+_FRONT_END_ROUNDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The simulator's word on one play."""
+
+    usual: RunResult
+    """At the speed of the play that the model was fitted on."""
+    slowness: float
+    """How much slower the machine was than then."""
+    result: RunResult
+    """At the speed that the machine had."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveModel:
+    """Two or more engines that share a machine with all that serves them."""
+
+    engine: EngineProfile
+    """All times as they are while every engine is busy."""
+    replicas: int
+    call_latency_s: Seconds
+    """Seconds of a call besides queue, front end, engine and `dispatch_s`."""
+    dispatch_s: Seconds
+    """How long a lease is held before its prompt is in the engine's hands."""
+    front_end_s: Seconds
+    """How long each call occupies the front end, each way."""
+    hold_up_s: Seconds
+    """How long a call holds up all engines when it comes to one, and again when it ends."""
+    fit: ResidenceFit
+    pace: float
+    """Factor on the fitted times, so that the mean completion times of the loads that
+    they were fitted on come out right, in the mean."""
+    usual_reading_s: Seconds | None
+    """Reading of a speedometer at that pace; None: there was none."""
+
+    def predict(self, run: LiveRun, history: Sequence[Observation]) -> Prediction:
+        """Simulate what was played, under its policy.
+
+        Args:
+            run: What came, how long it was, which costs the service predicted, and how fast the
+                machine was meanwhile.
+            history: What the service knew of the stages of each class.
+        """
+        usual = self._simulate(run, history)
+        slowness = _slowness(run, self.usual_reading_s)
+        if slowness == 1.0:
+            return Prediction(usual, 1.0, usual)
+        return Prediction(usual, slowness, self._paced(slowness)._simulate(run, history))
+
+    def takes_s(self, played: Sequence[PlayedApplication]) -> Seconds:
+        """Return how long one of these applications takes all engines if they come at once."""
+        at_once = [replace(one, arrived_at_s=0.0) for one in as_workload(played)]
+        return simulate(at_once, self._settings(FCFS, played, ())).makespan_s / len(at_once)
+
+    def _simulate(self, run: LiveRun, history: Sequence[Observation]) -> RunResult:
+        load = as_workload(run.played, self.call_latency_s)
+        return simulate(load, self._settings(run.arm, run.played, history))
+
+    def _settings(
+        self, arm: Arm, played: Sequence[PlayedApplication], history: Sequence[Observation]
+    ) -> RunSettings:
+        return RunSettings(
+            engine=self.engine,
+            policy=arm.policy,
+            policy_options=dict(arm.options),
+            replicas=self.replicas,
+            prediction="table",
+            predicted_costs={
+                one.name: one.recorded.predicted_kv_token_time
+                for one in played
+                if one.recorded is not None
+            },
+            history=history,
+            lengths_are_known=True,
+            report_interval_s=REPORT_INTERVAL_S,
+            dispatch_s=self.dispatch_s,
+            front_end_s=self.front_end_s,
+            hold_up_s=self.hold_up_s,
+        )
+
+    def _paced(self, by: float) -> "LiveModel":
+        """Return the model with all its times multiplied."""
+        return replace(
+            self,
+            engine=replace(self.engine, iteration=self.engine.iteration.scaled(by)),
+            call_latency_s=self.call_latency_s * by,
+            dispatch_s=self.dispatch_s * by,
+            front_end_s=self.front_end_s * by,
+            hold_up_s=self.hold_up_s * by,
+            pace=self.pace * by,
+        )
+
+
+def fit_model(
+    plays: Sequence[LiveRun],
+    history: Sequence[Observation],
+    start: EngineProfile,
+    replicas: int,
+) -> LiveModel:
+    """Fit a model on plays under which all engines were busy; deterministic.
+
+    Args:
+        plays: At least one; none that predictions are to be tried on. Policies that put different
+            calls side by side tell more than one policy twice.
+        history: What the service knew of the stages of each class, if the policies ask for it.
+        start: Its name, memory and rules are kept, its costs are not.
+        replicas: How many engines there are.
+
+    Raises:
+        ConfigError: If too little was played to fit anything.
+    """
+    readings = [reading for run in plays if (reading := reading_s(run)) is not None]
+    usual_s = statistics.geometric_mean(readings) if len(readings) == len(plays) else None
+    slowness = [_slowness(run, usual_s) for run in plays]
+    fit = fit_residence(
+        [calls_at_replicas(run.played, slow) for run, slow in zip(plays, slowness, strict=True)]
+    )
+    rows = [row for run in plays for one in run.played for row in one.inferences]
+    ways_s = sorted(map(_on_its_ways_s, rows))
+    alone_s = ways_s[int(_UNDISTURBED * len(ways_s))]
+    model = LiveModel(
+        engine=replace(start, iteration=fit.cost, speedup=1.0),
+        replicas=replicas,
+        call_latency_s=min(row.waited_s for row in rows) + alone_s,
+        dispatch_s=statistics.fmean(map(_dispatch_s, rows)) + fit.call_latency_s,
+        front_end_s=0.0,
+        hold_up_s=fit.hold_up_s,
+        fit=fit,
+        pace=1.0,
+        usual_reading_s=usual_s,
+    )
+    meetings_s = (statistics.fmean(ways_s) - alone_s) / 2
+    model = _with_front_end(model, plays, history, meetings_s)
+
+    def error(pace: float) -> float:
+        """Return how much too late the model is at a pace, as a logarithm."""
+        return statistics.fmean(
+            _lateness(run, model._paced(pace * slow)._simulate(run, history))
+            for run, slow in zip(plays, slowness, strict=True)
+        )
+
+    return model._paced(_zero_of(error))
+
+
+def reading_s(run: LiveRun) -> Seconds | None:
+    """Return what the speedometer read during a play; None if it read nothing while any was open.
+
+    The geometric mean; a reading counts for as many applications as are open.
+    """
+    spans = [(one.record.arrived_at_s, one.record.finished_at_s) for one in run.played]
+    readings = [
+        (math.log(cpu_s), sum(arrived_at <= at < ended_at for arrived_at, ended_at in spans))
+        for at, cpu_s in run.speed
+        if cpu_s > 0
+    ]
+    open_in_all = sum(count for _, count in readings)
+    if not open_in_all:
+        return None
+    return math.exp(sum(level * count for level, count in readings) / open_in_all)
+
+
+def _slowness(run: LiveRun, usual_s: Seconds | None) -> float:
+    reading = reading_s(run)
+    return 1.0 if reading is None or usual_s is None else reading / usual_s
+
+
+def _lateness(run: LiveRun, simulated: RunResult) -> float:
+    """Return how much too large a simulated mean completion time is, as a logarithm."""
+    live = statistics.fmean(one.record.jct_s for one in run.played if one.is_whole)
+    said = mean_jct_s(simulated.applications)
+    assert said is not None
+    return math.log(said / live)
+
+
+def _with_front_end(
+    model: LiveModel,
+    plays: Sequence[LiveRun],
+    history: Sequence[Observation],
+    passing_s: Seconds,
+) -> LiveModel:
+    """Return the model with a front end that calls take so long to pass, one way, in the mean.
+
+    By bisection: who meets whom depends on it.
+    """
+    low, high = 0.0, _MOST_FRONT_END_S
+    for _ in range(_FRONT_END_ROUNDS):
+        middle = (low + high) / 2
+        tried = replace(model, front_end_s=middle)
+        passed = [tried._simulate(run, history).front_end_s for run in plays]
+        if statistics.fmean(passed) < passing_s:
+            low = middle
+        else:
+            high = middle
+    return replace(model, front_end_s=low)
+
+
+def calls_at_replicas(
+    played: Sequence[PlayedApplication], slowness: float = 1.0
+) -> list[CallAtReplica]:
+    """Return when the calls of a play were at their replicas, of those that say it.
+
+    Args:
+        played: The play.
+        slowness: How much slower than usual the machine was; instants are as if it had not been.
+    """
+    calls = []
+    for row in (row for one in played for row in one.inferences):
+        if row.replica is None:
+            continue
+        ended_at_s = row.finished_at_s - _ANSWER_SHARE * _on_its_ways_s(row)
+        calls.append(
+            CallAtReplica(
+                row.replica,
+                (ended_at_s - row.ran_s) / slowness,
+                ended_at_s / slowness,
+                row.prompt_tokens,
+                row.output_tokens,
+            )
+        )
+    return calls
+
+
+def _dispatch_s(row: RecordedInference) -> Seconds:
+    """Return how long a call had its lease and was not at its replica."""
+    return max(0.0, row.leased_s - row.ran_s)
+
+
+def _on_its_ways_s(row: RecordedInference) -> Seconds:
+    """Return how long a call was on its ways, to the queue or back, without a lease."""
+    took_s = row.finished_at_s - row.submitted_at_s
+    return max(0.0, took_s - row.waited_s - row.ran_s - _dispatch_s(row))
+
+
+def _zero_of(error: Callable[[float], float]) -> float:
+    """Return where an increasing function of the pace is zero, nearly, by secants in logarithms.
+
+    Batches form otherwise with every change of the times, so that it is not smooth: the best of
+    some rounds is taken.
+    """
+    tried = [(0.0, error(1.0))]
+    at = -tried[0][1] / 2
+    for _ in range(_PACE_ROUNDS):
+        tried.append((at, error(math.exp(at))))
+        (before, was), (now, found) = tried[-2:]
+        if abs(found) < _PACE_TOLERANCE:
+            break
+        slope = (found - was) / (now - before) if now != before else 1.0
+        at = now - found / min(max(slope, _LEAST_SLOPE), _MOST_SLOPE)
+    return math.exp(min(tried, key=lambda one: abs(one[1]))[0])

@@ -1,0 +1,345 @@
+"""Records of a live play: as the client saw it, as rows, as a workload, as observations."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote
+
+from justitia_ray.client.calls import is_success
+from justitia_ray.client.transport import Response, StreamedResponse, Transport
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.stages import StagePosition, StageServed
+from justitia_ray.cost import kv_token_time
+from justitia_ray.lab.workloads.play import ApplicationRecord
+from justitia_ray.predictor.observation import Observation, Sample
+from justitia_ray.protocol.endpoints import (
+    APPLICATION_HEADER,
+    CLASS_HEADER,
+    LEASED_HEADER,
+    RAN_HEADER,
+    REPLICA_HEADER,
+    WAITED_HEADER,
+)
+from justitia_ray.sim.results import ApplicationResult, InferenceResult, Lateness, RunResult
+from justitia_ray.sim.suites.load_plan import PlannedApplication
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, ReplicaId, Seconds, Tokens
+
+_APPLICATIONS = "/v1/applications"
+_INFERENCES = ("/v1/chat/completions", "/v1/completions")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedInference:
+    """Inference that was answered. Instants are seconds from the start of the recording."""
+
+    submitted_at_s: Seconds
+    finished_at_s: Seconds
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    replica: ReplicaId | None
+    waited_s: Seconds
+    """In the scheduler's queue, from its submission there to its lease."""
+    ran_s: Seconds
+    """At its replica, from its payload's arrival to the whole answer."""
+    leased_s: Seconds
+    """There, from its lease's arrival to the whole answer; if that came first, it is `ran_s`."""
+
+
+@dataclass(slots=True)
+class RecordedApplication:
+    """Application as the service took it."""
+
+    application_id: ApplicationId
+    predicted_kv_token_time: KvTokenTime
+    inferences: list[RecordedInference] = field(default_factory=list)
+    """In the order of their ends."""
+    lateness: Lateness | None = None
+    """Behind fair sharing, as the scheduler said when all of it had run."""
+
+
+class Recorder:
+    """Takes the place of a transport, and passes everything on.
+
+    Args:
+        transport: The way to the service.
+        class_suffix: Put after each application's class, so that the service knows of these
+            classes what it was taught of them, whatever it has learned from other runs.
+        clock: Tells the time in seconds.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        class_suffix: str = "",
+        clock: Callable[[], Seconds] = time.monotonic,
+    ) -> None:
+        self._transport = transport
+        self._suffix = class_suffix
+        self._clock = clock
+        self._started_at = clock()
+        self.applications: dict[ApplicationId, RecordedApplication] = {}
+        self.left_open: set[ApplicationId] = set()
+        """Applications whose end the service has not confirmed."""
+
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> Response:
+        """Send a request and write down what it says of an application; see `Transport`."""
+        if path == _APPLICATIONS:
+            return await self._open(method, headers, body)
+        if path in _INFERENCES:
+            return await self._infer(method, path, headers, body)
+        if path.endswith("/close"):
+            await self._ask_lateness(path.removesuffix("/close"))
+        answer = await self._transport.request(method, path, headers, body)
+        if is_success(answer.status) and (method == "DELETE" or path.endswith("/close")):
+            self.left_open.discard(_application_of(path))
+        return answer
+
+    def stream(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> AbstractAsyncContextManager[StreamedResponse]:
+        """Pass a streamed call on, unrecorded: the agents here make none."""
+        return self._transport.stream(method, path, headers, body)
+
+    async def aclose(self) -> None:
+        """Close the transport."""
+        await self._transport.aclose()
+
+    async def _open(self, method: str, headers: Mapping[str, str], body: bytes) -> Response:
+        asked = json.loads(body)
+        asked["application_class"] += self._suffix
+        answer = await self._transport.request(
+            method, _APPLICATIONS, headers, json.dumps(asked).encode()
+        )
+        if is_success(answer.status):
+            told = json.loads(answer.body)
+            opened = RecordedApplication(
+                str(told["application_id"]), float(told["predicted_kv_token_time"])
+            )
+            self.applications[opened.application_id] = opened
+            self.left_open.add(opened.application_id)
+        return answer
+
+    async def _infer(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes
+    ) -> Response:
+        suffixed = dict(headers)
+        if CLASS_HEADER in suffixed:
+            suffixed[CLASS_HEADER] += self._suffix
+        submitted_at_s = self._now_s()
+        answer = await self._transport.request(method, path, suffixed, body)
+        finished_at_s = self._now_s()
+        opened = self.applications.get(headers.get(APPLICATION_HEADER, ""))
+        if opened is not None and is_success(answer.status):
+            usage: dict[str, Any] = json.loads(answer.body)["usage"]
+            opened.inferences.append(
+                RecordedInference(
+                    submitted_at_s,
+                    finished_at_s,
+                    int(usage["prompt_tokens"]),
+                    int(usage.get("completion_tokens") or 0),
+                    answer.headers.get(REPLICA_HEADER),
+                    float(answer.headers.get(WAITED_HEADER, "0")),
+                    float(answer.headers.get(RAN_HEADER, "0")),
+                    float(answer.headers.get(LEASED_HEADER, "0")),
+                )
+            )
+        return answer
+
+    async def _ask_lateness(self, application: str) -> None:
+        opened = self.applications.get(_application_of(application))
+        if opened is None:
+            return
+        answer = await self._transport.request("GET", application, {})
+        if is_success(answer.status) and (lag := json.loads(answer.body).get("gps_lag")):
+            opened.lateness = Lateness(lag["seconds"], lag["bound_s"])
+
+    def _now_s(self) -> Seconds:
+        return self._clock() - self._started_at
+
+
+def _application_of(path: str) -> ApplicationId:
+    """Return the application that `/v1/applications/ID`, or `…/close` of it, is about."""
+    return unquote(path.removesuffix("/close").rpartition("/")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedApplication:
+    """Application of a play: the plan, its outcome, the recording."""
+
+    planned: PlannedApplication
+    record: ApplicationRecord
+    recorded: RecordedApplication | None
+    """None: it was never opened."""
+
+    @property
+    def name(self) -> str:
+        """Name in result files: the place in the load, equal in every arm."""
+        return f"a{self.planned.number:03d}"
+
+    @property
+    def inferences(self) -> list[RecordedInference]:
+        """Inferences in the order of their submission."""
+        rows = [] if self.recorded is None else self.recorded.inferences
+        return sorted(rows, key=lambda row: (row.submitted_at_s, row.finished_at_s))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it completed and all of it was recorded."""
+        return (
+            self.record.outcome == "completed"
+            and 0 < len(self.inferences) == self.record.inferences
+        )
+
+
+def as_workload(
+    played: Sequence[PlayedApplication], call_latency_s: Seconds = 0.0
+) -> list[WorkloadApplication]:
+    """Return what was played, for the simulator: same arrivals, sizes, order and tool times.
+
+    Args:
+        played: Those that are not whole are left out.
+        call_latency_s: Of each call, outside queue and engine; the simulator has no such thing, so
+            that it is put before the submission.
+    """
+    return [_workload_application(one, call_latency_s) for one in played if one.is_whole]
+
+
+def as_result(
+    played: Sequence[PlayedApplication], kv_utilization: float | None, preemptions: int
+) -> RunResult:
+    """Return the rows of a play, as a simulation has them."""
+    result = RunResult(kv_utilization=kv_utilization, preemptions=preemptions)
+    for one in played:
+        record, recorded = one.record, one.recorded
+        is_done = record.outcome == "completed"
+        rows = one.inferences
+        result.applications.append(
+            ApplicationResult(
+                application_id=one.name,
+                application_class=record.application_class,
+                tenant=record.tenant,
+                arrived_at_s=record.arrived_at_s,
+                finished_at_s=record.finished_at_s if is_done else None,
+                jct_s=record.jct_s if is_done else None,
+                kv_token_time=sum(kv_token_time(r.prompt_tokens, r.output_tokens) for r in rows),
+                predicted_kv_token_time=0.0
+                if recorded is None
+                else recorded.predicted_kv_token_time,
+                virtual_finish_time=None,
+                gps_finished_at_s=None,
+                outcome=(Outcome.FINISHED if is_done else Outcome.FAILED).value,
+            )
+        )
+        result.inferences += [_row(one.name, number, row) for number, row in enumerate(rows)]
+        if recorded is not None and recorded.lateness is not None:
+            result.lateness[one.name] = recorded.lateness
+    ends = [a.finished_at_s for a in result.applications if a.finished_at_s is not None]
+    if ends:
+        result.makespan_s = max(ends) - min(a.arrived_at_s for a in result.applications)
+    return result
+
+
+def as_history(played: Sequence[PlayedApplication]) -> list[Observation]:
+    """Return what a predictor learns of those that are whole: costs by class and stage, no texts.
+
+    Without features of the input no models are trained of it: predictions are the class's.
+    """
+    return [_observation(one) for one in played if one.is_whole]
+
+
+def _workload_application(one: PlayedApplication, latency_s: Seconds) -> WorkloadApplication:
+    rows = one.inferences
+    inferences = []
+    for number, row in enumerate(rows):
+        before = _predecessors(rows, number)
+        since = max((rows[i].finished_at_s for i in before), default=one.record.arrived_at_s)
+        inferences.append(
+            WorkloadInference(
+                _name(number),
+                row.prompt_tokens,
+                row.output_tokens,
+                tuple(_name(i) for i in before),
+                max(0.0, row.submitted_at_s - since) + latency_s,
+            )
+        )
+    return WorkloadApplication(
+        one.name,
+        one.record.application_class,
+        one.record.arrived_at_s,
+        tuple(inferences),
+        one.record.tenant,
+    )
+
+
+def _predecessors(rows: Sequence[RecordedInference], number: int) -> list[int]:
+    """Return those that had ended when one was submitted, less those that others of them follow."""
+    at = rows[number].submitted_at_s
+    ended = [i for i in range(number) if rows[i].finished_at_s <= at]
+    latest_start = max((rows[i].submitted_at_s for i in ended), default=at)
+    return [i for i in ended if rows[i].finished_at_s > latest_start]
+
+
+def _row(application_id: str, number: int, row: RecordedInference) -> InferenceResult:
+    return InferenceResult(
+        application_id=application_id,
+        inference_id=_name(number),
+        replica=row.replica,
+        submitted_at_s=row.submitted_at_s,
+        dispatched_at_s=row.submitted_at_s + row.waited_s,
+        first_token_at_s=None,
+        finished_at_s=row.finished_at_s,
+        prompt_tokens=row.prompt_tokens,
+        output_tokens=row.output_tokens,
+    )
+
+
+def _observation(one: PlayedApplication) -> Observation:
+    rows = one.inferences
+    position, members = StagePosition(), list[list[RecordedInference]]()
+    for kind, number in _happenings(rows):
+        if kind == "submit":
+            stage = position.submit()
+            while len(members) <= stage:
+                members.append([])
+            members[stage].append(rows[number])
+        else:
+            position.finish(_stage_of(members, rows[number]))
+    calls = [(row.prompt_tokens, row.output_tokens) for row in rows]
+    sample = Sample(
+        float(sum(kv_token_time(p, d) for p, d in calls)),
+        len(calls),
+        sum(d for _, d in calls),
+        None,
+    )
+    return Observation(one.record.application_class, sample, tuple(map(_served, members)))
+
+
+def _happenings(rows: Sequence[RecordedInference]) -> list[tuple[str, int]]:
+    """Return submissions and ends in the order of time; an end comes before what follows it."""
+    moments = [(row.submitted_at_s, 1, "submit", i) for i, row in enumerate(rows)]
+    moments += [(row.finished_at_s, 0, "finish", i) for i, row in enumerate(rows)]
+    return [(kind, number) for _, _, kind, number in sorted(moments)]
+
+
+def _stage_of(members: Sequence[Sequence[RecordedInference]], row: RecordedInference) -> int:
+    return next(stage for stage, rows in enumerate(members) if any(r is row for r in rows))
+
+
+def _served(rows: Sequence[RecordedInference]) -> StageServed:
+    return StageServed(
+        len(rows),
+        len(rows),
+        sum(row.prompt_tokens for row in rows),
+        sum(row.output_tokens for row in rows),
+        float(sum(kv_token_time(row.prompt_tokens, row.output_tokens) for row in rows)),
+    )
+
+
+def _name(number: int) -> InferenceId:
+    return str(number)

@@ -1,0 +1,242 @@
+"""Sessions of scripts/bench_live: a load on a live service, one policy after the other."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from justitia_ray.client import JustitiaClient
+from justitia_ray.client.calls import JsonCalls
+from justitia_ray.client.transport import HttpTransport, Transport
+from justitia_ray.errors import JustitiaError, ResponseError
+from justitia_ray.lab.workloads.play import play
+from justitia_ray.predictor.observation import Observation
+from justitia_ray.sim.suites.load_plan import PlannedApplication
+from justitia_ray.units import ApplicationId, Seconds
+from scripts.bench.live_records import PlayedApplication, Recorder
+from scripts.bench.machine import Speedometer
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A policy and its options; hashable."""
+
+    name: str
+    policy: str
+    options: tuple[tuple[str, object], ...] = ()
+
+
+NOMINAL = Arm("justitia-nominal", "justitia", (("clock", "nominal"),))
+"""The paper's clock, which moves at the rate of full engines."""
+JUSTITIA = Arm("justitia", "justitia", (("clock", "served"),))
+FCFS, SRJF = Arm("fcfs", "fcfs"), Arm("srjf", "srjf")
+ARMS = (FCFS, Arm("app-fcfs", "app-fcfs"), Arm("vtc", "vtc"), SRJF, NOMINAL, JUSTITIA)
+
+
+def rotated(arms: Sequence[Arm], by: int) -> list[Arm]:
+    """Return the arms in the order of the `by`th seed: no arm is always the first or the last."""
+    start = by % len(arms)
+    return [*arms[start:], *arms[:start]]
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """Events that the scheduling core handled, by how long they took."""
+
+    count: int
+    p50_s: Seconds | None
+    """An upper end: durations are counted in steps of a quarter of their size."""
+    p99_s: Seconds | None
+    total_s: Seconds
+
+
+def decisions_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> Decisions:
+    """Return what was decided between two `decisions` of `/v1/status`."""
+    earlier = {float(at_most): int(count) for at_most, count in before["at_most_s"]}
+    counts = [
+        (float(at_most), int(count) - earlier.get(float(at_most), 0))
+        for at_most, count in after["at_most_s"]
+    ]
+    total = sum(count for _, count in counts)
+    return Decisions(
+        total,
+        _percentile(counts, total, 0.50),
+        _percentile(counts, total, 0.99),
+        after["total_s"] - before["total_s"],
+    )
+
+
+def _percentile(counts: list[tuple[Seconds, int]], total: int, share: float) -> Seconds | None:
+    seen = 0
+    for at_most, count in counts:
+        seen += count
+        if count and seen >= share * total:
+            return at_most
+    return None
+
+
+Configure = Callable[[Arm], Awaitable[None]]
+"""Puts an arm's policy in force on the running service."""
+
+_POLL_S: Seconds = 0.25
+_IDLE_WITHIN_S: Seconds = 60.0
+_SAMPLES_A_CALL = 200
+TABLE_COPIED_S: Seconds = 11.0
+"""The ingress copies what the predictor has learned every 10 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """Play of one load under one arm."""
+
+    arm: Arm
+    played: tuple[PlayedApplication, ...]
+    kv_utilization: float | None
+    """KV memory held over KV memory there, from the first arrival to the last end."""
+    preemptions: int
+    decisions: Decisions
+    cpu_s: Mapping[str, Seconds]
+    """CPU time by the role of the process."""
+    wall_s: Seconds
+    speed: tuple[tuple[Seconds, Seconds], ...] = ()
+    """Readings of the machine's speed: seconds from the start, CPU seconds of a fixed work."""
+
+    @property
+    def failed(self) -> int:
+        """Applications that failed."""
+        return sum(one.record.outcome == "failed" for one in self.played)
+
+
+class Session:
+    """A service, and a clock for what is played on it.
+
+    Args:
+        url: Where the service is.
+        configure: See `Configure`.
+        cpu_s: Returns the CPU time so far, by role; given the pid of the scheduler.
+        transport: Makes the way to the service, for tests; by default HTTP.
+        clock: Tells the time in seconds.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        configure: Configure,
+        cpu_s: Callable[[int | None], Mapping[str, Seconds]],
+        transport: Callable[[str], Transport] = HttpTransport,
+        clock: Callable[[], Seconds] = time.monotonic,
+    ) -> None:
+        self._url = url
+        self._configure = configure
+        self._cpu_s = cpu_s
+        self._make = transport
+        self._clock = clock
+        self._transport = transport(url)
+        self._calls = JsonCalls(self._transport)
+
+    async def aclose(self) -> None:
+        """Give back the connections."""
+        await self._transport.aclose()
+
+    async def play(
+        self, arm: Arm, load: Sequence[PlannedApplication], class_suffix: str = ""
+    ) -> LiveRun:
+        """Put an arm in force, play a load, and wait until nothing of it is left.
+
+        Raises:
+            JustitiaError: If the policy does not come into force, or the queue does not become
+                empty.
+            ConnectionError: If the service does not answer.
+        """
+        await self.until_idle()
+        await self._configure(arm)
+        before = await self.status()
+        _check_in_force(before, arm)
+        cpu_before = self._cpu_s(before.get("pid"))
+        started = self._clock()
+        recorder = Recorder(self._make(self._url), class_suffix, self._clock)
+        async with JustitiaClient(recorder) as client:
+            with Speedometer() as speedometer:
+                began_at = time.monotonic()
+                records = await play(load, client)
+        wall_s = self._clock() - started
+        after = await self.status()
+        cpu_after = self._cpu_s(after.get("pid"))
+        await self._end(recorder.left_open)
+        await self.until_idle()
+        played = tuple(
+            PlayedApplication(
+                planned, record, recorder.applications.get(record.application_id or "")
+            )
+            for planned, record in zip(load, records, strict=True)
+        )
+        held, there, preemptions = (
+            after["kv"][key] - before["kv"][key]
+            for key in ("used_token_s", "capacity_token_s", "preemptions")
+        )
+        return LiveRun(
+            arm,
+            played,
+            held / there if there > 0 else None,
+            preemptions,
+            decisions_between(before["decisions"], after["decisions"]),
+            {role: cpu_after[role] - cpu_before.get(role, 0.0) for role in cpu_after},
+            wall_s,
+            tuple((at - began_at, cpu_s) for at, cpu_s in speedometer.readings),
+        )
+
+    async def teach(self, history: Sequence[Observation], class_suffixes: Sequence[str]) -> None:
+        """Let the predictor know a history of the classes of every suffix, and wait until it does.
+
+        Raises:
+            ResponseError: If it is not taken.
+        """
+        samples = [
+            {**one.to_dict(), "application_class": one.application_class + suffix}
+            for suffix in class_suffixes
+            for one in history
+        ]
+        for start in range(0, len(samples), _SAMPLES_A_CALL):
+            part = samples[start : start + _SAMPLES_A_CALL]
+            await self._calls.call("POST", "/v1/predictor/samples", {"samples": part})
+        await asyncio.sleep(TABLE_COPIED_S)
+
+    async def _end(self, left_open: Iterable[ApplicationId]) -> None:
+        """Cancel applications whose close did not come through: they would stay for minutes."""
+        for name in sorted(left_open):
+            with suppress(ResponseError):  # the service may have taken it after all
+                await self._calls.call("DELETE", f"/v1/applications/{quote(name, safe='')}")
+
+    async def until_idle(self) -> None:
+        """Wait until nothing waits and nothing runs.
+
+        Raises:
+            JustitiaError: If that does not happen.
+        """
+        deadline = self._clock() + _IDLE_WITHIN_S
+        while self._clock() < deadline:
+            now = await self.status()
+            if not (now["waiting"] or now["in_flight"] or now["applications"]):
+                return
+            await asyncio.sleep(_POLL_S)
+        raise JustitiaError(
+            f"{now['waiting']} inferences wait and {now['in_flight']} run"
+            f" {_IDLE_WITHIN_S:g} s after the load has ended"
+        )
+
+    async def status(self) -> dict[str, Any]:
+        """Return the service's `/v1/status`."""
+        answer = await self._transport.request("GET", "/v1/status", {})
+        found: dict[str, Any] = json.loads(answer.body)
+        return found
+
+
+def _check_in_force(status: Mapping[str, Any], arm: Arm) -> None:
+    settings = status["settings"]
+    found = (settings["policy"], dict(settings["policy_options"]))
+    if found != (arm.policy, dict(arm.options)):
+        raise JustitiaError(f"the service is under {found}, not under {arm.name}")

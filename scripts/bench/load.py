@@ -1,0 +1,267 @@
+"""Seeded HTTP calls of a benchmark, closed loops of callers, and a connection that costs little."""
+
+import asyncio
+import json
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from types import TracebackType
+
+from justitia_ray.errors import JustitiaError
+from justitia_ray.units import Seconds, Tokens
+
+_LONGEST_HEAD_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer, and when its parts came."""
+
+    status: int
+    body: bytes
+    chunks: int
+    """Pieces in which the body was sent; 1 if it was not chunked."""
+    sent_at: Seconds
+    first_byte_at: Seconds
+    """Arrival of the first byte of the body."""
+    ended_at: Seconds
+
+
+class HttpConnection:
+    """Connection to one host, for one request at a time."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def __aenter__(self) -> "HttpConnection":
+        self._reader, self._writer = await asyncio.open_connection(
+            self._host, self._port, limit=_LONGEST_HEAD_BYTES
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            await self._writer.wait_closed()
+
+    async def get(self, path: str) -> Reply:
+        """Send a GET and return its answer."""
+        return await self._ask(b"GET", path, b"")
+
+    async def post(self, path: str, body: bytes) -> Reply:
+        """Send a JSON body and return its answer.
+
+        Raises:
+            ConnectionError: If the service closes the connection before the answer is complete.
+        """
+        return await self._ask(b"POST", path, body)
+
+    async def _ask(self, method: bytes, path: str, body: bytes) -> Reply:
+        reader, writer = self._reader, self._writer
+        if reader is None or writer is None:
+            raise ConnectionError("the connection is not open: use `async with`")
+        head = (
+            f" {path} HTTP/1.1\r\nhost: {self._host}\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
+        sent_at = time.perf_counter()
+        writer.write(method + head.encode() + body)
+        try:
+            status, headers = _parse_head(await reader.readuntil(b"\r\n\r\n"))
+            if headers.get("transfer-encoding") == "chunked":
+                pieces, first_byte_at = await _read_chunks(reader)
+            else:
+                pieces = [await reader.readexactly(int(headers.get("content-length", "0")))]
+                first_byte_at = time.perf_counter()
+        except asyncio.IncompleteReadError as error:
+            raise ConnectionError(f"{path}: the connection was closed in an answer") from error
+        ended_at = time.perf_counter()
+        return Reply(status, b"".join(pieces), len(pieces), sent_at, first_byte_at, ended_at)
+
+
+async def _read_chunks(reader: asyncio.StreamReader) -> tuple[list[bytes], Seconds]:
+    pieces: list[bytes] = []
+    first_byte_at = 0.0
+    while size := int(await reader.readuntil(b"\r\n"), 16):
+        piece = (await reader.readexactly(size + 2))[:-2]
+        if not pieces:
+            first_byte_at = time.perf_counter()
+        pieces.append(piece)
+    await reader.readexactly(2)
+    return pieces, first_byte_at or time.perf_counter()
+
+
+def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    first, *lines = head.decode("latin-1").rstrip().split("\r\n")
+    headers = {}
+    for line in lines:
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    return int(first.split()[1]), headers
+
+
+_FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
+"""Ordinary words in every tokenizer that is used here; the smallest has 2,048."""
+_END_OF_STREAM = b"data: [DONE]\n\n"
+
+
+class CallFailed(JustitiaError):
+    """A call of the benchmark got no complete answer, so that its figures mean nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of the calls of one measure, uniform between both ends."""
+
+    stream: bool
+    prompt_tokens: tuple[Tokens, Tokens]
+    output_tokens: tuple[Tokens, Tokens]
+
+    def __str__(self) -> str:
+        kind = "streams" if self.stream else "unary calls"
+        return f"{kind}, {_range(self.prompt_tokens)} -> {_range(self.output_tokens)} tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Completion to ask for."""
+
+    body: bytes
+    stream: bool
+    output_tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Times and sizes of one call."""
+
+    ttft_s: Seconds
+    """From sending to the first byte of the body; of a unary call, to its only one."""
+    latency_s: Seconds
+    ended_at: Seconds
+    output_tokens: Tokens
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where an application answers."""
+
+    port: int
+    route_prefix: str
+    host: str = "127.0.0.1"
+
+    def open(self) -> HttpConnection:
+        """Return a connection to enter."""
+        return HttpConnection(self.host, self.port)
+
+    @property
+    def completions(self) -> str:
+        """Path of its completions."""
+        return f"{self.route_prefix}/v1/completions"
+
+
+def make_calls(shape: Shape, count: int, rng: random.Random, model: str) -> list[Call]:
+    """Return calls of exact sizes: prompts of token ids, and output that no stop token ends."""
+    calls = []
+    for _ in range(count):
+        prompt_tokens = rng.randint(*shape.prompt_tokens)
+        output_tokens = rng.randint(*shape.output_tokens)
+        body = {
+            "model": model,
+            "prompt": [rng.randint(_FIRST_TOKEN_ID, _LAST_TOKEN_ID) for _ in range(prompt_tokens)],
+            "max_tokens": output_tokens,
+            "ignore_eos": True,
+            "stream": shape.stream,
+        }
+        calls.append(Call(json.dumps(body).encode(), shape.stream, output_tokens))
+    return calls
+
+
+async def make_call(connection: HttpConnection, path: str, call: Call) -> Sample:
+    """Make one call.
+
+    Raises:
+        CallFailed: If its answer is an error or incomplete.
+    """
+    try:
+        reply = await connection.post(path, call.body)
+    except ConnectionError as error:
+        raise CallFailed(str(error)) from error
+    _check_reply(reply, call)
+    return Sample(
+        reply.first_byte_at - reply.sent_at,
+        reply.ended_at - reply.sent_at,
+        reply.ended_at,
+        call.output_tokens,
+        reply.chunks,
+    )
+
+
+async def run_closed_loop(
+    target: Target,
+    calls: Sequence[Call],
+    concurrency: int,
+    most_think_s: Seconds,
+    rng: random.Random,
+) -> list[Sample]:
+    """Make all calls, so many at a time, and return their samples in the order in which they ended.
+
+    Args:
+        target: Whom to call.
+        calls: Taken in their order.
+        concurrency: Callers, each on a connection of its own.
+        most_think_s: A caller waits up to so long, uniformly, before each call. Without it all
+            callers of an engine with fixed iterations would call in step with them.
+        rng: Draws those times.
+
+    Raises:
+        CallFailed: If an answer is an error or incomplete.
+    """
+    left = deque(calls)
+    samples: list[Sample] = []
+    seeds = [rng.getrandbits(32) for _ in range(concurrency)]
+
+    async def caller(connection: HttpConnection, own: random.Random) -> None:
+        while left:
+            call = left.popleft()
+            if most_think_s:
+                await asyncio.sleep(own.uniform(0.0, most_think_s))
+            samples.append(await make_call(connection, target.completions, call))
+
+    async with AsyncExitStack() as stack:
+        connections = [await stack.enter_async_context(target.open()) for _ in seeds]
+        try:
+            async with asyncio.TaskGroup() as group:
+                for connection, seed in zip(connections, seeds, strict=True):
+                    group.create_task(caller(connection, random.Random(seed)))
+        except* CallFailed as failures:
+            raise failures.exceptions[0] from None
+    return samples
+
+
+def _check_reply(reply: Reply, call: Call) -> None:
+    if reply.status != 200:
+        raise CallFailed(f"status {reply.status}: {reply.body[:500]!r}")
+    if call.stream:
+        if not reply.body.endswith(_END_OF_STREAM):
+            raise CallFailed(f"a stream ended with {reply.body[-500:]!r}")
+        return
+    made = json.loads(reply.body)["usage"]["completion_tokens"]
+    if made != call.output_tokens:
+        raise CallFailed(f"{made} tokens came where {call.output_tokens} were asked for")
+
+
+def _range(ends: tuple[int, int]) -> str:
+    return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]}-{ends[1]}"

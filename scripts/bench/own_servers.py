@@ -1,0 +1,134 @@
+"""The arms of scripts/bench_serve that do without Ray: LiteLLM's proxy, and vLLM's own server."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import JustitiaError
+from justitia_ray.units import Seconds
+from tests.harness.local_front import free_port
+
+_UP_WITHIN_S: Seconds = 300.0
+_ENDS_WITHIN_S: Seconds = 20.0
+_POLL_S: Seconds = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class OwnServer:
+    """A running server: its port, and the role of each of its processes, by process id."""
+
+    port: int
+    roles: Mapping[int, str]
+
+
+@contextmanager
+def vllm_server(config: AppConfig, engines: int) -> Iterator[OwnServer]:
+    """Run vLLM's own server: one process that answers HTTP, and one engine.
+
+    Raises:
+        JustitiaError: If it does not come up.
+    """
+    if engines != 1:
+        raise JustitiaError(f"vLLM's own server has one engine, not {engines}")
+    with _running("scripts.bench.vllm_server", config) as (port, pid):
+        yield OwnServer(port, {pid: "replica"})
+
+
+@contextmanager
+def litellm_proxy(config: AppConfig, engines: int) -> Iterator[OwnServer]:
+    """Run LiteLLM's proxy, one worker, before so many servers that are nothing but the fake engine.
+
+    Raises:
+        JustitiaError: If it does not come up, e.g. because the extra `rivals` is not installed.
+    """
+    name = config.model.name
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(_running("scripts.bench.floor_app", config)) for _ in range(engines)
+        ]
+        models = [
+            {
+                "model_name": name,
+                "litellm_params": {
+                    "model": f"text-completion-openai/{name}",
+                    "api_base": f"http://127.0.0.1:{port}/v1",
+                    "api_key": "none",
+                },
+            }
+            for port, _ in servers
+        ]
+        directory = Path(stack.enter_context(TemporaryDirectory(prefix="justitia-litellm-")))
+        file = directory / "config.yaml"
+        # It listens on the loopback address only, and without a key a call costs least.
+        general = {"dangerously_permit_weak_or_unset_master_key": True}
+        values = {"model_list": models, "general_settings": general}
+        file.write_text(yaml.safe_dump(values), encoding="utf-8")
+        port = free_port()
+        command = [sys.executable, "-m", "litellm.proxy.proxy_cli", "--config", str(file)]
+        command += ["--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
+        # It would ask for prices on the network.
+        environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
+        pid = stack.enter_context(_process(command, port, "/health/liveliness", environment))
+        yield OwnServer(port, {pid: "proxy"} | {engine: "replica" for _, engine in servers})
+
+
+@contextmanager
+def _running(module: str, config: AppConfig) -> Iterator[tuple[int, int]]:
+    """Run a module of ours that serves a configuration; yield its port and process id."""
+    port = free_port()
+    values = json.dumps(config.model_dump(mode="json"))
+    command = [sys.executable, "-m", module, "--port", str(port), "--config", values]
+    with _process(command, port, "/health", {}) as pid:
+        yield port, pid
+
+
+@contextmanager
+def _process(
+    command: list[str], port: int, path: str, environment: Mapping[str, str]
+) -> Iterator[int]:
+    """Run a server while the block lasts, from when it answers `path` on; yield its process id."""
+    with TemporaryDirectory(prefix="justitia-server-") as directory:
+        said = Path(directory) / "output"
+        with said.open("wb") as output:
+            process = subprocess.Popen(
+                command, stdout=output, stderr=output, env={**os.environ, **environment}
+            )
+        try:
+            _wait_until_up(command, process, f"http://127.0.0.1:{port}{path}", said)
+            yield process.pid
+        finally:
+            process.terminate()
+            try:
+                process.wait(_ENDS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _wait_until_up(
+    command: list[str], process: "subprocess.Popen[Any]", url: str, said: Path
+) -> None:
+    deadline = time.monotonic() + _UP_WITHIN_S
+    while True:
+        try:
+            with urllib.request.urlopen(url, timeout=5.0):
+                return
+        except (urllib.error.URLError, OSError):
+            if process.poll() is None and time.monotonic() < deadline:
+                time.sleep(_POLL_S)
+                continue
+        last = said.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-5:]
+        raise JustitiaError(f"{' '.join(command[:3])} did not come up: {' '.join(last)}")

@@ -1,0 +1,407 @@
+"""Measurements of the models of application cost, and their tables; for scripts/bench_predictor."""
+
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from justitia_ray.cli.text_table import text_table
+from justitia_ray.predictor.evaluation import coverage, prediction_times, relative_errors
+from justitia_ray.predictor.input_features import features_of
+from justitia_ray.predictor.observation import Sample
+from justitia_ray.predictor.online import LearningPredictor, LearningSettings, train_due
+from justitia_ray.predictor.trained_model import CostPrediction, TrainedModel
+from justitia_ray.predictor.training import train
+from justitia_ray.units import Seconds
+from scripts.bench.statistics import Verdict
+
+SEVEN = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "PE")
+"""Classes whose recorded runs join to inputs; the target is a mean over them."""
+APART = "CG"
+"""Has a heavy tail: retries that nobody can foresee."""
+KINDS = ("auto", "mlp", "ridge", "forest", "median", "paper")
+S3 = "s3"
+BATCH = 16
+CURVE = (5, 10, 20, 50, 100)
+"""Training samples of the learning curve."""
+WINDOW = 20
+"""Applications over which the drift run's errors are taken."""
+_TRAINING = 100
+_SMALL_SHARE = 0.8
+_PHASE = 100
+"""Applications before the switch of the drift run, and after it."""
+
+Data = Mapping[str, Sequence[Sample]]
+"""Samples by class."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A model tested on applications that it was not trained on."""
+
+    application_class: str
+    kind: str
+    number: int
+    """Number of the random training set."""
+    trained_on: int
+    chosen: str
+    """Kind that `auto` chose; else the kind."""
+    mean_error: float
+    median_error: float
+    covered: float
+    """Share of the tests between p10 and p90."""
+    train_cpu_s: Seconds
+    """CPU time of this process: other load on the machine does not count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds a prediction of one kind, from the text, over all classes."""
+
+    kind: str
+    p50_ms: float
+    p99_ms: float
+    slowest_class: str
+    slowest_p50_ms: float
+    batched_ms: float
+    """A prediction of a batch of BATCH, median."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Errors for a class whose applications become another's half-way."""
+
+    before: float
+    """Mean relative error of the last WINDOW applications before the switch."""
+    at: float
+    """Mean relative error of the first WINDOW applications after the switch."""
+    after: float
+    """Mean relative error of the last WINDOW applications."""
+    frozen: float
+    """Mean relative error of the last, if nothing had been learned since the switch."""
+    trainings: int
+    noticed_after: int | None
+    """Applications from the switch to the alarm; None: there was none."""
+
+
+def training_set(
+    samples: Sequence[Sample], application_class: str, number: int, size: int | None = None
+) -> tuple[list[Sample], list[Sample]]:
+    """Return a random training set and the rest.
+
+    100 samples, or 80 % of a class that has fewer than 125; the first `size` of them if given.
+    """
+    order = list(samples)
+    random.Random(f"{number}/{application_class}").shuffle(order)
+    count = min(_TRAINING, int(_SMALL_SHARE * len(order)))
+    return order[: min(size or count, count)], order[count:]
+
+
+def measure_errors(
+    data: Data, kinds: Sequence[str], sets: int, seed: int, say: Callable[[str], None]
+) -> tuple[list[Trial], dict[tuple[str, str], TrainedModel]]:
+    """Return a trial of each class, kind and training set, and the models of the last set."""
+    trials, models = [], {}
+    for name, samples in data.items():
+        for number in range(seed, seed + sets):
+            for kind in kinds:
+                training, test = training_set(samples, name, number)
+                trial, models[name, kind] = _trained(name, kind, number, training, test)
+                trials.append(trial)
+        say(f"errors: {name}")
+    return trials, models
+
+
+def measure_s3(data: Data, sets: int, seed: int, say: Callable[[str], None]) -> list[Trial]:
+    """Return the trials of S3, tiny with random weights, trained on all classes at once."""
+    from justitia_ray.lab.s3.config import TINY
+    from justitia_ray.lab.s3.model import train_s3
+
+    trials = []
+    for number in range(seed, seed + sets):
+        parts = {name: training_set(data[name], name, number) for name in data}
+        started = time.process_time()
+        model = train_s3(
+            {name: training for name, (training, _) in parts.items()}, config=TINY, seed=number
+        )
+        train_cpu_s = time.process_time() - started
+        for name, (training, test) in parts.items():
+            predictions = model.predict(name, [sample.input_text or "" for sample in test])
+            trials.append(
+                _trial(name, S3, number, len(training), S3, predictions, test, train_cpu_s)
+            )
+        say(f"errors: S3, set {number}")
+    return trials
+
+
+def measure_curve(
+    data: Data, sets: int, seed: int, say: Callable[[str], None]
+) -> dict[int, list[Trial]]:
+    """Return trials of `auto` by the number of training samples."""
+    curve: dict[int, list[Trial]] = {size: [] for size in CURVE}
+    for name, samples in data.items():
+        for number in range(seed, seed + sets):
+            for size, trials in curve.items():
+                training, test = training_set(samples, name, number, size)
+                trials.append(_trained(name, "auto", number, training, test)[0])
+        say(f"learning curve: {name}")
+    return curve
+
+
+def measure_latency(
+    data: Data, models: Mapping[tuple[str, str], TrainedModel], kind: str
+) -> Latency:
+    """Return how long a prediction takes, features included."""
+    by_class = {}
+    batched: list[Seconds] = []
+    for name, samples in data.items():
+        texts = [sample.input_text or "" for sample in samples]
+        by_class[name] = prediction_times(models[name, kind], texts)
+        for start in range(0, len(texts) - BATCH + 1, BATCH):
+            started = time.perf_counter()
+            models[name, kind].predict([features_of(t) for t in texts[start : start + BATCH]])
+            batched.append((time.perf_counter() - started) / BATCH)
+    medians = {name: statistics.median(times) for name, times in by_class.items()}
+    slowest = max(medians, key=lambda name: medians[name])
+    times = sorted(time_s for of_class in by_class.values() for time_s in of_class)
+    return Latency(
+        kind=kind,
+        p50_ms=1000 * statistics.median(times),
+        p99_ms=1000 * times[int(0.99 * len(times))],
+        slowest_class=slowest,
+        slowest_p50_ms=1000 * medians[slowest],
+        batched_ms=1000 * statistics.median(batched),
+    )
+
+
+def measure_drift(first: Sequence[Sample], then: Sequence[Sample], kind: str, seed: int) -> Drift:
+    """Return what a switch of the inputs and their costs does to the predictor that learns.
+
+    Args:
+        first: Applications of the class until half-way.
+        then: Applications of the class from then on.
+        kind: Of models.
+        seed: Of the order and the trainings.
+    """
+    rng = random.Random(f"{seed}/drift")
+    stream = [
+        replace(sample, input_text=None)
+        for phase in (first, then)
+        for sample in rng.sample(phase, min(_PHASE, len(phase)))
+    ]
+    switch = min(_PHASE, len(first))
+    name = "drifting"
+    predictor = LearningPredictor(LearningSettings(kind=kind, seed=seed))
+    errors, frozen_errors, trainings = [], [], 0
+    noticed_after = None
+    frozen: TrainedModel | None = None
+    for number, sample in enumerate(stream):
+        if number == switch:
+            changes = predictor.changes(name)
+            frozen = train(stream[:switch], kind=kind, seed=seed)
+        estimate = predictor.estimate(name, 0, None, sample.features)
+        true = [sample.kv_token_time]
+        errors += relative_errors([estimate.kv_token_time], true)
+        if frozen is not None and sample.features is not None:
+            answer = frozen.predict([sample.features])[0]
+            frozen_errors += relative_errors([answer.kv_token_time], true)
+        predictor.observe_application(name, sample)
+        if number >= switch and noticed_after is None and predictor.changes(name) > changes:
+            noticed_after = number - switch + 1
+        trainings += len(train_due(predictor, now=float(number)))
+    return Drift(
+        before=statistics.fmean(errors[switch - WINDOW : switch]),
+        at=statistics.fmean(errors[switch : switch + WINDOW]),
+        after=statistics.fmean(errors[-WINDOW:]),
+        frozen=statistics.fmean(frozen_errors[-WINDOW:]),
+        trainings=trainings,
+        noticed_after=noticed_after,
+    )
+
+
+def _trained(
+    name: str, kind: str, number: int, training: Sequence[Sample], test: Sequence[Sample]
+) -> tuple[Trial, TrainedModel]:
+    started = time.process_time()
+    model = train(training, kind=kind, seed=number)
+    train_cpu_s = time.process_time() - started
+    predictions = model.predict([sample.features for sample in test if sample.features])
+    trained_on, chosen = model.samples, model.kind
+    return _trial(name, kind, number, trained_on, chosen, predictions, test, train_cpu_s), model
+
+
+def _trial(
+    name: str,
+    kind: str,
+    number: int,
+    trained_on: int,
+    chosen: str,
+    predictions: Sequence[CostPrediction],
+    test: Sequence[Sample],
+    train_cpu_s: Seconds,
+) -> Trial:
+    true = [sample.kv_token_time for sample in test]
+    errors = relative_errors([prediction.kv_token_time for prediction in predictions], true)
+    return Trial(
+        application_class=name,
+        kind=kind,
+        number=number,
+        trained_on=trained_on,
+        chosen=chosen,
+        mean_error=statistics.fmean(errors),
+        median_error=statistics.median(errors),
+        covered=coverage(predictions, true),
+        train_cpu_s=train_cpu_s,
+    )
+
+
+OURS, BASELINE = "auto", "median"
+MOST_ERROR = 0.35
+MOST_MS = 0.5
+MOST_TRAIN_S = 10.0
+PAPER = "the paper's MLP over its nine classes 53.0 %, 2.16 ms, about 1 min on a V100"
+"""Justitia v1, Table II."""
+
+
+@dataclass(frozen=True, slots=True)
+class OverSeven:
+    """Mean of a figure over the seven classes: mean, least and most of the training sets."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def over_seven(trials: Sequence[Trial], kind: str, figure: str) -> OverSeven:
+    """Return the mean over the seven classes of a figure; each class counts once."""
+    sets = sorted({trial.number for trial in trials if trial.kind == kind})
+    means = [
+        statistics.fmean(
+            getattr(trial, figure)
+            for trial in trials
+            if (trial.kind, trial.number) == (kind, number) and trial.application_class in SEVEN
+        )
+        for number in sets
+    ]
+    return OverSeven(statistics.fmean(means), min(means), max(means))
+
+
+def of_class(trials: Sequence[Trial], name: str, kind: str, figure: str) -> float:
+    """Return the mean of a figure of a class over the training sets."""
+    return statistics.fmean(
+        getattr(trial, figure)
+        for trial in trials
+        if (trial.application_class, trial.kind) == (name, kind)
+    )
+
+
+def error_table(trials: Sequence[Trial], figure: str) -> str:
+    """Return one error by class and kind, mean over the sets; over the seven: least to greatest."""
+    kinds = list(dict.fromkeys(trial.kind for trial in trials))
+    names = list(dict.fromkeys(trial.application_class for trial in trials))
+    seven = [name for name in names if name in SEVEN]
+    rows = [["class", *kinds]]
+    rows += [
+        [name, *(f"{of_class(trials, name, kind, figure):.1%}" for kind in kinds)]
+        for name in [*seven, *(name for name in names if name not in SEVEN)]
+    ]
+    rows.insert(
+        1 + len(seven),
+        ["mean", *(f"{over_seven(trials, kind, figure).mean:.1%}" for kind in kinds)],
+    )
+    spreads = [over_seven(trials, kind, figure) for kind in kinds]
+    rows.insert(2 + len(seven), ["  sets", *(f"{s.low:.1%}-{s.high:.1%}" for s in spreads)])
+    return text_table(rows, numbers_from=1)
+
+
+def coverage_table(trials: Sequence[Trial]) -> str:
+    """Return, by class, what p10 to p90 held, the training time and what was chosen."""
+    ours = [trial for trial in trials if trial.kind == OURS]
+    rows = [["class", "p10-p90", "train CPU s", "samples", "chosen"]]
+    for name in dict.fromkeys(trial.application_class for trial in ours):
+        of = [trial for trial in ours if trial.application_class == name]
+        chosen = Counter(trial.chosen for trial in of).most_common()
+        rows.append(
+            [
+                name,
+                f"{statistics.fmean(trial.covered for trial in of):.0%}",
+                f"{statistics.median(trial.train_cpu_s for trial in of):.1f}",
+                f"{of[0].trained_on}",
+                ", ".join(f"{kind} {count}" for kind, count in chosen),
+            ]
+        )
+    return text_table(rows, numbers_from=1)
+
+
+def latency_table(latencies: Sequence[Latency]) -> str:
+    """Return milliseconds a prediction by kind."""
+    rows = [["kind", "p50", "p99", f"each of {BATCH}", "slowest class", "p50"]]
+    rows += [
+        [
+            found.kind,
+            f"{found.p50_ms:.3f}",
+            f"{found.p99_ms:.3f}",
+            f"{found.batched_ms:.3f}",
+            found.slowest_class,
+            f"{found.slowest_p50_ms:.3f}",
+        ]
+        for found in latencies
+    ]
+    return text_table(rows, numbers_from=1)
+
+
+def curve_table(curve: Mapping[int, Sequence[Trial]]) -> str:
+    """Return the mean error by class and number of samples; at most as many as a class has."""
+    names = list(dict.fromkeys(t.application_class for ts in curve.values() for t in ts))
+    rows = [["samples", *names, "mean of seven"]]
+    for size, trials in curve.items():
+        errors = [of_class(trials, name, OURS, "mean_error") for name in names]
+        seven = over_seven(trials, OURS, "mean_error")
+        rows.append([str(size), *(f"{error:.1%}" for error in errors), f"{seven.mean:.1%}"])
+    return text_table(rows, numbers_from=1)
+
+
+def drift_line(name: str, drift: Drift) -> str:
+    """Return what the drift run showed, in a sentence."""
+    noticed = (
+        f"noticed after {drift.noticed_after}"
+        if drift.noticed_after is not None
+        else "not noticed as a change"
+    )
+    return (
+        f"{name}: error over {WINDOW} applications {drift.before:.0%} before the switch,"
+        f" {drift.at:.0%} at it, {drift.after:.0%} at the end ({drift.frozen:.0%} without"
+        f" learning); {noticed}; {drift.trainings} trainings"
+    )
+
+
+def verdicts(trials: Sequence[Trial], latencies: Sequence[Latency]) -> list[Verdict]:
+    """Return the targets and whether they were met."""
+    error = over_seven(trials, OURS, "mean_error").mean
+    names = list(dict.fromkeys(trial.application_class for trial in trials))
+    worse = [
+        name
+        for name in names
+        if of_class(trials, name, OURS, "mean_error")
+        > of_class(trials, name, BASELINE, "mean_error")
+    ]
+    latency = next(found for found in latencies if found.kind == OURS)
+    train_s = max(trial.train_cpu_s for trial in trials if trial.kind == OURS)
+    return [
+        Verdict(
+            f"mean error over the seven <= {MOST_ERROR:.0%}", error <= MOST_ERROR, f"{error:.1%}"
+        ),
+        Verdict("every class no worse than its median", not worse, ", ".join(worse) or "all"),
+        Verdict(
+            f"a prediction <= {MOST_MS} ms (p50)",
+            latency.p50_ms <= MOST_MS,
+            f"{latency.p50_ms:.2f} ms",
+        ),
+        Verdict(
+            f"training a class <= {MOST_TRAIN_S:.0f} s of CPU",
+            train_s <= MOST_TRAIN_S,
+            f"{train_s:.1f} s at most",
+        ),
+    ]

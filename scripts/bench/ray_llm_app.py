@@ -1,0 +1,88 @@
+"""A rival of scripts/bench_serve: the ingress and server of `ray.serve.llm` before the fake engine.
+
+`ray.serve.llm` runs any class that answers as its engines do. Its OpenAI ingress, its server and
+its joining of stream chunks (over 50 ms) are as they come. It needs pyarrow and jsonref: extra
+`rivals`.
+"""
+
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from ray.serve import Application
+from ray.serve.llm import LLMConfig, LLMServer, build_openai_app
+from ray.serve.llm.openai_api_models import CompletionRequest, CompletionResponse
+
+from justitia_ray.config import AppConfig
+from justitia_ray.protocol.engine import EngineCall
+from justitia_ray.protocol.generation_bodies import COMPLETIONS
+from scripts.bench.floor_app import UNBOUNDED, start_engine
+
+_CONFIG = "justitia"
+"""Key of the engine's configuration in `LLMConfig.experimental_configs`."""
+
+
+class FakeLLMEngine:
+    """The fake engine with the methods that `LLMServer` calls."""
+
+    def __init__(self, config: LLMConfig) -> None:
+        """Keep the engine's configuration; `start` starts the engine."""
+        self._config = config.experimental_configs[_CONFIG]
+
+    async def start(self) -> None:
+        """Start the engine."""
+        self._engine = await start_engine(self._config)
+
+    async def check_health(self) -> None:
+        """Ask the engine.
+
+        Raises:
+            EngineError: If it is dead.
+        """
+        self._engine.check()
+
+    async def completions(
+        self, request: CompletionRequest, raw_request_info: Any = None
+    ) -> AsyncGenerator[str | CompletionResponse]:
+        """Yield the chunks of a streamed completion, or the whole of another."""
+        body = request.model_dump_json(exclude_unset=True).encode()
+        call = EngineCall(uuid.uuid4().hex, 0, COMPLETIONS, {}, body)
+        try:
+            async with aclosing(self._engine.call(call)) as items:
+                async for item in items:
+                    if not isinstance(item, bytes):
+                        continue
+                    if request.stream:
+                        yield item.decode()
+                    else:
+                        yield CompletionResponse.model_validate_json(item)
+        finally:
+            self._engine.release(call.lease_id)
+
+
+class FakeLLMServer(LLMServer):  # type: ignore[misc]  # Ray's classes have no types
+    """`LLMServer` of the fake engine, which asks for no accelerator."""
+
+    _default_engine_cls = FakeLLMEngine
+
+    @classmethod
+    def get_deployment_options(cls, llm_config: LLMConfig) -> dict[str, Any]:
+        """Return the options of the deployment of engines."""
+        return {"num_replicas": 1, "max_ongoing_requests": UNBOUNDED, "name": "Replica"}
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Return the rival for the arguments of `justitia_ray.serve.app:build`.
+
+    Raises:
+        ConfigError: If a key is unknown or a value is not allowed.
+    """
+    config = AppConfig.parse(args)
+    model = LLMConfig(
+        model_loading_config={"model_id": config.model.name},
+        server_cls=FakeLLMServer,
+        experimental_configs={_CONFIG: config.model_dump()},
+    )
+    one_ingress = {"num_replicas": 1, "max_ongoing_requests": UNBOUNDED}
+    return build_openai_app({"llm_configs": [model], "ingress_deployment_config": one_ingress})

@@ -1,0 +1,132 @@
+"""Costs of an iteration and of a call, fitted on how long calls were at replicas under load.
+
+Of a call that is not streamed only this is known: on which replica it was, and when. In that time
+lie the computation of its prompt, one iteration for each of its tokens, and what the replica does
+before and after. It is
+
+    latency + Σ over its iterations (base + per_sequence · running + per_context_token · context)
+            + Σ over prompts computed meanwhile (prefill_base + per_prefill_token · prompt tokens)
+            + hold_up · calls that came to any replica meanwhile, or ended on one
+
+with what ran beside it on the same replica known from the times of the others, and its own prompt
+among those computed. A call makes its tokens evenly over its time, a prompt is computed when its
+call begins. The last term is there because engines without cores of their own wait for what brings
+calls and takes answers away. So the coefficients follow by least squares on relative errors, none
+negative.
+
+`regression` does the same for streams, whose first tokens say when decoding began.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.calibration.regression import Floats, integrals, solve_not_negative
+from justitia_ray.sim.engine_profile import IterationCost
+from justitia_ray.units import ReplicaId, Seconds, Tokens
+
+_LEAST_CALLS = 30
+"""For seven coefficients; fewer say nothing."""
+
+_LEAST_ITERATION_S: Seconds = 1e-5
+"""An engine whose iterations take no time cannot be simulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallAtReplica:
+    """Call that was answered. Instants are on one clock, in seconds."""
+
+    replica: ReplicaId
+    arrived_at_s: Seconds
+    finished_at_s: Seconds
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ResidenceFit:
+    """Coefficients and what they leave unexplained."""
+
+    cost: IterationCost
+    call_latency_s: Seconds
+    """Seconds of a call at its replica, besides the engine's iterations."""
+    hold_up_s: Seconds
+    """How long a call holds up every engine when it comes, and again when it ends."""
+    residual: float
+    """Root mean square relative error of a call's time at its replica."""
+
+
+def fit_residence(plays: Sequence[Sequence[CallAtReplica]]) -> ResidenceFit:
+    """Fit the cost of an iteration and of a call; deterministic.
+
+    Args:
+        plays: Each the calls of all replicas of one service while all of them were busy. Plays
+            whose batches differ tell more.
+
+    Raises:
+        ConfigError: If there are fewer than 30 that took time.
+    """
+    taken = [
+        [c for c in calls if c.finished_at_s > c.arrived_at_s and c.output_tokens > 0]
+        for calls in plays
+    ]
+    if (count := sum(map(len, taken))) < _LEAST_CALLS:
+        raise ConfigError(
+            f"a profile is fitted on at least {_LEAST_CALLS} calls that took time, got {count}"
+        )
+    rows = np.concatenate([_rows_of_play(calls) for calls in taken if calls])
+    gram, target = rows.T @ rows / len(rows), rows.sum(axis=0) / len(rows)
+    found = solve_not_negative(gram, target)
+    latency_s, base_s, sequence_s, context_s, prefill_base_s, prefill_s, hold_up_s = (
+        float(value) for value in found
+    )
+    cost = IterationCost(
+        base_s=max(base_s, _LEAST_ITERATION_S),
+        per_sequence_s=sequence_s,
+        per_context_token_s=context_s,
+        per_prefill_token_s=prefill_s,
+        prefill_base_s=prefill_base_s,
+    )
+    residual = math.sqrt(float(np.mean((1 - rows @ found) ** 2)))
+    return ResidenceFit(cost, latency_s, hold_up_s, residual)
+
+
+def _rows_of_play(calls: Sequence[CallAtReplica]) -> Floats:
+    """Return what each call of one play went through, over its time: `[n, 7]`."""
+    replicas = sorted({call.replica for call in calls})
+    by_replica = [[c for c in calls if c.replica == name] for name in replicas]
+    passed = np.sort([t for c in calls for t in (c.arrived_at_s, c.finished_at_s)])
+    return np.concatenate([_rows(own, passed) for own in by_replica])
+
+
+def _rows(calls: Sequence[CallAtReplica], passed: Floats) -> Floats:
+    """Return what each call of one replica went through, over its time: `[n, 7]`.
+
+    Args:
+        calls: Of one replica.
+        passed: When calls came to any replica or ended on one, in order.
+    """
+    start = np.array([c.arrived_at_s for c in calls])
+    end = np.array([c.finished_at_s for c in calls])
+    prompt = np.array([c.prompt_tokens for c in calls], dtype=np.float64)
+    made = np.array([c.output_tokens for c in calls], dtype=np.float64)
+    running, context = integrals(start, end, prompt, made)
+    order = np.argsort(start, kind="stable")
+    begun = start[order]
+    tokens = np.concatenate([[0.0], np.cumsum(prompt[order])])
+    first, last = np.searchsorted(begun, start, "left"), np.searchsorted(begun, end, "left")
+    share = made / (end - start)
+    columns = [
+        np.ones(len(calls)),
+        made,
+        running * share,
+        context * share,
+        last - first,
+        tokens[last] - tokens[first],
+        np.searchsorted(passed, end, "left") - np.searchsorted(passed, start, "left"),
+    ]
+    rows: Floats = np.column_stack(columns) / (end - start)[:, None]
+    return rows

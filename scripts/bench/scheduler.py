@@ -1,0 +1,412 @@
+"""The measurement of scripts/bench_scheduler: one scheduler's process between light fakes.
+
+The scheduler is the actor's own class in a process of its own, with its store, its metrics and its
+log, but for Ray. Ingresses and replicas are fakes over the real connections: an ingress keeps so
+many applications of one inference in the queue, a replica pulls as a real one does and ends what it
+is leased at once. All ingresses share a process, and all replicas another.
+"""
+
+import asyncio
+import cProfile
+import itertools
+import multiprocessing
+import os
+import pstats
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, cast
+
+from justitia_ray.config import AppConfig, ReplicaSection
+from justitia_ray.core.actions import Grant, Refuse, RefuseApplication
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.events import (
+    ApplicationArrived,
+    ApplicationClosed,
+    InferenceSubmitted,
+    LeaseFinished,
+)
+from justitia_ray.cost import kv_token_time
+from justitia_ray.protocol.engine import Engine, EngineCapacity, Progress
+from justitia_ray.protocol.mailbox import Cursor
+from justitia_ray.protocol.messages import IngressMail, ReplicaMessage, Submission
+from justitia_ray.serve.ingress.scheduler_session import BATCH
+from justitia_ray.serve.replica.lease_table import LeaseTable
+from justitia_ray.serve.replica.puller import Puller
+from justitia_ray.serve.scheduler.actor import SchedulerActor
+from justitia_ray.serve.transport.dialer import Dialer
+from justitia_ray.serve.transport.handshake import Keyring, Offer, Peer
+from justitia_ray.serve.transport.link import Link
+from justitia_ray.serve.transport.methods import SCHEDULER_METHODS
+from justitia_ray.units import Seconds, Tokens
+
+PROMPT_TOKENS: Tokens = 16
+OUTPUT_TOKENS: Tokens = 4
+SEATS = 256
+_KV_TOKENS: Tokens = 1_000_000
+_START_S: Seconds = 120.0
+"""Longest wait for a process to be there: it imports Ray."""
+_STOP_S: Seconds = 20.0
+_MARK, _STOP = "mark", "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A load, and how long it is looked at."""
+
+    ingresses: int
+    replicas: int
+    callers: int
+    """Applications of one inference, over all ingresses, that wait or run at every instant."""
+    standing: int
+    """Applications that are open besides, and idle."""
+    warm_up_s: Seconds
+    window_s: Seconds
+    durability: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Figures of one window."""
+
+    inferences_per_s: float
+    cpu_ms: float
+    """CPU time of the scheduler an inference."""
+    busy: float
+    """Share of one core that the scheduler used."""
+    fakes_cpu_ms: tuple[float, float]
+    """CPU time of all ingresses, and of all replicas, an inference."""
+    decision_p50_s: Seconds
+    decision_p99_s: Seconds
+    """Upper end of the step of the histogram that it falls into, by wall clock."""
+    live_applications: int
+    """At the end of the window."""
+
+    @property
+    def ceiling_per_s(self) -> float:
+        """Inferences a second at which the scheduler would fill one core."""
+        return 1e3 / self.cpu_ms
+
+
+def measure(load: Load, profile: Path | None = None) -> Reading:
+    """Run a load, and return what its window showed.
+
+    Args:
+        load: The load.
+        profile: Where a profile of the scheduler in the window is written.
+    """
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-scheduler-"))
+        config = {
+            "model": {"name": "m", "path": "none"},
+            "store": {"durability": load.durability, "data_dir": f"{directory}/redis"},
+        }
+        log = f"{directory}/scheduler.log"
+        scheduler = stack.enter_context(_Process(_run_scheduler, config, log, profile))
+        offer = scheduler.receive()
+        callers = -(-load.callers // load.ingresses)
+        fakes = [
+            stack.enter_context(_Process(_run_replicas, offer, load.replicas)),
+            stack.enter_context(
+                _Process(_run_ingresses, offer, load.ingresses, callers, load.standing)
+            ),
+        ]
+        for process in fakes:
+            process.receive()
+        time.sleep(load.warm_up_s)
+        before = [process.ask(_MARK) for process in (scheduler, *fakes)]
+        began = time.monotonic()
+        time.sleep(load.window_s)
+        after = [process.ask(_MARK) for process in (scheduler, *fakes)]
+        elapsed_s = time.monotonic() - began
+    cpu_s = [late["cpu_s"] - early["cpu_s"] for early, late in zip(before, after, strict=True)]
+    (first, *_), (last, *_) = before, after
+    inferences = last["grants"] - first["grants"]
+    if not inferences:
+        raise RuntimeError(f"no inference in {elapsed_s:.1f} s of {load}: {last}")
+    each = [1e3 * seconds / inferences for seconds in cpu_s]
+    durations = _difference(first["decisions"], last["decisions"])
+    return Reading(
+        inferences_per_s=inferences / elapsed_s,
+        cpu_ms=each[0],
+        busy=cpu_s[0] / elapsed_s,
+        fakes_cpu_ms=(each[2], each[1]),
+        decision_p50_s=_percentile(durations, 50),
+        decision_p99_s=_percentile(durations, 99),
+        live_applications=last["applications"],
+    )
+
+
+def _difference(
+    before: Iterable[tuple[Seconds, int]], after: Iterable[tuple[Seconds, int]]
+) -> list[tuple[Seconds, int]]:
+    """Return how many decisions took at most so long between two readings."""
+    earlier = dict(before)
+    return [(at_most_s, count - earlier.get(at_most_s, 0)) for at_most_s, count in after]
+
+
+def _percentile(durations: Iterable[tuple[Seconds, int]], percent: float) -> Seconds:
+    steps = sorted(durations)
+    wanted = sum(count for _, count in steps) * percent / 100
+    reached = itertools.accumulate(count for _, count in steps)
+    return next(
+        at_most_s for (at_most_s, _), so_far in zip(steps, reached, strict=True) if so_far >= wanted
+    )
+
+
+# --- processes
+
+
+class _Process:
+    """A process of the benchmark, and the pipe to it."""
+
+    def __init__(self, run: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_begin, args=(run, theirs, *arguments), daemon=True)
+
+    def __enter__(self) -> "_Process":
+        self._process.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(BrokenPipeError):
+            self._pipe.send(_STOP)
+        self._process.join(_STOP_S)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+    def ask(self, question: str) -> Any:
+        """Return the answer to a question."""
+        self._pipe.send(question)
+        return self.receive()
+
+    def receive(self) -> Any:
+        """Return what the process sends next.
+
+        Raises:
+            RuntimeError: If it ends, or takes too long.
+        """
+        if not self._pipe.poll(_START_S):
+            raise RuntimeError(f"no answer from {self._process.name} in {_START_S:g} s")
+        try:
+            return self._pipe.recv()
+        except EOFError:
+            raise RuntimeError(f"{self._process.name} has ended; see above") from None
+
+
+def _begin(run: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+    asyncio.run(run(*arguments))
+
+
+def _write_errors_to(log: str) -> None:
+    """Write what this process logs to a file, as Ray does with a worker's."""
+    with Path(log).open("ab") as lines:
+        os.dup2(lines.fileno(), 2)
+
+
+async def _answer(
+    pipe: Connection, mark: Callable[[], Coroutine[Any, Any, dict[str, Any]]]
+) -> None:
+    """Answer questions until the last."""
+    while await asyncio.to_thread(pipe.recv) != _STOP:
+        pipe.send({"cpu_s": time.process_time(), **await mark()})
+
+
+async def _run_scheduler(
+    pipe: Connection, config: dict[str, Any], log: str, profile: Path | None
+) -> None:
+    _write_errors_to(log)
+    actor = SchedulerActor(AppConfig.parse(config).model_dump())
+    pipe.send(await actor.link())
+    profiler = cProfile.Profile() if profile is not None else None
+    marks = 0
+
+    async def mark() -> dict[str, Any]:
+        nonlocal marks
+        marks += 1
+        status = await actor.status()
+        if profiler is not None:
+            if marks == 1:
+                profiler.enable()
+            else:
+                profiler.disable()
+        return {
+            "grants": status["grants"],
+            "applications": status["applications"],
+            "decisions": [tuple(step) for step in status["decisions"]["at_most_s"]],
+        }
+
+    await _answer(pipe, mark)
+    if profiler is not None and profile is not None:
+        pstats.Stats(profiler).dump_stats(profile)
+    await actor.retire()
+
+
+async def _dial(offer: Offer, role: str, name: str) -> Link:
+    keyring = Keyring()
+    keyring.add(offer.key)
+    return await Dialer(Peer(role, name), keyring, SCHEDULER_METHODS).dial(
+        offer.address, offer.target
+    )
+
+
+async def _nothing() -> dict[str, Any]:
+    return {}
+
+
+# --- fakes
+
+
+async def _run_ingresses(
+    pipe: Connection, offer: Offer, count: int, callers: int, standing: int
+) -> None:
+    ingresses = [
+        FakeIngress(await _dial(offer, "ingress", f"i{number}"), f"i{number}", callers)
+        for number in range(count)
+    ]
+    for ingress in ingresses:
+        await ingress.begin(-(-standing // count))
+    await _until_stopped(pipe, [ingress.run() for ingress in ingresses])
+
+
+async def _run_replicas(pipe: Connection, offer: Offer, count: int) -> None:
+    pullers = [_puller(await _dial(offer, "replica", f"r{n}"), f"r{n}") for n in range(count)]
+    await _until_stopped(pipe, [puller.run() for puller in pullers])
+
+
+async def _until_stopped(pipe: Connection, work: list[Coroutine[Any, Any, None]]) -> None:
+    tasks = [asyncio.create_task(part) for part in work]
+    pipe.send("ready")
+    answering = asyncio.create_task(_answer(pipe, _nothing))
+    await asyncio.wait([*tasks, answering], return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        if task.done():
+            task.result()  # it ends by its error only
+
+
+class FakeIngress:
+    """Keeps so many applications of one inference in the queue."""
+
+    def __init__(self, link: Link, ingress_id: str, callers: int) -> None:
+        """Submit nothing yet.
+
+        Args:
+            link: Connection to the scheduler.
+            ingress_id: Name of this ingress.
+            callers: Applications that wait or run at every instant.
+        """
+        self._link = link
+        self._ingress_id = ingress_id
+        self._numbers = itertools.count()
+        self._epoch = 0
+        self._cursor = Cursor()
+        self._unsent: list[Submission] = []
+        self._has_unsent = asyncio.Event()
+        self._callers = callers
+
+    async def begin(self, standing: int) -> None:
+        """Learn the epoch, and open applications that stay idle."""
+        mail: IngressMail = await self._link.call("submit_many", self._ingress_id, 0, 0, ())
+        self._epoch = mail.epoch
+        for first in range(0, standing, BATCH):
+            numbers = range(first, min(standing, first + BATCH))
+            await self._call("submit_many", tuple(self._opened(f"idle-{n}") for n in numbers))
+
+    async def run(self) -> None:
+        """Submit for ever: another application for each that is granted."""
+        for _ in range(self._callers):
+            self._submit()
+        await asyncio.gather(self._keep_submitting(), self._keep_polling())
+
+    def _submit(self) -> None:
+        opened = self._opened(str(next(self._numbers)))
+        name = opened.application_id
+        self._unsent.append(opened)
+        self._unsent.append(
+            InferenceSubmitted(
+                name, name, "0", self._ingress_id, PROMPT_TOKENS, OUTPUT_TOKENS, OUTPUT_TOKENS
+            )
+        )
+        self._unsent.append(ApplicationClosed(name))
+        self._has_unsent.set()
+
+    def _opened(self, name: str) -> ApplicationArrived:
+        cost = kv_token_time(PROMPT_TOKENS, OUTPUT_TOKENS)
+        application_id = f"{self._ingress_id}-{name}"
+        return ApplicationArrived(application_id, "class", "tenant", 1.0, cost, self._ingress_id)
+
+    async def _keep_submitting(self) -> None:
+        while True:
+            await self._has_unsent.wait()
+            batch, self._unsent = self._unsent[:BATCH], self._unsent[BATCH:]
+            if not self._unsent:
+                self._has_unsent.clear()
+            self._take(await self._call("submit_many", tuple(batch)))
+
+    async def _keep_polling(self) -> None:
+        while True:
+            self._take(await self._call("poll_grants"))
+
+    async def _call(self, method: str, *arguments: Any) -> IngressMail:
+        mail: IngressMail = await self._link.call(
+            method, self._ingress_id, self._epoch, self._cursor.ack, *arguments
+        )
+        return mail
+
+    def _take(self, mail: IngressMail) -> None:
+        if mail.epoch != self._epoch or mail.forgotten:
+            raise RuntimeError(f"{self._ingress_id} is not known any more: {mail}")
+        for message in self._cursor.fresh(mail.messages):
+            if isinstance(message, Grant):
+                self._submit()
+            elif isinstance(message, Refuse | RefuseApplication):
+                raise RuntimeError(f"{self._ingress_id} was refused: {message}")
+
+
+class _InstantLeases(LeaseTable):
+    """Ends every lease at once, with all its tokens."""
+
+    def read_messages(self, messages: Iterable[ReplicaMessage]) -> None:
+        for message in messages:
+            if isinstance(message, Grant):
+                self.unconfirmed[message.lease_id] = LeaseFinished(
+                    message.lease_id, PROMPT_TOKENS, OUTPUT_TOKENS, Outcome.FINISHED
+                )
+        if self.unconfirmed:
+            self.news.set()
+
+
+class _Meters:
+    """An engine as far as pulls read it."""
+
+    def progress(self, lease_id: str) -> Progress:
+        return Progress(PROMPT_TOKENS, OUTPUT_TOKENS)
+
+    def free_kv_tokens(self) -> Tokens:
+        return _KV_TOKENS
+
+    def preemptions(self) -> int:
+        return 0
+
+    def check(self) -> None:
+        """Find nothing wrong."""
+
+
+def _puller(link: Link, replica_id: str) -> Puller:
+    engine = cast(Engine, _Meters())
+    return Puller(
+        replica_id,
+        link,
+        _InstantLeases(replica_id, engine, grace_s=1.0),
+        engine,
+        EngineCapacity(_KV_TOKENS, 16, SEATS, 4096),
+        ReplicaSection(),
+        lambda error: None,
+        "127.0.0.1:1",
+    )

@@ -1,0 +1,453 @@
+"""The measurements of scripts/bench_serve: settings, their loads, and the runs of the loads."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.errors import JustitiaError
+from justitia_ray.serve.engines.tiny_models import materialise_model
+from justitia_ray.units import Seconds
+from scripts.bench.load import Sample, Shape, Target, make_call, make_calls, run_closed_loop
+from scripts.bench.machine import SHARED, Role
+from scripts.bench.serve_arms import (
+    DIRECT,
+    FASTAPI,
+    FLOOR,
+    JUSTITIA,
+    LITELLM,
+    RAY_LLM,
+    VLLM,
+    Arm,
+    RunningArms,
+)
+from scripts.bench.serve_figures import (
+    CALLS,
+    CHUNKS,
+    CPU,
+    FIRST_TOKEN,
+    LATENCY,
+    TOKENS,
+    Block,
+    Figure,
+)
+from scripts.bench.vllm_client import run_vllm_bench
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Calls of one kind by so many callers, to each of these arms."""
+
+    name: str
+    shape: Shape
+    callers: int
+    """With one caller the arms are called in turn, a call at a time."""
+    calls: int
+    """To each arm, in each repeat."""
+    pause_s: Seconds
+    """Before each call. Of one caller, so that nothing of the last call is left to do; of several
+    callers the longest, drawn anew, to take them out of step with the engine's iterations."""
+    arms: tuple[Arm, ...]
+    baseline: Arm
+    """The arm that the others are compared with."""
+    figures: tuple[Figure, ...]
+    by_vllm: bool = False
+    """Whether `vllm bench serve` makes the calls."""
+
+    @property
+    def all_arms(self) -> tuple[Arm, ...]:
+        """The baseline, and the arms."""
+        return (self.baseline, *self.arms)
+
+    def __str__(self) -> str:
+        callers = "one caller" if self.callers == 1 else f"{self.callers} callers"
+        by = " of vllm bench serve" if self.by_vllm else ""
+        return f"{self.name}: {callers}{by}, {self.calls} calls to each arm, {self.shape}"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Engines, and the loads on them."""
+
+    name: str
+    about: str
+    file: Path
+    replicas: int
+    loads: Callable[..., tuple[Load, ...]]
+    """Loads for `quick: bool`."""
+    fake: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the fake engine, in place of the file's."""
+    warm_up_calls: int = 128
+    """To each arm, by as many callers as the greatest load has; not counted."""
+
+    def choose_loads(self, names: Sequence[str] | None, *, quick: bool) -> tuple[Load, ...]:
+        """Return the loads for the arms of these names, each with its baseline.
+
+        Raises:
+            JustitiaError: If there is no such arm.
+        """
+        loads = self.loads(quick=quick)
+        if names is None:
+            return loads
+        known = {arm.name for load in loads for arm in load.all_arms}
+        if unknown := sorted(set(names) - known):
+            raise JustitiaError(
+                f"--arms: {', '.join(unknown)} is no arm of {self.name}; {', '.join(sorted(known))}"
+                " are allowed"
+            )
+        chosen = (
+            replace(load, arms=tuple(arm for arm in load.arms if arm.name in names))
+            for load in loads
+        )
+        return tuple(load for load in chosen if load.arms)
+
+
+def arms_of(loads: Sequence[Load]) -> tuple[Arm, ...]:
+    """Return every arm of these loads once."""
+    return tuple(dict.fromkeys(arm for load in loads for arm in load.all_arms))
+
+
+def order_of(arms: Sequence[Arm], repeat: int) -> tuple[Arm, ...]:
+    """Return the arms in the order of a repeat: of two, each is as often first.
+
+    Each order is followed by its reverse, and after two repeats another arm is first.
+    """
+    turn = repeat // 2 % len(arms)
+    order = (*arms[turn:], *arms[:turn])
+    return order[::-1] if repeat % 2 else order
+
+
+IDLE_STREAM = "idle streams"
+IDLE_UNARY = "idle unary calls"
+CONCURRENT = "concurrent streams"
+CPU_UNARY = "CPU-bound unary calls"
+CPU_STREAM = "CPU-bound streams"
+SATURATED_UNARY = "saturating unary calls"
+SATURATED_STREAM = "saturating streams"
+CHUNKS_JOINED = "saturating streams, chunks joined"
+METRICS = "saturating unary calls, metrics"
+VLLM_BENCH = "vllm bench serve"
+
+_IDLE_STREAM = Shape(True, (64, 64), (2, 2))
+_IDLE_UNARY = Shape(False, (64, 64), (2, 2))
+_CONCURRENT = Shape(True, (64, 128), (64, 128))
+_SATURATED_UNARY = Shape(False, (64, 192), (64, 128))
+_SATURATED_STREAM = Shape(True, (64, 192), (64, 128))
+_RIVALS = (DIRECT, FASTAPI, RAY_LLM, LITELLM)
+
+# Without joining, or over 30 ms with an engine of 30 ms an iteration, 32 streams are 1,000
+# chunks a second: more than two cores carry with or without the queue, so that there is no room.
+_JOIN_S = 0.1
+_OURS = replace(JUSTITIA, chunk_interval_s=_JOIN_S)
+_THEIRS = replace(DIRECT, chunk_interval_s=_JOIN_S)
+_JOINED = Arm("joined", iteration_s=0.01, chunk_interval_s=0.03)
+_UNJOINED = Arm("unjoined", iteration_s=0.01)
+_JOINED_VLLM = Arm("joined", chunk_interval_s=0.03)
+_MEASURED = Arm("measured")
+_UNMEASURED = Arm("unmeasured", metrics=False)
+
+
+def path_loads(*, quick: bool) -> tuple[Load, ...]:
+    """Return the loads on engines that are never full: what is between caller and engine costs."""
+    arms = (JUSTITIA, *_RIVALS)
+    return (
+        Load(IDLE_STREAM, _IDLE_STREAM, 1, 20 if quick else 60, 0.03, arms, FLOOR, FIRST_TOKEN),
+        Load(
+            CPU_STREAM,
+            Shape(True, (64, 64), (32, 32)),
+            32,
+            192 if quick else 512,
+            0.1,
+            arms,
+            FLOOR,
+            (*FIRST_TOKEN, CALLS, CPU, CHUNKS),
+        ),
+        Load(
+            CPU_UNARY,
+            Shape(False, (64, 64), (4, 4)),
+            64,
+            512 if quick else 1_280,
+            0.0,
+            arms,
+            FLOOR,
+            (CALLS, CPU),
+        ),
+    )
+
+
+def queue_loads(
+    *,
+    quick: bool,
+    ours: Arm = _OURS,
+    theirs: Arm = _THEIRS,
+    joined: Arm = _JOINED,
+    unjoined: Arm = _UNJOINED,
+    callers: int = 112,
+    saturating_calls: tuple[int, int] = (448, 672),
+) -> tuple[Load, ...]:
+    """Return the loads on engines that are full: what the queue costs.
+
+    Args:
+        quick: Fewer calls.
+        ours: With the queue.
+        theirs: Without.
+        joined: With the chunks of a stream joined over 30 ms.
+        unjoined: With every chunk sent on as it comes.
+        callers: Of the saturating loads: more than fit into the KV memory of all engines at once.
+        saturating_calls: Of each of these loads, where there are fewer and otherwise.
+    """
+    calls = saturating_calls[0] if quick else saturating_calls[1]
+    idle = 20 if quick else 60
+    full = (TOKENS, CPU)
+    return (
+        Load(IDLE_STREAM, _IDLE_STREAM, 1, idle, 0.03, (ours,), theirs, FIRST_TOKEN),
+        Load(IDLE_UNARY, _IDLE_UNARY, 1, idle, 0.03, (ours,), theirs, LATENCY),
+        Load(CONCURRENT, _CONCURRENT, 32, 128 if quick else 256, 0.1, (ours,), theirs, FIRST_TOKEN),
+        Load(SATURATED_UNARY, _SATURATED_UNARY, callers, calls, 0.0, (ours,), theirs, full),
+        Load(SATURATED_STREAM, _SATURATED_STREAM, callers, calls, 0.0, (ours,), theirs, full),
+        Load(
+            CHUNKS_JOINED,
+            _SATURATED_STREAM,
+            callers,
+            calls,
+            0.0,
+            (joined,),
+            unjoined,
+            (*full, CHUNKS),
+        ),
+    )
+
+
+def vllm_loads(*, quick: bool) -> tuple[Load, ...]:
+    """Return the loads on one vLLM engine: the queue's, and those beside vLLM's own server."""
+    bench = Shape(True, (64, 64), (32, 32))
+    arms = (JUSTITIA, DIRECT)
+    figures = (*FIRST_TOKEN, TOKENS, CPU)
+    return (
+        *queue_loads(
+            quick=quick,
+            ours=JUSTITIA,
+            theirs=DIRECT,
+            joined=_JOINED_VLLM,
+            unjoined=JUSTITIA,
+            callers=64,
+            saturating_calls=(320, 640),
+        ),
+        Load(f"{VLLM_BENCH}, idle", bench, 1, 16, 0.0, arms, VLLM, FIRST_TOKEN, by_vllm=True),
+        Load(
+            f"{VLLM_BENCH}, 32 streams",
+            bench,
+            32,
+            128 if quick else 320,
+            0.0,
+            arms,
+            VLLM,
+            figures,
+            by_vllm=True,
+        ),
+    )
+
+
+def metrics_loads(*, quick: bool) -> tuple[Load, ...]:
+    """Return the load that says what metrics cost."""
+    return (
+        Load(
+            METRICS,
+            _SATURATED_UNARY,
+            112,
+            448 if quick else 672,
+            0.0,
+            (_MEASURED,),
+            _UNMEASURED,
+            (CPU, TOKENS),
+        ),
+    )
+
+
+_LOCAL_FAKE = Path("deployments/local-fake.yaml")
+SETTINGS = {
+    setting.name: setting
+    for setting in (
+        Setting(
+            "path",
+            "fake engines of 2 ms an iteration that are never full",
+            _LOCAL_FAKE,
+            2,
+            path_loads,
+            {"iteration_s": 0.002, "kv_tokens": 1_000_000, "prefill_s_per_token": 0.0},
+        ),
+        Setting(
+            "fake",
+            "fake engines of 7,344 tokens of KV and 30 ms an iteration, chunks joined over 100 ms"
+            " with the queue and without; joined and unjoined: 10 ms, over 30 ms or as they come",
+            _LOCAL_FAKE,
+            2,
+            queue_loads,
+        ),
+        Setting(
+            "vllm",
+            "one vLLM engine of 7,360 tokens of KV on the CPU; chunks joined: over 30 ms",
+            Path("deployments/local-cpu.yaml"),
+            1,
+            vllm_loads,
+            warm_up_calls=64,
+        ),
+        Setting(
+            "metrics",
+            "the fake engines, with metrics and with `metrics.enabled: false`",
+            _LOCAL_FAKE,
+            2,
+            metrics_loads,
+        ),
+    )
+}
+
+
+@dataclass(slots=True)
+class Measured:
+    """All blocks: by load and arm, one for each repeat; and what the idle arms burn."""
+
+    blocks: dict[str, dict[str, list[Block]]] = field(default_factory=dict)
+    burn: list[dict[Role, float]] = field(default_factory=list)
+    """CPU time without any call, of each role in s a second, one for each repeat."""
+
+    def add_block(self, load: str, arm: str, block: Block) -> None:
+        """Append a repeat."""
+        self.blocks.setdefault(load, {}).setdefault(arm, []).append(block)
+
+
+class Bench:
+    """Makes the calls of the loads."""
+
+    def __init__(
+        self,
+        loads: Sequence[Load],
+        arms: RunningArms,
+        repeats: int,
+        warm_up_calls: int,
+        burn_s: Seconds,
+        seed: int,
+        say: Callable[[str], None],
+    ) -> None:
+        """Prepare; `run` makes the calls.
+
+        Args:
+            loads: What to call.
+            arms: The arms of these loads, which run.
+            repeats: Of every load.
+            warm_up_calls: To each arm; not counted.
+            burn_s: Time without a call, in each repeat.
+            seed: Of all sizes, prompts and pauses. All arms get the same calls.
+            say: Takes a line of progress.
+        """
+        self._loads = loads
+        self._arms = arms
+        self._repeats = repeats
+        self._warm_up_calls = warm_up_calls
+        self._burn_s = burn_s
+        self._seed = seed
+        self._say = say
+        self._model = arms.config.model.name
+
+    async def run(self) -> Measured:
+        """Warm every arm up, then measure.
+
+        Raises:
+            CallFailed: If a call fails.
+        """
+        measured = Measured()
+        for arm in arms_of(self._loads):
+            await self._warm_up(arm)
+        for repeat in range(self._repeats):
+            self._say(f"repeat {repeat + 1} of {self._repeats}")
+            burn = await self._measure_burn()
+            measured.burn.append(burn)
+            for load in self._loads:
+                for name, block in (await self._run_load(load, repeat, burn)).items():
+                    measured.add_block(load.name, name, block)
+        return measured
+
+    async def _warm_up(self, arm: Arm) -> None:
+        rng = random.Random(self._seed)
+        for load in self._loads:
+            if arm in load.all_arms and load.callers > 1 and not load.by_vllm:
+                calls = make_calls(load.shape, self._warm_up_calls, rng, self._model)
+                await run_closed_loop(self._target(arm), calls, load.callers, load.pause_s, rng)
+
+    async def _measure_burn(self) -> dict[Role, float]:
+        """Return the CPU time, in s a second, of everything that runs while nobody calls."""
+        before, began_at = self._arms.read_cpu(), time.monotonic()
+        await asyncio.sleep(self._burn_s)
+        elapsed_s = time.monotonic() - began_at
+        return {
+            role: (cpu_s - before.get(role, 0.0)) / elapsed_s
+            for role, cpu_s in self._arms.read_cpu().items()
+        }
+
+    async def _run_load(
+        self, load: Load, repeat: int, burn: Mapping[Role, float]
+    ) -> dict[str, Block]:
+        """Return a block of each arm."""
+        arms = order_of(load.all_arms, repeat)
+        if load.callers == 1 and not load.by_vllm:
+            return await self._call_in_turn(load, arms, repeat)
+        return {arm.name: await self._call_one_arm(load, arm, repeat, burn) for arm in arms}
+
+    async def _call_in_turn(self, load: Load, arms: Sequence[Arm], repeat: int) -> dict[str, Block]:
+        rng = self._rng(load, repeat)
+        samples: dict[str, list[Sample]] = {arm.name: [] for arm in arms}
+        async with AsyncExitStack() as stack:
+            connections = {
+                arm: await stack.enter_async_context(self._target(arm).open()) for arm in arms
+            }
+            for i, call in enumerate(make_calls(load.shape, load.calls, rng, self._model)):
+                for arm in arms if i % 2 == 0 else reversed(arms):
+                    await asyncio.sleep(load.pause_s)
+                    path = self._target(arm).completions
+                    samples[arm.name].append(await make_call(connections[arm], path, call))
+        return {name: Block(tuple(taken), 1) for name, taken in samples.items()}
+
+    async def _call_one_arm(
+        self, load: Load, arm: Arm, repeat: int, burn: Mapping[Role, float]
+    ) -> Block:
+        before, client_s, began_at = self._arms.read_cpu(), time.process_time(), time.monotonic()
+        samples = await self._call(load, arm, self._rng(load, repeat))
+        elapsed_s = time.monotonic() - began_at
+        used = {"client": time.process_time() - client_s}
+        for role, cpu_s in self._arms.read_cpu().items():
+            if role[0] in (arm.name, SHARED):
+                burned_s = burn.get(role, 0.0) * elapsed_s
+                spent_s = cpu_s - before.get(role, 0.0) - burned_s
+                used[role[1]] = used.get(role[1], 0.0) + spent_s
+        return Block(
+            tuple(samples),
+            load.callers,
+            {role: 1e3 * cpu_s / load.calls for role, cpu_s in used.items()},
+        )
+
+    async def _call(self, load: Load, arm: Arm, rng: random.Random) -> list[Sample]:
+        target = self._target(arm)
+        if not load.by_vllm:
+            calls = make_calls(load.shape, load.calls, rng, self._model)
+            return await run_closed_loop(target, calls, load.callers, load.pause_s, rng)
+        model = self._arms.config.model
+        return await run_vllm_bench(
+            target,
+            model.name,
+            materialise_model(model.path, model.cache_dir),
+            (load.shape.prompt_tokens[0], load.shape.output_tokens[0]),
+            load.calls,
+            load.callers,
+            rng.getrandbits(31),
+        )
+
+    def _target(self, arm: Arm) -> Target:
+        return self._arms.targets[arm.name]
+
+    def _rng(self, load: Load, repeat: int) -> random.Random:
+        """Return the same numbers for every arm of a repeat."""
+        return random.Random(f"{self._seed} {load.name} {repeat}")

@@ -1,0 +1,196 @@
+"""The arms of scripts/bench_serve: variants of the service, its rivals and the floor, started.
+
+Those that are Serve applications stand side by side on one Ray cluster; the others are processes of
+their own. All share the machine, and measures alternate between them; only one is called at a time.
+"""
+
+import copy
+import json
+import os
+import urllib.request
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from justitia_ray.config import AppConfig
+from justitia_ray.units import Seconds
+from scripts.bench.load import Target
+from scripts.bench.machine import Role, cpu_by_role
+from scripts.bench.own_servers import OwnServer, litellm_proxy, vllm_server
+from tests.harness.local_cluster import LocalCluster, read_serve_config
+from tests.harness.ray_code import repository_environment
+
+_DECLARED_CPUS = 64
+"""Ray places by declared CPUs, and the arms declare more than two cores have."""
+_SERVICE = "justitia_ray.serve.app:build"
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A variant of the service, or something in its place, that calls are sent to."""
+
+    name: str
+    import_path: str | None = _SERVICE
+    """Builder of a Serve application; None: `server` runs the arm."""
+    engines: str = "Replica"
+    """Name of the deployment of engines."""
+    server: Callable[[AppConfig, int], AbstractContextManager[OwnServer]] | None = None
+    chunk_interval_s: Seconds | None = None
+    """In place of the file's."""
+    iteration_s: Seconds | None = None
+    """Iteration of the fake engine, in place of the setting's."""
+    metrics: bool = True
+
+
+JUSTITIA = Arm("justitia")
+DIRECT = Arm("direct", "scripts.bench.direct_app:build")
+"""The service without its queue: Ray Serve's own router alone."""
+FLOOR = Arm("floor", "scripts.bench.floor_app:build")
+FASTAPI = Arm("fastapi", "scripts.bench.fastapi_app:build")
+RAY_LLM = Arm("ray-llm", "scripts.bench.ray_llm_app:build", "FakeLLMServer:Replica")
+LITELLM = Arm("litellm", None, server=litellm_proxy)
+VLLM = Arm("vllm", None, server=vllm_server)
+
+
+def arm_application(
+    application: Mapping[str, Any],
+    arm: Arm,
+    replicas: int,
+    data_dir: str,
+    fake: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return the Serve configuration of an arm.
+
+    Args:
+        application: The application that the arm is a variant of, from a Serve configuration file.
+        arm: The variant.
+        replicas: Engines of the arm.
+        data_dir: Where the arm stores its state.
+        fake: Options of the fake engine, in place of the file's.
+    """
+    values: dict[str, Any] = copy.deepcopy(dict(application))
+    values |= {
+        "name": arm.name,
+        "route_prefix": f"/{arm.name}",
+        "import_path": arm.import_path,
+        "runtime_env": repository_environment(),
+        "args": arm_args(application["args"], arm, fake),
+    }
+    values["args"] |= {"name": arm.name, "store": {"data_dir": data_dir}}
+    if arm.import_path != _SERVICE:
+        values["deployments"] = [{"name": arm.engines, "ray_actor_options": {"num_cpus": 0.2}}]
+    for deployment in values["deployments"]:
+        if deployment["name"] == arm.engines:
+            deployment["num_replicas"] = replicas
+    return values
+
+
+def arm_args(
+    args: Mapping[str, Any], arm: Arm, fake: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return an application's arguments as an arm has them; `fake` as for `arm_application`."""
+    changed: dict[str, Any] = copy.deepcopy(dict(args)) | {"metrics": {"enabled": arm.metrics}}
+    if arm.chunk_interval_s is not None:
+        changed.setdefault("replica", {})["chunk_interval_s"] = arm.chunk_interval_s
+    own = dict(fake or {})
+    if arm.iteration_s is not None:
+        own["iteration_s"] = arm.iteration_s
+    if own:
+        changed["engine"]["fake"] = changed["engine"].get("fake", {}) | own
+    return changed
+
+
+def scheduler_roles(port: int, arms: Iterable[Arm]) -> dict[int, Role]:
+    """Return the role of each scheduler actor, by process id: their titles do not tell the arm."""
+    roles = {}
+    for arm in arms:
+        if arm.import_path == _SERVICE:
+            url = f"http://127.0.0.1:{port}/{arm.name}/v1/status"
+            with urllib.request.urlopen(url, timeout=10.0) as answer:
+                roles[int(json.load(answer)["pid"])] = (arm.name, "scheduler")
+    return roles
+
+
+@dataclass(slots=True)
+class RunningArms:
+    """Arms that run: where each answers, and what CPU time each has used."""
+
+    config: AppConfig
+    """Settings of the application that the arms are variants of."""
+    targets: dict[str, Target] = field(default_factory=dict)
+    roles: dict[int, Role] = field(default_factory=dict)
+    """Arm and role of processes whose titles do not tell them, by process id."""
+
+    def read_cpu(self) -> dict[Role, Seconds]:
+        """Return the CPU time so far, by arm and role; what all arms share has no arm's name."""
+        return cpu_by_role(os.getpid(), self.roles)
+
+
+class BenchArms(LocalCluster):
+    """Several arms of the first application of a Serve configuration file, to be entered."""
+
+    def __init__(
+        self,
+        file: Path,
+        arms: Sequence[Arm],
+        replicas: int,
+        fake: Mapping[str, Any] | None = None,
+        *,
+        haproxy: bool = True,
+    ) -> None:
+        """Read the file; nothing is started before the block is entered.
+
+        Args:
+            file: A Serve configuration file of this project.
+            arms: What to start.
+            replicas: Engines of each.
+            fake: Options of the fake engine, in place of the file's.
+            haproxy: Whether HAProxy is the front of all arms on Serve.
+
+        Raises:
+            ConfigError: If the file cannot be read or holds something else.
+        """
+        super().__init__(_DECLARED_CPUS, haproxy=haproxy)
+        self.values = read_serve_config(file)
+        application = self.values["applications"][0]
+        self._on_serve = [arm for arm in arms if arm.import_path is not None]
+        self._own = {
+            arm: AppConfig.parse(arm_args(application["args"], arm, fake))
+            for arm in arms
+            if arm.import_path is None
+        }
+        self.values["applications"] = [
+            arm_application(application, arm, replicas, self.data_dir, fake)
+            for arm in self._on_serve
+        ]
+        self._replicas = replicas
+        self._servers = ExitStack()
+        self.running = RunningArms(AppConfig.parse(application["args"]))
+
+    def __enter__(self) -> Self:
+        """Start Ray, deploy the arms on Serve, and start the others.
+
+        Raises:
+            JustitiaError: If one fails; the message is Serve's, or the end of its output.
+        """
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        # Ray's default of 15 would let anything else on the machine into the figures.
+        os.environ.setdefault("RAY_worker_niceness", "0")
+        running = self.running
+        with ExitStack() as stack:
+            for arm, config in self._own.items():
+                assert arm.server is not None
+                server = stack.enter_context(arm.server(config, self._replicas))
+                running.targets[arm.name] = Target(server.port, "")
+                running.roles |= {pid: (arm.name, role) for pid, role in server.roles.items()}
+            super().__enter__()
+            self._servers = stack.pop_all()
+        running.targets |= {arm.name: Target(self.port, f"/{arm.name}") for arm in self._on_serve}
+        running.roles |= scheduler_roles(self.port, self._on_serve)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        with self._servers:
+            super().__exit__(*error)

@@ -1,0 +1,144 @@
+"""The code that one inference passes: distinct files and functions, by `sys.setprofile`.
+
+Two passages are traced. A granted submission in the scheduling core: one `InferenceSubmitted` to a
+core that knows the application and a replica with headroom, and that grants it at once. And a whole
+inference through the service in memory, from the client's call to its answer: ingress, scheduler,
+replica and fake engine of `tests.harness.simulation`, with all that they do in the background
+meanwhile. Only functions of this package are counted.
+"""
+
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import justitia_ray
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.entities import ReplicaCapacity
+from tests.harness.simulation.callers import Callers
+from tests.harness.simulation.plan import Ending as ApplicationEnding
+from tests.harness.simulation.plan import PlannedApplication, PlannedInference, draw_plan
+from tests.harness.simulation.run import play
+
+_PACKAGE = Path(justitia_ray.__file__).parent
+_KV_TOKENS = 10_000
+
+
+@dataclass(slots=True)
+class CallTrace:
+    """Calls of this package's functions, by file and qualified name."""
+
+    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    @property
+    def files(self) -> list[str]:
+        """Distinct files, relative to the package."""
+        return sorted({file for file, _ in self.calls})
+
+    def by_folder(self) -> dict[str, tuple[int, int, int]]:
+        """Return distinct files, distinct functions and calls of each folder."""
+        folders = sorted({_folder(file) for file in self.files})
+        return {
+            folder: (
+                sum(_folder(file) == folder for file in self.files),
+                sum(_folder(file) == folder for file, _ in self.calls),
+                sum(count for (file, _), count in self.calls.items() if _folder(file) == folder),
+            )
+            for folder in folders
+        }
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Record every call of this thread inside the block."""
+        names: dict[str, str | None] = {}
+
+        def record(frame: FrameType, event: str, argument: Any) -> None:
+            if event != "call":
+                return
+            path = frame.f_code.co_filename
+            if path not in names:
+                inside = Path(path).is_relative_to(_PACKAGE)
+                names[path] = str(Path(path).relative_to(_PACKAGE)) if inside else None
+            file = names[path]
+            if file is not None:
+                self.calls[file, frame.f_code.co_qualname] += 1
+
+        before = sys.getprofile()
+        sys.setprofile(record)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+
+def trace_granted_submission(policy: str = "justitia") -> CallTrace:
+    """Return the calls of one submission that the core grants at once.
+
+    Raises:
+        RuntimeError: If the core does not grant it.
+    """
+    core, trace = SchedulerCore(policy), CallTrace()
+    core.handle(ev.ApplicationArrived("app", "report", "team", 1.0, 1_000.0, "ingress"), 1.0)
+    capacity = ReplicaCapacity(kv_tokens=_KV_TOKENS, block_size=16, max_num_seqs=8)
+    core.handle(ev.ReplicaPulled("replica", capacity, _KV_TOKENS), 1.1)
+    submitted = ev.InferenceSubmitted("request", "app", "inference", "ingress", 100, 20, 40)
+    with trace.recording():
+        actions = core.handle(submitted, 1.2)
+    if not any(isinstance(action, Grant) for action in actions):
+        raise RuntimeError(f"the submission was not granted: {actions}")
+    return trace
+
+
+def trace_inference(*, stream: bool = False) -> CallTrace:
+    """Return the calls of one inference through the service in memory, to its answer.
+
+    Raises:
+        RuntimeError: If the inference fails.
+    """
+    inference = PlannedInference("a0.0.0", "a0.0.0 sun sea", max_tokens=4, stream=stream)
+    application = PlannedApplication(
+        "a0", "t1", 1.0, True, ((inference,),), 0.0, ApplicationEnding.CLOSE
+    )
+    plan = replace(
+        draw_plan(0),
+        ingresses=1,
+        replicas=1,
+        kv_tokens=300,
+        policy="justitia",
+        options={},
+        shuffled=False,
+        applications=(application,),
+        faults=(),
+    )
+    trace = CallTrace()
+    with _tracing(Callers, "_ask_once", trace):
+        simulated = play(plan)
+    if simulated.failures:
+        raise RuntimeError(f"the inference failed: {simulated.failures[0]}")
+    return trace
+
+
+@contextmanager
+def _tracing(owner: type, method: str, trace: CallTrace) -> Iterator[None]:
+    """Record from the begin of an asynchronous method to its end, whatever runs meanwhile."""
+    original: Callable[..., Any] = getattr(owner, method)
+
+    async def traced(*arguments: Any) -> Any:
+        with trace.recording():
+            return await original(*arguments)
+
+    setattr(owner, method, traced)
+    try:
+        yield
+    finally:
+        setattr(owner, method, original)
+
+
+def _folder(file: str) -> str:
+    return str(Path(file).parent)

@@ -1,0 +1,35 @@
+"""vLLM's own server with the engine options of an application: the floor of the vLLM column.
+
+It runs what `vllm serve` runs. The command itself asks for a distribution of the name `vllm`,
+which the CPU build's is not.
+"""
+
+import argparse
+import json
+import os
+
+from justitia_ray.config import AppConfig
+from justitia_ray.serve.engines.tiny_models import materialise_model
+from justitia_ray.serve.engines.vllm_args import parse_vllm_args
+
+
+def main() -> None:
+    """Serve on a port of the loopback address until the process is ended."""
+    parser = argparse.ArgumentParser(prog="scripts.bench.vllm_server", description=__doc__)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--config", required=True, help="`AppConfig` as JSON")
+    options = parser.parse_args()
+    config = AppConfig.parse(json.loads(options.config))
+    os.environ.update(config.engine.env)  # read when vLLM is imported
+
+    import uvloop
+    from vllm.entrypoints.launchers.api_server.entry import run_server
+
+    path = materialise_model(config.model.path, config.model.cache_dir)
+    arguments = parse_vllm_args(path, config.model.name, config.engine.vllm_args, {})
+    arguments.host, arguments.port = "127.0.0.1", options.port
+    uvloop.run(run_server(arguments))
+
+
+if __name__ == "__main__":
+    main()

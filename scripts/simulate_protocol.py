@@ -1,0 +1,102 @@
+"""Search for a seed whose simulation breaks a rule, or play one seed again and print its trace."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from scripts.bench.output import print_machine, write_json
+from tests.harness.simulation.plan import draw_plan
+from tests.harness.simulation.run import SearchResult, SimulationRun, play, search, shrink
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Search, or replay; return 1 if a rule was broken."""
+    options = parse_arguments(arguments)
+    if options.replay is not None:
+        return replay(options)
+    return look(options)
+
+
+def look(options: argparse.Namespace) -> int:
+    """Play many simulations, print each that fails, and what struck."""
+    about = print_machine(("ray",))
+    result, told = SearchResult(), 0
+    for result in search(options.seed, options.count, options.jobs):
+        for finding in result.findings[told:]:
+            print(f"seed {finding.seed}: {finding.check}: {finding.detail}", flush=True)
+        told = len(result.findings)
+    print(
+        f"{result.simulations} simulations from seed {options.seed} in {result.took_s:.0f} s, "
+        f"{result.per_minute:.0f} a minute: {result.inferences} inferences, {result.grants} leases,"
+        f" {result.virtual_s / 3600:.1f} virtual hours; {len(result.findings)} failed"
+    )
+    for kind, count in sorted(result.struck.items()):
+        print(f"  {kind:<28} {count}")
+    write_json(
+        options.json,
+        {
+            "machine": about,
+            "seed": options.seed,
+            "jobs": options.jobs,
+            **asdict(result),
+            "struck": dict(result.struck),  # of a Counter `asdict` makes another one, of pairs
+            "per_minute": round(result.per_minute, 1),
+        },
+    )
+    return 1 if result.findings else 0
+
+
+def replay(options: argparse.Namespace) -> int:
+    """Play one simulation again, and tell of it."""
+    plan = draw_plan(options.replay)
+    if options.shrink:
+        plan = shrink(plan).plan
+    simulated = play(plan, traced=options.verbose)
+    show(simulated)
+    return 1 if simulated.failures else 0
+
+
+def show(simulated: SimulationRun) -> None:
+    """Print what was planned, what happened and what was wrong."""
+    plan = simulated.plan
+    print(
+        f"seed {plan.seed}: {plan.ingresses} ingresses, {plan.replicas} replicas of "
+        f"{plan.kv_tokens} tokens, policy {plan.policy}, {len(plan.applications)} applications, "
+        f"{plan.inferences} inferences"
+    )
+    for fault in plan.faults:
+        print(f"  fault {asdict(fault)}")
+    if simulated.trace:
+        print(simulated.trace)
+    for failure in simulated.failures:
+        print(f"FAILED {failure}")
+    print(f"{simulated.virtual_s:.1f} virtual seconds, {simulated.grants} leases")
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(prog="scripts/simulate_protocol", description=__doc__)
+    parser.add_argument("--count", type=positive, default=2_000, help="simulations; 2000")
+    parser.add_argument("--seed", type=int, default=0, help="of the first; 0")
+    parser.add_argument("--jobs", type=positive, default=2, help="processes; 2")
+    parser.add_argument("--json", type=Path, help="write the result here too")
+    parser.add_argument("--replay", type=int, metavar="SEED", help="play this one only")
+    parser.add_argument("--verbose", action="store_true", help="tell the trace of a replay")
+    parser.add_argument(
+        "--shrink", action="store_true", help="leave out of a replay what it need not have to fail"
+    )
+    return parser.parse_args(arguments)
+
+
+def positive(text: str) -> int:
+    """Return a number of at least 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

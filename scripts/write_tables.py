@@ -1,0 +1,156 @@
+"""Write the tables of the documentation that follow from the code, each between its two markers.
+
+    <!-- table: NAME -->
+    <!-- end of table -->
+
+The texts stand below each key in `justitia_ray.config`, and in the rows of the metrics and of the
+doctor's rules.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel
+
+from justitia_ray.cli.main import command_parser
+from justitia_ray.config import AppArgs, AppSettings
+from justitia_ray.doctor.service_rules import SERVICE_RULES
+from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
+from justitia_ray.observability.metrics import EXPORTED_PREFIX
+from justitia_ray.observability.metrics import TABLE as METRICS
+
+ROOT = Path(__file__).parents[1]
+SETTINGS_PAGE = ROOT / "deployments" / "README.md"
+METRICS_PAGE = ROOT / "deployments" / "monitoring" / "README.md"
+RULES_PAGE = ROOT / "deployments" / "troubleshooting.md"
+
+_FIRST = ("name", "log_encoding", "model", "models")
+"""Keys of `args` that an operator sets first."""
+
+
+def settings_table(schema: type[BaseModel]) -> str:
+    """Return a table with a row for every key of a schema and of its sections."""
+    rows = [f"| `{key}` | {default} | {text} |" for key, default, text in _settings(schema)]
+    head = "| key | default | meaning, and the reason of the default |\n|---|---|---|"
+    return "\n".join([head, *rows])
+
+
+def metrics_table() -> str:
+    """Return a table with a row for every metric."""
+    lines = ["| metric | kind | labels | set by | what |", "|---|---|---|---|---|"]
+    for metric in METRICS:
+        labels = ", ".join(f"`{label}`" for label in metric.own_labels) or "–"
+        name, what = f"`{EXPORTED_PREFIX}{metric.name}`", metric.description.replace("|", "\\|")
+        lines.append(f"| {name} | {metric.kind} | {labels} | {metric.set_by} | {what} |")
+    return "\n".join(lines)
+
+
+def rules_table() -> str:
+    """Return a table with a row for every rule of the doctor."""
+    rules = [
+        (rule.name, rule.severity, rule.holds)
+        for table in (SERVICE_RULES, STORE_RULES, REDIS_RULES, PAIR_RULES)
+        for rule in table
+    ]
+    rows = [f"| `{name}` | {severity} | {holds} |" for name, severity, holds in rules]
+    return "\n".join(["| rule | a breach is | in a healthy service |", "|---|---|---|", *rows])
+
+
+def commands_table() -> str:
+    """Return a table with a row for every subcommand of `justitia`."""
+    subcommands = next(
+        action
+        for action in command_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    rows = [f"| `justitia {row.dest}` | {row.help} |" for row in subcommands._choices_actions]
+    return "\n".join(["| command | what it does; `--help` has its options |\n|---|---|", *rows])
+
+
+TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
+    "args": (SETTINGS_PAGE, lambda: settings_table(AppArgs)),
+    "user_config": (SETTINGS_PAGE, lambda: settings_table(AppSettings)),
+    "metrics": (METRICS_PAGE, metrics_table),
+    "rules": (RULES_PAGE, rules_table),
+    "commands": (SETTINGS_PAGE, commands_table),
+}
+"""Page and text of each table, by the name in its marker."""
+
+
+def with_tables(text: str, page: Path) -> str:
+    """Return a page's text with each of its tables as the code has it.
+
+    Raises:
+        ValueError: If a table has not exactly one place on its page.
+    """
+    for name, (its_page, make) in TABLES.items():
+        if its_page != page:
+            continue
+        start, end = f"<!-- table: {name} -->\n", "\n<!-- end of table -->"
+        place = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
+        table = start + make() + end
+        text, places = place.subn(table.replace("\\", r"\\"), text)
+        if places != 1:
+            raise ValueError(f"{page}: {places} places for the table {name}; one is needed")
+    return text
+
+
+def _settings(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield key, default and description of every key of a section and of those below it."""
+    names = list(schema.model_fields)
+    if schema is AppArgs:
+        names = [*_FIRST, *(name for name in names if name not in _FIRST)]
+    for name in names:
+        field = schema.model_fields[name]
+        section = _section_of(field.annotation)
+        if section is not None:
+            yield from _settings(section, f"{prefix}{name}.")
+            continue
+        default = (
+            "required"
+            if field.is_required()
+            else _written(field.get_default(call_default_factory=True))
+        )
+        yield f"{prefix}{name}", default, " ".join((field.description or "").split())
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """Return the section that a key holds, be it required or not; None if it holds a value."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return None if get_args(annotation)[1:] == (...,) else kind
+    return None
+
+
+def _written(default: object) -> str:
+    """Return a default as YAML says it."""
+    if default is None:
+        return "`null`"
+    return f"`{list(default) if isinstance(default, tuple) else default}`"
+
+
+def main() -> int:
+    """Write every page's tables, or with `--check` return 1 if one is not current."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="change nothing; 1 if one is old")
+    check = parser.parse_args().check
+    status = 0
+    for page in sorted({page for page, _ in TABLES.values()}):
+        old = page.read_text(encoding="utf-8")
+        new = with_tables(old, page)
+        if old == new:
+            continue
+        if check:
+            print(f"{page.relative_to(ROOT)}: a table is old; run scripts/write_tables")
+            status = 1
+        else:
+            page.write_text(new, encoding="utf-8")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Dry runs of agents: the prompts they would send, counted without any service."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from justitia_ray.client import Completion, Messages
+from justitia_ray.lab.workloads.play import WORKLOADS
+from justitia_ray.sim.suites.load_plan import CallMade, Lengths, PlannedApplication
+from justitia_ray.units import Tokens
+
+_FILLER = "lorem ipsum dolor sit amet "
+"""In place of what a random model writes, which later prompts quote."""
+_CHARS_PER_TOKEN = 3
+"""Of the tiny model's output, about."""
+
+
+async def dry_run(
+    planned: PlannedApplication, count_tokens: Callable[[str], Tokens]
+) -> tuple[CallMade, ...]:
+    """Return the inferences that an application makes when its plan is played.
+
+    Args:
+        planned: The application; steered.
+        count_tokens: How many tokens a user's message is as a prompt, chat template included.
+    """
+    result = await WORKLOADS[planned.application_class](
+        _Counting(count_tokens), planned.text, _without_gaps(planned.lengths)
+    )
+    return result.calls
+
+
+class _Counting:
+    """Answers every inference with as much filler as it may generate."""
+
+    def __init__(self, count_tokens: Callable[[str], Tokens]) -> None:
+        self._count_tokens = count_tokens
+
+    async def chat(
+        self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
+    ) -> Completion:
+        assert isinstance(messages, str)
+        await asyncio.sleep(0)
+        size = (max_tokens or 1) * _CHARS_PER_TOKEN
+        text = (_FILLER * (size // len(_FILLER) + 1))[:size]
+        return Completion(
+            text, (text,), self._count_tokens(messages), max_tokens or 1, "length", fields
+        )
+
+
+def _without_gaps(lengths: Lengths) -> Lengths:
+    stages = (
+        replace(stage, gap_s=0.0, subtasks=tuple(replace(s, exec_s=0.0) for s in stage.subtasks))
+        for stage in lengths.run.stages
+    )
+    return replace(lengths, run=replace(lengths.run, stages=tuple(stages)))

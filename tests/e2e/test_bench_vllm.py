@@ -1,0 +1,38 @@
+"""The vLLM column of scripts/bench_serve: `vllm bench serve` calls vLLM's own server."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.config import AppConfig
+from scripts.bench.load import Target
+from scripts.bench.own_servers import vllm_server
+from scripts.bench.serve import SETTINGS, Bench
+from scripts.bench.serve_arms import VLLM, RunningArms, arm_args
+from tests.harness.local_cluster import read_serve_config
+
+pytestmark = pytest.mark.vllm
+
+_FILE = Path(__file__).parents[2] / "deployments" / "local-cpu.yaml"
+
+
+def test_vllm_bench_serve_measures_the_floor_of_its_column() -> None:
+    """Neither command of vLLM's runs beside the CPU build as it is; what they run does."""
+    args = read_serve_config(_FILE)["applications"][0]["args"]
+    config = AppConfig.parse(arm_args(args, VLLM))
+    load = SETTINGS["vllm"].loads(quick=True)[-1]
+    short = replace(load, arms=(), callers=2, calls=6)
+    with vllm_server(config, 1) as server:
+        running = RunningArms(
+            config,
+            {VLLM.name: Target(server.port, "")},
+            {pid: (VLLM.name, role) for pid, role in server.roles.items()},
+        )
+        bench = Bench([short], running, 1, 0, 0.1, 1, lambda _: None)
+        (block,) = asyncio.run(bench.run()).blocks[load.name][VLLM.name]
+
+    assert [32] * 6 == [sample.output_tokens for sample in block.samples]
+    assert all(0 < sample.ttft_s <= sample.latency_s for sample in block.samples)
+    assert 0 < block.cpu_ms["engine"]

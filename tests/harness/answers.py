@@ -1,0 +1,106 @@
+"""Answers as clients read them, the right answer of a fake engine, and how two answers differ."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from justitia_ray.serve.engines.fake_openai import FakeAnswer, parse_request
+from justitia_ray.units import Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whole answer, unary or joined from a stream."""
+
+    texts: tuple[str, ...]
+    """By choice."""
+    finish_reasons: tuple[str | None, ...]
+    """By choice."""
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+
+
+def unary_answer(body: Mapping[str, Any]) -> Answer:
+    """Read the body of a unary answer.
+
+    Raises:
+        KeyError, TypeError: If it is none.
+    """
+    choices = sorted(body["choices"], key=lambda choice: int(choice["index"]))
+    texts = tuple(c["message"]["content"] if "message" in c else c["text"] for c in choices)
+    reasons = tuple(choice["finish_reason"] for choice in choices)
+    usage = body["usage"]
+    return Answer(texts, reasons, usage["prompt_tokens"], usage["completion_tokens"])
+
+
+def fake_answer(path: str, body: bytes, model: str, max_model_len: Tokens) -> Answer:
+    """Return a fake engine's right answer to a request body: a function of the prompt alone."""
+    unary = json.dumps(json.loads(body) | {"stream": False}).encode()
+    request = parse_request(path, unary, model, max_model_len)
+    return unary_answer(json.loads(FakeAnswer(request, model, "expected").body()))
+
+
+@dataclass(slots=True)
+class StreamedAnswer:
+    """Joins the events of a stream; tells what a stream must never bring."""
+
+    _texts: dict[int, str] = field(default_factory=dict)
+    _reasons: dict[int, str | None] = field(default_factory=dict)
+    _usage: Mapping[str, Any] | None = None
+    _ids: set[str] = field(default_factory=set)
+    flaws: list[str] = field(default_factory=list)
+    """Faults of the stream itself, whatever its text is."""
+
+    def add_event(self, event: Mapping[str, Any]) -> None:
+        """Join the next event of the stream."""
+        self._ids.add(str(event.get("id")))
+        if event.get("usage"):
+            if self._usage is not None:
+                self.flaws.append("usage came twice")
+            self._usage = event["usage"]
+        for choice in event.get("choices", ()):
+            index = int(choice["index"])
+            if self._reasons.get(index) is not None:
+                self.flaws.append("a chunk came after the end of its choice")
+            piece = choice["delta"].get("content") if "delta" in choice else choice["text"]
+            self._texts[index] = self._texts.get(index, "") + (piece or "")
+            self._reasons[index] = choice.get("finish_reason")
+
+    def whole_answer(self) -> Answer:
+        """Return the answer, after `[DONE]`."""
+        if self._usage is None:
+            self.flaws.append("usage did not come")
+        if len(self._ids) != 1:
+            self.flaws.append("the id of the answer changed in its middle")
+        usage = self._usage or {"prompt_tokens": 0, "completion_tokens": 0}
+        order = sorted(self._texts)
+        return Answer(
+            tuple(self._texts[index] for index in order),
+            tuple(self._reasons[index] for index in order),
+            usage["prompt_tokens"],
+            usage["completion_tokens"],
+        )
+
+
+def difference(expected: Answer, found: Answer) -> str:
+    """Return in words how an answer differs from the right one; empty if it does not.
+
+    Texts are not quoted, only where they part.
+    """
+    for index, (right, text) in enumerate(zip(expected.texts, found.texts, strict=False)):
+        if right != text:
+            pairs = zip(right, text, strict=False)
+            same = next((at for at, (a, b) in enumerate(pairs) if a != b), None)
+            at = min(len(right), len(text)) if same is None else same
+            return (
+                f"choice {index} differs from character {at} on, {len(text)} characters in place"
+                f" of {len(right)}"
+            )
+    if len(expected.texts) != len(found.texts):
+        return f"choices: {len(found.texts)} in place of {len(expected.texts)}"
+    for name in ("finish_reasons", "prompt_tokens", "output_tokens"):
+        wanted, got = getattr(expected, name), getattr(found, name)
+        if wanted != got:
+            return f"{name}: {got} in place of {wanted}"
+    return ""

@@ -1,0 +1,78 @@
+"""A Replica and an Ingress whose connections can be cut, and their port blocked, from outside."""
+
+import asyncio
+import os
+import socket
+from collections.abc import Iterable
+
+from justitia_ray.serve.ingress.deployment import Ingress
+from justitia_ray.serve.replica.deployment import EngineReplica
+from justitia_ray.serve.transport.connection import Connection
+from justitia_ray.serve.transport.link import Link, SocketLink
+from justitia_ray.units import Seconds
+from tests.harness.probe import Probed
+
+
+class BreakableReplica(Probed, EngineReplica):
+    """A Replica with some calls more; `probe` reaches one."""
+
+    def process_id(self) -> int:
+        """Return the process to stop or kill."""
+        return os.getpid()
+
+    def address(self) -> str:
+        """Return where it listens."""
+        assert self._listener is not None
+        return self._listener.address
+
+    def cut_connections(self, *, to_scheduler_only: bool = False) -> int:
+        """Cut the connection to the scheduler, and those of ingresses; return how many."""
+        cut = _connections_of([self._scheduler._link])
+        if not to_scheduler_only:
+            cut += self._served()
+        return _cut(cut)
+
+    async def block_port(self, for_s: Seconds) -> None:
+        """Refuse connections and cut those of ingresses for so long; the scheduler's stays."""
+        listener = self._listener
+        assert listener is not None
+        assert listener._server is not None
+        host, port = listener._server.sockets[0].getsockname()[:2]
+        listener._server.close()
+        _cut(self._served())
+        await asyncio.sleep(for_s)
+        loop = asyncio.get_running_loop()
+        listener._server = await loop.create_server(listener._next_protocol, host, port)
+
+    def _served(self) -> list[Connection]:
+        assert self._listener is not None
+        return [served.connection for served in self._listener._served]
+
+
+class BreakableIngress(Probed, Ingress):
+    """An Ingress with a call more; `probe` reaches one."""
+
+    def cut_connections(self, *, to_scheduler_only: bool = False) -> int:
+        """Cut the connection to the scheduler, and those to replicas; return how many."""
+        links: list[Link | None] = []
+        for queue in self._queues:
+            links.append(queue._scheduler_link._link)
+            opening = [known.opening for known in queue.calls.links._known.values()]
+            if not to_scheduler_only:
+                done = [task for task in opening if task is not None and task.done()]
+                links += [task.result() for task in done if task.exception() is None]
+        return _cut(_connections_of(links))
+
+
+def _connections_of(links: Iterable[Link | None]) -> list[Connection]:
+    return [link._connection for link in links if isinstance(link, SocketLink)]
+
+
+def _cut(connections: Iterable[Connection]) -> int:
+    """Shut sockets down for both directions: neither side has been told before."""
+    alive = [connection for connection in connections if not connection.is_lost]
+    for connection in alive:
+        number = os.dup(connection._socket.get_extra_info("socket").fileno())
+        with socket.socket(fileno=number) as opened:  # that of a transport refuses it
+            opened.shutdown(socket.SHUT_RDWR)
+    return len(alive)

@@ -1,0 +1,85 @@
+"""The application as it is, with a journal of its runs, and an engine and an ingress to look into.
+
+Named by `import_path` in place of `justitia_ray.serve.app:build`.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from ray.serve import Application
+
+from justitia_ray.config import AppConfig
+from justitia_ray.protocol.engine import Engine, EngineCall, ResponseHead
+from justitia_ray.serve import app
+from justitia_ray.serve.engines.fake_engine import FakeEngine
+from justitia_ray.serve.engines.vllm_engine import VllmEngine
+from tests.harness.breakable import BreakableIngress, BreakableReplica
+from tests.harness.chaos.records import JournalWriter
+
+
+def journal_file(config: AppConfig) -> Path:
+    """Return where the runs of an application are written down."""
+    return Path(config.store.data_dir) / "journal.jsonl"
+
+
+class ChaosReplica(BreakableReplica):
+    """A Replica that writes down what it runs."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
+    ) -> None:
+        """Start as a Replica does, and put the journal before the engine.
+
+        Args:
+            config: `AppConfig` as a dict.
+            build_engine: Makes the configured engine.
+        """
+        await super().__init__(config, build_engine)
+        self._journal = JournalWriter(journal_file(self._config))
+        self._engine_call = self._engine.call
+        self._engine.call = self._journalled  # type: ignore[method-assign]
+
+    def kill_engine(self) -> None:
+        """Let the engine die, not the process around it."""
+        if isinstance(self._engine, FakeEngine):
+            self._engine.die()
+        elif isinstance(self._engine, VllmEngine):
+            for process in self._engine._core_processes:
+                if process.pid is not None:
+                    os.kill(process.pid, signal.SIGKILL)
+
+    async def _journalled(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+        user = str(json.loads(call.body).get("user", ""))
+        self._journal.began(time.monotonic(), user, call.lease_id, call.priority)
+        complete = False
+        try:
+            async with aclosing(self._engine_call(call)) as items:
+                async for item in items:
+                    yield item
+            complete = True
+        finally:
+            self._journal.ended(time.monotonic(), call.lease_id, complete=complete)
+
+
+class ChaosIngress(BreakableIngress):
+    """An Ingress that tells what it holds."""
+
+    def tickets(self) -> tuple[int, int]:
+        """Return its process, and how many inferences it holds for outstanding."""
+        return os.getpid(), sum(len(queue.client.pending.inferences) for queue in self._queues)
+
+
+def build(args: dict[str, Any]) -> Application:
+    """Return the application of `justitia_ray.serve.app:build` around these.
+
+    Serve calls this in a process of its own, so nothing else sees the exchange.
+    """
+    app.EngineReplica = ChaosReplica  # type: ignore[attr-defined]
+    app.Ingress = ChaosIngress  # type: ignore[attr-defined]
+    return app.build(args)

@@ -1,0 +1,283 @@
+"""The callers of a load: they open, call, call again when a connection breaks, and note everything.
+
+A call is made through this project's client, with its retries: what cannot have begun (no
+connection, 429, 503) is repeated by it. Beyond these, a caller calls again whenever a call of its
+ended without an answer, and the note says why: only the death of an ingress excuses that.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any
+
+from justitia_ray.client.calls import JsonCalls
+from justitia_ray.client.load import LoadClock, play_load
+from justitia_ray.client.transport import Transport
+from justitia_ray.errors import JustitiaError, ResponseError
+from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
+from justitia_ray.protocol.generation_bodies import COMPLETIONS
+from justitia_ray.units import Seconds
+from tests.harness.answers import Answer, StreamedAnswer, unary_answer
+from tests.harness.chaos.load import PlannedApplication, PlannedInference
+from tests.harness.chaos.records import Call, Ending, RunRecords
+
+AGAIN_AFTER_S: Seconds = 0.2
+ANSWER_WITHIN_S: Seconds = 600.0
+"""Inferences without an answer by then are lost."""
+_POLL_S: Seconds = 0.1
+_RETRIES = 6
+"""The client's own, doubling from half a second: more than a restart takes."""
+
+_LATER = frozenset({408, 429})
+"""Statuses that say: not now."""
+
+
+class Callers:
+    """Plays applications, and keeps in view which calls are open."""
+
+    def __init__(
+        self,
+        http: Transport,
+        handle: Transport,
+        records: RunRecords,
+        answer_within_s: Seconds = ANSWER_WITHIN_S,
+        again_after_s: Seconds = AGAIN_AFTER_S,
+        clock: Callable[[], Seconds] = time.monotonic,
+    ) -> None:
+        """Begin with no call.
+
+        Args:
+            http: The way to the service over HTTP.
+            handle: The way to it over a Serve handle.
+            records: Where everything is noted.
+            answer_within_s: How long a caller tries to get one answer.
+            again_after_s: How long it waits before it calls again.
+            clock: The machine's monotonic clock.
+        """
+        self._http = JsonCalls(http, max_retries=_RETRIES)
+        self._handle = JsonCalls(handle, max_retries=_RETRIES)
+        self._records = records
+        self._patience_s = answer_within_s
+        self._again_after_s = again_after_s
+        self._clock = clock
+        self._open: dict[str, asyncio.Task[tuple[Answer, tuple[str, ...]]]] = {}
+        self._leaving: set[str] = set()
+        self._may_read: dict[str, asyncio.Event] = {}
+        """Whether the reader of an open stream is to read on."""
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that have no answer yet."""
+        return len(self._open)
+
+    def disconnect(self, share: float, draw: float) -> int:
+        """Let some of those who wait or read leave at once, and call again; return how many."""
+        names = sorted(self._open)
+        leaving = random.Random(draw).sample(names, round(len(names) * share))
+        for name in leaving:
+            self._leaving.add(name)
+            self._open[name].cancel()
+        return len(leaving)
+
+    async def stall(self, draw: float, for_s: Seconds) -> str:
+        """Let one of those who read a stream stop reading for so long; return whose it was.
+
+        It is nobody's if nobody reads one.
+        """
+        names = sorted(self._may_read)
+        if not names:
+            return ""
+        name = names[int(draw * len(names))]
+        may_read = self._may_read[name]
+        may_read.clear()
+        await asyncio.sleep(for_s)
+        may_read.set()
+        return name
+
+    async def probe_openings(self, name: str, times: int) -> None:
+        """Open and close some applications, one after the other; their openings are noted."""
+        for number in range(times):
+            body = {"application_id": f"{name}-{number}", "application_class": "probe"}
+            if await self._open_as(body, self._http):
+                path = f"/v1/applications/{body['application_id']}/close"
+                await self._insist(partial(self._http.call, "POST", path))
+
+    async def probe_inferences(self, name: str, count: int) -> None:
+        """Ask for some short answers side by side; what becomes of them is not noted."""
+        bodies = [
+            {"prompt": name, "max_tokens": 2, "user": f"{name}.{number}#1"}
+            for number in range(count)
+        ]
+        calls = [self._http.call("POST", COMPLETIONS, body) for body in bodies]
+        await asyncio.gather(*calls, return_exceptions=True)
+
+    async def play(self, applications: Sequence[PlannedApplication]) -> None:
+        """Play these side by side to their ends, each from its delay on."""
+        await play_load(applications, self._play_one, arrived_at_s=lambda one: one.delay_s)
+
+    async def _play_one(self, planned: PlannedApplication, _: LoadClock) -> None:
+        calls = self._handle if planned.over_handle else self._http
+        if not await self._open_application(planned, calls):
+            return
+        for stage in planned.stages:
+            async with asyncio.TaskGroup() as group:
+                for inference in stage:
+                    group.create_task(self._infer(planned, inference, calls))
+        await self._close(planned, calls)
+
+    async def _open_application(self, planned: PlannedApplication, calls: JsonCalls) -> bool:
+        body = {
+            "application_id": planned.application_id,
+            "application_class": planned.application_class,
+            "input": " ".join(inference.prompt for inference in planned.inferences),
+            "tenant": planned.tenant,
+            "weight": planned.weight,
+        }
+        return await self._open_as(body, calls)
+
+    async def _open_as(self, body: Mapping[str, Any], calls: JsonCalls) -> bool:
+        asked_at = self._clock()
+        opened = await self._insist(partial(calls.call, "POST", "/v1/applications", body))
+        if opened is not None:
+            self._records.opened.append((body["application_id"], asked_at, self._clock()))
+        return opened is not None
+
+    async def _infer(
+        self, planned: PlannedApplication, inference: PlannedInference, calls: JsonCalls
+    ) -> None:
+        """Call until there is an answer."""
+        deadline = self._clock() + self._patience_s
+        number = 0
+        while True:
+            number += 1
+            note = await self._call(planned, inference, calls, number, deadline)
+            self._records.calls.append(note)
+            if note.ending in (Ending.ANSWERED, Ending.GIVEN_UP):
+                return
+            await asyncio.sleep(self._again_after_s)
+
+    async def _call(
+        self,
+        planned: PlannedApplication,
+        inference: PlannedInference,
+        calls: JsonCalls,
+        number: int,
+        deadline: Seconds,
+    ) -> Call:
+        called_at = self._clock()
+        headers = {
+            APPLICATION_HEADER: planned.application_id,
+            CLASS_HEADER: planned.application_class,
+            TENANT_HEADER: planned.tenant,
+        }
+        asked = (calls, inference.path, inference.body(number), headers)
+        if inference.stream:
+            may_read = self._may_read[inference.name] = asyncio.Event()
+            may_read.set()
+            work = asyncio.create_task(_streamed(*asked, may_read))
+        else:
+            work = asyncio.create_task(_unary(*asked))
+        self._open[inference.name] = work
+        ending, detail = Ending.GIVEN_UP, ""
+        answer: Answer | None = None
+        flaws: tuple[str, ...] = ()
+        try:
+            async with asyncio.timeout(max(0.0, deadline - called_at)):
+                answer, flaws = await work
+            ending = Ending.ANSWERED
+        except TimeoutError:
+            detail = f"no answer after {self._patience_s:g} s"
+        except asyncio.CancelledError:
+            if inference.name not in self._leaving:
+                raise
+            ending = Ending.LEFT
+        except _Cut as cut:
+            ending, detail = Ending.CUT, str(cut)
+        except ResponseError as error:
+            refused = 400 <= error.status < 500 and error.status not in _LATER
+            ending = Ending.GIVEN_UP if refused else Ending.BROKEN
+            detail = f"ResponseError: {error}"
+        except (JustitiaError, ConnectionError, KeyError, TypeError) as error:
+            ending, detail = Ending.BROKEN, f"{type(error).__name__}: {error}"
+        finally:
+            self._open.pop(inference.name, None)
+            self._leaving.discard(inference.name)
+            self._may_read.pop(inference.name, None)
+        return Call(
+            inference.name,
+            planned.application_id,
+            number,
+            called_at,
+            self._clock(),
+            ending,
+            detail[:300],
+            answer,
+            flaws,
+        )
+
+    async def _close(self, planned: PlannedApplication, calls: JsonCalls) -> None:
+        """Note what the scheduler counts once nothing is left of the application; close it."""
+        path = f"/v1/applications/{planned.application_id}"
+        deadline = self._clock() + self._patience_s
+        while self._clock() < deadline:
+            known = await self._insist(partial(calls.call, "GET", path))
+            if known is None:
+                return
+            if known["waiting"] == 0 == known["running"]:
+                self._records.ended[planned.application_id] = known["ended"]
+                break
+            await asyncio.sleep(_POLL_S)
+        asked_at = self._clock()
+        if await self._insist(partial(calls.call, "POST", f"{path}/close")) is not None:
+            self._records.closed[planned.application_id] = (asked_at, self._clock())
+
+    async def _insist(self, attempt: Callable[[], Any]) -> dict[str, Any] | None:
+        """Return the answer to a call that may be repeated as one likes; None if there is none."""
+        deadline = self._clock() + self._patience_s
+        while self._clock() < deadline:
+            try:
+                answer: dict[str, Any] = await attempt()
+            except ResponseError as error:
+                if error.status == 404:
+                    return None  # ended already, by a close whose answer was lost
+            except ConnectionError:
+                pass
+            else:
+                return answer
+            await asyncio.sleep(self._again_after_s)
+        return None
+
+
+class _Cut(Exception):
+    """A stream that had begun did not come to its end."""
+
+
+async def _unary(
+    calls: JsonCalls, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+) -> tuple[Answer, tuple[str, ...]]:
+    return unary_answer(await calls.call("POST", path, body, headers)), ()
+
+
+async def _streamed(
+    calls: JsonCalls,
+    path: str,
+    body: Mapping[str, Any],
+    headers: Mapping[str, str],
+    may_read: asyncio.Event,
+) -> tuple[Answer, tuple[str, ...]]:
+    joined, begun = StreamedAnswer(), False
+    try:
+        async with aclosing(calls.events(path, body, headers)) as events:
+            async for event in events:
+                begun = True
+                joined.add_event(event)
+                await may_read.wait()
+    except (ResponseError, ConnectionError) as error:
+        if begun:
+            raise _Cut(f"{type(error).__name__}: {error}") from error
+        raise
+    answer = joined.whole_answer()
+    return answer, tuple(joined.flaws)

@@ -1,0 +1,283 @@
+"""A Ray cluster to break: GCS and store on Redis servers that a run may kill, stop and empty."""
+
+import copy
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil  # type: ignore[import-untyped]
+import ray
+from ray import serve
+from ray.serve.context import _get_global_client
+from ray.serve.schema import ServeDeploySchema
+
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import JustitiaError, StoreError
+from justitia_ray.store.embedded import dying_with_parent, find_redis_server
+from justitia_ray.units import Seconds
+from tests.harness.chaos.target import ChaosTarget
+from tests.harness.local_cluster import LocalCluster, read_serve_config
+from tests.harness.local_front import environment, free_port
+from tests.harness.ray_code import repository_environment
+
+_UP_WITHIN_S: Seconds = 20.0
+_POLL_S: Seconds = 0.02
+
+
+class ChaosRedis:
+    """Redis server on a port of the loopback address, with its data in a directory."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        """Name both; nothing is started.
+
+        Args:
+            directory: Made if it is missing.
+            port: A free one.
+        """
+        self._directory = directory
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """Host and port."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def url(self) -> str:
+        """URL of the server."""
+        return f"redis://{self.address}/0"
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the server that runs; None: none does."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start it and wait until it answers. Blocks; from the thread that lives longest.
+
+        Raises:
+            StoreError: If it does not come up.
+        """
+        self._directory.mkdir(parents=True, exist_ok=True)
+        command = [
+            *dying_with_parent(),
+            str(find_redis_server()),
+            *("--port", str(self._port), "--bind", "127.0.0.1", "--dir", str(self._directory)),
+            *("--appendonly", "yes", "--save", "", "--daemonize", "no"),
+        ]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+        deadline = time.monotonic() + _UP_WITHIN_S
+        while not self._answers():
+            if time.monotonic() > deadline or self._process.poll() is not None:
+                raise StoreError(f"the Redis server on {self.address} did not come up")
+            time.sleep(_POLL_S)
+
+    def kill(self) -> None:
+        """Kill it at once; its data stay. Nothing happens if it does not run."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def empty(self) -> None:
+        """Remove the data of a server that was killed."""
+        shutil.rmtree(self._directory)
+
+    def suspend(self) -> None:
+        """Let it stand still: it takes connections and answers nothing."""
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGCONT)
+
+    def _answers(self) -> bool:
+        try:
+            with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
+                connection.sendall(b"PING\r\n")
+                return connection.recv(16).startswith(b"+PONG")
+        except OSError:
+            return False
+
+
+_CPUS = 16
+"""That Ray is told of: to reserve, not to use."""
+_GCS = "gcs_server"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSize:
+    """How many processes each deployment has."""
+
+    replicas: int
+    ingresses: int = 2
+    predictors: int = 1
+
+
+class ChaosCluster(LocalCluster):
+    """The application of a Serve file, journalled, on a cluster whose every part can be killed.
+
+    Ray's GCS is fault tolerant here: it keeps its tables in a Redis, and listens on a port that is
+    fixed, without which nobody would find the one that is started in its place.
+    """
+
+    def __init__(self, file: Path, size: ClusterSize, args: Mapping[str, Any]) -> None:
+        """Read the file; nothing is started before the block is entered.
+
+        Args:
+            file: A Serve configuration file of this project.
+            size: In place of the file's.
+            args: Arguments of the application, merged into the file's at every depth.
+        """
+        super().__init__(_CPUS, haproxy=False)
+        home = Path(self.data_dir)
+        self.store = ChaosRedis(home / "store", free_port())
+        self._gcs_store = ChaosRedis(home / "gcs", free_port())
+        self._gcs: subprocess.Popen[bytes] | None = None
+        self._gcs_is_down = False
+        self._gcs_command: list[str] = []
+        self._gcs_environment: dict[str, str] = {}
+        self.values = read_serve_config(file)
+        application = self.values["applications"][0]
+        application["import_path"] = "tests.harness.chaos.app:build"
+        application["runtime_env"] = repository_environment()
+        arguments = application["args"]
+        merge_values(arguments, args)
+        arguments["store"] = {"redis_url": self.store.url, "data_dir": self.data_dir}
+        wanted = {
+            "Ingress": size.ingresses,
+            "Predictor": size.predictors,
+            "Replica": size.replicas,
+        }
+        self.target = ChaosTarget(application["name"], AppConfig.parse(arguments), wanted)
+        for name, count in wanted.items():
+            self._deployment(name)["num_replicas"] = count
+
+    def __enter__(self) -> Self:
+        """Start both Redis servers, Ray and the application.
+
+        Raises:
+            JustitiaError: If something does not come up.
+        """
+        try:
+            self.store.start()
+            self._gcs_store.start()
+            gcs = {
+                "RAY_REDIS_ADDRESS": self._gcs_store.address,
+                "RAY_GCS_SERVER_PORT": str(free_port()),
+                "RAY_external_storage_namespace": "chaos",
+            }
+            with environment(gcs):
+                return super().__enter__()
+        except BaseException:
+            self._end_servers()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.store.resume()
+        if self._gcs_is_down:  # nothing can be ended in order without it
+            self.start_gcs()
+        try:
+            super().__exit__(kind, error, traceback)
+        finally:
+            self._end_servers()
+
+    @property
+    def url(self) -> str:
+        """Where the application answers."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def scale(self, replicas: int) -> None:
+        """Ask Serve for so many replicas; does not wait."""
+        self.target.wanted["Replica"] = replicas
+        self._deployment("Replica")["num_replicas"] = replicas
+        self._apply()
+
+    def change_version(self, *, everything: bool) -> None:
+        """Ask Serve for another version, of all deployments or of the replicas; does not wait."""
+        application = self.values["applications"][0]
+        if everything:
+            section = application["args"].setdefault("replica", {})
+            section["chunk_interval_s"] = section.get("chunk_interval_s", 0.0) + 0.001
+        else:
+            options = self._deployment("Replica").setdefault("ray_actor_options", {})
+            options["num_cpus"] = round(options.get("num_cpus", 0.2) + 0.01, 2)
+        self._apply()
+
+    def kill_gcs(self) -> None:
+        """Kill Ray's GCS.
+
+        Raises:
+            JustitiaError: If this process has started none.
+        """
+        for child in psutil.Process().children():
+            if child.name() == _GCS and child.status() != psutil.STATUS_ZOMBIE:
+                self._gcs_command, self._gcs_environment = child.cmdline(), child.environ()
+                child.kill()
+                child.wait()
+                self._gcs_is_down = True
+                return
+        raise JustitiaError("this process has started no GCS")
+
+    def start_gcs(self) -> None:
+        """Start the GCS again with its own command line, as whoever supervises it would."""
+        self._gcs = subprocess.Popen(
+            [*dying_with_parent(), *self._gcs_command],
+            env=self._gcs_environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self._gcs_is_down = False
+
+    def _apply(self) -> None:
+        values = copy.deepcopy(self.values) | {"http_options": self._http_options}
+        _get_global_client().deploy_apps(ServeDeploySchema.model_validate(values), _blocking=False)
+
+    def _deployment(self, name: str) -> dict[str, Any]:
+        application = self.values["applications"][0]
+        found: dict[str, Any] = next(d for d in application["deployments"] if d["name"] == name)
+        return found
+
+    def _end_servers(self) -> None:
+        if self._gcs is not None:  # ray.shutdown ends only what ray.init has started
+            self._gcs.kill()
+            self._gcs.wait()
+        self.store.kill()
+        self._gcs_store.kill()
+
+
+def gcs_answers() -> bool:
+    """Return whether Ray's GCS and Serve's controller can be asked."""
+    with suppress(Exception):  # whatever it is, they do not answer
+        named = ray.util.list_named_actors(all_namespaces=True)  # only the GCS knows
+        return bool(named and serve.status().applications)
+    return False
+
+
+def merge_values(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Change what is named in `changes`, at every depth, and keep the rest."""
+    for key, change in changes.items():
+        if isinstance(change, Mapping):
+            merge_values(into.setdefault(key, {}), change)
+        else:
+            into[key] = change

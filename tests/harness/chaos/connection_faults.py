@@ -1,0 +1,195 @@
+"""Faults of the connections between ingresses, scheduler and replicas, and of those to callers."""
+
+import asyncio
+import itertools
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from ray.exceptions import RayActorError
+
+from justitia_ray.errors import NoReplicaAnswers
+from justitia_ray.serve.transport.handshake import Offer
+from justitia_ray.units import Seconds
+from tests.harness.chaos.callers import Callers
+from tests.harness.chaos.faults import (
+    InjectFault,
+    busy_replica,
+    injected_fault,
+    running_of,
+    victim_of,
+)
+from tests.harness.chaos.plan import HALF_OPEN_S, FaultKind, FaultRound
+from tests.harness.chaos.records import InjectedFault, read_journal
+from tests.harness.chaos.stranger import Door, Stranger, keep_knocking
+from tests.harness.chaos.target import ChaosTarget, ServeProcess
+
+_CHOOSE_AGAIN_S: Seconds = 0.2
+_RUNS_AGAIN_WITHIN_S: Seconds = 20.0
+_PROBES = 6
+
+
+class ConnectionFaults:
+    """Cuts, blocks and stops what carries calls."""
+
+    def __init__(self, target: ChaosTarget, callers: Callers, away_s: Seconds) -> None:
+        """Prepare; nothing is broken yet.
+
+        Args:
+            target: Running.
+            callers: One of whom may stop reading.
+            away_s: How long a port is blocked, a stranger knocks, or a caller does not read.
+        """
+        self._target = target
+        self._callers = callers
+        self._away_s = away_s
+
+    @property
+    def ways(self) -> Mapping[FaultKind, InjectFault]:
+        """How each kind is carried out."""
+        return {
+            FaultKind.REPLICA_CUT: self._cut_replica,
+            FaultKind.INGRESS_CUT: self._cut_ingress,
+            FaultKind.SCHEDULER_CUT: self._cut_scheduler,
+            FaultKind.REPLICA_HALF_OPEN: self._stop_replica,
+            FaultKind.INGRESS_HALF_OPEN: self._stop_ingress,
+            FaultKind.PORT_BLOCKED: self._block_port,
+            FaultKind.WRONG_SECRETS: self._let_a_stranger_knock,
+            FaultKind.SLOW_READER: self._let_a_reader_stall,
+        }
+
+    # --- cut
+
+    async def _cut_replica(self, fault_round: FaultRound) -> InjectedFault:
+        return await self._cut(FaultKind.REPLICA_CUT, fault_round)
+
+    async def _cut_ingress(self, fault_round: FaultRound) -> InjectedFault:
+        return await self._cut(FaultKind.INGRESS_CUT, fault_round)
+
+    async def _cut(self, kind: FaultKind, fault_round: FaultRound) -> InjectedFault:
+        """Cut all connections of a process; of another one, if it dies meanwhile."""
+        while True:
+            victim = await self._victim(kind, fault_round.draw)
+            with suppress(NoReplicaAnswers, RayActorError):
+                count = await self._target.probe(victim, "cut_connections")
+                break
+            await asyncio.sleep(_CHOOSE_AGAIN_S)
+        at = time.monotonic()
+        told = f"{victim.replica_id}: {count} connections"
+        fault = injected_fault(kind, fault_round, at, at, told, victim.pid)
+        await self._until_it_runs(fault)
+        return fault
+
+    async def _cut_scheduler(self, fault_round: FaultRound) -> InjectedFault:
+        both = [await running_of(self._target, name) for name in ("Ingress", "Replica")]
+        cut = [
+            self._target.probe(member, "cut_connections", to_scheduler_only=True)
+            for members in both
+            for member in members
+        ]
+        answers = await asyncio.gather(*cut, return_exceptions=True)  # some may have died
+        at = time.monotonic()
+        gone = (NoReplicaAnswers, RayActorError)
+        mistakes = [
+            one for one in answers if isinstance(one, Exception) and not isinstance(one, gone)
+        ]
+        if mistakes:
+            raise mistakes[0]
+        count = sum(answer for answer in answers if isinstance(answer, int))
+        return injected_fault(FaultKind.SCHEDULER_CUT, fault_round, at, at, f"{count} connections")
+
+    # --- stand still
+
+    async def _stop_replica(self, fault_round: FaultRound) -> InjectedFault:
+        return await self._stop(FaultKind.REPLICA_HALF_OPEN, fault_round)
+
+    async def _stop_ingress(self, fault_round: FaultRound) -> InjectedFault:
+        return await self._stop(FaultKind.INGRESS_HALF_OPEN, fault_round)
+
+    async def _stop(self, kind: FaultKind, fault_round: FaultRound) -> InjectedFault:
+        victim = await self._victim(kind, fault_round.draw)
+        injected_at = time.monotonic()
+        with suppress(ProcessLookupError):  # another fault of the round has killed it
+            os.kill(victim.pid, signal.SIGSTOP)
+            try:
+                await asyncio.sleep(HALF_OPEN_S)
+            finally:
+                os.kill(victim.pid, signal.SIGCONT)
+        fault = injected_fault(
+            kind, fault_round, injected_at, target=victim.replica_id, pid=victim.pid
+        )
+        await self._until_it_runs(fault)
+        return fault
+
+    async def _victim(self, kind: FaultKind, draw: float) -> ServeProcess:
+        if kind in (FaultKind.INGRESS_CUT, FaultKind.INGRESS_HALF_OPEN):
+            return await victim_of(self._target, "Ingress", draw)
+        return await busy_replica(self._target, draw)
+
+    async def _until_it_runs(self, fault: InjectedFault) -> None:
+        """Ask for short answers until a replica that was hit runs something again, if it can.
+
+        Of the load there may be nothing left for it.
+        """
+        if fault.kind in (FaultKind.INGRESS_CUT, FaultKind.INGRESS_HALF_OPEN):
+            return
+        deadline = time.monotonic() + _RUNS_AGAIN_WITHIN_S
+        for number in itertools.count():
+            runs = await asyncio.to_thread(read_journal, self._target.journal)
+            if any(run.pid == fault.pid and run.began_at >= fault.back_at for run in runs):
+                return
+            if time.monotonic() > deadline:
+                return
+            await self._callers.probe_inferences(f"probe-{fault.round_number}-{number}", _PROBES)
+
+    # --- ports
+
+    async def _block_port(self, fault_round: FaultRound) -> InjectedFault:
+        victim = await self._victim(FaultKind.PORT_BLOCKED, fault_round.draw)
+        injected_at = time.monotonic()
+        with suppress(NoReplicaAnswers, RayActorError):  # it has died meanwhile
+            await self._target.probe(victim, "block_port", self._away_s)
+        fault = injected_fault(
+            FaultKind.PORT_BLOCKED,
+            fault_round,
+            injected_at,
+            target=victim.replica_id,
+            pid=victim.pid,
+        )
+        await self._until_it_runs(fault)
+        return fault
+
+    async def _let_a_stranger_knock(self, fault_round: FaultRound) -> InjectedFault:
+        injected_at, stranger = time.monotonic(), Stranger()
+        knocking = asyncio.create_task(keep_knocking(stranger, await self._doors()))
+        done, _ = await asyncio.wait([knocking], timeout=self._away_s)
+        knocking.cancel()
+        if done:
+            knocking.result()  # raises: it was let in
+        return injected_fault(
+            FaultKind.WRONG_SECRETS,
+            fault_round,
+            injected_at,
+            injected_at,
+            f"{stranger.refused} connections refused",
+        )
+
+    async def _doors(self) -> list[Door]:
+        offer: Offer = await self._target.ask_scheduler("link")
+        doors = [Door(offer.address, offer.target, offer.key.key_id)]
+        for member in await running_of(self._target, "Replica"):
+            with suppress(NoReplicaAnswers, RayActorError):
+                address = await self._target.probe(member, "address")
+                doors.append(Door(address, member.replica_id, offer.key.key_id))
+        return doors
+
+    # --- a caller
+
+    async def _let_a_reader_stall(self, fault_round: FaultRound) -> InjectedFault:
+        injected_at = time.monotonic()
+        stalled = await self._callers.stall(fault_round.draw, self._away_s)
+        return injected_fault(
+            FaultKind.SLOW_READER, fault_round, injected_at, injected_at, stalled or "nobody"
+        )

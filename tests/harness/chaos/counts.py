@@ -1,0 +1,157 @@
+"""Lost, doubled, wrong, cut, broken: counted from the callers' records and the replicas' journal.
+
+- **lost**: an inference whose caller has no answer in the end.
+- **doubled**: an inference that was answered more than once; or one call of which two runs were
+  made to their end, unless the first one's answer could reach nobody, because the process that
+  carried it (replica or ingress) was killed within the grace time after, or its connections were
+  cut then, or stood still; or an inference that the
+  scheduler counts as ended more often than its caller called and its process was lost: `ended` of
+  an application, when nothing of it is left, is the number of its calls, whatever became of them.
+- **wrong**: an answer that differs from the one that the prompt decides, in text, usage or ends, or
+  a stream with a flaw (usage twice, a chunk after the end, another id).
+- **cut**: a call whose stream had begun and did not go on, though no ingress died under it.
+- **broken**: a call that failed in another way though no ingress died under it. Its caller called
+  again; but the service promises that it need not.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from justitia_ray.units import Seconds
+from tests.harness.answers import Answer, difference
+from tests.harness.chaos.load import PlannedApplication
+from tests.harness.chaos.plan import FaultKind
+from tests.harness.chaos.records import Call, Ending, EngineRun, InjectedFault, RunRecords
+
+GRACE_S: Seconds = 2.0
+"""A call made so soon after a process has died may still be sent to it."""
+NOTICED_WITHIN_S: Seconds = 30.0
+"""Serve's proxy may notice so late that the ingress behind a call is dead, on busy cores."""
+_DIED_UNDER_IT = ("ConnectionError", "500: Internal Server Error")
+"""Errors of a caller whose ingress dies, from its connection or from Serve. Errors of the service
+itself, which say what is wrong, are never excused."""
+
+_BREAKS_RUNS = frozenset(
+    {
+        FaultKind.REPLICA_KILLED,
+        FaultKind.ENGINE_KILLED,
+        FaultKind.INGRESS_KILLED,
+        FaultKind.REPLICA_CUT,
+        FaultKind.INGRESS_CUT,
+        FaultKind.REPLICA_HALF_OPEN,
+        FaultKind.INGRESS_HALF_OPEN,
+        FaultKind.PORT_BLOCKED,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Counts of a run; failures in words."""
+
+    inferences: int
+    calls: int
+    lost: tuple[str, ...]
+    doubled: tuple[str, ...]
+    wrong: tuple[str, ...]
+    cut: tuple[str, ...]
+    broken: tuple[str, ...]
+    excused: int
+    """Calls that an ingress took with it."""
+
+
+def count_calls(
+    load: Sequence[PlannedApplication],
+    records: RunRecords,
+    runs: Sequence[EngineRun],
+    expected: Mapping[str, Answer],
+) -> Counts:
+    """Return the counts of a run.
+
+    Args:
+        load: What was to be called.
+        records: What the callers noted.
+        runs: The journal.
+        expected: The right answer to each inference, by its name.
+    """
+    names = [inference.name for planned in load for inference in planned.inferences]
+    answered = Counter(call.inference for call in records.calls if call.ending is Ending.ANSWERED)
+    failed = [call for call in records.calls if call.ending in (Ending.BROKEN, Ending.CUT)]
+    blamed = [call for call in failed if not _took_with_it(records.faults, call)]
+    return Counts(
+        inferences=len(names),
+        calls=len(records.calls),
+        lost=tuple(_last_words(name, records) for name in names if not answered[name]),
+        doubled=(
+            *(f"{name}: answered {times} times" for name, times in answered.items() if times > 1),
+            *_run_twice(records, runs),
+            *_ended_too_often(load, records),
+        ),
+        wrong=tuple(_wrong(records, expected)),
+        cut=tuple(_told(call) for call in blamed if call.ending is Ending.CUT),
+        broken=tuple(_told(call) for call in blamed if call.ending is Ending.BROKEN),
+        excused=len(failed) - len(blamed),
+    )
+
+
+def _last_words(name: str, records: RunRecords) -> str:
+    """Return what the last call for an inference ended with."""
+    ends = [_told(call) for call in records.calls if call.inference == name]
+    return ends[-1] if ends else f"{name}: never called"
+
+
+def _took_with_it(faults: Sequence[InjectedFault], call: Call) -> bool:
+    return any(
+        fault.kind is FaultKind.INGRESS_KILLED
+        and call.called_at <= fault.injected_at + GRACE_S
+        and fault.injected_at <= call.ended_at <= fault.injected_at + NOTICED_WITHIN_S
+        and any(words in call.detail for words in _DIED_UNDER_IT)
+        for fault in faults
+    )
+
+
+def _run_twice(records: RunRecords, runs: Sequence[EngineRun]) -> list[str]:
+    complete: dict[tuple[str, int], list[EngineRun]] = defaultdict(list)
+    for run in runs:
+        if run.complete:
+            complete[run.inference, run.call].append(run)
+    found = []
+    for (name, number), made in complete.items():
+        unread = sum(1 for run in made[:-1] if _answer_was_lost(records.faults, run))
+        if len(made) - unread > 1:
+            found.append(f"{name}: call {number} was run to its end {len(made)} times")
+    return found
+
+
+def _answer_was_lost(faults: Sequence[InjectedFault], run: EngineRun) -> bool:
+    return run.ended_at is not None and any(
+        fault.kind in _BREAKS_RUNS and fault.injected_at - GRACE_S <= run.ended_at <= fault.back_at
+        for fault in faults
+    )
+
+
+def _ended_too_often(load: Sequence[PlannedApplication], records: RunRecords) -> list[str]:
+    calls = Counter(call.application_id for call in records.calls)
+    return [
+        f"{planned.application_id}: the scheduler ended {records.ended[planned.application_id]}"
+        f" inferences of {calls[planned.application_id]} calls"
+        for planned in load
+        if records.ended.get(planned.application_id, 0) > calls[planned.application_id]
+    ]
+
+
+def _wrong(records: RunRecords, expected: Mapping[str, Answer]) -> list[str]:
+    found = []
+    for call in records.calls:
+        if call.ending is not Ending.ANSWERED or call.answer is None:
+            continue
+        flaws = list(call.flaws)
+        if differs := difference(expected[call.inference], call.answer):
+            flaws.append(differs)
+        found += [f"{call.inference}: {flaw}" for flaw in flaws]
+    return found
+
+
+def _told(call: Call) -> str:
+    return f"{call.inference}: call {call.number}: {call.detail}"

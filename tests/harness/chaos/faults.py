@@ -1,0 +1,370 @@
+"""Fault injection under load: a coroutine a kind of fault, on processes and on the cluster."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from ray.exceptions import RayError
+
+from justitia_ray.errors import NoReplicaAnswers
+from justitia_ray.serve.stores import scheduler_store
+from justitia_ray.units import Seconds
+from tests.harness.chaos.callers import Callers
+from tests.harness.chaos.cluster import ChaosCluster, gcs_answers
+from tests.harness.chaos.load import PlannedApplication
+from tests.harness.chaos.plan import FaultKind, FaultRound
+from tests.harness.chaos.records import InjectedFault, RunRecords, TagAcrossRestart, read_journal
+from tests.harness.chaos.recovery import PROBES
+from tests.harness.chaos.target import ChaosTarget, ServeProcess, in_thread, wait_until
+
+InjectFault = Callable[[FaultRound], Awaitable[InjectedFault]]
+"""How a kind of fault is carried out."""
+
+_LEAVING = 0.5
+"""Share of the callers that disconnect at once."""
+_CHOOSE_AGAIN_S: Seconds = 0.2
+_SOMETHING_RUNS_WITHIN_S: Seconds = 5.0
+_KNOWN_FOR_S: Seconds = 1.0
+"""State that a scheduler has had for so long is saved: the default saves every half second."""
+
+
+class FaultInjector:
+    """Breaks one application."""
+
+    def __init__(
+        self,
+        target: ChaosTarget,
+        callers: Callers,
+        records: RunRecords,
+        load: Sequence[PlannedApplication],
+        *,
+        stopped_s: Seconds,
+        more_ways: Mapping[FaultKind, InjectFault],
+    ) -> None:
+        """Prepare; nothing is broken before `inject_faults`.
+
+        Args:
+            target: Running.
+            callers: Who may be told to leave.
+            records: Where tags are noted that a scheduler's death must not change.
+            load: Whose tags.
+            stopped_s: How long the scheduler is stopped.
+            more_ways: For kinds of what the application runs on.
+        """
+        self._target = target
+        self._callers = callers
+        self._records = records
+        self._load = load
+        self._stopped_s = stopped_s
+        self._ways: dict[FaultKind, InjectFault] = {
+            FaultKind.SCHEDULER_KILLED: self._kill_scheduler,
+            FaultKind.SCHEDULER_STOPPED: self._stop_scheduler,
+            FaultKind.REPLICA_KILLED: self._kill_replica,
+            FaultKind.ENGINE_KILLED: self._kill_engine,
+            FaultKind.INGRESS_KILLED: self._kill_ingress,
+            FaultKind.PREDICTOR_KILLED: self._kill_predictor,
+            FaultKind.CALLERS_LEFT: self._let_callers_leave,
+            **more_ways,
+        }
+
+    async def wait_until_ready(self, fault_round: FaultRound) -> None:
+        """Wait until there is somebody to hit, and enough of everything to go on without him.
+
+        Raises:
+            JustitiaError: If what was killed is not started again.
+        """
+        needed = {"Replica": 2}
+        if {FaultKind.INGRESS_KILLED, FaultKind.INGRESS_HALF_OPEN} & {*fault_round.kinds}:
+            needed["Ingress"] = 2
+        if FaultKind.PREDICTOR_KILLED in fault_round.kinds:
+            needed["Predictor"] = 1
+        for deployment, count in needed.items():
+            enough = in_thread(has_enough, self._target, deployment, count)
+            await wait_until(enough, f"{count} of {deployment} run")
+        await wait_until(self._has_pulls, "two replicas pull")
+
+    async def inject_faults(self, fault_round: FaultRound) -> list[InjectedFault]:
+        """Carry out the faults of a round at once, and return what was done."""
+        return list(
+            await asyncio.gather(*(self._ways[kind](fault_round) for kind in fault_round.kinds))
+        )
+
+    # --- scheduler
+
+    async def _kill_scheduler(self, fault_round: FaultRound) -> InjectedFault:
+        status = await self._target.status()
+        tags = await self._waiting_tags()
+        fault = _killed(
+            FaultKind.SCHEDULER_KILLED, fault_round, status["pid"], epoch=status["epoch"]
+        )
+        in_office = partial(self._new_epoch, status["epoch"])
+        await wait_until(in_office, "another scheduler is in office")
+        after = await self._views(tags)
+        self._records.tags += [
+            TagAcrossRestart(name, tags[name], view["virtual_finish_time"])
+            for name, view in after.items()
+            if view["kv_token_time"] == 0 and view["virtual_finish_time"] is not None
+        ]
+        return fault
+
+    async def _stop_scheduler(self, fault_round: FaultRound) -> InjectedFault:
+        status = await self._target.status()
+        injected_at = time.monotonic()
+        os.kill(status["pid"], signal.SIGSTOP)
+        try:
+            await asyncio.sleep(self._stopped_s)
+        finally:
+            os.kill(status["pid"], signal.SIGCONT)
+        return injected_fault(
+            FaultKind.SCHEDULER_STOPPED, fault_round, injected_at, epoch=status["epoch"]
+        )
+
+    async def _new_epoch(self, epoch: int) -> bool:
+        status = await self._target.status()
+        return bool(status["epoch"] > epoch)
+
+    async def _waiting_tags(self) -> dict[str, float]:
+        """Return the tags of the applications that wait, have not begun, and are saved."""
+        views = await self._views(planned.application_id for planned in self._load)
+        return {
+            name: view["virtual_finish_time"]
+            for name, view in views.items()
+            if view["kv_token_time"] == 0
+            and view["running"] == 0
+            and view["waiting"]
+            and view["age_s"] > _KNOWN_FOR_S
+        }
+
+    async def _views(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        wanted = list(names)
+        ask = self._target.ask_scheduler
+        views = await asyncio.gather(*(ask("application", name) for name in wanted))
+        return {name: view for name, view in zip(wanted, views, strict=True) if view is not None}
+
+    # --- what Serve starts again
+
+    async def _kill_replica(self, fault_round: FaultRound) -> InjectedFault:
+        victim = await busy_replica(self._target, fault_round.draw)
+        return _killed(FaultKind.REPLICA_KILLED, fault_round, victim.pid, victim.replica_id)
+
+    async def _kill_engine(self, fault_round: FaultRound) -> InjectedFault:
+        while True:
+            victim = await busy_replica(self._target, fault_round.draw)
+            injected_at = time.monotonic()
+            try:
+                await self._target.probe(victim, "kill_engine")
+                break
+            except (NoReplicaAnswers, RayError):  # dead already
+                await asyncio.sleep(_CHOOSE_AGAIN_S)
+        return injected_fault(
+            FaultKind.ENGINE_KILLED,
+            fault_round,
+            injected_at,
+            injected_at,
+            victim.replica_id,
+            victim.pid,
+        )
+
+    async def _kill_ingress(self, fault_round: FaultRound) -> InjectedFault:
+        victim = await victim_of(self._target, "Ingress", fault_round.draw)
+        return _killed(FaultKind.INGRESS_KILLED, fault_round, victim.pid, victim.replica_id)
+
+    async def _kill_predictor(self, fault_round: FaultRound) -> InjectedFault:
+        victim = await victim_of(self._target, "Predictor", fault_round.draw)
+        fault = _killed(FaultKind.PREDICTOR_KILLED, fault_round, victim.pid, victim.replica_id)
+        await self._callers.probe_openings(f"probe-{fault_round.number}", PROBES)
+        return fault
+
+    async def _has_pulls(self) -> bool:
+        """Return whether enough replicas are known to the scheduler: Serve's word is not enough."""
+        status = await self._target.status()
+        pulling = [r for r in status["replicas"].values() if not r["draining"]]
+        return len(pulling) >= 2
+
+    # --- callers
+
+    async def _let_callers_leave(self, fault_round: FaultRound) -> InjectedFault:
+        injected_at = time.monotonic()
+        left = self._callers.disconnect(_LEAVING, fault_round.draw)
+        return injected_fault(
+            FaultKind.CALLERS_LEFT,
+            fault_round,
+            injected_at,
+            injected_at,
+            target=f"{left} open calls",
+        )
+
+
+async def busy_replica(target: ChaosTarget, draw: float) -> ServeProcess:
+    """Return one of the replicas that run something; any, if none does for a time.
+
+    A lease is not enough: what a dead ingress had outstanding holds some, and never runs.
+    """
+    deadline = time.monotonic() + _SOMETHING_RUNS_WITHIN_S
+    while True:
+        members = await running_of(target, "Replica")
+        runs = await asyncio.to_thread(read_journal, target.journal)
+        under_way = {run.pid for run in runs if run.ended_at is None}
+        busy = [member for member in members if member.pid in under_way]
+        if busy or time.monotonic() > deadline:
+            return _choose(busy or members, draw)
+        await asyncio.sleep(_CHOOSE_AGAIN_S)
+
+
+async def victim_of(target: ChaosTarget, deployment: str, draw: float) -> ServeProcess:
+    """Return one of a deployment's processes."""
+    return _choose(await running_of(target, deployment), draw)
+
+
+async def running_of(target: ChaosTarget, deployment: str) -> list[ServeProcess]:
+    """Return its processes, at least one: what rounds beside this may hide them for a time."""
+    await wait_until(in_thread(has_enough, target, deployment, 1), f"one of {deployment} runs")
+    return await asyncio.to_thread(target.running, deployment)
+
+
+def has_enough(target: ChaosTarget, deployment: str, count: int) -> bool:
+    """Return whether so many processes of a deployment run."""
+    return len(target.running(deployment)) >= count
+
+
+def injected_fault(
+    kind: FaultKind,
+    fault_round: FaultRound,
+    injected_at: Seconds,
+    back_at: Seconds | None = None,
+    target: str = "",
+    pid: int | None = None,
+    epoch: int = 0,
+) -> InjectedFault:
+    """Return what was done; without `back_at`, what was stopped goes on from now."""
+    back = time.monotonic() if back_at is None else back_at
+    return InjectedFault(kind, fault_round.number, injected_at, back, target, pid, epoch)
+
+
+def _killed(
+    kind: FaultKind, fault_round: FaultRound, pid: int, target: str = "", *, epoch: int = 0
+) -> InjectedFault:
+    injected_at = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    return injected_fault(kind, fault_round, injected_at, injected_at, target, pid, epoch)
+
+
+def _choose(members: Sequence[ServeProcess], draw: float) -> ServeProcess:
+    return members[int(draw * len(members))]
+
+
+class ClusterFaults:
+    """Breaks and changes one cluster."""
+
+    def __init__(
+        self, cluster: ChaosCluster, away_s: Seconds, killed_s: Seconds, *, everything: bool
+    ) -> None:
+        """Prepare; nothing is broken yet.
+
+        Args:
+            cluster: Running.
+            away_s: How long Redis is stopped.
+            killed_s: How long a killed server stays away.
+            everything: Whether another version is of all deployments, or of the replicas.
+        """
+        self._cluster = cluster
+        self._away_s = away_s
+        self._killed_s = killed_s
+        self._everything = everything
+
+    @property
+    def ways(self) -> Mapping[FaultKind, InjectFault]:
+        """How each kind is carried out."""
+        return {
+            FaultKind.REDIS_KILLED: self._kill_redis,
+            FaultKind.REDIS_STOPPED: self._stop_redis,
+            FaultKind.REDIS_EMPTIED: self._empty_redis,
+            FaultKind.GCS_KILLED: self._kill_gcs,
+            FaultKind.SCALED: self._scale,
+            FaultKind.REDEPLOYED: self._redeploy,
+        }
+
+    # --- Redis
+
+    async def _kill_redis(self, fault_round: FaultRound) -> InjectedFault:
+        return await self._restart_redis(FaultKind.REDIS_KILLED, fault_round, keep=True)
+
+    async def _empty_redis(self, fault_round: FaultRound) -> InjectedFault:
+        fault = await self._restart_redis(FaultKind.REDIS_EMPTIED, fault_round, keep=False)
+        await wait_until(self._state_is_back, "the state is in Redis again")
+        return _done(fault)
+
+    async def _restart_redis(
+        self, kind: FaultKind, fault_round: FaultRound, *, keep: bool
+    ) -> InjectedFault:
+        store = self._cluster.store
+        injected_at = time.monotonic()
+        store.kill()
+        if not keep:
+            store.empty()
+        await asyncio.sleep(self._killed_s)
+        store.start()  # in this thread: the server ends with the thread that has started it
+        return injected_fault(kind, fault_round, injected_at)
+
+    async def _stop_redis(self, fault_round: FaultRound) -> InjectedFault:
+        store = self._cluster.store
+        injected_at = time.monotonic()
+        store.suspend()
+        try:
+            await asyncio.sleep(self._away_s)
+        finally:
+            store.resume()
+        return injected_fault(FaultKind.REDIS_STOPPED, fault_round, injected_at)
+
+    async def _state_is_back(self) -> bool:
+        store = scheduler_store(self._cluster.target.config)
+        try:
+            stored = await store.load()
+        finally:
+            await store.aclose()
+        status = await self._cluster.target.status()
+        return stored.clock is not None and len(stored.applications) >= status["applications"]
+
+    # --- GCS, and what Serve changes
+
+    async def _kill_gcs(self, fault_round: FaultRound) -> InjectedFault:
+        injected_at = time.monotonic()
+        await asyncio.to_thread(self._cluster.kill_gcs)
+        await asyncio.sleep(self._killed_s)
+        self._cluster.start_gcs()
+        fault = injected_fault(FaultKind.GCS_KILLED, fault_round, injected_at)
+        await wait_until(in_thread(gcs_answers), "the GCS and Serve's controller answer")
+        return _done(fault)
+
+    async def _scale(self, fault_round: FaultRound) -> InjectedFault:
+        injected_at = time.monotonic()
+        whole = self._cluster.target.wanted["Replica"]
+        for replicas in (whole - 1, whole):
+            await asyncio.to_thread(self._cluster.scale, replicas)
+            await wait_until(in_thread(self._cluster.target.is_whole), f"{replicas} replicas run")
+        fault = injected_fault(FaultKind.SCALED, fault_round, injected_at, injected_at)
+        return _done(fault)
+
+    async def _redeploy(self, fault_round: FaultRound) -> InjectedFault:
+        injected_at = time.monotonic()
+        before = {
+            member.pid
+            for member in await asyncio.to_thread(self._cluster.target.running, "Replica")
+        }
+        change = self._cluster.change_version
+        await asyncio.to_thread(change, everything=self._everything)
+        await wait_until(in_thread(self._is_replaced, before), "the new version is whole")
+        return _done(injected_fault(FaultKind.REDEPLOYED, fault_round, injected_at, injected_at))
+
+    def _is_replaced(self, before: set[int]) -> bool:
+        now = {member.pid for member in self._cluster.target.members("Replica")}
+        return not before & now and self._cluster.target.is_whole()
+
+
+def _done(fault: InjectedFault) -> InjectedFault:
+    return replace(fault, done_at=time.monotonic())

@@ -1,0 +1,173 @@
+"""The leak check: processes, files, actors, leases, KV and tickets before and after a run.
+
+Roles are what processes are for, so that one that was killed is compared with the one in its
+place.
+"""
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import ray
+
+from justitia_ray.errors import NoReplicaAnswers
+from justitia_ray.serve.stores import scheduler_store
+from justitia_ray.units import ApplicationId
+from tests.harness.chaos.target import ChaosTarget
+
+FILES_TOLERANCE = 24
+"""File descriptors that a long-lived process may have more than before: Ray keeps connections to
+the workers that it has spoken to (a few for each that was started again), httpx and uvicorn idle
+ones for seconds. A leak of one for each call would be hundreds."""
+IDLE_WORKERS_TOLERANCE = 4
+"""Ray keeps as many idle worker processes as the machine has cores, and starts some ahead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceCount:
+    """Resources held at one instant, with nothing to do."""
+
+    processes: Mapping[str, int]
+    """How many of each role."""
+    files: Mapping[str, int]
+    """Most file descriptors that a process of a role has open."""
+    actors: Mapping[str, int]
+    """Living actors of each class."""
+    applications: int
+    waiting: int
+    in_flight: int
+    """Leases."""
+    busy_kv_tokens: int
+    """That the engines' own gauges say are held."""
+    tickets: int
+    """Inferences that the ingresses hold for outstanding."""
+    stored: tuple[ApplicationId, ...]
+    """Applications in Redis."""
+
+
+def leaks(before: ResourceCount, after: ResourceCount) -> list[str]:
+    """Return in words what is left that was not there before."""
+    found = []
+    for name in ("applications", "waiting", "in_flight", "busy_kv_tokens", "tickets"):
+        left = getattr(after, name)
+        if left:
+            found.append(f"{name}: {left} in place of 0")
+    if after.stored:
+        found.append(f"stored: {', '.join(after.stored)} in place of none")
+    for what, tolerance in (("processes", 0), ("actors", 0), ("files", FILES_TOLERANCE)):
+        earlier, later = getattr(before, what), getattr(after, what)
+        for role in sorted(later):
+            allowed = IDLE_WORKERS_TOLERANCE if role == IDLE_WORKER else tolerance
+            if what == "files" and role in (IDLE_WORKER, LOG_MONITOR):
+                continue
+            if later[role] > earlier.get(role, 0) + allowed:
+                found.append(f"{what} of {role}: {later[role]} in place of {earlier.get(role, 0)}")
+    return found
+
+
+LOG_MONITOR = "log_monitor.py"
+"""Ray's; it keeps the logs of the latest 200 workers open, the dead ones too."""
+IDLE_WORKER = "idle worker"
+"""The role of Ray's workers that run nothing."""
+
+
+_REPLICA_TITLE = "ray::ServeReplica:"
+_ASKED_MOST = 60
+"""Calls until every ingress has answered one: Serve chooses who answers."""
+
+
+async def count_resources(target: ChaosTarget) -> ResourceCount:
+    """Return what there is now."""
+    status = await target.status()
+    processes, files = await asyncio.to_thread(_processes, status["pid"])
+    return ResourceCount(
+        processes=processes,
+        files=files,
+        actors=await asyncio.to_thread(_actors),
+        applications=status["applications"],
+        waiting=status["waiting"],
+        in_flight=status["in_flight"],
+        busy_kv_tokens=await _busy_kv_tokens(target),
+        tickets=await _tickets(target),
+        stored=await _stored(target),
+    )
+
+
+def _processes(scheduler: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Return how many processes of each role are below this one, and the most files of one."""
+    counted: Counter[str] = Counter()
+    files: dict[str, int] = defaultdict(int)
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            role = _role(process, scheduler)
+            counted[role] += 1
+            files[role] = max(files[role], process.num_fds())
+        except psutil.Error:
+            continue  # it has just ended
+    return dict(counted), dict(files)
+
+
+def _role(process: psutil.Process, scheduler: int) -> str:
+    if process == psutil.Process():
+        return "this process"
+    if process.pid == scheduler:
+        return "scheduler"
+    title = " ".join(process.cmdline()) or process.name()
+    if title.startswith(_REPLICA_TITLE):
+        return title.removeprefix(_REPLICA_TITLE).split(":")[1].split(".")[0].strip().lower()
+    if title.startswith("ray::IDLE"):
+        return IDLE_WORKER
+    if title.startswith("ray::"):
+        return title.removeprefix("ray::").split(".")[0].split(":")[0]
+    scripts = [Path(word).name for word in process.cmdline() if word.endswith(".py")]
+    if scripts:
+        return scripts[0]
+    if title.startswith("VLLM::"):
+        return title.split()[0]
+    return str(process.name())
+
+
+def _actors() -> dict[str, int]:
+    counted: Counter[str] = Counter()
+    for actor in ray.util.list_named_actors(all_namespaces=True):
+        counted["#".join(actor["name"].split("#")[:2])] += 1
+    return dict(counted)
+
+
+async def _busy_kv_tokens(target: ChaosTarget) -> int:
+    busy = 0
+    for member in await asyncio.to_thread(target.running, "Replica"):
+        try:
+            stats: dict[str, Any] = await target.probe(member, "record_autoscaling_stats")
+        except NoReplicaAnswers:  # it has just ended
+            continue
+        busy += int(stats["busy_kv_tokens"])
+    return busy
+
+
+async def _tickets(target: ChaosTarget) -> int:
+    """Return what the ingresses hold for outstanding, having asked each of them."""
+    handle = target.handle("Ingress")
+    held: dict[int, int] = {}
+    for _ in range(_ASKED_MOST):
+        pid, tickets = await handle.tickets.remote()
+        held[pid] = tickets
+        if len(held) == target.wanted["Ingress"]:
+            break
+    return sum(held.values())
+
+
+async def _stored(target: ChaosTarget) -> tuple[ApplicationId, ...]:
+    store = scheduler_store(target.config)
+    try:
+        stored = (await store.load()).applications
+        # What ended while GPS still owed it leaves a session without a state, until V reaches it.
+        return tuple(name for name, record in stored.items() if "state" in record)
+    finally:
+        await store.aclose()

@@ -1,0 +1,188 @@
+"""The load of a chaos run: applications of several forms, a function of the seed."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
+from justitia_ray.units import ApplicationId, Seconds, Tokens
+
+CLASSES = ("one", "fan-out", "chain", "map-reduce")
+TENANTS = ("team-a", "team-b", "team-c")
+WEIGHTS = (1.0, 1.0, 2.0, 4.0)
+
+_ARRIVE_WITHIN_S: Seconds = 0.5
+_PROMPT_WORDS = (4, 40)
+_STREAMED = 0.5
+_CHATS = 0.5
+TWO_CHOICES = 0.15
+"""Share of the unary calls; a stream of several choices cannot be continued by contract."""
+_OVER_HANDLE = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedInference:
+    """Inference of a load, as planned."""
+
+    name: str
+    """Unique in the load."""
+    prompt: str
+    max_tokens: Tokens
+    stream: bool
+    chat: bool
+    n: int
+
+    @property
+    def path(self) -> str:
+        """Where it is posted."""
+        return CHAT if self.chat else COMPLETIONS
+
+    def body(self, call: int) -> dict[str, Any]:
+        """Return the request body of a caller's so-many-th call for it.
+
+        The name travels as OpenAI's `user`, which engines ignore and the replicas' journal reads.
+        """
+        asked: dict[str, Any] = (
+            {"messages": [{"role": "user", "content": self.prompt}]}
+            if self.chat
+            else {"prompt": self.prompt}
+        )
+        streamed = {"stream": True, "stream_options": {"include_usage": True}}
+        return {
+            **asked,
+            "max_tokens": self.max_tokens,
+            "temperature": 0,
+            "ignore_eos": True,
+            "user": f"{self.name}#{call}",
+            **({"n": self.n} if self.n > 1 else {}),
+            **(streamed if self.stream else {}),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedApplication:
+    """Application of a load, as planned; a stage begins when the one before it is answered."""
+
+    application_id: ApplicationId
+    application_class: str
+    tenant: str
+    weight: float
+    stages: tuple[tuple[PlannedInference, ...], ...]
+    phase: int
+    """Number of the fault round in whose phase it arrives; after the last round: one more."""
+    delay_s: Seconds
+    """After the phase's begin."""
+    over_handle: bool
+    """Whether it calls over a Serve handle, and not over HTTP."""
+
+    @property
+    def inferences(self) -> tuple[PlannedInference, ...]:
+        """All of them, in order."""
+        return tuple(inference for stage in self.stages for inference in stage)
+
+
+class _Drawn(NamedTuple):
+    """Ranges from which the inferences of a load are drawn."""
+
+    output_tokens: tuple[Tokens, Tokens]
+    two_choices: float
+
+
+def draw_load(
+    seed: int,
+    applications: int,
+    inferences: int,
+    phases: int,
+    output_tokens: tuple[Tokens, Tokens] = (20, 100),
+    two_choices: float = TWO_CHOICES,
+) -> tuple[PlannedApplication, ...]:
+    """Return applications with so many inferences in all, spread evenly over the phases.
+
+    Args:
+        seed: The same seed and arguments give the same load.
+        applications: How many.
+        inferences: How many in all of them.
+        phases: One for each fault, and one to end with.
+        output_tokens: Least and most output of an inference.
+        two_choices: Share of the unary calls; vLLM refuses them of greedy decoding.
+
+    Raises:
+        ConfigError: If there are fewer applications than phases, or inferences than applications.
+    """
+    if not phases <= applications <= inferences:
+        raise ConfigError(
+            f"{applications} applications of {inferences} inferences in {phases} phases: at least"
+            " one application in each phase and one inference in each application are needed"
+        )
+    random_source = random.Random(f"load {seed}")
+    sizes = _sizes(random_source, applications, inferences)
+    return tuple(
+        _application(
+            random_source,
+            number,
+            size,
+            number * phases // applications,
+            _Drawn(output_tokens, two_choices),
+        )
+        for number, size in enumerate(sizes)
+    )
+
+
+def _sizes(random_source: random.Random, applications: int, inferences: int) -> list[int]:
+    """Return how many inferences each application has: many have few, few have many."""
+    shares = [random_source.expovariate(1.0) for _ in range(applications)]
+    left = inferences - applications
+    total = sum(shares)
+    sizes = [1 + int(left * share / total) for share in shares]
+    for number in random_source.choices(range(applications), k=inferences - sum(sizes)):
+        sizes[number] += 1
+    return sizes
+
+
+def _application(
+    random_source: random.Random, number: int, size: int, phase: int, drawn: _Drawn
+) -> PlannedApplication:
+    application_id = f"chaos-{number:04}"
+    over_handle = random_source.random() < _OVER_HANDLE
+    inferences = [_inference(random_source, f"{application_id}.{i}", drawn) for i in range(size)]
+    application_class = CLASSES[0] if size == 1 else random_source.choice(CLASSES[1:])
+    return PlannedApplication(
+        application_id,
+        application_class,
+        random_source.choice(TENANTS),
+        random_source.choice(WEIGHTS),
+        tuple(_stages(application_class, inferences)),
+        phase,
+        random_source.uniform(0.0, _ARRIVE_WITHIN_S),
+        over_handle,
+    )
+
+
+def _inference(random_source: random.Random, name: str, drawn: _Drawn) -> PlannedInference:
+    words = (
+        f"word{random_source.randrange(1000)}" for _ in range(random_source.randint(*_PROMPT_WORDS))
+    )
+    stream = random_source.random() < _STREAMED
+    split = random_source.random() < drawn.two_choices
+    return PlannedInference(
+        name,
+        f"{name} {' '.join(words)}",
+        random_source.randint(*drawn.output_tokens),
+        stream,
+        random_source.random() < _CHATS,
+        2 if split and not stream else 1,
+    )
+
+
+def _stages(
+    application_class: str, drawn: list[PlannedInference]
+) -> Iterator[tuple[PlannedInference, ...]]:
+    if application_class == "chain":
+        yield from ((inference,) for inference in drawn)
+    elif application_class == "map-reduce":
+        yield tuple(drawn[:-1])
+        yield tuple(drawn[-1:])
+    else:
+        yield tuple(drawn)

@@ -1,0 +1,175 @@
+"""Whether the order was kept, up to what was in flight: the measure.
+
+The order that a fault-free run would keep is known without one: of all that waits, what has the
+smallest tag F goes first (DESIGN.md 2, *Order*), and every grant carries the rank of F at that
+moment. So each grant y of the run is held against every inference x of another application that
+certainly waited then:
+
+- y was not granted before t, the latest call of anything granted as early as y or earlier: grants
+  are numbered, and nothing is granted before it is called for.
+- x certainly waited at t if its call was made `settle_s` before t, and no fault that keeps
+  submissions from the scheduler was being recovered from at t (or ended less than `settle_s`
+  before).
+- x was granted by the same scheduler, after y. (One that takes office is told everything again;
+  that tags outlive the old one is counted beside this, tag by tag.)
+
+The pair is *inverted* if x's tag was smaller all the same. A tag can only rise while its
+application has something waiting, so the tag at x's own grant is the largest that x had at t: an
+inversion that is found is one. It is *explained* by what was in flight if, between t and the first
+run of x that the journal shows, something died that may have held a lease of x (its first grant was
+then earlier, and lost); or if, while x waited, its ingress may have failed to reach a replica,
+which x leaves to others for as long as it waits. What nothing explains is counted, and none is
+allowed. Displacement through what already runs does not enter: nothing running is ever compared
+with what waits.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from justitia_ray.units import Seconds
+from tests.harness.chaos.plan import FaultKind
+from tests.harness.chaos.records import Call, EngineRun, TagAcrossRestart
+
+SETTLE_S: Seconds = 1.0
+"""From a call to its submission, on cores that are never idle."""
+
+HOLDS_UP = frozenset(
+    {
+        FaultKind.SCHEDULER_KILLED,
+        FaultKind.SCHEDULER_STOPPED,
+        FaultKind.INGRESS_KILLED,
+        FaultKind.GCS_KILLED,
+        FaultKind.INGRESS_CUT,
+        FaultKind.SCHEDULER_CUT,
+        FaultKind.INGRESS_HALF_OPEN,
+    }
+)
+"""Faults that keep submissions from the scheduler."""
+LOSES_LEASES = frozenset(
+    {
+        FaultKind.SCHEDULER_KILLED,
+        FaultKind.SCHEDULER_STOPPED,
+        FaultKind.REPLICA_KILLED,
+        FaultKind.ENGINE_KILLED,
+        FaultKind.INGRESS_KILLED,
+        FaultKind.SCALED,
+        FaultKind.REDEPLOYED,
+        FaultKind.REPLICA_CUT,
+        FaultKind.INGRESS_CUT,
+        FaultKind.SCHEDULER_CUT,
+        FaultKind.REPLICA_HALF_OPEN,
+        FaultKind.INGRESS_HALF_OPEN,
+        FaultKind.PORT_BLOCKED,
+    }
+)
+"""Faults by which a grant may be lost before its payload comes, or a run be taken away."""
+
+HIDES_REPLICAS = frozenset(
+    {
+        FaultKind.REPLICA_CUT,
+        FaultKind.INGRESS_CUT,
+        FaultKind.REPLICA_HALF_OPEN,
+        FaultKind.INGRESS_HALF_OPEN,
+        FaultKind.PORT_BLOCKED,
+    }
+)
+"""Faults by which an ingress may fail to reach a replica that serves others."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultWindow:
+    """A fault, from its injection to the end of its recovery."""
+
+    kind: FaultKind
+    begins_at: Seconds
+    ends_at: Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class OrderMeasure:
+    """The measure of one run."""
+
+    pairs: int
+    """Pairs of a grant and an inference of another application that waited then."""
+    inverted: int
+    """Pairs in which the waiting inference had the smaller tag."""
+    unexplained: tuple[str, ...]
+    """Inverted pairs that nothing in flight explains."""
+    tags: int
+    """Applications that waited when a scheduler was killed and had not begun."""
+    tags_changed: tuple[str, ...]
+    """Applications whose tag the next scheduler changed."""
+
+
+def measure_order(
+    runs: Sequence[EngineRun],
+    calls: Iterable[Call],
+    windows: Sequence[FaultWindow],
+    tags: Sequence[TagAcrossRestart] = (),
+    settle_s: Seconds = SETTLE_S,
+) -> OrderMeasure:
+    """Return the measure, see the top of this file."""
+    made = {(call.inference, call.number): call for call in calls}
+    known = [run for run in runs if (run.inference, run.call) in made]
+    pairs = inverted = 0
+    unexplained = []
+    for granted in _by_scheduler(known):
+        firsts = _first_runs(granted)
+        earliest = 0.0
+        for y in granted:
+            earliest = max(earliest, made[y.inference, y.call].called_at)
+            if any(_held_up(window, earliest, settle_s) for window in windows):
+                continue
+            for x in firsts:
+                call = made[x.inference, x.call]
+                if x.rank <= y.rank or call.called_at + settle_s > earliest:
+                    continue
+                if call.application_id == made[y.inference, y.call].application_id:
+                    continue
+                pairs += 1
+                if x.priority >= y.priority:
+                    continue
+                inverted += 1
+                if not any(
+                    _may_have_lost(w, earliest, x.began_at)
+                    or _may_have_hidden(w, call.called_at, x.began_at)
+                    for w in windows
+                ):
+                    unexplained.append(
+                        f"{y.inference} ({y.lease_id}) before {x.inference} ({x.lease_id})"
+                    )
+    changed = tuple(
+        f"{tag.application_id}: {tag.before!r} became {tag.after!r}"
+        for tag in tags
+        if tag.before != tag.after
+    )
+    return OrderMeasure(pairs, inverted, tuple(unexplained), len(tags), changed)
+
+
+def _by_scheduler(runs: Sequence[EngineRun]) -> list[list[EngineRun]]:
+    """Return the runs by epoch, each in the order of its grants."""
+    epochs = sorted({run.epoch for run in runs})
+    return [
+        sorted((run for run in runs if run.epoch == epoch), key=lambda run: run.rank)
+        for epoch in epochs
+    ]
+
+
+def _first_runs(granted: Sequence[EngineRun]) -> list[EngineRun]:
+    """Return of each call its first run, in the order of the grants."""
+    firsts: dict[tuple[str, int], EngineRun] = {}
+    for run in granted:
+        firsts.setdefault((run.inference, run.call), run)
+    return list(firsts.values())
+
+
+def _held_up(window: FaultWindow, at: Seconds, settle_s: Seconds) -> bool:
+    return window.kind in HOLDS_UP and window.begins_at <= at <= window.ends_at + settle_s
+
+
+def _may_have_lost(window: FaultWindow, since: Seconds, until: Seconds) -> bool:
+    return window.kind in LOSES_LEASES and window.ends_at >= since and window.begins_at <= until
+
+
+def _may_have_hidden(window: FaultWindow, since: Seconds, until: Seconds) -> bool:
+    return window.kind in HIDES_REPLICAS and window.ends_at >= since and window.begins_at <= until

@@ -1,0 +1,207 @@
+"""The faults of a chaos run: the kinds, what counts as recovered, and a seeded plan of them."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.units import Seconds
+
+
+class FaultKind(StrEnum):
+    """Kinds of faults."""
+
+    SCHEDULER_KILLED = "scheduler-killed"
+    SCHEDULER_STOPPED = "scheduler-stopped"
+    REPLICA_KILLED = "replica-killed"
+    ENGINE_KILLED = "engine-killed"
+    INGRESS_KILLED = "ingress-killed"
+    PREDICTOR_KILLED = "predictor-killed"
+    REDIS_KILLED = "redis-killed"
+    REDIS_STOPPED = "redis-stopped"
+    REDIS_EMPTIED = "redis-emptied"
+    CALLERS_LEFT = "callers-left"
+    GCS_KILLED = "gcs-killed"
+    SCALED = "scaled"
+    REDEPLOYED = "redeployed"
+    REPLICA_CUT = "replica-cut"
+    INGRESS_CUT = "ingress-cut"
+    SCHEDULER_CUT = "scheduler-cut"
+    REPLICA_HALF_OPEN = "replica-half-open"
+    INGRESS_HALF_OPEN = "ingress-half-open"
+    PORT_BLOCKED = "port-blocked"
+    WRONG_SECRETS = "wrong-secrets"
+    SLOW_READER = "slow-reader"
+
+
+HALF_OPEN_S: Seconds = 7.0
+"""A process that stands still for so long answers none of the five pings after which its peers give
+its connections up."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultInfo:
+    """Description of a kind of fault: the injection, and the event that ends recovery."""
+
+    done: str
+    recovered: str
+    """The instant at which the time to recover ends."""
+    target_s: Seconds | None = None
+    """DESIGN.md, 6; None: it names none."""
+    graceful: bool = False
+    """Nothing dies: the time is how long it took, and no recovery."""
+
+
+FAULTS: Mapping[FaultKind, FaultInfo] = {
+    FaultKind.SCHEDULER_KILLED: FaultInfo(
+        "SIGKILL of the scheduler's process", "first run under a lease of the new epoch", 5.0
+    ),
+    FaultKind.SCHEDULER_STOPPED: FaultInfo(
+        "SIGSTOP of the scheduler, SIGCONT later", "first run begun after SIGCONT"
+    ),
+    FaultKind.REPLICA_KILLED: FaultInfo(
+        "SIGKILL of a replica's process", "the scheduler can lease its work to others", 5.0
+    ),
+    FaultKind.ENGINE_KILLED: FaultInfo(
+        "the engine inside a living replica dies",
+        "the scheduler can lease its work to others",
+        5.0,
+    ),
+    FaultKind.INGRESS_KILLED: FaultInfo(
+        "SIGKILL of one of the ingress processes", "first answer to a call made after it"
+    ),
+    FaultKind.PREDICTOR_KILLED: FaultInfo(
+        "SIGKILL of the predictor", "the slowest of the next three openings of applications"
+    ),
+    FaultKind.REDIS_KILLED: FaultInfo(
+        "SIGKILL of Redis, started again with its data", "the next save after it answers again"
+    ),
+    FaultKind.REDIS_STOPPED: FaultInfo(
+        "SIGSTOP of Redis, SIGCONT later", "the next save after SIGCONT"
+    ),
+    FaultKind.REDIS_EMPTIED: FaultInfo(
+        "SIGKILL of Redis, started again without its data",
+        "it holds the epoch and the clock again",
+    ),
+    FaultKind.CALLERS_LEFT: FaultInfo(
+        "half of the callers disconnect, and call again", "the last run of theirs has ended", 1.0
+    ),
+    FaultKind.GCS_KILLED: FaultInfo(
+        "SIGKILL of Ray's GCS, started again from its Redis",
+        "it and Serve's controller answer",
+    ),
+    FaultKind.SCALED: FaultInfo("one replica less, then one more", "both done", graceful=True),
+    FaultKind.REDEPLOYED: FaultInfo(
+        "serve deploy of a changed version", "it is whole", graceful=True
+    ),
+    FaultKind.REPLICA_CUT: FaultInfo(
+        "all connections of a replica are cut", "first run begun there"
+    ),
+    FaultKind.INGRESS_CUT: FaultInfo(
+        "all connections of an ingress to scheduler and replicas are cut",
+        "first answer to a call made after it",
+    ),
+    FaultKind.SCHEDULER_CUT: FaultInfo(
+        "all connections to the scheduler are cut", "first run begun after it"
+    ),
+    FaultKind.REPLICA_HALF_OPEN: FaultInfo(
+        f"SIGSTOP of a replica, SIGCONT {HALF_OPEN_S:g} s later: its connections are given up",
+        "first run begun there after SIGCONT",
+    ),
+    FaultKind.INGRESS_HALF_OPEN: FaultInfo(
+        f"SIGSTOP of an ingress, SIGCONT {HALF_OPEN_S:g} s later: its connections are given up",
+        "first answer to a call made after SIGCONT",
+    ),
+    FaultKind.PORT_BLOCKED: FaultInfo(
+        "a replica takes no connections and loses those it has, then listens again",
+        "first run begun there when it listens again",
+    ),
+    FaultKind.WRONG_SECRETS: FaultInfo(
+        "a stranger connects to scheduler and replicas with a wrong key and with garbage",
+        "first answer to a call made after it began",
+    ),
+    FaultKind.SLOW_READER: FaultInfo(
+        "a caller stops reading its stream, and goes on",
+        "first answer to a call made after it stopped",
+    ),
+}
+
+
+EARLIEST_S: Seconds = 0.8
+LATEST_S: Seconds = 1.8
+"""After the first arrival of its phase: by then every seat is taken and some wait."""
+
+_ALONE = frozenset({FaultKind.SCALED, FaultKind.REDEPLOYED})
+"""Serve carries these out over many seconds: what rounds meanwhile is another phase's."""
+_EXCLUSIVE = (
+    frozenset({FaultKind.REDIS_KILLED, FaultKind.REDIS_STOPPED, FaultKind.REDIS_EMPTIED}),
+    frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.SCHEDULER_STOPPED}),
+    # The state is then gone on both sides, and nothing could keep the order.
+    frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.REDIS_EMPTIED}),
+)
+"""Kinds that are never injected at once: the same process, or everything there is of the state."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRound:
+    """Faults injected at one instant."""
+
+    number: int
+    """Phase of the load, from 0."""
+    kinds: tuple[FaultKind, ...]
+    after_s: Seconds
+    """After the phase's load began to arrive."""
+    draw: float
+    """In [0, 1): chooses the victim among those that it could hit."""
+
+
+def draw_plan(
+    seed: int, kinds: Sequence[FaultKind], times: int = 1, pairs: int = 0
+) -> tuple[FaultRound, ...]:
+    """Return the rounds of a run, each kind alone so many times, and so many pairs, shuffled.
+
+    Args:
+        seed: The same seed and arguments give the same plan.
+        kinds: Which to draw from; their order does not matter.
+        times: How often each rounds alone.
+        pairs: Strikes of two kinds at once; no pair comes twice.
+
+    Raises:
+        ConfigError: If a kind is named twice, or the kinds do not make so many pairs.
+    """
+    if len(set(kinds)) != len(kinds):
+        raise ConfigError(f"kinds are {', '.join(kinds)}: each may be named once")
+    random_source = random.Random(f"plan {seed}")
+    chosen = [kind for kind in FAULTS if kind in kinds]
+    possible = possible_pairs(chosen)
+    if pairs > len(possible):
+        raise ConfigError(f"pairs is {pairs}: these kinds make {len(possible)} at most")
+    rounds: list[tuple[FaultKind, ...]] = [(kind,) for kind in chosen for _ in range(times)]
+    rounds += random_source.sample(possible, pairs)
+    random_source.shuffle(rounds)
+    return tuple(
+        FaultRound(
+            number,
+            kinds_at_once,
+            random_source.uniform(EARLIEST_S, LATEST_S),
+            random_source.random(),
+        )
+        for number, kinds_at_once in enumerate(rounds)
+    )
+
+
+def possible_pairs(kinds: Sequence[FaultKind]) -> list[tuple[FaultKind, FaultKind]]:
+    """Return every two of these kinds that can be injected at once."""
+    return [
+        (one, other)
+        for i, one in enumerate(kinds)
+        for other in kinds[i + 1 :]
+        if _together(one, other)
+    ]
+
+
+def _together(one: FaultKind, other: FaultKind) -> bool:
+    if {one, other} & _ALONE:
+        return False
+    return not any({one, other} <= group for group in _EXCLUSIVE)

@@ -1,0 +1,271 @@
+"""A chaos run on a cluster: the load, the faults under it, and the result."""
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from justitia_ray.client.transport import HandleTransport, HttpTransport
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import JustitiaError
+from justitia_ray.units import Seconds
+from tests.harness.answers import Answer, fake_answer
+from tests.harness.chaos.callers import Callers
+from tests.harness.chaos.cluster import ChaosCluster
+from tests.harness.chaos.connection_faults import ConnectionFaults
+from tests.harness.chaos.counts import count_calls
+from tests.harness.chaos.faults import ClusterFaults, FaultInjector
+from tests.harness.chaos.leak_check import ResourceCount, count_resources, leaks
+from tests.harness.chaos.load import TWO_CHOICES, PlannedApplication, draw_load
+from tests.harness.chaos.order import measure_order
+from tests.harness.chaos.plan import FaultRound
+from tests.harness.chaos.records import EngineRun, InjectedFault, RunRecords, read_journal
+from tests.harness.chaos.recovery import (
+    OVER_AFTER_S,
+    elsewhere_s,
+    fault_windows,
+    had_no_effect,
+    is_over,
+    recovery_s,
+)
+from tests.harness.chaos.report import ChaosResult, FaultOutcome
+from tests.harness.chaos.target import in_thread, keep_sampling, wait_until
+
+_CLEAN_WITHIN_S: Seconds = 90.0
+"""Orphans of a dead ingress are ended after 30 s, their applications by idle time after that."""
+
+_BASELINE = "baseline-"
+"""Before the names of what is asked for in the baseline."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSize:
+    """How much of everything a run has."""
+
+    applications: int
+    inferences: int
+    redis_away_s: Seconds
+    stopped_s: Seconds
+    everything_redeployed: bool
+    output_tokens: tuple[int, int] = (40, 160)
+    two_choices: float = TWO_CHOICES
+
+
+class ChaosRun:
+    """Plays a load on a running cluster while a plan rounds it."""
+
+    def __init__(
+        self,
+        cluster: ChaosCluster,
+        engine: str,
+        plan: Sequence[FaultRound],
+        shape: RunSize,
+        seed: int,
+        say: Say,
+    ) -> None:
+        """Draw the load; nothing is called before `run`.
+
+        Args:
+            cluster: Running, and idle.
+            engine: Which engines it has, for the result.
+            plan: The rounds.
+            shape: How much load.
+            seed: Of the load.
+            say: Told what goes on, a line each.
+        """
+        self._cluster = cluster
+        self._target = cluster.target
+        self._engine = engine
+        self._plan = plan
+        self._shape = shape
+        self._seed = seed
+        self._say = say
+        self.records = RunRecords()
+        """Records so far."""
+        self.runs: tuple[EngineRun, ...] = ()
+        """The journal, after `run`."""
+        self._unmended: tuple[str, ...] = ()
+        self._began_at = time.monotonic()
+        self.load = draw_load(
+            seed,
+            shape.applications,
+            shape.inferences,
+            len(plan) + 1,
+            shape.output_tokens,
+            shape.two_choices,
+        )
+
+    async def run(self) -> ChaosResult:
+        """Play and inject the faults to the end.
+
+        Raises:
+            JustitiaError: If something that was killed is not started again at all.
+        """
+        began_at = self._began_at
+        http = HttpTransport(self._cluster.url)
+        handle = HandleTransport(self._target.handle("Ingress"))
+        callers = Callers(http, handle, self.records)
+        try:
+            expected = await self._expected(http)
+            before = await self._settled(None)
+            sampling = asyncio.create_task(keep_sampling(self._target, self.records))
+            try:
+                await self._play_and_strike(callers)
+            finally:
+                sampling.cancel()
+                await asyncio.gather(sampling, return_exceptions=True)
+            self._say("all callers are done; waiting until the cluster is whole and idle")
+            after = await self._settled(before)
+            for name in after.stored:
+                asked_at, closed_at = self.records.closed.get(name, (0.0, 0.0))
+                self._say(
+                    f"left over: {name}, closed between {asked_at - began_at:.1f} s and"
+                    f" {closed_at - began_at:.1f} s"
+                )
+        finally:
+            await http.aclose()
+        return self._outcome(began_at, expected, before, after)
+
+    # --- load and rounds
+
+    async def _play_and_strike(self, callers: Callers) -> None:
+        cluster_faults = ClusterFaults(
+            self._cluster,
+            self._shape.redis_away_s,
+            self._shape.stopped_s,
+            everything=self._shape.everything_redeployed,
+        )
+        connection_faults = ConnectionFaults(self._target, callers, self._shape.stopped_s)
+        injector = FaultInjector(
+            self._target,
+            callers,
+            self.records,
+            self.load,
+            stopped_s=self._shape.stopped_s,
+            more_ways={**cluster_faults.ways, **connection_faults.ways},
+        )
+        try:
+            async with asyncio.TaskGroup() as group:
+                for fault_round in self._plan:
+                    await injector.wait_until_ready(fault_round)
+                    group.create_task(callers.play(self._of_phase(fault_round.number)))
+                    await asyncio.sleep(fault_round.after_s)
+                    open_calls = callers.open_calls
+                    faults = await injector.inject_faults(fault_round)
+                    self.records.faults += faults
+                    await asyncio.gather(*(self._recovered(fault) for fault in faults))
+                    self._tell(fault_round, faults, open_calls)
+                group.create_task(callers.play(self._of_phase(len(self._plan))))
+        except* JustitiaError as failures:
+            failure = failures.exceptions[0]
+        else:
+            return
+        raise failure
+
+    def _of_phase(self, phase: int) -> list[PlannedApplication]:
+        return [planned for planned in self.load if planned.phase == phase]
+
+    async def _recovered(self, fault: InjectedFault) -> None:
+        """Wait until the service is back from a fault, or long enough."""
+        deadline = fault.back_at + OVER_AFTER_S
+        while time.monotonic() < deadline:
+            runs = await asyncio.to_thread(read_journal, self._target.journal)
+            if is_over(fault, self.records, runs):
+                return
+            await asyncio.sleep(0.2)
+
+    def _tell(
+        self, fault_round: FaultRound, faults: Sequence[InjectedFault], open_calls: int
+    ) -> None:
+        runs = read_journal(self._target.journal)
+        for fault in faults:
+            took = recovery_s(fault, self.records, runs)
+            shown = "not seen to recover" if took is None else f"{took:.2f} s"
+            if had_no_effect(fault, self.records, runs):
+                shown = "nothing to recover"
+            self._say(
+                f"round {fault_round.number + 1}/{len(self._plan)} at"
+                f" {fault.injected_at - self._began_at:.1f} s: {fault.kind} {fault.target}"
+                f" ({open_calls} calls open): {shown}"
+            )
+
+    # --- before and after
+
+    async def _expected(self, http: HttpTransport) -> Mapping[str, Answer]:
+        """Return the right answers: computed for fake engines, else asked for before any fault."""
+        if self._engine == "fake":
+            return fake_answers(self.load, self._target.config)
+        self._say("asking for every answer before any fault")
+        baseline = RunRecords()
+        await Callers(http, http, baseline).play([_for_baseline(planned) for planned in self.load])
+        return {
+            call.inference.removeprefix(_BASELINE): call.answer
+            for call in baseline.calls
+            if call.answer is not None
+        }
+
+    async def _settled(self, before: ResourceCount | None) -> ResourceCount:
+        """Return what there is once nothing is to be done; of leaks, those that stay."""
+        try:
+            await wait_until(in_thread(self._target.is_whole), "Serve runs all of it again")
+        except JustitiaError as error:  # what was counted is to be told all the same
+            self._unmended = (str(error),)
+        deadline = time.monotonic() + _CLEAN_WITHIN_S
+        while True:
+            now = await count_resources(self._target)
+            if not leaks(before or now, now) or time.monotonic() > deadline:
+                return now
+            await asyncio.sleep(0.5)
+
+    def _outcome(
+        self,
+        began_at: Seconds,
+        expected: Mapping[str, Answer],
+        before: ResourceCount,
+        after: ResourceCount,
+    ) -> ChaosResult:
+        records, runs = self.records, read_journal(self._target.journal)
+        self.runs = tuple(runs)
+        outcomes = tuple(
+            FaultOutcome(
+                fault,
+                recovery_s(fault, records, runs),
+                elsewhere_s(fault, records, runs),
+                had_no_effect(fault, records, runs),
+            )
+            for fault in records.faults
+        )
+        return ChaosResult(
+            self._engine,
+            count_calls(self.load, records, runs, expected),
+            measure_order(runs, records.calls, fault_windows(records, runs), records.tags),
+            outcomes,
+            (*self._unmended, *leaks(before, after)),
+            began_at,
+            time.monotonic() - began_at,
+        )
+
+
+def fake_answers(load: Sequence[PlannedApplication], config: AppConfig) -> dict[str, Answer]:
+    """Return the right answer of fake engines to each inference."""
+    model, longest = config.model.name, config.engine.fake.max_model_len
+    return {
+        one.name: fake_answer(one.path, json.dumps(one.body(1)).encode(), model, longest)
+        for planned in load
+        for one in planned.inferences
+    }
+
+
+def _for_baseline(planned: PlannedApplication) -> PlannedApplication:
+    """Return the same inferences, all unary, under other names."""
+    return replace(
+        planned,
+        application_id=_BASELINE + planned.application_id,
+        stages=tuple(
+            tuple(replace(one, name=_BASELINE + one.name, stream=False) for one in stage)
+            for stage in planned.stages
+        ),
+    )

@@ -1,0 +1,170 @@
+"""The application under test: its processes, its scheduler's samples, waiting until it recovers."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import psutil  # type: ignore[import-untyped]
+import ray
+from ray import serve
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
+from ray.serve.context import _get_global_client  # `serve.status` leaves out the processes
+from ray.serve.handle import DeploymentHandle
+
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import JustitiaError
+from justitia_ray.units import ReplicaId, Seconds
+from tests.harness.chaos.app import journal_file
+from tests.harness.chaos.records import RunRecords, SchedulerSample
+from tests.harness.probe import probe
+
+_AGAIN_AFTER_S: Seconds = 0.1
+_PROBED_WITHIN_S: Seconds = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServeProcess:
+    """A process of the application that Serve runs."""
+
+    deployment: str
+    replica_id: ReplicaId
+    pid: int
+    running: bool
+
+
+class ChaosTarget:
+    """An application of `chaos_app`, on a cluster that this process is connected to."""
+
+    def __init__(self, name: str, config: AppConfig, wanted: Mapping[str, int]) -> None:
+        """Name it; nothing is asked before a method is called.
+
+        Args:
+            name: Serve's name for it.
+            config: Its arguments.
+            wanted: How many processes each deployment is to have.
+        """
+        self.name = name
+        self.config = config
+        self.wanted = dict(wanted)
+
+    @property
+    def journal(self) -> Path:
+        """Where the replicas write down their runs."""
+        return journal_file(self.config)
+
+    @cached_property
+    def scheduler(self) -> ActorHandle:
+        """The scheduler; the handle stays good over its restarts."""
+        section = self.config.scheduler
+        return ray.get_actor(self.config.scheduler_name, namespace=section.namespace)
+
+    async def ask_scheduler(self, method: str, *arguments: Any) -> Any:
+        """Return its answer, or its successor's: waits for one while there is none."""
+        while True:
+            try:
+                return await getattr(self.scheduler, method).remote(*arguments)
+            except RayError:
+                await asyncio.sleep(_AGAIN_AFTER_S)
+
+    async def status(self) -> dict[str, Any]:
+        """Return the status of the scheduler in office: waits for one while there is none."""
+        while True:
+            found: dict[str, Any] = await self.ask_scheduler("status")
+            if found["ready"]:
+                return found
+            await asyncio.sleep(_AGAIN_AFTER_S)
+
+    def handle(self, deployment: str) -> DeploymentHandle:
+        """Return a handle of a deployment."""
+        return serve.get_deployment_handle(deployment, self.name)
+
+    async def probe(self, member: ServeProcess, method: str, *arguments: Any, **named: Any) -> Any:
+        """Return the answer of one process's method.
+
+        Raises:
+            NoReplicaAnswers: If it does not answer soon: it may be gone.
+        """
+        handle = self.handle(member.deployment)
+        return await probe(
+            handle, member.replica_id, method, *arguments, within_s=_PROBED_WITHIN_S, **named
+        )
+
+    def members(self, deployment: str) -> list[ServeProcess]:
+        """Return the processes of a deployment that Serve has, in the order of their ids."""
+        details = _get_global_client().get_serve_details()
+        # While another version is being built Serve names none of them.
+        deployments = details["applications"][self.name]["deployments"]
+        found = deployments.get(deployment, {}).get("replicas", ())
+        members = [
+            # One that is being started has no process yet.
+            ServeProcess(
+                deployment, one["replica_id"], one.get("pid") or 0, one["state"] == "RUNNING"
+            )
+            for one in found
+        ]
+        return sorted(members, key=lambda member: member.replica_id)
+
+    def running(self, deployment: str) -> list[ServeProcess]:
+        """Return those of them that take calls; Serve notices seconds later that one is dead."""
+        return [
+            member
+            for member in self.members(deployment)
+            if member.running and psutil.pid_exists(member.pid)
+        ]
+
+    def is_whole(self) -> bool:
+        """Return whether Serve runs as many processes as it should, and none besides."""
+        return all(
+            [member.running for member in self.members(name)] == [True] * count
+            for name, count in self.wanted.items()
+        )
+
+
+_EVERY_S: Seconds = 0.1
+
+
+async def keep_sampling(target: ChaosTarget, records: RunRecords) -> None:
+    """Do so until cancelled; while there is no scheduler there is no sample."""
+    while True:
+        status = await target.ask_scheduler("status")
+        records.samples.append(
+            SchedulerSample(
+                time.monotonic(),
+                status["epoch"],
+                bool(status["ready"]),
+                status["degraded"] is not None,
+                status.get("saves", 0),
+                {name: one["leases"] for name, one in status.get("replicas", {}).items()},
+            )
+        )
+        await asyncio.sleep(_EVERY_S)
+
+
+RECOVERED_WITHIN_S: Seconds = 300.0
+"""A process that was killed is started again within this: an engine on busy cores takes longest."""
+_POLL_S: Seconds = 0.05
+
+
+async def wait_until(
+    ask: Callable[[], Awaitable[bool]], what: str, within_s: Seconds = RECOVERED_WITHIN_S
+) -> None:
+    """Return once `ask` answers with true.
+
+    Raises:
+        JustitiaError: If it does not in time; the message says what was waited for.
+    """
+    deadline = time.monotonic() + within_s
+    while not await ask():
+        if time.monotonic() > deadline:
+            raise JustitiaError(f"not within {within_s:g} s: {what}")
+        await asyncio.sleep(_POLL_S)
+
+
+def in_thread(condition: Callable[..., bool], *arguments: Any) -> Callable[[], Awaitable[bool]]:
+    """Return how to ask for what blocks while it looks."""
+    return partial(asyncio.to_thread, condition, *arguments)

@@ -1,0 +1,237 @@
+"""Parts of the service with one mistake each, for simulations that have to find it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from justitia_ray.core.events import LeaseFinished
+from justitia_ray.protocol.engine import ResponseHead
+from justitia_ray.protocol.messages import IngressMail, Pull, ReplicaMail
+from justitia_ray.protocol.stream_parts import Part, Resume
+from justitia_ray.serve.ingress.queue_client import QueueClient
+from justitia_ray.serve.ingress.scheduler_session import SchedulerSession
+from justitia_ray.serve.replica.puller import Puller
+from justitia_ray.serve.scheduler.outboxes import Outbox
+from justitia_ray.serve.transport.handshake import Key, Keyring
+from justitia_ray.serve.transport.methods import Method
+from justitia_ray.units import Epoch, Seconds
+from tests.harness.simulation.parts import Parts, WatchedLeaseTable, WatchedOutboxes, WatchedService
+from tests.harness.simulation.plan import Ending, Fault, FaultKind, Plan, draw_plan
+from tests.harness.simulation.run import SimulationRun, play
+
+
+class _HastyLine(Outbox):
+    """Takes what it has handed over for read."""
+
+    def unread(self, ack: int) -> list[tuple[int, Any]]:
+        unread = super().unread(ack)
+        super().unread(self.last)
+        return unread
+
+
+class _HastyOutboxes(WatchedOutboxes):
+    def of_ingress(self, ingress_id: str) -> Outbox:
+        return self.ingresses.setdefault(ingress_id, _HastyLine(self._last_dropped))
+
+    def of_replica(self, replica_id: str) -> Outbox:
+        return self.replicas.setdefault(replica_id, _HastyLine(self._last_dropped))
+
+
+class _HastyService(WatchedService):
+    def make_outboxes(self) -> WatchedOutboxes:
+        return _HastyOutboxes()
+
+
+class _ServiceForAnyEpoch(WatchedService):
+    """Takes calls of every epoch for calls of its own."""
+
+    async def submit_many(self, ingress_id: str, epoch: Epoch, ack: int, items: Any) -> IngressMail:
+        mail = await super().submit_many(ingress_id, self.term.epoch, ack, items)
+        return replace(mail, epoch=epoch) if epoch else mail
+
+    async def poll_grants(self, ingress_id: str, epoch: Epoch, ack: int) -> IngressMail:
+        mail = await super().poll_grants(ingress_id, self.term.epoch, ack)
+        return replace(mail, epoch=epoch) if epoch else mail
+
+    async def pull(self, pull: Pull) -> ReplicaMail:
+        mail = await super().pull(replace(pull, epoch=self.term.epoch))
+        return replace(mail, epoch=pull.epoch) if pull.epoch else mail
+
+
+class _ServiceThatShiftsTags(WatchedService):
+    """Puts V back a little behind where it was."""
+
+    def note_lead(self) -> None:
+        for session in self.core.ledger.fair_share.sessions().values():
+            session.finish += 1.0
+        super().note_lead()
+
+
+class _LeaseTableThatTellsOnce(WatchedLeaseTable):
+    """Takes an end that was sent for one that has arrived."""
+
+    def report_ends(self) -> tuple[LeaseFinished, ...]:
+        finished = super().report_ends()
+        self.unconfirmed.clear()
+        return finished
+
+
+class _LeaseTableThatForgetsWhatEnded(WatchedLeaseTable):
+    """Tells a new scheduler of no end that the one before has confirmed."""
+
+    def report_ends_again(self) -> None:
+        self._remembered.clear()
+
+
+class _PullerThatTellsEndsAlone(Puller):
+    """Says what it holds to a new scheduler only."""
+
+    def _next_pull(self, now: Seconds) -> Pull:
+        told_before = self._progress_due_at > 0.0
+        pull = super()._next_pull(now)
+        return replace(pull, progress=None) if told_before else pull
+
+
+class _PullerForAnyEpoch(Puller):
+    """Listens to every scheduler that answers."""
+
+    def _take_epoch(self, epoch: Epoch) -> None:
+        if epoch != self.epoch:
+            self.epoch = 0
+            super()._take_epoch(epoch)
+
+
+class _SessionThatSendsOnce(SchedulerSession):
+    """Submits nothing again to a new scheduler."""
+
+    def _submit_everything(self, *, resubmitted: bool) -> None:
+        self._cursor.reset()
+
+
+class _SessionWithoutReason(SchedulerSession):
+    """Does not ask why an inference has ended whose lease it gives back."""
+
+    async def _read_reason(self, asked: Any) -> None:
+        return
+
+
+class _KeyringThatForgets(Keyring):
+    """Knows the first key for ever."""
+
+    def add(self, key: Key) -> None:
+        if not self.keys:
+            super().add(key)
+
+
+_METHODS_WITHOUT_RUNS = {
+    "unary": Method((str, str, dict[str, str], bytes), tuple[int, dict[str, str], bytes]),
+    "stream": Method(
+        (str, str, dict[str, str], bytes, Resume | None), ResponseHead | Part, streams=True
+    ),
+}
+"""Calls that go on though nobody waits for them."""
+
+
+class _ClientThatSendsOnce(QueueClient):
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.session.__class__ = _SessionThatSendsOnce
+
+
+class _ClientWithoutReason(QueueClient):
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.session.__class__ = _SessionWithoutReason
+
+
+def _cut_before_a_crash(plan: Plan) -> Plan:
+    """Let answers be lost on the way, and the scheduler die before their ingress knows."""
+    silent = (
+        Fault(FaultKind.HALF_OPEN, at_s=2.0, for_s=0.3, party=replica, other=2, both=True)
+        for replica in range(plan.replicas)
+    )
+    crash = Fault(FaultKind.SCHEDULER_CRASH, at_s=5.0, for_s=1.0)
+    return replace(plan, ingresses=1, faults=(*silent, crash))
+
+
+def _cancelled_in_a_storm(plan: Plan) -> Plan:
+    """Let applications be cancelled while mail is late."""
+    kinds = (FaultKind.STORM, FaultKind.STORE_SLOW)
+    return replace(
+        plan,
+        faults=tuple(Fault(kind, at_s=0.5, for_s=20.0) for kind in kinds),
+        applications=tuple(
+            replace(application, application_id=f"a{number}", ending=Ending.CANCEL)
+            for number, application in enumerate(plan.applications)
+        ),
+    )
+
+
+_SEEDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A broken part, and what finds it."""
+
+    parts: Parts
+    seed: int
+    """Seed of a simulation that finds the mistake, or one of the next seeds' does."""
+    check: str
+    """The rule that it breaks there."""
+    shape: Callable[[Plan], Plan] = lambda plan: plan
+    """Makes a plan one that is likely to find it."""
+
+    def find(self) -> SimulationRun | None:
+        """Return the first simulation that finds the mistake; None if none of some does."""
+        for seed in range(self.seed, self.seed + _SEEDS):
+            simulated = play(self.shape(draw_plan(seed)), self.parts)
+            if simulated.failures and simulated.failures[0].check == self.check:
+                return simulated
+        return None
+
+
+BROKEN: dict[str, Broken] = {
+    "mail that was handed over is dropped": Broken(
+        Parts(service=_HastyService), 13, "nothing_is_left_over"
+    ),
+    "epochs are ignored": Broken(
+        Parts(service=_ServiceForAnyEpoch), 15, "every_call_has_its_answer"
+    ),
+    "tags are put back wrong": Broken(
+        Parts(service=_ServiceThatShiftsTags), 22, "tags_survive_restarts"
+    ),
+    "ends are told once": Broken(
+        Parts(leases=_LeaseTableThatTellsOnce),
+        0,
+        "what_has_ended_does_not_run_again",
+        _cut_before_a_crash,
+    ),
+    "a new scheduler is told nothing of what ended": Broken(
+        Parts(leases=_LeaseTableThatForgetsWhatEnded),
+        3,
+        "what_has_ended_does_not_run_again",
+        _cut_before_a_crash,
+    ),
+    "progress is told once": Broken(
+        Parts(puller=_PullerThatTellsEndsAlone), 32, "every_call_has_its_answer"
+    ),
+    "a replica listens to lower epochs": Broken(
+        Parts(puller=_PullerForAnyEpoch), 1, "known_epochs_only_rise"
+    ),
+    "nothing is submitted again": Broken(
+        Parts(client=_ClientThatSendsOnce), 11, "every_call_has_its_answer"
+    ),
+    "calls outlive their callers": Broken(
+        Parts(replica_methods=_METHODS_WITHOUT_RUNS), 0, "payloads_end_with_their_callers"
+    ),
+    "no second key is learned": Broken(
+        Parts(keyring=_KeyringThatForgets), 15, "every_call_has_its_answer"
+    ),
+    "nobody asks why a lease ended": Broken(
+        Parts(client=_ClientWithoutReason),
+        4,
+        "what_was_refused_is_not_asked_anew",
+        _cancelled_in_a_storm,
+    ),
+}

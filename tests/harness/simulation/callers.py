@@ -1,0 +1,267 @@
+"""Clients of a simulation: they open, ask, wait, leave, retry, close, and read their answers."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import partial
+from typing import Any
+
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from justitia_ray.errors import AdmissionError
+from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
+from justitia_ray.serve.ingress.submission import ApplicationSpec
+from justitia_ray.units import Seconds
+from tests.harness.answers import Answer, StreamedAnswer, unary_answer
+from tests.harness.simulation.network import Network, here
+from tests.harness.simulation.parts import IngressHost
+from tests.harness.simulation.plan import Ending, PlannedApplication, PlannedInference
+from tests.harness.simulation.recorder import Recorder
+
+PATH = "/v1/completions"
+_EVENT = "data: "
+_DONE = "[DONE]"
+
+
+class Verdict(StrEnum):
+    """How a call of a client ended, for the client."""
+
+    OPEN = "open"
+    """The call has not ended."""
+    ANSWERED = "answered"
+    REFUSED = "refused"
+    LEFT = "left"
+    """The client went away."""
+    CUT = "cut"
+    """A stream that ended with an error event."""
+
+
+@dataclass(slots=True)
+class CallRecord:
+    """Call of a client, over all its retries."""
+
+    planned: PlannedInference
+    application_id: str | None
+    cancelled: bool = False
+    """Whether the owner has cancelled the application."""
+    verdict: Verdict = Verdict.OPEN
+    detail: str = ""
+    tries: int = 0
+    answer: Answer | None = None
+
+
+def body_of(planned: PlannedInference, model: str) -> bytes:
+    """Return the body of a call."""
+    fields: dict[str, Any] = {
+        "model": model,
+        "prompt": planned.prompt,
+        "max_tokens": planned.max_tokens,
+        "n": planned.choices,
+    }
+    if planned.stream:
+        fields |= {"stream": True, "stream_options": {"include_usage": True}}
+    return json.dumps(fields).encode()
+
+
+def read_answer(record: CallRecord, status: int, raw: bytes) -> None:
+    """Read what a client was answered into the record of its call."""
+    if status != 200:
+        record.verdict, record.detail = Verdict.REFUSED, f"{status} {raw[:200]!r}"
+        return
+    record.verdict = Verdict.ANSWERED
+    if record.planned.stream:
+        _read_events(record, raw.decode())
+    else:
+        record.answer = unary_answer(json.loads(raw))
+
+
+def _read_events(record: CallRecord, text: str) -> None:
+    joined, done = StreamedAnswer(), 0
+    for event in text.split("\n\n"):
+        if not event.startswith(_EVENT):
+            continue  # a comment, or nothing
+        if done:
+            joined.flaws.append("something follows [DONE]")
+        if event == _EVENT + _DONE:
+            done += 1
+            continue
+        chunk = json.loads(event[len(_EVENT) :])
+        if "error" in chunk:
+            record.verdict, record.detail = Verdict.CUT, str(chunk["error"].get("message"))
+            return
+        joined.add_event(chunk)
+    if done != 1:
+        joined.flaws.append(f"[DONE] came {done} times")
+    record.answer = joined.whole_answer()
+    record.detail = "; ".join(joined.flaws)
+
+
+_AGAIN_S: Seconds = 0.5
+"""A client waits so long before it tries again."""
+_CHANGES_MIND_S: Seconds = 1.5
+
+
+class Callers:
+    """All clients; they share a process."""
+
+    def __init__(
+        self,
+        model: str,
+        rng: random.Random,
+        network: Network,
+        recorder: Recorder,
+        ingresses: Callable[[], list[IngressHost]],
+    ) -> None:
+        """Prepare.
+
+        Args:
+            model: What they ask for.
+            rng: Decides which ingress a call goes to.
+            network: Carries their calls.
+            recorder: Told what they do.
+            ingresses: Returns those that take connections now.
+        """
+        self.records: list[CallRecord] = []
+        self.unclosed: list[str] = []
+        """Applications that nobody was able, or wished, to close."""
+        self._model = model
+        self._rng = rng
+        self._network = network
+        self._recorder = recorder
+        self._ingresses = ingresses
+
+    async def play(self, application: PlannedApplication) -> None:
+        """Be the owner of one application, from its first call to its end."""
+        await asyncio.sleep(application.at_s)
+        name = application.application_id
+        if application.opens and name is not None:
+            await self._open(application, name)
+        last = len(application.stages) - 1
+        for number, stage in enumerate(application.stages):
+            records = [CallRecord(planned, name) for planned in stage]
+            self.records += records
+            calls = [asyncio.create_task(self._ask(application, one)) for one in records]
+            if number == last and application.ending is Ending.CANCEL and name is not None:
+                await asyncio.sleep(_CHANGES_MIND_S)
+                for record in records:
+                    record.cancelled = True
+                await self._end(name, "cancel")
+            await asyncio.gather(*calls)
+            await asyncio.sleep(application.gap_s)
+        if name is None or application.ending is Ending.CANCEL:
+            return
+        if application.ending is Ending.CLOSE:
+            await self._end(name, "close")
+        else:
+            self.unclosed.append(name)
+
+    async def _open(self, application: PlannedApplication, name: str) -> None:
+        opening = ApplicationSpec("c", "some words of input", application.tenant, None, name)
+        await self._do(
+            lambda host: host.answers.gateway.submitter.open_application(opening), f"open {name}"
+        )
+
+    async def _end(self, name: str, verb: str) -> None:
+        self._recorder.add_event("caller", f"{verb}s {name}")
+        await self._do(
+            lambda host: getattr(host.answers.scheduler_calls, f"{verb}_application")(name),
+            f"{verb} {name}",
+        )
+
+    async def _do(self, work: Callable[[IngressHost], Any], what: str) -> None:
+        """Call an ingress until it answers."""
+        while True:
+            host = self._pick()
+            if host is not None:
+                try:
+                    await self._network.call(here(), host.process, partial(work, host), what)
+                    return
+                except RayActorError:
+                    pass
+                except RayTaskError as error:
+                    if not isinstance(error.cause, AdmissionError):
+                        raise
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _ask(self, application: PlannedApplication, record: CallRecord) -> None:
+        patience_s = record.planned.leaves_after_s
+        try:
+            await asyncio.wait_for(self._ask_until_answered(application, record), patience_s)
+        except TimeoutError:
+            record.verdict = Verdict.LEFT
+        told = "" if record.verdict is Verdict.ANSWERED else f": {record.detail}"
+        self._recorder.add_event("caller", f"{record.planned.name} {record.verdict}{told}")
+
+    async def _ask_until_answered(
+        self, application: PlannedApplication, record: CallRecord
+    ) -> None:
+        while True:
+            host = self._pick()
+            if host is not None:
+                record.tries += 1
+                self._recorder.add_event(
+                    "caller", f"{record.planned.name} asks {host.process.name}"
+                )
+                try:
+                    await self._ask_once(application, record, host)
+                    return
+                except RayActorError:
+                    pass  # the connection is lost
+                except RayTaskError as error:
+                    if not isinstance(error.cause, AdmissionError):
+                        record.verdict, record.detail = Verdict.REFUSED, repr(error.cause)
+                        return
+                except RayError as error:
+                    record.verdict, record.detail = Verdict.REFUSED, repr(error)
+                    return
+            await asyncio.sleep(_AGAIN_S)
+
+    async def _ask_once(
+        self, application: PlannedApplication, record: CallRecord, host: IngressHost
+    ) -> None:
+        headers = _headers(application)
+        raw = body_of(record.planned, self._model)
+
+        def answer() -> Any:
+            gateway = host.answers.gateway
+            items = gateway.stream(PATH, headers, gateway.parse(PATH, raw))
+            return _slowly(items, record.planned.reads_every_s)
+
+        items = self._network.stream(here(), host.process, answer, record.planned.name)
+        status, chunks = 0, []
+        try:
+            async for item in items:
+                if isinstance(item, bytes):
+                    chunks.append(item)
+                else:
+                    status = item[0]
+        except BaseException:
+            items.cancel()  # a connection that is lost is lost at both ends
+            raise
+        read_answer(record, status, b"".join(chunks))
+
+    def _pick(self) -> IngressHost | None:
+        ingresses = self._ingresses()
+        return self._rng.choice(ingresses) if ingresses else None
+
+
+async def _slowly(items: AsyncGenerator[Any], every_s: Seconds) -> AsyncGenerator[Any]:
+    """Yield as fast as a reader takes it: what it has not taken waits at the ingress."""
+    async with aclosing(items):
+        async for item in items:
+            yield item
+            if every_s:
+                await asyncio.sleep(every_s)
+
+
+def _headers(application: PlannedApplication) -> dict[str, str]:
+    headers = {TENANT_HEADER: application.tenant}
+    if application.application_id is not None:
+        headers[APPLICATION_HEADER] = application.application_id
+        if application.opens or len(application.stages) > 1:
+            headers[CLASS_HEADER] = "c"
+    return headers

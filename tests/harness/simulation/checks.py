@@ -1,0 +1,211 @@
+"""Rules that a simulation must keep, looked at now and then and at the end; a function each.
+
+The rules that hold at every step are in `recorder`.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from justitia_ray.units import LeaseId, Seconds
+from tests.harness.answers import difference, fake_answer
+from tests.harness.simulation.callers import PATH, CallRecord, Verdict, body_of
+from tests.harness.simulation.parts import ReplicaHost
+from tests.harness.simulation.world import MODEL, World
+
+_STRAY_S: Seconds = 5.0
+"""Longest run of a payload after its scheduler has taken the lease back, where all are in touch:
+a pull takes its word there, and a lease whose payload never came lapses after 5 s."""
+_SILENT_S: Seconds = 8.0
+"""Longest time until a connection that has fallen silent is given up: 5 to 6 s."""
+
+
+class StrayWatch:
+    """A replica runs what the scheduler in office holds it to have, or not for long.
+
+    Two replicas may run one inference at once: where the first was taken for lost. The scheduler
+    holds one lease of it, so the other one is a stray, and is to be stopped as soon as its replica
+    can be told. A lease of an earlier scheduler that no ingress speaks for may run as long as an
+    ingress may be silent.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._since: dict[tuple[str, LeaseId], Seconds] = {}
+
+    def look(self) -> None:
+        """Look at all replicas; once a second will do."""
+        world = self._world
+        now, scheduler = world.recorder.now, world.scheduler
+        strays: dict[tuple[str, LeaseId], Seconds] = {}
+        calm = world.network.conditions.calm and scheduler.in_charge
+        if calm and not scheduler.answers.core.recovery.holding:
+            for replica in world.seats:
+                if self._in_touch(replica):
+                    for lease_id in self._unknown(replica):
+                        name = (replica.replica_id, lease_id)
+                        strays[name] = self._since.get(name, now)
+        self._since = strays
+        for (replica_id, lease_id), since in strays.items():
+            own = f"{scheduler.answers.office}-"
+            ingress_s = world.config.scheduler.ingress_timeout_s
+            most_s = _STRAY_S + (0.0 if lease_id.startswith(own) else ingress_s)
+            if now - since > most_s:
+                world.recorder.add_failure(
+                    "replicas_run_what_they_are_leased",
+                    f"{replica_id} has run {lease_id} for {now - since:.1f} s, which is not its",
+                )
+
+    def _in_touch(self, replica: ReplicaHost) -> bool:
+        world = self._world
+        if not replica.pulls or not hasattr(replica.answers, "puller"):
+            return False
+        joined = world.connections.joins(replica.process, world.scheduler.process)
+        return joined and replica.answers.puller.epoch == world.scheduler.answers.office
+
+    def _unknown(self, replica: ReplicaHost) -> Iterator[LeaseId]:
+        leases = self._world.scheduler.answers.core.state.leases
+        for lease_id in replica.answers.leases.running:
+            lease = leases.get(lease_id)
+            if lease is None or lease.replica_id != replica.replica_id:
+                yield lease_id
+
+
+class OrphanWatch:
+    """A payload does not outlive the process that has sent it, or its connection, for long."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._since: dict[tuple[str, LeaseId], Seconds] = {}
+
+    def look(self) -> None:
+        """Look at all replicas; once a second will do."""
+        now = self._world.recorder.now
+        orphans: dict[tuple[str, LeaseId], Seconds] = {}
+        for replica in self._world.seats:
+            for lease_id, is_known in self._orphans_of(replica):
+                name = (replica.replica_id, lease_id)
+                orphans[name] = self._since.get(name, now)
+                for_s = now - orphans[name]
+                if for_s > (0.0 if is_known else _SILENT_S):
+                    self._world.recorder.add_failure(
+                        "payloads_end_with_their_callers",
+                        f"{replica.replica_id} has run {lease_id} for nobody for {for_s:.1f} s",
+                    )
+        self._since = orphans
+
+    def _orphans_of(self, replica: ReplicaHost) -> Iterator[tuple[LeaseId, bool]]:
+        """Yield the payloads without their caller, and whether the replica knows it."""
+        if not replica.pulls or not hasattr(replica.answers, "leases"):
+            return
+        there = {host.name for host in self._world.ingresses if host.process.alive}
+        for lease_id in replica.answers.leases.running:
+            caller = replica.answers.callers[lease_id]
+            if caller.is_lost or caller.peer.name not in there:
+                yield lease_id, caller.is_lost
+
+
+def every_call_has_its_answer(world: World) -> None:
+    """Each call of a client that stayed is answered, once, with the right text.
+
+    A stream may be cut where the protocol says that it cannot go on. A call may be refused if the
+    application was cancelled.
+    """
+    for record in world.callers.records:
+        wrong = _wrong(world, record)
+        if wrong:
+            name = f"{record.planned.name} of {record.application_id}"
+            world.recorder.add_failure("every_call_has_its_answer", f"{name}: {wrong}")
+
+
+def _wrong(world: World, record: CallRecord) -> str:
+    """Return what is wrong with the answer to a call; nothing if it is right."""
+    if record.verdict is Verdict.OPEN:
+        return f"has no answer after {record.tries} tries"
+    if record.verdict is Verdict.LEFT:
+        return ""
+    if record.verdict is Verdict.REFUSED:
+        return "" if record.cancelled else f"was refused: {record.detail}"
+    if record.verdict is Verdict.CUT:
+        may_be_cut = record.cancelled or record.planned.choices > 1
+        return "" if may_be_cut else f"was cut: {record.detail}"
+    if record.detail or record.answer is None:
+        return record.detail or "was answered with nothing"
+    body = body_of(record.planned, MODEL)
+    return difference(fake_answer(PATH, body, MODEL, world.plan.kv_tokens), record.answer)
+
+
+def leftovers(world: World) -> list[str]:
+    """Return what is held though nobody wants anything any more; nothing if all is quiet."""
+    left = []
+    scheduler = world.scheduler
+    if not scheduler.in_charge:
+        return ["no scheduler is in office"]
+    state = scheduler.answers.core.state
+    left += [f"lease {lease_id}" for lease_id in state.leases]
+    left += [f"inference {request_id}" for request_id in state.inferences]
+    left += [f"application {name}" for name in state.applications]
+    for replica in world.seats:
+        if not replica.pulls:
+            left.append(f"{replica.process.name} is away")
+            continue
+        leases = replica.answers.leases
+        left += [f"{replica.replica_id} holds {lease_id}" for lease_id in leases.held_leases]
+        left += [f"{replica.replica_id} has to tell of {one}" for one in leases.unconfirmed]
+        used = world.plan.kv_tokens - replica.engine.free_kv_tokens()
+        if used:
+            left.append(f"{replica.replica_id} has {used} KV tokens in use")
+        if leases.parked:
+            left.append(f"{replica.replica_id} has {len(leases.parked)} parked payloads")
+    for ingress in world.ingresses:
+        pending = ingress.answers.client.pending
+        left += [f"{ingress.process.name} has {one} pending" for one in pending.inferences]
+        if pending.applications:
+            left.append(f"{ingress.process.name} has {len(pending.applications)} open")
+    mail = scheduler.answers.mail
+    for lines in (mail.ingresses, mail.replicas):
+        left += [f"{len(line)} messages to {name}" for name, line in lines.items() if line]
+    return left
+
+
+def nothing_is_left_over(world: World, left: list[str]) -> None:
+    """In the end no lease, ticket, application, message or KV is held."""
+    if left:
+        world.recorder.add_failure("nothing_is_left_over", "; ".join(left[:8]))
+
+
+def nothing_fails_unseen(world: World, uncaught_errors: list[str]) -> None:
+    """No task and no timer has ended with an error that nobody has caught."""
+    for error in uncaught_errors[:3]:
+        world.recorder.add_failure("nothing_fails_unseen", error)
+
+
+def tasks_end(world: World, tasks: dict[str, list[str]]) -> None:
+    """Parts that were stopped, and processes that died, have no task left."""
+    for name, left in tasks.items():
+        if left:
+            world.recorder.add_failure("tasks_end", f"{name}: {', '.join(left[:3])}")
+
+
+def state_at_risk_is_bounded(world: World) -> None:
+    """With a store that answers, all but the last second outlives the scheduler."""
+    redis, limit_s = world.redis, world.config.store.save_interval_s + 1.0
+    if redis.saved_at is None or not world.scheduler.in_charge:
+        return
+    late_s = world.network.now - redis.saved_at
+    if late_s > limit_s:
+        world.recorder.add_failure(
+            "state_at_risk_is_bounded", f"nothing was saved for {late_s:.1f} s"
+        )
+
+
+def all_happens_once(world: World) -> None:
+    """Without faults, an application ends once and an inference is leased once."""
+    if not world.plan.fault_free:
+        return
+    for name, times in world.recorder.ended.items():
+        if times != 1:
+            world.recorder.add_failure("all_happens_once", f"{name} ended {times} times")
+    leased = Counter(lease.request_id for lease in world.recorder.leases.values())
+    for request_id, times in leased.items():
+        if times != 1:
+            world.recorder.add_failure("all_happens_once", f"{request_id} was leased {times} times")

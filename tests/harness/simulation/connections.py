@@ -1,0 +1,275 @@
+"""Simulated connections: sockets between two processes, with the real transport above them.
+
+Frames of one direction keep their order, arrive late, and are never lost alone: a connection is
+lost as a whole. It breaks, and both ends see it soon; or it falls silent, in one direction or in
+both, and its ends have to find out. A process that dies closes its sockets. The handshake, calls,
+streams, flow control and pings above are those of the service; HTTP and TLS below are not here.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from aiohttp import (
+    ClientConnectionResetError,
+    ClientWebSocketResponse,
+    WSMessage,
+    WSMsgType,
+)
+from aiohttp.web import WebSocketResponse
+
+from justitia_ray.serve.transport.dialer import Dialer
+from justitia_ray.serve.transport.handshake import Keyring, Peer
+from justitia_ray.serve.transport.listener import Listener
+from justitia_ray.serve.transport.methods import Method
+from justitia_ray.units import Seconds
+from tests.harness.simulation.network import GAP_S, NOTICED_S, CutKind, Network
+from tests.harness.simulation.virtual_loop import Process
+
+_CLOSED = WSMessage(WSMsgType.CLOSED, None, None)
+
+
+class SimulatedSocket:
+    """An end of a connection, with what the transport uses of aiohttp's WebSockets."""
+
+    def __init__(self, process: Process, connections: "Connections") -> None:
+        self.process = process
+        self.peer: SimulatedSocket = self
+        """The other end, once there is one."""
+        self.is_over = False
+        """Whether this end knows that the connection is lost."""
+        self.is_mute = False
+        """Whether nothing arrives any more that is sent here."""
+        self.arrives_at: Seconds = 0.0
+        """No later frame arrives at the peer before this instant."""
+        self._connections = connections
+        self._frames: deque[bytes] = deque()
+        self._news = asyncio.Event()
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Send a frame."""
+        if self.is_over:
+            raise ClientConnectionResetError("the connection is closed")
+        self._connections.carry(self, data)
+
+    async def receive(self) -> WSMessage:
+        """Return the next frame; one of type CLOSED at the end."""
+        while not self._frames:
+            if self.is_over:
+                return _CLOSED
+            self._news.clear()
+            await self._news.wait()
+        return WSMessage(WSMsgType.BINARY, self._frames.popleft(), None)
+
+    def __aiter__(self) -> "SimulatedSocket":
+        return self
+
+    async def __anext__(self) -> WSMessage:
+        frame = await self.receive()
+        if frame is _CLOSED:
+            raise StopAsyncIteration
+        return frame
+
+    async def close(self) -> None:
+        """Close the connection; the peer hears of it after all that was sent."""
+        self._connections.close(self)
+
+    def put(self, data: bytes) -> None:
+        """Let a frame arrive."""
+        self._frames.append(data)
+        self._news.set()
+
+    def end(self) -> None:
+        """Let this end notice that the connection is lost."""
+        self.is_over = True
+        self._news.set()
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A port that one process cannot reach until an instant."""
+
+    until: Seconds
+    answers: bool
+    """Whether who dials hears at once that it is refused; otherwise nothing."""
+
+
+class Connections:
+    """All connections of a simulation, and the ports at which they are opened."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._loop = asyncio.get_running_loop()
+        self._ports: dict[str, tuple[Process, Listener]] = {}
+        self._blocks: dict[tuple[str, str], Block] = {}
+        self._sockets: list[SimulatedSocket] = []
+
+    # --- ports
+
+    def listen(self, address: str, process: Process, listener: Listener) -> None:
+        """Open a port; what another process had there before is gone."""
+        self._ports[address] = (process, listener)
+
+    async def connect(self, source: Process, address: str) -> SimulatedSocket:
+        """Return this end of a new connection.
+
+        Raises:
+            OSError: If it is refused.
+        """
+        await asyncio.sleep(self._network.delay())
+        target, listener = self._ports[address]
+        block = self._blocks.get((source.name, target.name))
+        if block is not None and block.until > self._loop.time():
+            await self._refuse(answers=block.answers)
+        cut = self._network.cut_between(source.name, target.name)
+        if cut is not None and cut.kind is CutKind.LATE:
+            await asyncio.sleep(cut.until - self._loop.time())
+        elif cut is not None:
+            await self._refuse(answers=cut.kind is CutKind.RESET)
+        if not target.alive or self._network.strikes("lost"):
+            await self._refuse(answers=True)
+        ours, theirs = SimulatedSocket(source, self), SimulatedSocket(target, self)
+        ours.peer, theirs.peer = theirs, ours
+        self._sockets += (ours, theirs)
+        target.start(_serve(listener, theirs))
+        try:
+            await asyncio.sleep(self._network.delay())
+        except asyncio.CancelledError:
+            await ours.close()
+            raise
+        return ours
+
+    async def _refuse(self, *, answers: bool) -> None:
+        if not answers:
+            await asyncio.Event().wait()  # who dials gives up in the end
+        raise ConnectionRefusedError("nobody listens there")
+
+    # --- frames
+
+    def carry(self, end: SimulatedSocket, data: bytes) -> None:
+        """Let a frame arrive at the other end, or the connection break."""
+        if not end.process.alive:
+            return
+        breaks = self._network.strikes("broken")
+        if not breaks or self._network.rng.random() < 0.5:
+            at = self._arrival(end)
+            if at is not None:
+                self._network.at(at, self._deliver, end.peer, data)
+        if breaks:
+            self._break(end)
+
+    def close(self, end: SimulatedSocket) -> None:
+        """Close an end; the other one hears of it after all that was sent before."""
+        if end.is_over:
+            return
+        end.end()
+        at = self._arrival(end)
+        if at is not None:
+            self._network.at(at, self._end, end.peer)
+        self._forget_lost()
+
+    def _deliver(self, end: SimulatedSocket, data: bytes) -> None:
+        if not end.is_over:
+            end.put(data)
+        elif not end.peer.is_over and (at := self._arrival(end)) is not None:
+            self._network.at(at, self._end, end.peer)  # nobody reads there: the sender is told
+
+    def _arrival(self, end: SimulatedSocket) -> Seconds | None:
+        """Return when what is sent now arrives at the other end; None for never."""
+        at = self._loop.time() + self._network.delay()
+        cut = self._network.cut_between(end.process.name, end.peer.process.name)
+        if cut is not None and cut.kind is CutKind.LATE:
+            at += cut.until - self._loop.time()
+        elif cut is not None:
+            end.is_mute = True
+        if end.is_mute:
+            return None
+        end.arrives_at = max(end.arrives_at + GAP_S, at)
+        return end.arrives_at
+
+    # --- losses
+
+    def cut(self, one: str, other: str, kind: CutKind) -> None:
+        """Let a cut of the link between two processes have its effect on their connections."""
+        for end in self._between(one, other):
+            if kind is CutKind.RESET:
+                self._break(end)
+            elif kind is CutKind.SILENT:
+                end.is_mute = True
+
+    def mute(self, one: str, other: str, *, both: bool) -> bool:
+        """Let open connections fall silent, in one direction or both; return whether any was."""
+        ends = self._between(one, other)
+        for end in ends:
+            end.is_mute = end.is_mute or both or end.process.name == one
+        return bool(ends)
+
+    def block(self, source: str, target: str, block: Block) -> None:
+        """Let one process reach the other's port no more, and break what is open."""
+        self._blocks[source, target] = block
+        for end in self._between(source, target):
+            self._break(end)
+
+    def process_ended(self, process: Process) -> None:
+        """Close all sockets of a process that dies, as its machine does."""
+        for end in [end for end in self._sockets if end.process is process]:
+            self.close(end)
+
+    def joins(self, one: Process, other: Process) -> bool:
+        """Return whether two processes have a connection that carries both ways."""
+        return any(
+            end.process is one and end.peer.process is other and not _is_broken(end)
+            for end in self._sockets
+        )
+
+    def _break(self, end: SimulatedSocket) -> None:
+        """Lose what is sent from now on, and let both ends notice soon."""
+        for one in (end, end.peer):
+            one.is_mute = True
+            at = self._loop.time() + self._network.rng.uniform(*NOTICED_S)
+            self._network.at(at, self._end, one)
+
+    def _end(self, end: SimulatedSocket) -> None:
+        end.end()
+        self._forget_lost()
+
+    def _forget_lost(self) -> None:
+        self._sockets = [one for one in self._sockets if not (one.is_over and one.peer.is_over)]
+
+    def _between(self, one: str, other: str) -> list[SimulatedSocket]:
+        """Return the ends of the connections between two processes, by name."""
+        names = {one, other}
+        return [e for e in self._sockets if {e.process.name, e.peer.process.name} == names]
+
+
+def _is_broken(end: SimulatedSocket) -> bool:
+    return end.is_over or end.is_mute or end.peer.is_over or end.peer.is_mute
+
+
+async def _serve(listener: Listener, socket: SimulatedSocket) -> None:
+    ours = cast(WebSocketResponse, socket)
+    peer = await listener.admit(ours, asyncio.sleep(0.0))
+    if peer is not None:
+        await listener.serve_calls(ours, peer)
+
+
+class SimulatedDialer(Dialer):
+    """Opens simulated connections of one process."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        process: Process,
+        me: Peer,
+        keyring: Keyring,
+        methods: Mapping[str, Method],
+    ) -> None:
+        super().__init__(me, keyring, methods)
+        self._connections = connections
+        self._process = process
+
+    async def _connect(self, address: str) -> ClientWebSocketResponse:
+        socket: Any = await self._connections.connect(self._process, address)
+        return cast(ClientWebSocketResponse, socket)

@@ -1,0 +1,190 @@
+"""How each kind of fault strikes, and when it is over."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tests.harness.simulation.connections import Block
+from tests.harness.simulation.network import Cut, NetworkConditions
+from tests.harness.simulation.plan import Fault, FaultKind
+from tests.harness.simulation.world import World
+
+_FAIR = NetworkConditions()
+_STORM = NetworkConditions(
+    slow=0.3, slow_s=1.0, lost=0.08, unanswered=0.08, repeated=0.1, broken=0.03
+)
+_OTHER_SETTINGS: tuple[dict[str, Any], ...] = (
+    {"policy": "justitia", "policy_options": {"fairness": "tenant"}},
+    {"policy": "fcfs"},
+    {"policy": "justitia", "admission": "prompt"},
+)
+
+
+def inject(world: World, fault: Fault) -> bool:
+    """Let a fault strike now; return whether there was anything to strike."""
+    world.recorder.add_event("fault", f"{fault.kind} for {fault.for_s} s, party {fault.party}")
+    return _FAULTS[fault.kind](world, fault)
+
+
+def _scheduler_crash(world: World, fault: Fault) -> bool:
+    host = world.scheduler
+    world.crash_scheduler(host, fault.for_s, fault.jump_s)
+    return True
+
+
+def _scheduler_stall(world: World, fault: Fault) -> bool:
+    world.pause(world.scheduler.process, fault.for_s)
+    return True
+
+
+def _two_schedulers(world: World, fault: Fault) -> bool:
+    """The old one stands still, is replaced, and goes on; some reach it still, or now and then."""
+    old = world.scheduler
+    if not old.in_charge:
+        return False
+    world.pause(old.process, fault.for_s)
+    names = [host.process.name for host in world.seats]
+    names += [host.process.name for host in world.ingresses]
+    whole_s = fault.for_s + world.rng.uniform(0.5, 4.0)
+    for name in names:
+        if world.rng.random() < 0.5:
+            world.keep_reaching(name, old)
+        elif world.rng.random() < 0.5:
+            back_s = world.rng.uniform(0.0, whole_s)
+            world.network.later(back_s, partial(world.keep_reaching, name, old))
+
+    def replace() -> None:
+        if world.scheduler is old and not world.over:
+            world.start_scheduler(old.wall_ahead_s + fault.jump_s)
+
+    def find_the_new_one() -> None:
+        for name in names:
+            world.keep_reaching(name, None)
+        if world.scheduler is not old:
+            world.crash_scheduler(old, 0.0, 0.0)  # Ray ends it, with all its connections
+
+    world.network.later(world.rng.uniform(0.0, fault.for_s), replace)
+    world.network.later(whole_s, find_the_new_one)
+    return True
+
+
+def _replica_crash(world: World, fault: Fault) -> bool:
+    host = world.seats[fault.party]
+    alive = host.process.alive
+    world.crash_replica(host)
+    return alive
+
+
+def _replica_stall(world: World, fault: Fault) -> bool:
+    world.pause(world.seats[fault.party].process, fault.for_s)
+    return True
+
+
+def _replica_drain(world: World, fault: Fault) -> bool:
+    world.drain_replica(world.seats[fault.party])
+    return True
+
+
+def _engine_death(world: World, fault: Fault) -> bool:
+    host = world.seats[fault.party]
+    if host.process.alive:
+        host.process.run(host.engine.die)
+    return host.process.alive
+
+
+def _ingress_crash(world: World, fault: Fault) -> bool:
+    world.crash_ingress(world.ingresses[fault.party], fault.for_s)
+    return True
+
+
+def _ingress_stall(world: World, fault: Fault) -> bool:
+    world.pause(world.ingresses[fault.party].process, fault.for_s)
+    return True
+
+
+def _partition(world: World, fault: Fault) -> bool:
+    world.cut(*_link(world, fault), Cut(world.network.now + fault.for_s, fault.cut))
+    return True
+
+
+def _half_open(world: World, fault: Fault) -> bool:
+    return world.connections.mute(*_link(world, fault), both=fault.both)
+
+
+def _port_blocked(world: World, fault: Fault) -> bool:
+    block = Block(world.network.now + fault.for_s, answers=fault.both)
+    world.connections.block(*_link(world, fault), block)
+    return True
+
+
+def _link(world: World, fault: Fault) -> tuple[str, str]:
+    """Return who calls and who is called."""
+    replica = f"replica-{fault.party}"
+    ingress = f"ingress-{fault.party % world.plan.ingresses}"
+    if fault.other == 0:
+        return replica, "scheduler"
+    return (ingress, "scheduler") if fault.other == 1 else (ingress, replica)
+
+
+def _storm(world: World, fault: Fault) -> bool:
+    world.network.conditions = _STORM
+    world.storms += 1
+
+    def over() -> None:
+        world.storms -= 1
+        if not world.storms:
+            world.network.conditions = _FAIR
+
+    world.network.later(fault.for_s, over)
+    return True
+
+
+def _store_away(world: World, fault: Fault) -> bool:
+    world.redis.away = True
+
+    def back() -> None:
+        world.redis.away = False
+
+    world.network.later(fault.for_s, back)
+    return True
+
+
+def _store_emptied(world: World, fault: Fault) -> bool:
+    world.redis.empty()
+    return True
+
+
+def _store_slow(world: World, fault: Fault) -> bool:
+    world.redis.slow_s = 0.8
+
+    def fast() -> None:
+        world.redis.slow_s = 0.0
+
+    world.network.later(fault.for_s, fast)
+    return True
+
+
+def _settings(world: World, fault: Fault) -> bool:
+    world.configure(_OTHER_SETTINGS[fault.party % len(_OTHER_SETTINGS)])
+    return True
+
+
+_FAULTS: dict[FaultKind, Callable[[World, Fault], bool]] = {
+    FaultKind.SCHEDULER_CRASH: _scheduler_crash,
+    FaultKind.SCHEDULER_STALL: _scheduler_stall,
+    FaultKind.TWO_SCHEDULERS: _two_schedulers,
+    FaultKind.REPLICA_CRASH: _replica_crash,
+    FaultKind.REPLICA_STALL: _replica_stall,
+    FaultKind.REPLICA_DRAIN: _replica_drain,
+    FaultKind.ENGINE_DEATH: _engine_death,
+    FaultKind.INGRESS_CRASH: _ingress_crash,
+    FaultKind.INGRESS_STALL: _ingress_stall,
+    FaultKind.PARTITION: _partition,
+    FaultKind.HALF_OPEN: _half_open,
+    FaultKind.PORT_BLOCKED: _port_blocked,
+    FaultKind.STORM: _storm,
+    FaultKind.STORE_AWAY: _store_away,
+    FaultKind.STORE_EMPTIED: _store_emptied,
+    FaultKind.STORE_SLOW: _store_slow,
+    FaultKind.SETTINGS: _settings,
+}

@@ -1,0 +1,398 @@
+"""The simulated network: calls that are late, lost, repeated or overtaken, behind Ray's handles.
+
+The network fails as Ray does: a call whose answer will not come raises RayActorError in the end,
+and may have been executed. Streams keep the order of their items, as one connection does. The
+connections of the service itself are in `connections`.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextvars import Context
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from ray.exceptions import RayActorError, RayTaskError, TaskCancelledError
+
+from justitia_ray.errors import JustitiaError
+from justitia_ray.units import Seconds
+from tests.harness.simulation.virtual_loop import CURRENT, Process
+
+
+class Response:
+    """A call under way: await it for its answer."""
+
+    def __init__(self, answer: "asyncio.Future[Any]", cancel: Callable[[], None]) -> None:
+        self._answer = answer
+        self._cancel = cancel
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return self._answer.__await__()
+
+    def cancel(self) -> None:
+        """Ask the other side to stop; nobody waits for the answer any more."""
+        self._cancel()
+
+
+class Stream:
+    """A streamed call under way."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        self._items: deque[Any] = deque()
+        self._news = asyncio.Event()
+        self._cancel = cancel
+        self.arrives_at: Seconds = 0.0
+        """No later item arrives before this instant."""
+
+    def put(self, item: Any) -> None:
+        """Let an item arrive; an exception ends the stream, None too."""
+        self._items.append(item)
+        self._news.set()
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self
+
+    async def __anext__(self) -> Any:
+        while not self._items:
+            self._news.clear()
+            await self._news.wait()
+        item = self._items.popleft()
+        if item is None:
+            raise StopAsyncIteration
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def cancel(self) -> None:
+        """Ask the other side to stop."""
+        self._cancel()
+
+
+_FAST_S: tuple[Seconds, Seconds] = (0.0002, 0.003)
+GAP_S: Seconds = 1e-6
+"""Between two items of a stream: what happens at one instant may happen in any order."""
+NOTICED_S: tuple[Seconds, Seconds] = (0.001, 0.5)
+"""How long until a caller hears that its call, or the process that had it, is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkConditions:
+    """How calls fare, as probabilities of one message."""
+
+    slow: float = 0.02
+    slow_s: Seconds = 0.2
+    """A slow message takes up to so much longer."""
+    lost: float = 0.0
+    unanswered: float = 0.0
+    """The call is executed, its answer is lost."""
+    repeated: float = 0.0
+    """The call is executed twice."""
+    broken: float = 0.0
+    """A frame's connection breaks, before or after the frame has arrived."""
+
+    @property
+    def calm(self) -> bool:
+        """Whether nothing is lost."""
+        return not self.lost and not self.unanswered and not self.broken
+
+
+class CutKind(StrEnum):
+    """Fate of connections over a link that is cut."""
+
+    LATE = "late"
+    """Connections carry everything once the link is whole again."""
+    RESET = "reset"
+    """Connections break at once, and new ones are refused."""
+    SILENT = "silent"
+    """Connections never carry anything again, and opening new ones gets no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A link that carries nothing until an instant."""
+
+    until: Seconds
+    kind: CutKind
+    """Calls of Ray's handles arrive late as connections do, or are lost."""
+
+
+class Network:
+    """Carries calls between processes."""
+
+    def __init__(self, rng: random.Random, on_bug: Callable[[str, BaseException], None]) -> None:
+        """Start in fair conditions.
+
+        Args:
+            rng: Decides the fate of every message.
+            on_bug: Told of a call that raised what no caller should see.
+        """
+        self.conditions = NetworkConditions()
+        self.struck: dict[str, int] = {"lost": 0, "unanswered": 0, "repeated": 0, "broken": 0}
+        """How many calls and frames had that fate."""
+        self.rng = rng
+        self._on_bug = on_bug
+        self._cuts: dict[tuple[str, str], Cut] = {}
+        self._loop = asyncio.get_running_loop()
+        self._nowhere = Context()
+
+    @property
+    def now(self) -> Seconds:
+        """The instant, in the loop's seconds."""
+        return self._loop.time()
+
+    def cut(self, one: str, other: str, cut: Cut) -> None:
+        """Cut the link between two processes, by name."""
+        self._cuts[link(one, other)] = cut
+
+    def cut_between(self, one: str, other: str) -> Cut | None:
+        """Return how the link between two processes is cut; None while it is whole."""
+        cut = self._cuts.get(link(one, other)) if self._cuts else None
+        return None if cut is None or cut.until <= self._loop.time() else cut
+
+    def call(
+        self,
+        source: Process,
+        target: Process,
+        work: Callable[[], Coroutine[Any, Any, Any]],
+        what: str,
+        not_before: Seconds = 0.0,
+    ) -> Response:
+        """Let another process do something, and return what will be its answer."""
+        tasks: list[asyncio.Task[Any]] = []
+        answer = self._loop.create_future()
+        response = Response(answer, lambda: self._cancel(source, target, tasks))
+        if not source.alive:
+            answer.cancel()
+            return response
+
+        def execute(first: bool) -> None:
+            if not target.alive:
+                self.fail(answer, RayActorError())
+                return
+            task = target.start(work())
+            tasks.append(task)
+            if first:
+                task.add_done_callback(answered, context=self._nowhere)
+            else:
+                task.add_done_callback(_forget, context=self._nowhere)
+
+        def answered(task: "asyncio.Task[Any]") -> None:
+            error = self._error_of(task, target, what)
+            at = self._arrival(target, source)
+            if at is None or not target.alive or self.strikes("unanswered"):
+                self.fail(answer, RayActorError())
+            else:
+                self.at(at, _settle, answer, None if error else task.result(), error)
+
+        at = self._arrival(source, target)
+        if at is None or self.strikes("lost"):
+            self.fail(answer, RayActorError())
+            return response
+        self.at(max(at, not_before), execute, True)
+        if self.strikes("repeated"):
+            again = self._arrival(source, target)
+            if again is not None:
+                self.at(again + self.rng.uniform(0.0, 1.0), execute, False)
+        return response
+
+    def stream(
+        self,
+        source: Process,
+        target: Process,
+        work: Callable[[], AsyncIterator[Any]],
+        what: str,
+        not_before: Seconds = 0.0,
+    ) -> Stream:
+        """Let another process make items, and return what they arrive in."""
+        tasks: list[asyncio.Task[Any]] = []
+        stream = Stream(lambda: self._cancel(source, target, tasks))
+
+        def send(item: Any) -> None:
+            at = self._arrival(target, source)
+            if at is None or not target.alive:
+                fail()
+                return
+            stream.arrives_at = max(stream.arrives_at + GAP_S, at)
+            self.at(stream.arrives_at, stream.put, item)
+
+        def fail() -> None:
+            at = self._loop.time() + self.rng.uniform(*NOTICED_S)
+            stream.arrives_at = max(stream.arrives_at + GAP_S, at)
+            self.at(stream.arrives_at, stream.put, RayActorError())
+
+        async def run() -> None:
+            async for item in work():
+                send(item)
+
+        def execute() -> None:
+            if not target.alive:
+                fail()
+                return
+            task = target.start(run())
+            tasks.append(task)
+            task.add_done_callback(ended, context=self._nowhere)
+
+        def ended(task: "asyncio.Task[Any]") -> None:
+            error = self._error_of(task, target, what)
+            if target.alive:
+                send(error)
+            else:
+                fail()
+
+        at = self._arrival(source, target)
+        if not source.alive:
+            return stream
+        if at is None or self.strikes("lost"):
+            fail()
+        else:
+            self.at(max(at, not_before), execute)
+        return stream
+
+    def fail(self, answer: "asyncio.Future[Any]", error: BaseException) -> None:
+        """Let a caller hear of an error, soon."""
+        at = self._loop.time() + self.rng.uniform(*NOTICED_S)
+        self.at(at, _settle, answer, None, error)
+
+    def later(self, delay_s: Seconds, action: Callable[[], None]) -> None:
+        """Let something happen that no process does."""
+        self.at(self._loop.time() + delay_s, action)
+
+    def _cancel(self, source: Process, target: Process, tasks: "list[asyncio.Task[Any]]") -> None:
+        at = self._arrival(source, target)
+        if at is not None and source.alive:
+            self.at(at, lambda: [task.cancel() for task in tasks])
+
+    def _arrival(self, source: Process, target: Process) -> Seconds | None:
+        """Return when a message sent now arrives; None if it is lost."""
+        delay = self.delay()
+        cut = self.cut_between(source.name, target.name)
+        if cut is not None:
+            return cut.until + delay if cut.kind is CutKind.LATE else None
+        return self._loop.time() + delay
+
+    def delay(self) -> Seconds:
+        """Return how long a message takes over a link that is whole."""
+        rng, conditions = self.rng, self.conditions
+        delay = rng.uniform(*_FAST_S)
+        if rng.random() < conditions.slow:
+            delay += rng.uniform(0.0, conditions.slow_s)
+        return delay
+
+    def strikes(self, fate: str) -> bool:
+        """Return whether a message has this fate; count it then."""
+        probability: float = getattr(self.conditions, fate)
+        struck = probability > 0 and self.rng.random() < probability
+        self.struck[fate] += struck
+        return struck
+
+    def _error_of(
+        self, task: "asyncio.Task[Any]", target: Process, what: str
+    ) -> BaseException | None:
+        """Return what Ray would raise at the caller of a call that has ended; None if nothing."""
+        if task.cancelled():
+            stopped: BaseException = TaskCancelledError() if target.alive else RayActorError()
+            return stopped
+        error: BaseException | None = task.exception()
+        if error is None:
+            return None
+        if not isinstance(error, JustitiaError):
+            self._on_bug(what, error)
+        raised = RayTaskError(what, "", error, proctitle="", pid=1, ip="0.0.0.0")
+        seen: BaseException = raised.as_instanceof_cause()
+        return seen
+
+    def at(self, at: Seconds, action: Callable[..., Any], *args: Any) -> None:
+        """Let something happen at an instant that no process does."""
+        self._loop.call_at(at, action, *args, context=self._nowhere)
+
+
+def here() -> Process:
+    """Return the process in which the running code is."""
+    process = CURRENT.get()
+    assert process is not None, "only a process calls others"
+    return process
+
+
+def link(one: str, other: str) -> tuple[str, str]:
+    """Return the name of the link between two processes."""
+    return (one, other) if one < other else (other, one)
+
+
+def _settle(answer: "asyncio.Future[Any]", result: Any, error: BaseException | None = None) -> None:
+    if answer.done():
+        return
+    if error is None:
+        answer.set_result(result)
+        return
+    answer.set_exception(error)
+    answer.exception()  # nobody may wait for it any more
+
+
+def _forget(task: "asyncio.Task[Any]") -> None:
+    """Whatever a repeated call did, nobody hears of it."""
+    if not task.cancelled():
+        task.exception()
+
+
+class Target(Protocol):
+    """A process that takes calls, and the object in it."""
+
+    process: Process
+
+    @property
+    def actor(self) -> Any:
+        """The object whose methods are called."""
+
+
+class _Method:
+    """Method of a handle."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.remote = call
+
+
+class SchedulerHandle:
+    """The scheduler actor's handle in one process."""
+
+    def __init__(self, network: Network, find: Callable[[Process], Target | None]) -> None:
+        """Make a handle.
+
+        Args:
+            network: Carries the calls.
+            find: Returns the scheduler that a process would reach now, if there is one.
+        """
+        self._network = network
+        self._find = find
+
+    def __getattr__(self, name: str) -> _Method:
+        def call(*args: Any) -> Response:
+            source = here()
+            found = self._find(source)
+            if found is None:
+                return failed(self._network, RayActorError())
+            return self._network.call(
+                source, found.process, lambda: getattr(found.actor, name)(*args), name
+            )
+
+        method = _Method(call)
+        setattr(self, name, method)
+        return method
+
+
+class NobodyHandle:
+    """The handle of a deployment that cannot be reached."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+
+    def __getattr__(self, name: str) -> _Method:
+        return _Method(lambda *args: failed(self._network, RayActorError()))
+
+
+def failed(network: Network, error: Exception) -> Response:
+    """Return a call that fails soon."""
+    answer = asyncio.get_running_loop().create_future()
+    network.fail(answer, error)
+    return Response(answer, lambda: None)

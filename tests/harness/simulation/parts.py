@@ -1,0 +1,563 @@
+"""The real parts in a simulation, each watched by the recorder, and the processes that host them.
+
+A test puts a broken part in the place of one.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from ray.exceptions import RayError
+
+from justitia_ray.config import AppConfig, SchedulingConfig
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, Grant
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.state import State
+from justitia_ray.protocol.engine import EngineCapacity, Progress
+from justitia_ray.protocol.messages import ReplicaMessage
+from justitia_ray.serve.engines.factory import load_prompt_counter
+from justitia_ray.serve.engines.fake_engine import FakeEngine
+from justitia_ray.serve.ingress.deployment import ModelQueue
+from justitia_ray.serve.ingress.queue_client import QueueClient
+from justitia_ray.serve.ingress.replica_links import ReplicaLinks
+from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from justitia_ray.serve.ingress.token_counter import TokenCounter
+from justitia_ray.serve.replica.deployment import EngineReplica
+from justitia_ray.serve.replica.lease_table import HeldLease, LeaseTable
+from justitia_ray.serve.replica.puller import Puller
+from justitia_ray.serve.scheduler.actor import SchedulerActor, SchedulerService
+from justitia_ray.serve.scheduler.clock import SteadyClock
+from justitia_ray.serve.scheduler.core_driver import CoreDriver
+from justitia_ray.serve.scheduler.handle import SchedulerLink
+from justitia_ray.serve.scheduler.leadership import Term
+from justitia_ray.serve.scheduler.outboxes import Outbox, Outboxes
+from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
+from justitia_ray.serve.transport.listener import Caller, Listener, Serve
+from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS, Method
+from justitia_ray.store.scheduler_store import SchedulerStore, StoredState
+from justitia_ray.units import ApplicationId, Epoch, LeaseId, ReplicaId, Seconds
+from tests.harness.simulation.connections import Connections, SimulatedDialer
+from tests.harness.simulation.network import NobodyHandle, SchedulerHandle, here
+from tests.harness.simulation.recorder import ClaimAssertions, Recorder, tags_of
+from tests.harness.simulation.store import RedisMemory, StoreClient
+from tests.harness.simulation.virtual_loop import Process
+
+_LOOK_AT_ONE_IN = 8
+"""Heartbeats per check of the state, which they rarely change; other events have a check each."""
+
+
+class WatchedOutboxes(Outboxes):
+    """Tells the recorder what was decided."""
+
+    recorder: Recorder
+    service: "WatchedService"
+
+    def deliver(self, actions: Iterable[Action], state: State, quiet: Outbox | None) -> None:
+        """Show the recorder, then deliver."""
+        decided = list(actions)
+        if decided:
+            self.recorder.add_decisions(self.service.office, self.service.core, decided)
+        super().deliver(decided, state, quiet)
+
+
+class WatchedDriver(CoreDriver):
+    """Shows the recorder every state of the core."""
+
+    recorder: Recorder
+    claims: ClaimAssertions
+    epoch: Epoch = 0
+    began_at: Seconds = 0.0
+    _applied = 0
+
+    def begin(self, stored: StoredState, epoch: Epoch) -> None:
+        """Go on with what the last scheduler left."""
+        super().begin(stored, epoch)
+        self.claims = ClaimAssertions(self.recorder.finished, self._section.ingress_timeout_s)
+        self.epoch, self.began_at = epoch, self.recorder.now
+
+    def apply(
+        self,
+        event: ev.Event,
+        quiet: Outbox | None = None,
+        *,
+        unstored: ApplicationId | None = None,
+    ) -> None:
+        """Handle an event, then show what the core is like."""
+        if isinstance(event, ev.InferenceSubmitted):
+            self.claims.add_claim(event)
+            self.recorder.check_submission(self.epoch, event.request_id)
+        super().apply(event, quiet, unstored=unstored)
+        if self.claims.pending:
+            now, lines = self.recorder.now, self.outboxes.replicas
+            for wrong in self.claims.find_reruns(self.core, lines, now - self.began_at, now):
+                self.recorder.add_failure("what_has_ended_does_not_run_again", wrong)
+        self._applied += 1
+        if not _says_nothing(event) or self._applied % _LOOK_AT_ONE_IN == 0:
+            self.recorder.check_invariants(self.core)
+
+
+class WatchedService(SchedulerService):
+    """Shows the recorder what it puts back and all that it does."""
+
+    recorder: Recorder
+    redis: RedisMemory
+
+    def watch(self, config: AppConfig, recorder: Recorder, redis: RedisMemory) -> None:
+        """Begin to show."""
+        self.recorder, self.redis = recorder, redis
+        mail = self.make_outboxes()
+        mail.recorder, mail.service = recorder, self
+        driver = WatchedDriver(config.scheduler, self.term.clock, mail, config.model.name)
+        self.term.driver = self.term.admission.driver = driver
+        driver.recorder = recorder
+
+    def make_outboxes(self) -> WatchedOutboxes:
+        """Return the mail room of this scheduler."""
+        return WatchedOutboxes()
+
+    @property
+    def core(self) -> Any:
+        """The core; another one once this scheduler is in office."""
+        return self.term.driver.core
+
+    @property
+    def mail(self) -> Outboxes:
+        """The lines to ingresses and replicas."""
+        return self.term.driver.outboxes
+
+    @property
+    def office(self) -> Epoch:
+        """The epoch; 0 before it is known."""
+        return self.term.epoch
+
+    def note_lead(self) -> None:
+        """Show that it has become the leader; the restored tags must be those that were stored."""
+        self.recorder.became_leader(self.term.epoch, self.core, self.redis.tags)
+
+
+class WatchedLeaseTable(LeaseTable):
+    """Tells the recorder what is armed and what runs."""
+
+    recorder: Recorder
+    puller: Puller
+    _reports = 0
+
+    def report_ends(self) -> tuple[ev.LeaseFinished, ...]:
+        """Count, as the puller counts its pulls."""
+        self._reports += 1
+        return super().report_ends()
+
+    def read_messages(self, messages: Iterable[ReplicaMessage]) -> None:
+        """Show the recorder, then take in."""
+        new = list(messages)
+        for message in new:
+            if isinstance(message, Grant):
+                self.recorder.lease_armed(self._replica_id, message.lease_id, self.puller.epoch)
+        super().read_messages(new)
+
+    @asynccontextmanager
+    async def hold_lease(self, lease_id: LeaseId) -> AsyncGenerator[HeldLease]:
+        """Run a payload, and say so."""
+        async with super().hold_lease(lease_id) as lease:
+            self.recorder.payload_started(self._replica_id, lease_id, self._engine)
+            yield lease
+
+    def _finish(self, lease: HeldLease) -> None:
+        super()._finish(lease)
+        if not lease.aborted and lease.outcome is Outcome.FINISHED:
+            self.recorder.inference_completed(self._replica_id, lease.lease_id, self._reports + 1)
+
+    @property
+    def running(self) -> list[LeaseId]:
+        """The leases whose payloads run."""
+        return [lease_id for lease_id, lease in self.held_leases.items() if lease.task is not None]
+
+
+class WatchedEngine(FakeEngine):
+    """Tells the recorder what was made under each lease."""
+
+    recorder: Recorder
+    replica_id: str
+
+    def release(self, lease_id: LeaseId) -> Progress:
+        """Forget a lease, and say what it has used."""
+        used = super().release(lease_id)
+        self.recorder.payload_ended(self.replica_id, lease_id, used)
+        return used
+
+
+def _says_nothing(event: ev.Event) -> bool:
+    """Return whether an event is a sign of life only."""
+    if isinstance(event, ev.ReplicaPulled):
+        return not event.progress and not event.finished
+    return isinstance(event, ev.IngressHeartbeat | ev.PullAnswered)
+
+
+class WatchedSchedulerLink(SchedulerLink):
+    """Tells the recorder which epochs a process names."""
+
+    recorder: Recorder
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Show the recorder, then call."""
+        if method in _EPOCHS:
+            self.recorder.check_named_epoch(here(), _EPOCHS[method](arguments))
+        return await super().call(method, *arguments)
+
+
+_EPOCHS: dict[str, Callable[[tuple[Any, ...]], Epoch]] = {
+    "submit_many": lambda arguments: arguments[1],
+    "poll_grants": lambda arguments: arguments[1],
+    "pull": lambda arguments: arguments[0].epoch,
+}
+"""Where calls name an epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Classes of the parts in a simulation."""
+
+    service: type[WatchedService] = WatchedService
+    leases: type[WatchedLeaseTable] = WatchedLeaseTable
+    puller: type[Puller] = Puller
+    client: type[QueueClient] = QueueClient
+    keyring: type[Keyring] = Keyring
+    replica_methods: Mapping[str, Method] = field(default_factory=lambda: REPLICA_METHODS)
+
+
+class ProcessLinks:
+    """The way out of a process: its keys, and the connections that it opens."""
+
+    def __init__(
+        self,
+        process: Process,
+        me: Peer,
+        parts: Parts,
+        connections: Connections,
+        scheduler: SchedulerHandle,
+        recorder: Recorder,
+    ) -> None:
+        self.keyring = parts.keyring()
+
+        def dialer(methods: Mapping[str, Method]) -> SimulatedDialer:
+            return SimulatedDialer(connections, process, me, self.keyring, methods)
+
+        self.scheduler = WatchedSchedulerLink(
+            scheduler, self.keyring, dialer(SCHEDULER_METHODS).dial
+        )
+        self.scheduler.recorder = recorder
+        self.replicas = ReplicaLinks(dialer(REPLICA_METHODS).dial)
+
+
+class SchedulerWithoutRay(SchedulerActor):
+    """A scheduler's actor as it is, but for how it is started and ended."""
+
+    def __init__(
+        self,
+        config: AppConfig,
+        make_service: Callable[[], WatchedService],
+        connections: Connections,
+        address: str,
+        on_step_down: Callable[[str], None],
+    ) -> None:
+        self._config = config
+        self._redis = None
+        self._service = self._leading = self._starting = self._listening = None
+        self._failure = "starting"
+        self._key = Key.new()
+        self._make = make_service
+        self._connections = connections
+        self._address = address
+        self._on_step_down = on_step_down
+        self._process = here()
+        self.listener: Listener | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether a service of it takes calls."""
+        return self._leading is not None
+
+    async def _start(self, above: Epoch = 0) -> SchedulerService:
+        service = await super()._start(above)
+        cast(WatchedService, service).note_lead()
+        return service
+
+    async def _make_service(self) -> SchedulerService:
+        return self._make()
+
+    async def _listen(self) -> Offer:
+        keyring, name = Keyring(), self._config.scheduler_name
+        keyring.add(self._key)
+        serve = {method: self._serve(method) for method in SCHEDULER_METHODS}
+        self.listener = Listener(name, keyring, SCHEDULER_METHODS, serve, on_lost=self._peer_lost)
+        self._connections.listen(self._address, self._process, self.listener)
+        return Offer(self._address, name, self._key)
+
+    def _step_down(self, reason: str) -> None:
+        self._on_step_down(reason)
+
+
+class SchedulerHost:
+    """A scheduler's process."""
+
+    def __init__(
+        self,
+        number: int,
+        config: AppConfig,
+        parts: Parts,
+        redis: RedisMemory,
+        rng: random.Random,
+        recorder: Recorder,
+        connections: Connections,
+        on_step_down: Callable[["SchedulerHost", str], None],
+        wall_ahead_s: Seconds,
+    ) -> None:
+        """Start to take office.
+
+        Args:
+            number: Number of the process.
+            config: Of the application.
+            parts: What it is made of.
+            redis: What is stored.
+            rng: For the store's delays.
+            recorder: Sees everything.
+            connections: Where it listens.
+            on_step_down: Told when this scheduler is not to go on.
+            wall_ahead_s: How far its wall clock is ahead of the loop's time.
+        """
+        loop = asyncio.get_running_loop()
+        self.process = Process("scheduler")
+        self.is_leaving = False
+        self.wall_ahead_s = wall_ahead_s
+        self.answers: WatchedService
+        """The service that leads, or is about to."""
+        store = StoreClient(redis, rng, lambda: tags_of(self.answers.core))
+
+        def make_service() -> WatchedService:
+            term = Term(
+                config,
+                cast(SchedulerStore, store),
+                lambda reason: on_step_down(self, reason),
+                clock=SteadyClock(loop.time, lambda: loop.time() + wall_ahead_s),
+                begin_again=begin_again,
+            )
+            self.answers = parts.service(term)
+            self.answers.watch(config, recorder, redis)
+            return self.answers
+
+        def begin_again(above: Epoch) -> None:
+            recorder.add_event("scheduler", f"begins again above epoch {above}")
+            self.actor._begin_again(above)
+
+        address = f"scheduler:{number}"
+        self.actor = self.process.run(
+            lambda: SchedulerWithoutRay(
+                config,
+                make_service,
+                connections,
+                address,
+                lambda reason: on_step_down(self, reason),
+            )
+        )
+        self.process.start(self.actor.started())
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether it lives and takes calls."""
+        return self.process.alive and not self.process.paused and self.actor.leads
+
+    async def stop(self) -> None:
+        """Save a last time, and close all connections."""
+        await self.actor.retire()
+        if self.actor.listener is not None:
+            await self.actor.listener.stop()
+
+
+class ReplicaWithoutServe(EngineReplica):
+    """A replica as it is, but for how it is started and ended."""
+
+    def __init__(
+        self,
+        config: AppConfig,
+        replica_id: ReplicaId,
+        engine: WatchedEngine,
+        on_engine_died: Callable[[Exception], None],
+    ) -> None:
+        self._config = config
+        self._replica_id = replica_id
+        self._engine: WatchedEngine = engine
+        self._on_engine_died = on_engine_died
+        self._pulling = self._listener = self._exporting = None
+        self.callers: dict[LeaseId, Caller] = {}
+        """Who has sent the payload of each lease."""
+
+    async def begin(
+        self, parts: Parts, links: ProcessLinks, connections: Connections, recorder: Recorder
+    ) -> None:
+        """Start the engine, find the scheduler, listen, then pull."""
+        self._capacity: EngineCapacity = await self._engine.start()
+        grace_s = self._config.replica.lease_grace_s
+        self.leases = self._leases = parts.leases(self._replica_id, self._engine, grace_s)
+        self._scheduler = links.scheduler
+        await self._scheduler.connected()
+        serve: dict[str, Serve] = {
+            "unary": self.unary,
+            "stream": self.stream,
+            "inspect": self.inspect,
+        }
+        address = f"{here().name}:1"  # its successor's too
+        self._listener = Listener(self._replica_id, links.keyring, parts.replica_methods, serve)
+        connections.listen(address, here(), self._listener)
+        self.puller = self._puller = parts.puller(
+            self._replica_id,
+            self._scheduler,
+            self.leases,
+            self._engine,
+            self._capacity,
+            self._config.replica,
+            self._engine_died,
+            address,
+        )
+        self.leases.recorder, self.leases.puller = recorder, self.puller
+        self._pulling = asyncio.get_running_loop().create_task(self._puller.run())
+
+    async def unary(self, caller: Caller, lease_id: str, *arguments: Any) -> Any:
+        """Note the caller, then run a leased call."""
+        self.callers[lease_id] = caller
+        return await super().unary(caller, lease_id, *arguments)
+
+    async def stream(self, caller: Caller, lease_id: str, *arguments: Any) -> AsyncGenerator[Any]:
+        """Note the caller, then run a leased call."""
+        self.callers[lease_id] = caller
+        async with aclosing(super().stream(caller, lease_id, *arguments)) as items:
+            async for item in items:
+                yield item
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it pulls."""
+        return self._pulling is not None
+
+    async def leave(self) -> None:
+        """Do what Serve lets a replica do before it is gone."""
+        await super().__del__()
+
+    def __del__(self) -> None:  # type: ignore[override]  # Serve awaits that one
+        """Nothing: here the garbage collector calls it."""
+
+    def _engine_died(self, error: Exception) -> None:
+        if not self._puller.draining:
+            self._puller.draining = True
+            self._on_engine_died(error)
+
+
+class ReplicaHost:
+    """A replica's process."""
+
+    def __init__(
+        self, slot: int, replica_id: ReplicaId, config: AppConfig, recorder: Recorder
+    ) -> None:
+        """Prepare; `begin` starts it.
+
+        Args:
+            slot: Its place; a successor has the same.
+            replica_id: Its id, of its own.
+            config: Of the application.
+            recorder: Sees everything.
+        """
+        self.slot = slot
+        self.replica_id = replica_id
+        self.process = Process(f"replica-{slot}")
+        self.draining = False
+        fake = config.engine.fake
+        self.engine = self.process.run(
+            lambda: WatchedEngine(
+                config.model.name,
+                fake.kv_tokens,
+                fake.block_size,
+                fake.max_num_seqs,
+                fake.max_model_len,
+                fake.iteration_s,
+            )
+        )
+        self.engine.recorder, self.engine.replica_id = recorder, replica_id
+        self._recorder = recorder
+        self._config = config
+        self.answers: ReplicaWithoutServe
+
+    def begin(
+        self,
+        parts: Parts,
+        connections: Connections,
+        scheduler: SchedulerHandle,
+        on_died: Callable[["ReplicaHost"], None],
+    ) -> None:
+        """Start the engine and pull."""
+        self.answers = ReplicaWithoutServe(
+            self._config, self.replica_id, self.engine, lambda error: on_died(self)
+        )
+        me = Peer("replica", self.replica_id)
+        links = ProcessLinks(self.process, me, parts, connections, scheduler, self._recorder)
+        self.process.start(self.answers.begin(parts, links, connections, self._recorder))
+
+    @property
+    def pulls(self) -> bool:
+        """Whether it lives and takes part."""
+        return self.process.alive and not self.process.paused
+
+
+class IngressHost:
+    """An ingress's process: its side of the queue, without HTTP."""
+
+    def __init__(
+        self,
+        slot: int,
+        name: str,
+        config: AppConfig,
+        parts: Parts,
+        connections: Connections,
+        scheduler: SchedulerHandle,
+        nobody: NobodyHandle,
+        recorder: Recorder,
+    ) -> None:
+        self.slot = slot
+        self.name = name
+        self.process = Process(f"ingress-{slot}")
+        me = Peer("ingress", name)
+        self._links = ProcessLinks(self.process, me, parts, connections, scheduler, recorder)
+        self.answers = self.process.run(
+            lambda: ModelQueue(
+                config,
+                scheduler,
+                nobody,
+                nobody,
+                TokenCounter(load_prompt_counter(config)),
+                ApplicationSpecCache(0.0, 0),
+                self._links.scheduler,
+                self._links.replicas,
+                make_client=parts.client,
+            )
+        )
+        self.process.run(self.answers.client.session.start)
+        self.is_ready = False
+        """Whether it takes connections: Serve configures an ingress before that."""
+
+    async def configure(self, settings: dict[str, Any]) -> None:
+        """Give it its settings, again until it has been able to pass them on."""
+        while True:
+            try:
+                await self.answers.reconfigure(SchedulingConfig.parse(settings))
+                break
+            except RayError:
+                await asyncio.sleep(0.2)
+        self.is_ready = True
+
+    async def stop(self) -> None:
+        """End all talk."""
+        await self.answers.client.session.stop()
+        await self._links.replicas.close()
+        await self._links.scheduler.close()

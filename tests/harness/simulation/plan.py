@@ -1,0 +1,236 @@
+"""The plan of a simulation, drawn from its seed: processes, clients, faults."""
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from justitia_ray.units import Seconds, Tokens
+from tests.harness.simulation.network import CutKind
+
+_WORDS = ("sun", "sea", "hill", "road", "tree", "bird", "rain", "wind", "lamp", "door")
+_FAULTS_FROM_S: Seconds = 0.5
+_FAULTS_UNTIL_S: Seconds = 14.0
+
+
+class FaultKind(StrEnum):
+    """Kinds of faults in a simulation."""
+
+    SCHEDULER_CRASH = "scheduler_crash"
+    SCHEDULER_STALL = "scheduler_stall"
+    TWO_SCHEDULERS = "two_schedulers"
+    """A scheduler that was taken for dead comes back beside its successor."""
+    REPLICA_CRASH = "replica_crash"
+    REPLICA_STALL = "replica_stall"
+    REPLICA_DRAIN = "replica_drain"
+    ENGINE_DEATH = "engine_death"
+    INGRESS_CRASH = "ingress_crash"
+    INGRESS_STALL = "ingress_stall"
+    PARTITION = "partition"
+    HALF_OPEN = "half_open"
+    """Open connections between two processes carry nothing more, in one direction or both."""
+    PORT_BLOCKED = "port_blocked"
+    """A process cannot reach the port of another one, though Ray reaches both."""
+    STORM = "storm"
+    """Connections break; calls of handles are lost, unanswered, executed twice; all is slow."""
+    STORE_AWAY = "store_away"
+    STORE_EMPTIED = "store_emptied"
+    STORE_SLOW = "store_slow"
+    SETTINGS = "settings"
+    """The policy is changed; no fault, but it has to survive them."""
+
+
+class Ending(StrEnum):
+    """End of an application: the owner's last act once it has its answers."""
+
+    CLOSE = "close"
+    CANCEL = "cancel"
+    LEAVE = "leave"
+    """Nothing: it ends by idle time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Fault of a plan."""
+
+    kind: FaultKind
+    at_s: Seconds
+    """After the beginning of the simulated."""
+    for_s: Seconds
+    """How long: until it is whole again, or until a successor starts."""
+    party: int = 0
+    """Number of the replica or ingress."""
+    other: int = 0
+    """For a link: 0 is a replica's to the scheduler, 1 an ingress's, else an ingress's to a
+    replica."""
+    cut: CutKind = CutKind.LATE
+    """Fate of connections in a partition."""
+    both: bool = False
+    """Whether a half-open link is silent in both directions; whether a blocked port refuses."""
+    jump_s: Seconds = 0.0
+    """By how much the successor's wall clock differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedInference:
+    """Call of a client, as planned."""
+
+    name: str
+    prompt: str
+    max_tokens: Tokens
+    stream: bool
+    choices: int = 1
+    leaves_after_s: Seconds | None = None
+    """Seconds after which the caller disconnects."""
+    reads_every_s: Seconds = 0.0
+    """Seconds that the caller takes for each chunk of the stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedApplication:
+    """Application, as planned: stages of calls, one stage after the other."""
+
+    application_id: str | None
+    """None: each call is an application of its own."""
+    tenant: str
+    at_s: Seconds
+    opens: bool
+    """By a call of its own; otherwise by its first inference."""
+    stages: tuple[tuple[PlannedInference, ...], ...]
+    gap_s: Seconds
+    """Between its stages."""
+    ending: Ending
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that is decided before a simulation begins."""
+
+    seed: int
+    ingresses: int
+    replicas: int
+    kv_tokens: Tokens
+    max_num_seqs: int
+    iteration_s: Seconds
+    policy: str
+    options: dict[str, Any]
+    admission: str
+    heartbeat_s: Seconds
+    report_s: Seconds
+    shuffled: bool
+    """Whether callbacks of one instant run in an order drawn by lot."""
+    applications: tuple[PlannedApplication, ...]
+    faults: tuple[Fault, ...]
+
+    @property
+    def inferences(self) -> int:
+        """Calls of clients."""
+        return sum(len(stage) for a in self.applications for stage in a.stages)
+
+    @property
+    def fault_free(self) -> bool:
+        """Whether nothing goes wrong."""
+        return all(fault.kind is FaultKind.SETTINGS for fault in self.faults)
+
+
+def draw_plan(seed: int) -> Plan:
+    """Return the plan of a seed."""
+    rng = random.Random(f"plan {seed}")
+    replicas, ingresses = rng.randint(1, 4), rng.randint(1, 3)
+    kv_tokens = rng.choice((60, 120, 300))
+    policy = rng.choices(
+        ("justitia", "fcfs", "app-fcfs", "sjf", "srjf", "vtc", "mlfq"), (12, 1, 1, 1, 1, 2, 1)
+    )[0]
+    fair = policy == "justitia" and rng.random() < 0.25
+    wanted, applications = rng.randint(5, 30), list[PlannedApplication]()
+    leavers = rng.random() < 0.1
+    while wanted > 0:
+        application = _application(rng, len(applications), wanted, kv_tokens, leavers=leavers)
+        applications.append(application)
+        wanted -= sum(len(stage) for stage in application.stages)
+    return Plan(
+        seed=seed,
+        ingresses=ingresses,
+        replicas=replicas,
+        kv_tokens=kv_tokens,
+        max_num_seqs=rng.choice((1, 3, 16)),
+        iteration_s=rng.choice((0.05, 0.1, 0.2)),
+        policy=policy,
+        options={"fairness": "tenant"} if fair else {},
+        admission=rng.choice(("peak", "peak", "prompt")),
+        heartbeat_s=rng.choice((1.0, 2.0)),
+        report_s=rng.choice((0.25, 0.5, 1.0)),
+        shuffled=rng.random() < 0.5,
+        applications=tuple(applications),
+        faults=_faults(rng, replicas, ingresses),
+    )
+
+
+def _application(
+    rng: random.Random, number: int, most: int, kv_tokens: Tokens, *, leavers: bool
+) -> PlannedApplication:
+    stages, left = [], most
+    for stage in range(rng.choice((1, 1, 2, 3))):
+        if left <= 0:
+            break
+        size = min(left, rng.randint(1, 5))
+        left -= size
+        stages.append(
+            tuple(_inference(rng, f"a{number}.{stage}.{k}", kv_tokens) for k in range(size))
+        )
+    endings = (Ending.CLOSE, Ending.CLOSE, Ending.CANCEL, Ending.LEAVE if leavers else Ending.CLOSE)
+    return PlannedApplication(
+        application_id=None if rng.random() < 0.2 else f"a{number}",
+        tenant=rng.choice(("t1", "t2")),
+        at_s=rng.uniform(0.0, 9.0),
+        opens=rng.random() < 0.5,
+        stages=tuple(stages),
+        gap_s=rng.choice((0.0, 0.2, 3.0)),
+        ending=rng.choice(endings),
+    )
+
+
+def _inference(rng: random.Random, name: str, kv_tokens: Tokens) -> PlannedInference:
+    words = rng.randint(1, min(40, kv_tokens // 2))
+    choices = 2 if rng.random() < 0.1 else 1
+    stream = rng.random() < 0.4
+    most = min(25, (kv_tokens // choices - words) - 1)
+    return PlannedInference(
+        name=name,
+        prompt=" ".join([name, *rng.choices(_WORDS, k=words - 1)]),
+        max_tokens=rng.randint(1, max(1, most)),
+        stream=stream,
+        choices=choices,
+        leaves_after_s=rng.uniform(0.0, 6.0) if rng.random() < 0.12 else None,
+        reads_every_s=rng.uniform(0.2, 0.8) if stream and rng.random() < 0.3 else 0.0,
+    )
+
+
+def _faults(rng: random.Random, replicas: int, ingresses: int) -> tuple[Fault, ...]:
+    """Return what goes wrong; in one simulation of ten nothing does."""
+    kinds = list(FaultKind)
+    count = 0 if rng.random() < 0.1 else rng.randint(1, 6)
+    faults = [
+        Fault(
+            kind=(kind := rng.choice(kinds)),
+            at_s=rng.uniform(_FAULTS_FROM_S, _FAULTS_UNTIL_S),
+            for_s=_length(rng, kind),
+            party=rng.randrange(ingresses if kind.startswith("ingress") else replicas),
+            other=rng.randrange(replicas + 1),
+            cut=rng.choice(list(CutKind)),
+            both=rng.random() < 0.5,
+            jump_s=rng.choice((0.0, 0.0, -5.0, 30.0)),
+        )
+        for _ in range(count)
+    ]
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))
+
+
+def _length(rng: random.Random, kind: FaultKind) -> Seconds:
+    if kind in (FaultKind.SCHEDULER_CRASH, FaultKind.INGRESS_CRASH):
+        return rng.choice((0.1, 1.0, 4.0))
+    if kind is FaultKind.PORT_BLOCKED:
+        return rng.choice((1.5, 5.0, 20.0, 40.0))
+    if kind is FaultKind.INGRESS_STALL:
+        return rng.choice((0.5, 1.5, 5.0, 5.0, 40.0))
+    return rng.choice((0.3, 1.5, 5.0, 9.0))

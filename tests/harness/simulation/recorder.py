@@ -1,0 +1,369 @@
+"""The recorder of a simulation: its trace, and the assertions that hold at every step."""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refusal, Refuse
+from justitia_ray.core.entities import Application
+from justitia_ray.core.invariants import InvariantViolation, check
+from justitia_ray.cost import choices_kv_token_time
+from justitia_ray.protocol.engine import Progress
+from justitia_ray.serve.scheduler.outboxes import Outbox
+from justitia_ray.units import (
+    ApplicationId,
+    Epoch,
+    KvTokenTime,
+    LeaseId,
+    ReplicaId,
+    RequestId,
+    Seconds,
+)
+from tests.harness.simulation.store import Tags
+from tests.harness.simulation.virtual_loop import Process
+
+_LONG_ID = re.compile(r"[0-9a-f]{32}\+*|ingress-[0-9a-f]{12}")
+
+
+class Trace:
+    """The events of one simulated. Ids that are new in every run get short names by appearance."""
+
+    def __init__(self, *, traced: bool) -> None:
+        """Begin.
+
+        Args:
+            traced: Whether to keep it; a search has no use for it.
+        """
+        self.is_kept = traced
+        self.lines: list[tuple[Seconds, str]] = []
+        self._names: dict[str, str] = {}
+
+    def add_event(self, at: Seconds, text: str) -> None:
+        """Add an event."""
+        if self.is_kept:
+            self.lines.append((at, _LONG_ID.sub(self._short, text)))
+
+    def _short(self, match: re.Match[str]) -> str:
+        found = match.group()
+        kind = "ingress~" if found.startswith("ingress") else "q"
+        return self._names.setdefault(found, f"{kind}{len(self._names) + 1}")
+
+    def text(self) -> str:
+        """Return it, one event a line."""
+        return "\n".join(f"{at:10.4f}  {text}" for at, text in self.lines)
+
+
+_REMEMBERED_S: Seconds = 60.0
+"""A replica tells a new scheduler what ended so lately."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedLease:
+    """A lease whose inference was made to its end."""
+
+    replica_id: ReplicaId
+    first_pull: int
+    """Number of the first pull of its replica that can tell of it."""
+    at_s: Seconds
+
+
+class ClaimAssertions:
+    """The claims made of one scheduler that are not settled."""
+
+    def __init__(self, finished: Mapping[LeaseId, FinishedLease], forgets_after_s: Seconds) -> None:
+        """Begin with none.
+
+        Args:
+            finished: What was made to its end, over all replicas and schedulers.
+            forgets_after_s: A scheduler waits so long for a claim of what a replica has told it.
+        """
+        self._finished = finished
+        self._forgets_after_s = forgets_after_s
+        self._made: set[RequestId] = set()
+        self.pending: dict[RequestId, LeaseId] = {}
+        """No replica has told of these leases."""
+
+    def add_claim(self, submitted: ev.InferenceSubmitted) -> None:
+        """An inference is submitted; a message that is repeated later claims nothing again."""
+        name = submitted.request_id
+        if name not in self._made and submitted.lease_id is not None:
+            self.pending[name] = submitted.lease_id
+        self._made.add(name)
+
+    def find_reruns(
+        self,
+        core: SchedulerCore,
+        lines: Mapping[ReplicaId, Outbox],
+        leader_for_s: Seconds,
+        at_s: Seconds,
+    ) -> list[str]:
+        """Return who is to run again though all was made, and that was told.
+
+        To be called after every event: what is settled by it is forgotten.
+
+        Args:
+            core: Of the scheduler, after an event.
+            lines: Its lines to replicas.
+            leader_for_s: For how long it is in office.
+            at_s: The instant, as the ends have it.
+        """
+        wrong = []
+        for request_id, lease_id in list(self.pending.items()):
+            inference = core.state.inferences.get(request_id)
+            if inference is None:
+                del self.pending[request_id]
+                continue
+            end = self._finished.get(lease_id)
+            known = end is not None and end.replica_id in core.state.replicas
+            if known and end is not None and _has_told(lines.get(end.replica_id), end):
+                fresh = at_s - end.at_s < _REMEMBERED_S and leader_for_s < self._forgets_after_s
+                if fresh:
+                    wrong.append(f"{request_id} though {end.replica_id} told that {lease_id} ended")
+                del self.pending[request_id]
+            elif request_id not in core.state.applications[inference.application_id].claimed:
+                del self.pending[request_id]
+        return wrong
+
+
+def _has_told(line: Outbox | None, end: FinishedLease) -> bool:
+    return (
+        line is not None and line.last_pull is not None and line.last_pull.number >= end.first_pull
+    )
+
+
+_MOST_FAILURES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A rule that did not hold."""
+
+    check: str
+    at_s: Seconds
+    """Virtual seconds since the simulation began."""
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.check} at {self.at_s:.3f} s: {self.detail}"
+
+
+@dataclass(slots=True)
+class GrantedLease:
+    """Lease that some scheduler granted, and the service under it."""
+
+    request_id: str
+    application_id: ApplicationId
+    choices: int
+    used: KvTokenTime = 0
+    """h of what was produced under it, once it has ended."""
+
+
+class Recorder:
+    """Sees every decision, every lease armed and every token made."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+        self.failures: list[Failure] = []
+        self.failed = asyncio.Event()
+        self.leases: dict[LeaseId, GrantedLease] = {}
+        self.holders: dict[LeaseId, object] = {}
+        """Engines under which a lease runs."""
+        self.grants = 0
+        self.ended: dict[ApplicationId, int] = {}
+        self._loop = asyncio.get_running_loop()
+        self._began_at = self._loop.time()
+        self._by_application: dict[ApplicationId, list[GrantedLease]] = {}
+        self._leaders: dict[Epoch, object] = {}
+        self.finished: dict[LeaseId, FinishedLease] = {}
+        """Made to their ends, and not aborted."""
+        self._refused: set[tuple[Epoch, RequestId]] = set()
+        self._named: dict[Process, Epoch] = {}
+
+    @property
+    def now(self) -> Seconds:
+        """Virtual seconds since the simulation began."""
+        return self._loop.time() - self._began_at
+
+    def add_failure(self, check: str, detail: str) -> None:
+        """Note that a rule did not hold."""
+        if len(self.failures) < _MOST_FAILURES:
+            self.failures.append(Failure(check, self.now, detail))
+            self.add_event("!", f"{check}: {detail}")
+        self.failed.set()
+
+    def add_event(self, who: str, text: str) -> None:
+        """Add to the trace."""
+        if self.trace.is_kept:
+            self.trace.add_event(self.now, f"{who:<12} {text}")
+
+    def check_named_epoch(self, process: Process, epoch: Epoch) -> None:
+        """A process calls the scheduler of an epoch: never of a lower one than before."""
+        before = self._named.get(process, 0)
+        if epoch < before:
+            self.add_failure(
+                "known_epochs_only_rise", f"{process.name} goes from {before} to {epoch}"
+            )
+        self._named[process] = max(before, epoch)
+
+    # --- the scheduler
+
+    def became_leader(self, epoch: Epoch, core: SchedulerCore, stored: Tags | None) -> None:
+        """A scheduler is in office: epochs are never shared, and tags are what they were."""
+        self.add_event(
+            f"scheduler-{epoch}", f"is the leader, {len(core.state.applications)} applications"
+        )
+        if epoch in self._leaders:
+            self.add_failure("epochs_are_of_one_scheduler", f"epoch {epoch} was given out twice")
+        self._leaders[epoch] = core
+        if stored is None:
+            return
+        found = tags_of(core)
+        if found != stored:
+            names = sorted(found.keys() | stored.keys())
+            pairs = {name: (stored.get(name), found.get(name)) for name in names}
+            changes = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+            self.add_failure("tags_survive_restarts", f"(before, after): {changes}")
+
+    def check_invariants(self, core: SchedulerCore) -> None:
+        """A scheduler has handled an event: its state keeps the core's rules."""
+        try:
+            check(core)
+        except InvariantViolation as violation:
+            self.add_failure("core_invariants", str(violation))
+
+    def check_submission(self, epoch: Epoch, request_id: RequestId) -> None:
+        """An inference is submitted: not one that this scheduler has refused, by another name.
+
+        A scheduler that does not know the application may be told of it.
+        """
+        if request_id.endswith("+") and (epoch, request_id[:-1]) in self._refused:
+            self.add_failure("what_was_refused_is_not_asked_anew", request_id)
+
+    def add_decisions(self, epoch: Epoch, core: SchedulerCore, actions: Sequence[Action]) -> None:
+        """A scheduler has decided something: grants are in order, bookings explained."""
+        granted: list[tuple[Application, ReplicaId]] = []
+        for action in actions:
+            if isinstance(action, Grant):
+                granted.append((self._granted(core, action), action.replica_id))
+            elif isinstance(action, EndApplication):
+                self._application_ended(action)
+            elif isinstance(action, Refuse) and action.reason is not Refusal.UNKNOWN_APPLICATION:
+                self._refused.add((epoch, action.request_id))
+            if self.trace.is_kept:
+                self.add_event(f"scheduler-{epoch}", _describe_action(action))
+        if granted:
+            self._check_order(core, granted)
+
+    def _granted(self, core: SchedulerCore, grant: Grant) -> Application:
+        inference = core.state.inferences[grant.request_id]
+        lease = GrantedLease(grant.request_id, inference.application_id, inference.choices)
+        if grant.lease_id in self.leases:
+            self.add_failure(
+                "leases_have_names_of_their_own", f"{grant.lease_id} was granted twice"
+            )
+        self.leases[grant.lease_id] = lease
+        self._by_application.setdefault(inference.application_id, []).append(lease)
+        self.grants += 1
+        return core.state.applications[inference.application_id]
+
+    def _check_order(
+        self, core: SchedulerCore, granted: list[tuple[Application, ReplicaId]]
+    ) -> None:
+        """Check that grants come before all that still waits, under policies that have tags.
+
+        What avoids the granted replica is no part of that.
+        """
+        order = core.ledger
+        if order.policy_name not in ("justitia", "app-fcfs"):
+            return
+        if order.options.fairness == "tenant":
+            return  # a grant may complete a tenant's first application, and its key changes
+        waiting = [a for a in core.state.applications.values() if a.waiting]
+
+        def key(application: Application) -> tuple[float, int]:
+            tag = core.tag(application.application_id) if order.policy_name == "justitia" else 0.0
+            return (tag, application.sequence)
+
+        for application, replica_id in granted:
+            in_line = [
+                a for a in waiting if not any(replica_id in i.avoided for i in a.waiting.values())
+            ]
+            first = min(in_line, key=key, default=application)
+            if key(application) > key(first):
+                self.add_failure(
+                    "grants_follow_the_order",
+                    f"{application.application_id} {key(application)} was granted before"
+                    f" {first.application_id} {key(first)}",
+                )
+
+    def _application_ended(self, ended: EndApplication) -> None:
+        """No more is booked for an application than its leases have produced."""
+        application_id = ended.application_id
+        self.ended[application_id] = self.ended.get(application_id, 0) + 1
+        produced = sum(lease.used for lease in self._by_application.get(application_id, ()))
+        produced += sum(
+            self._so_far(lease_id)
+            for lease_id in self.holders
+            if self.leases[lease_id].application_id == application_id
+        )
+        if ended.kv_token_time > produced + 1e-6 * (1 + produced):
+            self.add_failure(
+                "service_is_explained",
+                f"{application_id} was booked {ended.kv_token_time}, {produced} was produced",
+            )
+
+    def _so_far(self, lease_id: LeaseId) -> KvTokenTime:
+        progress: Progress = self.holders[lease_id].progress(lease_id)  # type: ignore[attr-defined]
+        return self._cost(lease_id, progress)
+
+    def _cost(self, lease_id: LeaseId, used: Progress) -> KvTokenTime:
+        choices = self.leases[lease_id].choices
+        return choices_kv_token_time(used.prompt_tokens, used.output_tokens, choices)
+
+    # --- replicas
+
+    def lease_armed(self, replica: str, lease_id: LeaseId, known: Epoch) -> None:
+        """A replica has taken a lease: of no scheduler that it knows to be replaced."""
+        self.add_event(replica, f"arms {lease_id}")
+        if _epoch_of(lease_id) < known:
+            self.add_failure(
+                "no_lease_of_a_lower_epoch_is_armed",
+                f"{replica} knows epoch {known} and arms {lease_id}",
+            )
+
+    def payload_started(self, replica: str, lease_id: LeaseId, engine: object) -> None:
+        """A payload runs."""
+        self.add_event(replica, f"runs {lease_id}")
+        self.holders[lease_id] = engine
+
+    def inference_completed(self, replica: ReplicaId, lease_id: LeaseId, first_pull: int) -> None:
+        """An inference was made to its end; the pulls of its replica tell of it from one on."""
+        self.finished[lease_id] = FinishedLease(replica, first_pull, self.now)
+
+    def payload_ended(self, replica: str, lease_id: LeaseId, used: Progress) -> None:
+        """A payload has ended, however it did."""
+        if self.holders.pop(lease_id, None) is not None:
+            self.leases[lease_id].used += self._cost(lease_id, used)
+            self.add_event(replica, f"ends {lease_id} after {used.output_tokens} tokens")
+
+
+def tags_of(core: SchedulerCore) -> Tags:
+    """Return the tags of all live applications."""
+    return {name: core.tag(name) for name in core.state.applications}
+
+
+def _epoch_of(lease_id: LeaseId) -> Epoch:
+    return int(lease_id.partition("-")[0])
+
+
+def _describe_action(action: Action) -> str:
+    if isinstance(action, Grant):
+        return f"grants {action.lease_id} to {action.request_id} on {action.replica_id}"
+    if isinstance(action, Abort):
+        return f"aborts {action.lease_id} on {action.replica_id}"
+    if isinstance(action, EndApplication):
+        return f"ends {action.application_id}: {action.outcome}, {action.inferences} inferences"
+    return f"says {action}"

@@ -1,0 +1,285 @@
+"""Simulation runs: one plan played to its end, many seeds searched, a failing plan made smaller."""
+
+import asyncio
+import gc
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from justitia_ray.units import Seconds
+from tests.harness.simulation import checks
+from tests.harness.simulation.faults import inject
+from tests.harness.simulation.parts import Parts
+from tests.harness.simulation.plan import Fault, Plan, draw_plan
+from tests.harness.simulation.recorder import Failure, Recorder, Trace
+from tests.harness.simulation.virtual_loop import NothingLeftToDo, VirtualLoop, run_virtually
+from tests.harness.simulation.world import World
+
+_LOOK_EVERY_S: Seconds = 1.0
+_ANSWERED_WITHIN_S: Seconds = 210.0
+"""After the last fault: thirty inferences of up to 5 s each, one after the other on one replica,
+and three stages with a reader that takes 20 s."""
+_SAVED_S: Seconds = 2.0
+"""After the last fault, everything is saved again."""
+_GOODBYE_S: Seconds = 3.0
+"""A replica that leaves has 2 s to say so."""
+_ENDS_WITHIN = 30
+"""Seconds in which every task ends, once all is told to stop."""
+_QUIET_WITHIN_S: Seconds = 130.0
+"""After the last answer: an ingress may be silent for 30 s, an application idle for 60 s."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRun:
+    """Result of playing one plan."""
+
+    plan: Plan
+    failures: tuple[Failure, ...]
+    trace: str
+    """Empty if it was not wanted."""
+    virtual_s: Seconds
+    steps: int
+    """Callbacks of the event loop."""
+    grants: int
+    struck: Counter[str] = field(default_factory=Counter)
+    """Faults by kind, as far as they found something to strike."""
+
+
+def play(plan: Plan, parts: Parts | None = None, *, traced: bool = False) -> SimulationRun:
+    """Run a plan to its end.
+
+    Args:
+        plan: What is to happen.
+        parts: What it is made of; the real parts if None.
+        traced: Whether to keep its trace.
+    """
+    trace = Trace(traced=traced)
+    struck: Counter[str] = Counter()
+    loop = VirtualLoop(random.Random(f"order {plan.seed}") if plan.shuffled else None)
+    disabled, collects = logging.root.manager.disable, gc.isenabled()
+    logging.disable(logging.CRITICAL)  # what goes wrong on purpose is no news
+    gc.disable()  # so that nothing is finalised at an instant that depends on what ran before
+    recorder: Recorder | None = None
+
+    async def main() -> None:
+        nonlocal recorder
+        recorder = Recorder(trace)
+        await _play(World(plan, parts or Parts(), recorder, loop), loop, struck)
+
+    try:
+        run_virtually(main(), loop)
+    except NothingLeftToDo as error:
+        assert recorder is not None
+        recorder.add_failure("simulations_end", str(error))
+    finally:
+        logging.disable(disabled)
+        if collects:
+            gc.enable()
+    assert recorder is not None
+    return SimulationRun(
+        plan,
+        tuple(recorder.failures),
+        trace.text(),
+        loop.time() - VirtualLoop.STARTS_AT,
+        loop.taken,
+        recorder.grants,
+        struck,
+    )
+
+
+async def _play(world: World, loop: VirtualLoop, struck: Counter[str]) -> None:
+    recorder, plan = world.recorder, world.plan
+    world.begin()
+    owners = [
+        world.callers_process.start(world.callers.play(application))
+        for application in plan.applications
+    ]
+    faults = asyncio.create_task(_inject_all(world, struck))
+    strays, orphans = checks.StrayWatch(world), checks.OrphanWatch(world)
+    whole_at = max((fault.at_s + fault.for_s for fault in plan.faults), default=0.0)
+    answered_by = max(whole_at, *(a.at_s for a in plan.applications)) + _ANSWERED_WITHIN_S
+    quiet_by = answered_by
+    left = ["not looked at"]
+    asked = False
+    while not recorder.failed.is_set() and recorder.now < quiet_by:
+        await asyncio.sleep(_LOOK_EVERY_S)
+        strays.look()
+        orphans.look()
+        if not asked and faults.done() and all(owner.done() for owner in owners):
+            asked, quiet_by = True, max(recorder.now, whole_at) + _QUIET_WITHIN_S
+        if asked and recorder.now > whole_at + _SAVED_S:
+            left = checks.leftovers(world)
+            if not left:
+                break
+    for owner in owners:
+        if owner.done() and not owner.cancelled() and owner.exception() is not None:
+            recorder.add_failure("owners_are_not_refused", repr(owner.exception()))
+    checks.every_call_has_its_answer(world)
+    if not recorder.failures:
+        checks.nothing_is_left_over(world, left)
+        checks.state_at_risk_is_bounded(world)
+        checks.all_happens_once(world)
+    tasks = await _end(world, loop, [*owners, faults])
+    if not recorder.failures:
+        checks.tasks_end(world, tasks)
+    checks.nothing_fails_unseen(world, loop.uncaught_errors)
+    struck.update({name: count for name, count in world.network.struck.items() if count})
+
+
+async def _inject_all(world: World, struck: Counter[str]) -> None:
+    for fault in world.plan.faults:
+        await asyncio.sleep(max(0.0, fault.at_s - world.recorder.now))
+        struck[_kind(world, fault)] += 1
+
+
+def _kind(world: World, fault: Fault) -> str:
+    return fault.kind.value if inject(world, fault) else f"{fault.kind.value} (in vain)"
+
+
+async def _end(
+    world: World, loop: VirtualLoop, ours: "list[asyncio.Task[None]]"
+) -> dict[str, list[str]]:
+    """Stop all parts in order; return the tasks that are left, by process."""
+    world.over = True
+    for task in ours:
+        task.cancel()
+    for ingress in world.ingresses:
+        if ingress.process.alive:
+            ingress.process.start(ingress.stop())
+    for replica in world.seats:
+        if replica.pulls and not replica.answers.has_begun:
+            world.crash_replica(replica)  # as Serve ends what has nothing to leave
+        elif replica.pulls and not replica.draining:
+            replica.process.start(replica.answers.leave())
+    await asyncio.sleep(_GOODBYE_S)
+    for scheduler in world.schedulers:
+        if scheduler.process.alive and not scheduler.process.paused:
+            scheduler.process.start(scheduler.stop())
+    processes = [world.callers_process, *world.left]
+    processes += [host.process for host in world.ingresses]
+    processes += [host.process for host in world.seats]
+    processes += [host.process for host in world.schedulers]
+    for _ in range(_ENDS_WITHIN):
+        await asyncio.sleep(1.0)
+        if not any(process.tasks for process in processes):
+            break
+    tasks = {p.name: [str(task.get_coro()) for task in p.tasks] for p in processes}
+    for process in processes:
+        loop.unpark(process)
+        process.die()
+    await asyncio.sleep(0.1)
+    await loop.close_generators()
+    return tasks
+
+
+_BATCH = 50
+"""Simulations that one process plays before it tells of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A seed whose simulation broke a rule."""
+
+    seed: int
+    check: str
+    """The first rule that it broke."""
+    detail: str
+
+
+@dataclass(slots=True)
+class SearchResult:
+    """Result of a search so far."""
+
+    simulations: int = 0
+    inferences: int = 0
+    grants: int = 0
+    virtual_s: Seconds = 0.0
+    took_s: Seconds = 0.0
+    struck: Counter[str] = field(default_factory=Counter)
+    """Faults by kind, and messages by their fate."""
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def per_minute(self) -> float:
+        """Simulations a minute of wall time."""
+        return 60.0 * self.simulations / self.took_s if self.took_s else 0.0
+
+    def add(self, other: "SearchResult") -> None:
+        """Add the result of another process."""
+        self.simulations += other.simulations
+        self.inferences += other.inferences
+        self.grants += other.grants
+        self.virtual_s += other.virtual_s
+        self.struck += other.struck
+        self.findings += other.findings
+
+
+def search(first_seed: int, count: int, jobs: int) -> Iterator[SearchResult]:
+    """Play so many simulations from a seed on; yield what was seen after each batch."""
+    total, began_at = SearchResult(), time.monotonic()
+    ends = range(first_seed, first_seed + count, _BATCH)
+    batches = [(start, min(start + _BATCH, first_seed + count)) for start in ends]
+    if jobs == 1:
+        for batch in batches:
+            total.add(play_seeds(batch))
+            total.took_s = time.monotonic() - began_at
+            yield total
+        return
+    with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:
+        for result in pool.map(play_seeds, batches):
+            total.add(result)
+            total.took_s = time.monotonic() - began_at
+            yield total
+
+
+def play_seeds(seeds: tuple[int, int]) -> SearchResult:
+    """Play the simulations of the seeds from one to before another."""
+    result = SearchResult()
+    for seed in range(*seeds):
+        simulated = play(draw_plan(seed))
+        result.simulations += 1
+        result.inferences += simulated.plan.inferences
+        result.grants += simulated.grants
+        result.virtual_s += simulated.virtual_s
+        result.struck += simulated.struck
+        for failure in simulated.failures[:1]:
+            result.findings.append(Finding(seed, failure.check, failure.detail))
+    gc.collect()
+    return result
+
+
+def shrink(plan: Plan, parts: Parts | None = None) -> SimulationRun:
+    """Leave out faults and applications, one after the other, while the same rule is broken.
+
+    What is left out changes the fate of every later message, so a smaller plan may fail otherwise
+    or not at all, and what is left need not be the least.
+
+    Args:
+        plan: A plan that fails.
+        parts: What it is made of; the real parts if None.
+    """
+    smallest = play(plan, parts)
+    if not smallest.failures:
+        return smallest
+    check = smallest.failures[0].check
+    found = True
+    while found:
+        found = False
+        for smaller in _smaller(smallest.plan):
+            simulated = play(smaller, parts)
+            if simulated.failures and simulated.failures[0].check == check:
+                smallest, found = simulated, True
+                break
+    return smallest
+
+
+def _smaller(plan: Plan) -> Iterator[Plan]:
+    for k in range(len(plan.faults)):
+        yield replace(plan, faults=plan.faults[:k] + plan.faults[k + 1 :])
+    if len(plan.applications) > 1:
+        for k in range(len(plan.applications)):
+            yield replace(plan, applications=plan.applications[:k] + plan.applications[k + 1 :])

@@ -1,0 +1,145 @@
+"""The store of a simulated: what Redis keeps of one model, and a client of it that can be cut off.
+
+Values are encoded as they are for Redis, so that what JSON cannot hold is found here too. The
+rules of `store.scheduler_store` are kept: one atomic step for each call, epochs that only rise.
+"""
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from justitia_ray.errors import StoreError
+from justitia_ray.store.leader import StaleEpoch
+from justitia_ray.store.scheduler_store import StoredState
+from justitia_ray.store.schema import decode_object, encode
+from justitia_ray.units import Seconds, VirtualTime
+
+T = TypeVar("T")
+Tags = dict[str, VirtualTime]
+
+
+@dataclass(slots=True)
+class RedisMemory:
+    """Contents of the simulated Redis, and whether it can be reached."""
+
+    epoch: int = 0
+    clock: str | None = None
+    applications: dict[str, str] = field(default_factory=dict)
+    settings: str | None = None
+    replicas: dict[str, str] = field(default_factory=dict)
+    away: bool = False
+    slow_s: Seconds = 0.0
+    """Every step takes up to so much longer."""
+    saved_at: Seconds | None = None
+    """When something was saved last."""
+    tags: Tags | None = None
+    """Tags of the applications when they were saved; None before that."""
+
+    def empty(self) -> None:
+        """Lose everything, as a server without persistence does that is started again."""
+        self.epoch, self.clock, self.settings = 0, None, None
+        self.applications, self.replicas = {}, {}
+        self.tags = None
+
+
+class StoreClient:
+    """Client of the simulated store, with the methods of `SchedulerStore`, for one scheduler."""
+
+    def __init__(self, redis: RedisMemory, rng: random.Random, tags: Callable[[], Tags]) -> None:
+        """Connect a scheduler.
+
+        Args:
+            redis: What is stored.
+            rng: Decides how long each step takes.
+            tags: Returns the tags of the scheduler's applications as they are.
+        """
+        self._redis = redis
+        self._rng = rng
+        self._tags = tags
+        self._succeeded = rng.random() < 0.5
+        """Whether a later scheduler is the same actor's."""
+
+    async def become_leader(self, above: int = 0) -> int:
+        """Raise the epoch, above another one too, and return it."""
+
+        def step() -> int:
+            now_ms = int(1000 * asyncio.get_running_loop().time())
+            self._redis.epoch = max(self._redis.epoch + 1, above + 1, now_ms)
+            return self._redis.epoch
+
+        return await self._exchange(step)
+
+    async def load(self) -> StoredState:
+        """Return what is stored."""
+        redis = self._redis
+
+        def step() -> StoredState:
+            return StoredState(
+                _decoded("clock", redis.clock),
+                {name: _decoded(name, raw) or {} for name, raw in redis.applications.items()},
+                _decoded("settings", redis.settings),
+                {name: _decoded(name, raw) or {} for name, raw in redis.replicas.items()},
+                redis.epoch or None,
+            )
+
+        return await self._exchange(step)
+
+    async def save(
+        self,
+        epoch: int,
+        clock: Mapping[str, Any] | None,
+        changed: Mapping[str, Mapping[str, Any]],
+        removed: Iterable[str],
+        settings: Mapping[str, Any] | None = None,
+        replicas: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> bool:
+        """Write what changed, if no later scheduler has taken office."""
+        redis = self._redis
+        encoded_clock = None if clock is None else encode("clock", clock)
+        encoded_settings = None if settings is None else encode("settings", settings)
+        encoded = {name: encode(name, record) for name, record in changed.items()}
+        known = None if replicas is None else {n: encode(n, r) for n, r in replicas.items()}
+        gone, tags = list(removed), self._tags()
+
+        def step() -> bool:
+            if redis.epoch > epoch:
+                raise StaleEpoch(epoch, redis.epoch, succeeded=self._succeeded)
+            if redis.epoch != epoch:  # it was emptied: a part of the state is worse than none
+                redis.empty()
+                redis.epoch = epoch
+                return False
+            redis.clock = redis.clock if encoded_clock is None else encoded_clock
+            redis.settings = redis.settings if encoded_settings is None else encoded_settings
+            redis.replicas = redis.replicas if known is None else known
+            redis.applications |= encoded
+            for name in gone:
+                redis.applications.pop(name, None)
+            redis.tags = tags
+            redis.saved_at = asyncio.get_running_loop().time()
+            return True
+
+        return await self._exchange(step)
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    async def _exchange(self, step: Callable[[], T]) -> T:
+        await self._travel()
+        result = step()
+        await self._travel()
+        return result
+
+    async def _travel(self) -> None:
+        if self._redis.away:
+            await asyncio.sleep(self._rng.uniform(0.0, 0.1))
+            raise StoreError("the store is away")
+        slow_s = self._rng.random() * self._redis.slow_s
+        await asyncio.sleep(self._rng.uniform(0.0002, 0.002) + slow_s)
+        if self._redis.away:
+            raise StoreError("the store went away")
+
+
+def _decoded(name: str, raw: str | None) -> dict[str, Any] | None:
+    return decode_object(name, None if raw is None else raw.encode())

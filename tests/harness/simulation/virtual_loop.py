@@ -1,0 +1,258 @@
+"""An event loop whose time jumps to the next deadline, and simulated processes that run on it.
+
+Minutes pass in milliseconds, in one order. Built on public methods of asyncio's base loop, without
+sockets and threads. A process is a mark in the context of its tasks and timers: the loop looks at
+the mark before it runs anything, so that what runs in one process stands still and dies together.
+"""
+
+import asyncio
+import heapq
+import random
+import sys
+import weakref
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextvars import Context, ContextVar
+from typing import Any, ClassVar, TypeVar
+
+from justitia_ray.units import Seconds
+
+T = TypeVar("T")
+
+CURRENT: ContextVar["Process | None"] = ContextVar("process", default=None)
+"""The process in which the running code is."""
+
+
+class Process:
+    """Simulated process of the service."""
+
+    def __init__(self, name: str) -> None:
+        """Start a process that runs nothing yet.
+
+        Args:
+            name: For the trace, and for links: `scheduler`, `ingress-0`, `replica-1`, `store`.
+        """
+        self.name = name
+        self.alive = True
+        self.paused = False
+        self.parked: list[asyncio.Handle] = []
+        """Callbacks held back since the process was paused."""
+        self._context = Context()
+        self._context.run(CURRENT.set, self)
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._prune_at = 64
+
+    def start(self, work: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
+        """Run a coroutine in this process."""
+        return asyncio.get_running_loop().create_task(work, context=self._context.copy())
+
+    def run(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function in this process."""
+        return self._context.copy().run(function, *args)
+
+    def adopt(self, task: "asyncio.Task[Any]") -> None:
+        """Note a task of this process; a dead one runs nothing any more."""
+        self._tasks.append(task)
+        if not self.alive:
+            task.cancel()
+        if len(self._tasks) > self._prune_at:
+            self._tasks = self.tasks
+            self._prune_at = 64 + 2 * len(self._tasks)
+
+    @property
+    def tasks(self) -> "list[asyncio.Task[Any]]":
+        """Tasks that have not ended, oldest first."""
+        return [task for task in self._tasks if not task.done()]
+
+    def die(self) -> None:
+        """End at this instant: nothing it does from now on is seen by others."""
+        self.alive = False
+        self.paused = False
+        for task in self.tasks:
+            task.cancel()
+
+
+_MOST_TURNS = 400_000
+"""A simulation takes some ten thousand; one that takes so many goes round in a circle."""
+
+
+class NothingLeftToDo(RuntimeError):
+    """Everything waits for something that will never happen, or nothing comes to an end."""
+
+
+class _Turn(asyncio.TimerHandle):
+    """A callback to run, and the process that it is of."""
+
+    __slots__ = ("is_timer", "process")
+
+    def __init__(
+        self,
+        at: Seconds,
+        callback: Callable[..., Any],
+        args: tuple[Any, ...],
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None,
+        *,
+        is_timer: bool,
+    ) -> None:
+        super().__init__(at, callback, args, loop, context)
+        self.is_timer = is_timer
+        self.process = CURRENT.get() if context is None else context.get(CURRENT)
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    """A loop that runs each process only while it lives and is not paused."""
+
+    STARTS_AT: ClassVar[Seconds] = 1_000.0
+
+    def __init__(self, rng: random.Random | None = None) -> None:
+        """Make a loop.
+
+        Args:
+            rng: Decides the order of callbacks that are ready at once; None for the order in
+                which they became ready, which is asyncio's.
+        """
+        super().__init__()
+        self._rng = rng
+        self._now = self.STARTS_AT
+        self._turns: deque[_Turn] = deque()
+        self._timers: list[tuple[Seconds, int, _Turn]] = []
+        self._sequence = 0
+        self._halted = False
+        self._generators: weakref.WeakSet[AsyncGenerator[Any]] = weakref.WeakSet()
+        self.taken = 0
+        """Callbacks run so far."""
+        self.uncaught_errors: list[str] = []
+        """Errors that nobody has caught."""
+
+    def time(self) -> Seconds:
+        """Return the instant, in virtual seconds."""
+        return self._now
+
+    def call_soon(  # type: ignore[override]  # Unpack is not needed here
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        """Run a callback at this instant, after what is ready now."""
+        turn = _Turn(self._now, callback, args, self, context, is_timer=False)
+        self._turns.append(turn)
+        return turn
+
+    def call_at(  # type: ignore[override]  # as above
+        self,
+        when: Seconds,
+        callback: Callable[..., Any],
+        *args: Any,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run a callback at an instant."""
+        turn = _Turn(when, callback, args, self, context, is_timer=True)
+        self._sequence += 1
+        heapq.heappush(self._timers, (when, self._sequence, turn))
+        return turn
+
+    def create_task(  # type: ignore[override]  # the base's signature differs by version
+        self, coro: Coroutine[Any, Any, T], *, name: object = None, context: Context | None = None
+    ) -> "asyncio.Task[T]":
+        """Run a coroutine in the process that starts it, in a fresh context too."""
+        process = CURRENT.get() if context is None else context.get(CURRENT)
+        if process is None and context is not None:
+            process = CURRENT.get()
+            context.run(CURRENT.set, process)
+        task = super().create_task(coro, context=context)
+        if process is not None:
+            process.adopt(task)
+        return task
+
+    def run_in_executor(  # type: ignore[override]  # as above
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> "asyncio.Future[T]":
+        """Do at once, in this thread, what is meant for another."""
+        done: asyncio.Future[T] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+    def run_forever(self) -> None:
+        """Run until `stop` is called.
+
+        Raises:
+            NothingLeftToDo: If that will never happen.
+        """
+        before = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(self._generators.add, self._finish)
+        asyncio._set_running_loop(self)
+        self._halted = False
+        try:
+            while not self._halted:
+                self._run_turns()
+        finally:
+            asyncio._set_running_loop(None)
+            sys.set_asyncgen_hooks(*before)
+
+    def stop(self) -> None:
+        """Let `run_forever` return after what is ready now."""
+        self._halted = True
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Note an error that nobody has caught."""
+        error = context.get("exception")
+        self.uncaught_errors.append(f"{context.get('message')}: {error!r}")
+
+    async def close_generators(self) -> None:
+        """Close what was left open of asynchronous generators."""
+        for generator in list(self._generators):
+            await generator.aclose()
+
+    def _finish(self, generator: AsyncGenerator[Any]) -> None:
+        self.create_task(_close(generator))
+
+    def _run_turns(self) -> None:
+        turns, timers = self._turns, self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+        if not turns:
+            if not timers:
+                raise NothingLeftToDo("everything waits, and nothing will ever happen")
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] <= self._now:
+            turns.append(heapq.heappop(timers)[2])
+        if self._rng is not None and len(turns) > 1:
+            self._rng.shuffle(turns)
+        self.taken += len(turns)
+        if self.taken > _MOST_TURNS:
+            raise NothingLeftToDo(f"after {_MOST_TURNS} callbacks there is no end")
+        for _ in range(len(turns)):
+            turn = turns.popleft()
+            if turn.cancelled():
+                continue
+            process = turn.process
+            if process is None or (process.alive and not process.paused):
+                turn._run()
+            elif process.paused:
+                process.parked.append(turn)
+            elif not turn.is_timer:
+                turn._run()  # its tasks come to their ends, unseen by others
+
+    def unpark(self, process: Process) -> None:
+        """Let what a paused process should have done follow now."""
+        self._turns.extend(turn for turn in process.parked if isinstance(turn, _Turn))
+        process.parked.clear()
+
+
+async def _close(generator: AsyncGenerator[Any]) -> None:
+    await generator.aclose()
+
+
+def run_virtually(main: Coroutine[Any, Any, T], loop: VirtualLoop | None = None) -> T:
+    """Run to the end on a loop of virtual time, and close the loop.
+
+    Raises:
+        NothingLeftToDo: If it waits for what never happens.
+    """
+    loop = VirtualLoop() if loop is None else loop
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        loop.close()

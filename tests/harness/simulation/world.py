@@ -1,0 +1,264 @@
+"""Everybody who takes part in a simulation, who has taken whose place, and who can reach whom."""
+
+import asyncio
+import itertools
+import random
+from functools import partial
+from typing import Any
+
+from justitia_ray.config import AppConfig
+from justitia_ray.units import ReplicaId, Seconds
+from tests.harness.simulation.callers import Callers
+from tests.harness.simulation.connections import Connections
+from tests.harness.simulation.network import Cut, Network, NobodyHandle, SchedulerHandle
+from tests.harness.simulation.parts import IngressHost, Parts, ReplicaHost, SchedulerHost
+from tests.harness.simulation.plan import Plan
+from tests.harness.simulation.recorder import Recorder
+from tests.harness.simulation.store import RedisMemory
+from tests.harness.simulation.virtual_loop import Process, VirtualLoop
+
+MODEL = "m"
+APPLICATION_IDLE_S: Seconds = 60.0
+_WALL_S: Seconds = 1_000_000.0
+_ENGINE_LAST_WORDS_S: Seconds = 2.0
+_REPLACED_S: Seconds = 3.0
+_ENDED_S: Seconds = 2.0
+"""Serve ends a replica that is to leave after so long at most; it counts none of our calls."""
+
+
+class World:
+    """All processes of a simulated."""
+
+    def __init__(self, plan: Plan, parts: Parts, recorder: Recorder, loop: VirtualLoop) -> None:
+        self.plan = plan
+        self.recorder = recorder
+        self.redis = RedisMemory()
+        self.settings: dict[str, Any] = {
+            "policy": plan.policy,
+            "policy_options": plan.options,
+            "admission": plan.admission,
+        }
+        self._parts = parts
+        self._loop = loop
+        self.rng = random.Random(f"world {plan.seed}")
+        self.network = Network(self.rng, self._bug)
+        self.connections = Connections(self.network)
+        self.config = _config(plan)
+        self.schedulers: list[SchedulerHost] = []
+        """All that there were; the last is the newest."""
+        self.replicas: dict[ReplicaId, ReplicaHost] = {}
+        self.seats: list[ReplicaHost] = []
+        """The replica in each slot."""
+        self.ingresses: list[IngressHost] = []
+        """The ingress in each slot."""
+        self.left: list[Process] = []
+        """Processes that have ended, to be looked at in the end."""
+        self._reached: dict[str, SchedulerHost] = {}
+        self._scheduler = SchedulerHandle(self.network, self._find_scheduler)
+        self._ingress_names = itertools.count()
+        self.callers_process = Process("callers")
+        self.callers = Callers(MODEL, self.rng, self.network, recorder, self._open_ingresses)
+        self.storms = 0
+        self.over = False
+        """Nothing that ends is replaced any more."""
+
+    def begin(self) -> None:
+        """Start everybody."""
+        self.start_scheduler()
+        for slot in range(self.plan.replicas):
+            self.seats.append(self._new_replica(slot))
+        for slot in range(self.plan.ingresses):
+            self.ingresses.append(self._new_ingress(slot))
+
+    # --- schedulers
+
+    @property
+    def scheduler(self) -> SchedulerHost:
+        """The newest."""
+        return self.schedulers[-1]
+
+    def start_scheduler(self, wall_ahead_s: Seconds = _WALL_S) -> None:
+        """Start a scheduler on the store as it is."""
+        host = SchedulerHost(
+            len(self.schedulers),
+            self.config,
+            self._parts,
+            self.redis,
+            self.rng,
+            self.recorder,
+            self.connections,
+            self._steps_down,
+            wall_ahead_s,
+        )
+        self.schedulers.append(host)
+        self.recorder.add_event("scheduler", f"process {len(self.schedulers)} starts")
+
+    def crash_scheduler(self, host: SchedulerHost, down_s: Seconds, jump_s: Seconds) -> None:
+        """End a scheduler's process; Ray starts another one in a while."""
+        if not host.process.alive:
+            return
+        self._end_process(host.process)
+        if host is self.scheduler:
+            self.network.later(down_s, partial(self._restart_scheduler, _WALL_S + jump_s))
+
+    def _restart_scheduler(self, wall_ahead_s: Seconds) -> None:
+        if not self.over:
+            self.start_scheduler(wall_ahead_s)
+
+    def keep_reaching(self, name: str, host: SchedulerHost | None) -> None:
+        """Let a process reach this scheduler whoever is the newest; None: the newest again."""
+        if host is None:
+            self._reached.pop(name, None)
+        else:
+            self._reached[name] = host
+
+    def _find_scheduler(self, source: Process) -> SchedulerHost | None:
+        host = self._reached.get(source.name, self.scheduler)
+        if not host.process.alive:
+            self._reached.pop(source.name, None)
+            host = self.scheduler
+        return host if host.process.alive else None
+
+    def _steps_down(self, host: SchedulerHost, reason: str) -> None:
+        if host.is_leaving:
+            return
+        host.is_leaving = True
+        self.recorder.add_event("scheduler", f"steps down: {reason}")
+
+        async def leave() -> None:
+            if not host.answers.term.succeeded:
+                await host.actor.retire()
+            self.network.later(0.0, lambda: self.crash_scheduler(host, 0.1, 0.0))
+
+        host.process.start(leave())
+
+    # --- replicas
+
+    def crash_replica(self, host: ReplicaHost, down_s: Seconds = _REPLACED_S) -> None:
+        """End a replica's process; Serve starts another one."""
+        if not host.process.alive:
+            return
+        self._end_process(host.process)
+        self._replace_replica(host, down_s)
+
+    def drain_replica(self, host: ReplicaHost) -> None:
+        """Let Serve end a replica: it runs what it has to its end."""
+        if host.draining or not host.process.alive:
+            return
+        host.draining = True
+        self.recorder.add_event(host.process.name, "drains")
+        host.process.start(self._leave(host))
+
+    async def _leave(self, host: ReplicaHost) -> None:
+        await asyncio.sleep(self.rng.uniform(0.0, _ENDED_S))
+        await host.answers.leave()
+        self.network.later(0.0, lambda: self.crash_replica(host))
+
+    def engine_died(self, host: ReplicaHost) -> None:
+        """The replica has noticed that its engine is dead: its process leaves soon."""
+        self.recorder.add_event(host.process.name, "engine is dead")
+        self.network.later(_ENGINE_LAST_WORDS_S, lambda: self.crash_replica(host))
+
+    def _replace_replica(self, host: ReplicaHost, down_s: Seconds) -> None:
+        def start() -> None:
+            if not self.over and self.seats[host.slot] is host:
+                self.seats[host.slot] = self._new_replica(host.slot)
+
+        self.network.later(down_s, start)
+
+    def _new_replica(self, slot: int) -> ReplicaHost:
+        replica_id = f"r{slot}.{len(self.replicas)}"
+        host = ReplicaHost(slot, replica_id, self.config, self.recorder)
+        self.replicas[replica_id] = host
+        host.begin(self._parts, self.connections, self._scheduler, self.engine_died)
+        self.recorder.add_event(host.process.name, f"starts as {replica_id}")
+        return host
+
+    # --- ingresses
+
+    def crash_ingress(self, host: IngressHost, down_s: Seconds) -> None:
+        """End an ingress's process; Serve starts another one."""
+        if not host.process.alive:
+            return
+        self._end_process(host.process)
+
+        def start() -> None:
+            if not self.over:
+                self.ingresses[host.slot] = self._new_ingress(host.slot)
+
+        self.network.later(down_s, start)
+
+    def configure(self, settings: dict[str, Any]) -> None:
+        """Let every ingress know other settings, as Serve does."""
+        self.settings = settings
+        for host in self.ingresses:
+            if host.process.alive:
+                host.process.start(host.configure(settings))
+
+    def _new_ingress(self, slot: int) -> IngressHost:
+        host = IngressHost(
+            slot,
+            f"ingress-{slot}.{next(self._ingress_names)}",
+            self.config,
+            self._parts,
+            self.connections,
+            self._scheduler,
+            NobodyHandle(self.network),
+            self.recorder,
+        )
+        host.process.start(host.configure(self.settings))
+        self.recorder.add_event(host.process.name, "starts")
+        return host
+
+    def _open_ingresses(self) -> list[IngressHost]:
+        return [host for host in self.ingresses if host.process.alive and host.is_ready]
+
+    # --- processes
+
+    def cut(self, one: str, other: str, cut: Cut) -> None:
+        """Cut the link between two processes, by name, with all connections over it."""
+        self.network.cut(one, other, cut)
+        self.connections.cut(one, other, cut.kind)
+
+    def pause(self, process: Process, for_s: Seconds) -> None:
+        """Let a process stand still."""
+        if not process.alive or process.paused:
+            return
+        self.recorder.add_event(process.name, f"stands still for {for_s} s")
+        process.paused = True
+        self.network.later(for_s, lambda: self._resume(process))
+
+    def _resume(self, process: Process) -> None:
+        if process.paused:
+            self.recorder.add_event(process.name, "goes on")
+            process.paused = False
+            self._loop.unpark(process)
+
+    def _end_process(self, process: Process) -> None:
+        self.recorder.add_event(process.name, "dies")
+        self._loop.unpark(process)
+        process.die()
+        self.connections.process_ended(process)
+        self.left.append(process)
+
+    def _bug(self, what: str, error: BaseException) -> None:
+        self.recorder.add_failure("calls_do_not_break", f"{what} raised {error!r}")
+
+
+def _config(plan: Plan) -> AppConfig:
+    return AppConfig.parse(
+        {
+            "model": {"name": MODEL, "path": "none"},
+            "engine": {
+                "kind": "fake",
+                "fake": {
+                    "kv_tokens": plan.kv_tokens,
+                    "max_num_seqs": plan.max_num_seqs,
+                    "max_model_len": plan.kv_tokens,
+                    "iteration_s": plan.iteration_s,
+                },
+            },
+            "replica": {"heartbeat_s": plan.heartbeat_s, "report_interval_s": plan.report_s},
+            "scheduler": {"application_idle_s": APPLICATION_IDLE_S},
+        }
+    )

@@ -1,0 +1,114 @@
+"""A cluster behind HAProxy in a process of its own, beside the one that the tests share.
+
+As a program it serves until its input ends: it says its port, and for each number of ingress
+processes that it reads, that they run.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import psutil  # type: ignore[import-untyped]
+
+_ROOT = Path(__file__).parents[2]
+_FILE = _ROOT / "deployments" / "local-fake.yaml"
+_CPUS = 16
+_ENDS_WITHIN_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class FrontCluster:
+    """A running cluster with one application, `fake-7b`, and one engine."""
+
+    url: str
+    _process: "subprocess.Popen[str]"
+
+    def scale(self, ingresses: int) -> None:
+        """Let so many ingress processes serve, and wait until they do."""
+        _say(self._process.stdin, ingresses)
+        _hear(self._process.stdout)
+
+    def processes(self) -> list[int]:
+        """Return the process ids of the cluster."""
+        return [child.pid for child in psutil.Process(self._process.pid).children(recursive=True)]
+
+    def haproxies(self) -> set[int]:
+        """Return the process ids of the cluster's HAProxies; an old one may have work to end."""
+        return {pid for pid in self.processes() if _is_haproxy(pid)}
+
+
+@contextmanager
+def front_cluster(
+    environment: Mapping[str, str], args: Mapping[str, Any]
+) -> Iterator[FrontCluster]:
+    """Run a cluster while the block lasts.
+
+    Args:
+        environment: On top of that of a local front.
+        args: Sections of the application's arguments, in place of the file's.
+    """
+    command = [sys.executable, "-m", __name__, json.dumps(environment), json.dumps(args)]
+    with subprocess.Popen(
+        command,
+        cwd=_ROOT,
+        env={**os.environ, "PYTHONPATH": str(_ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield FrontCluster(f"http://127.0.0.1:{_hear(process.stdout)}", process)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(_ENDS_WITHIN_S)
+
+
+def _is_haproxy(pid: int) -> bool:
+    try:
+        process = psutil.Process(pid)
+        return bool(process.name() == "haproxy" and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _say(pipe: IO[str] | None, word: object) -> None:
+    assert pipe is not None
+    print(word, file=pipe, flush=True)
+
+
+def _hear(pipe: IO[str] | None) -> int:
+    assert pipe is not None
+    line = pipe.readline()
+    assert line, "the cluster has ended"
+    return int(line)
+
+
+def serve_until_told(environment: Mapping[str, str], args: Mapping[str, Any]) -> None:
+    """Run the cluster in this process."""
+    from tests.harness.local_cluster import LocalCluster, read_serve_config
+    from tests.harness.local_front import local_front
+
+    # What Ray prints is not for whoever reads the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    cluster = LocalCluster(_CPUS, haproxy=False)
+    cluster.values = read_serve_config(_FILE)
+    application = cluster.values["applications"][0]
+    application["args"] |= {**args, "store": {"data_dir": cluster.data_dir}}
+    deployments = {d["name"]: d for d in application["deployments"]}
+    deployments["Replica"]["num_replicas"] = 1
+    with local_front(environment), cluster:
+        _say(answers, cluster.port)
+        for line in sys.stdin:
+            deployments["Ingress"]["num_replicas"] = int(line)
+            cluster.deploy()
+            _say(answers, int(line))
+
+
+if __name__ == "__main__":
+    serve_until_told(json.loads(sys.argv[1]), json.loads(sys.argv[2]))

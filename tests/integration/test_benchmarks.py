@@ -1,0 +1,124 @@
+"""Every benchmark without a cluster runs once, with every arm and a plan of seconds.
+
+Benchmarks are run by hand, months apart. What they import, call and print changes meanwhile.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from justitia_ray.lab.s3.config import TINY
+from justitia_ray.predictor.input_features import features_of
+from justitia_ray.predictor.observation import Sample
+from scripts import (
+    bench_core,
+    bench_memory,
+    bench_predictor,
+    bench_s3,
+    bench_scheduler,
+    bench_store,
+)
+from scripts.bench import predictor
+from scripts.bench.core import Plan
+from scripts.bench.memory import Case
+
+Main = Callable[[Sequence[str]], int]
+
+
+def run(main: Main, tmp_path: Path, *arguments: str) -> dict[str, object]:
+    """Run a benchmark, and return what it writes."""
+    file = tmp_path / "found.json"
+    assert 0 == main([*arguments, "--json", str(file)])
+    found: dict[str, object] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+def samples(_: Path, application_class: str) -> list[Sample]:
+    """Return made-up samples of a class."""
+    texts = [f"{application_class} {'word ' * (3 + n % 7)}" for n in range(24)]
+    return [Sample(1e4 + 1e3 * len(text), 2, 40, features_of(text), text) for text in texts]
+
+
+def test_bench_core_times_policies_and_the_linear_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two sizes, so that a slope is printed."""
+    tiny = Plan((5, 10), 1, steps=1, completions=1, warm_up_steps=1, memory_applications=5)
+    monkeypatch.setattr(bench_core, "default_plan", lambda *_, **__: tiny)
+    monkeypatch.setattr(bench_core, "MEMORY_OF_OTHERS", 5)
+    found = run(bench_core.main, tmp_path, "--policy", "justitia", "--policy", "vtc")
+
+    assert {"cells", "memory", "verdicts", "garbage_collections"} <= set(found)
+
+
+def test_bench_scheduler_counts_what_one_scheduler_serves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three processes over real connections: a scheduler, ingresses and replicas."""
+    few = ("--ingresses", "1", "--replicas", "2", "--callers", "16", "--standing", "10")
+    short = ("--repeats", "1", "--window", "0.5", "--warm-up", "0.2", "--durability", "none")
+    found = run(bench_scheduler.main, tmp_path, *few, *short, "--profile", str(tmp_path / "prof"))
+
+    (reading,) = cast(list[dict[str, Any]], found["readings"])
+    (window,) = reading["windows"]
+    assert window["inferences_per_s"] > 0
+    assert window["cpu_ms"] > 0
+    assert window["live_applications"] >= 10
+    assert "ceiling/s" in capsys.readouterr().out
+    assert (tmp_path / "prof").exists()
+
+
+@pytest.mark.redis
+def test_bench_store_compares_both_durabilities(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Openings and batches, strict and batched."""
+    found = run(bench_store.main, tmp_path, "--repeats", "1", "--calls", "2", "--live", "2")
+
+    assert {"repeats", "machine", "options"} <= set(found)
+    printed = capsys.readouterr().out
+    assert all(text in printed for text in ("batched", "strict"))
+
+
+@pytest.mark.redis
+def test_bench_memory_measures_scheduler_and_ingress(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Applications that wait, and idle ones; each side in a process of its own."""
+    monkeypatch.setattr(bench_memory, "SCHEDULER", (Case(3, 2),))
+    monkeypatch.setattr(bench_memory, "INGRESS", (Case(3, 0),))
+    found = run(bench_memory.main, tmp_path)
+
+    assert {"about", "scheduler", "ingress"} <= set(found)
+
+
+def test_bench_predictor_measures_every_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training, latency, learning curve and drift, on two classes of made-up texts."""
+    for module in (bench_predictor, predictor):
+        monkeypatch.setattr(module, "SEVEN", ("KBQAV", "CC"))
+    monkeypatch.setattr(predictor, "BATCH", 2)
+    monkeypatch.setattr(predictor, "CURVE", (5,))
+    monkeypatch.setattr(predictor, "_PHASE", 22)
+    monkeypatch.setattr(bench_predictor, "DRIFTS", (("KBQAV", "CC"),))
+    monkeypatch.setattr(bench_predictor, "data_directory", lambda *_, **__: tmp_path)
+    monkeypatch.setattr(bench_predictor, "load_samples", samples)
+    found = run(bench_predictor.main, tmp_path, "--quick")
+
+    assert {"trials", "latency", "curve", "drift", "verdicts"} <= set(found)
+
+
+def test_bench_s3_measures_a_model_of_the_papers_form(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiny here: the one of the papers has 66 M parameters."""
+    monkeypatch.setattr(bench_s3, "S3Config", partial(replace, TINY))
+    found = run(bench_s3.main, tmp_path, "--quick")
+
+    assert "full_size" in found

@@ -1,0 +1,95 @@
+"""The documentation's examples, as they stand, against an application on fake engines."""
+
+import asyncio
+import json
+import re
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from ray import serve
+
+from tests.integration.service import MODEL, Service
+from tests.pages import examples
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+URL, SERVED_MODEL, NAME = "http://127.0.0.1:8000", '"tiny-llama"', '"justitia"'
+"""Port, model and name on the pages, in whose place the test has its own."""
+_APPLICATION = re.compile(r'"X-Justitia-Application": "(.+?)"')
+
+
+def examples_of(kind: str) -> list[str]:
+    """Return the examples that run in one way."""
+    found = [text for how, text in examples() if how == kind]
+    assert found
+    return found
+
+
+def adapted(text: str, service: Service) -> str:
+    """Return an example that calls the test's application in place of the page's."""
+    assert URL in text or NAME in text
+    return (
+        text.replace(URL, service.url)
+        .replace(SERVED_MODEL, f'"{MODEL}"')
+        .replace(NAME, f'"{service.name}"')
+    )
+
+
+@pytest_asyncio.fixture(autouse=True, loop_scope="session")
+async def ended(text: str, service: Service) -> AsyncIterator[None]:
+    """Close what an example leaves to the service, which would wait for ten minutes."""
+    yield
+    async with service.http() as http:
+        for name in _APPLICATION.findall(text):
+            await http.post(f"/v1/applications/{name}/close")
+    await service.until_idle()
+
+
+async def output_of(*command: str) -> str:
+    """Run a command and return what it printed; a test fails with its words if it fails."""
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    out, said = await process.communicate()
+    assert 0 == process.returncode, said.decode()
+    return out.decode()
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
+@pytest.mark.parametrize("text", examples_of("sh"))
+async def test_shell_example_is_answered(text: str, service: Service) -> None:
+    """It is the first thing that a newcomer pastes."""
+    printed = await output_of("bash", "-ec", adapted(text, service))
+    decoder, answers, rest = json.JSONDecoder(), [], printed.strip()
+    while rest:
+        answer, end = decoder.raw_decode(rest)
+        answers.append(answer)
+        rest = rest[end:].strip()
+
+    assert 16 == answers[0]["usage"]["completion_tokens"]
+    assert {"application_id": "report-17", "closed": True} == answers[1]
+
+
+@pytest.mark.parametrize("text", examples_of("python"), ids=lambda text: text.splitlines()[0])
+async def test_python_example_prints_an_answer(text: str, service: Service) -> None:
+    """It runs in a process of its own, as the reader's does."""
+    assert (await output_of(sys.executable, "-c", adapted(text, service))).strip()
+
+
+@pytest.mark.parametrize("text", examples_of("agent"))
+async def test_agent_inside_serve_answers(text: str, service: Service) -> None:
+    """The example is a Serve application of its own, beside the service."""
+    names: dict[str, Any] = {"__name__": "readme_example"}
+    exec(compile(adapted(text, service), "README.md", "exec"), names)
+    agent = names["agent"]
+    handle = await asyncio.to_thread(serve.run, agent, name="readme", route_prefix=None)
+    try:
+        answer = await handle.remote("How are you?")
+    finally:
+        await asyncio.to_thread(serve.delete, "readme")
+
+    assert 32 == len(answer.split())

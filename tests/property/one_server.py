@@ -1,0 +1,166 @@
+"""A server of constant iterations with clients, to hold the theorems of VTC to.
+
+An application stands for each client and stays open. Every running inference gains a token an
+iteration, the report of an iteration comes at its end, and predicted lengths are true, so that
+under `admission: peak` KV never overflows. Service is counted here, apart from the policy, as the
+paper does: p on admission, then 2 for each token (h = p + 2d).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.entities import ReplicaCapacity
+from justitia_ray.core.invariants import check
+from tests.core_driver import PATIENT
+from tests.exact import exact
+from tests.fake_replica import FakeReplica, Held
+
+PROMPT_PRICE = 1
+OUTPUT_PRICE = 2
+
+
+@dataclass(frozen=True)
+class Call:
+    """An inference of a client: when it is submitted, and its tokens."""
+
+    iteration: int
+    client: str
+    prompt: int
+    output: int
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is true after an event: each client's service and whether an inference of it waits."""
+
+    iteration: int
+    service: Mapping[str, int]
+    waiting: frozenset[str]
+
+
+@dataclass
+class Run:
+    """What a run showed."""
+
+    moments: list[Moment] = field(default_factory=list)
+    gap: float = 0
+    """Largest difference of counters among clients that wait at one time."""
+    ahead: dict[str, int] = field(default_factory=dict)
+    """D of each client: the most that an admission of it left to be charged, its own prompt and
+    all output to come of the client's inferences in flight."""
+    in_flight: int = 0
+    """I: the same over the inferences of all clients in flight."""
+    overtaken: int = 0
+    """The most that others were served between the submission of a call and its dispatch, if
+    nothing of its client waited or ran at the submission."""
+
+    def backlogged(self, *clients: str) -> list[list[Moment]]:
+        """Return the longest intervals in which all these clients are backlogged (Def. 4.1)."""
+        intervals: list[list[Moment]] = [[]]
+        for moment in self.moments:
+            if moment.waiting.issuperset(clients):
+                intervals[-1].append(moment)
+            elif intervals[-1]:
+                intervals.append([])
+        return [interval for interval in intervals if interval]
+
+
+class OneServer:
+    """Runs calls on one replica."""
+
+    def __init__(
+        self,
+        kv_tokens: int,
+        seats: int,
+        policy: str = "vtc",
+        weights: Mapping[str, int] | None = None,
+    ) -> None:
+        self.core = SchedulerCore(policy, timeouts=PATIENT)
+        self._replica = FakeReplica("r0", ReplicaCapacity(kv_tokens, 1, seats))
+        self._weights = dict(weights or {})
+        self._client_of: dict[str, str] = {}
+        """By lease."""
+        self._service: dict[str, int] = {}
+        self._run = Run()
+        self._fresh: dict[str, int] = {}
+        """Calls submitted when nothing of their client waited or ran: others' service then."""
+
+    def run(self, calls: Sequence[Call], iterations: int | None = None) -> Run:
+        """Return what the policy did to these calls: all of them, or in so many iterations."""
+        for client in sorted({call.client for call in calls}):
+            weight = exact(self._weights.get(client, 1))
+            self._handle(ev.ApplicationArrived(client, "class", client, weight, exact(2), "i0"), 0)
+            self._service[client] = self._run.ahead[client] = 0
+        due: dict[int, list[int]] = {}
+        for number, call in enumerate(calls):
+            due.setdefault(call.iteration, []).append(number)
+        iteration = 0
+        while iteration != iterations and (due or self.core.state.inferences):
+            for number in due.pop(iteration, ()):
+                self._submit(str(number), calls[number], iteration)
+            self._iterate(calls, iteration)
+            iteration += 1
+        check(self.core)
+        return self._run
+
+    def _submit(self, name: str, call: Call, iteration: int) -> None:
+        is_busy = call.client in {self._client_of[lease_id] for lease_id in self._replica.held}
+        if not is_busy and not self.core.state.applications[call.client].waiting:
+            self._fresh[name] = self._service_of_others(call.client)
+        sizes = (call.prompt, call.output, call.output)
+        event = ev.InferenceSubmitted(
+            name, call.client, name, "i0", *sizes, true_output_tokens=call.output
+        )
+        self._handle(event, iteration)
+        self._note(iteration)
+
+    def _iterate(self, calls: Sequence[Call], iteration: int) -> None:
+        """Let an iteration pass and report it; start what is granted."""
+        for lease_id in list(self._replica.held):
+            self._replica.make(lease_id, 1)
+            self._service[self._client_of[lease_id]] += OUTPUT_PRICE
+        pull = self._replica.pull()
+        granted = [a for a in self.core.handle(pull, iteration) if isinstance(a, Grant)]
+        for grant in granted:
+            self._start(grant, calls[int(grant.request_id)])
+        self._handle(ev.PullAnswered("r0"), iteration)
+        held = sum(held.prompt + held.made for held in self._replica.held.values())
+        assert held <= self._replica.capacity.kv_tokens
+        self._note(iteration)
+
+    def _start(self, grant: Grant, call: Call) -> None:
+        run, client = self._run, call.client
+        if grant.request_id in self._fresh:
+            overtaken = self._service_of_others(client) - self._fresh.pop(grant.request_id)
+            run.overtaken = max(run.overtaken, overtaken)
+        prompt = PROMPT_PRICE * call.prompt
+        self._service[client] += prompt
+        self._client_of[grant.lease_id] = client
+        self._replica.held[grant.lease_id] = Held(call.prompt, call.output, running=True)
+        to_come = dict.fromkeys(self._service, 0)
+        for lease_id, held in self._replica.held.items():
+            to_come[self._client_of[lease_id]] += OUTPUT_PRICE * (held.output - held.made)
+        run.ahead[client] = max(run.ahead[client], prompt + to_come[client])
+        run.in_flight = max(run.in_flight, prompt + sum(to_come.values()))
+
+    def _service_of_others(self, client: str) -> int:
+        return sum(self._service.values()) - self._service[client]
+
+    def _note(self, iteration: int) -> None:
+        applications = self.core.state.applications
+        moment = Moment(
+            iteration,
+            dict(self._service),
+            frozenset(name for name in applications if applications[name].waiting),
+        )
+        self._run.moments.append(moment)
+        policy = self.core.ledger.policy
+        counters = [policy.key(name, applications[name])[0] for name in moment.waiting]
+        if counters:
+            self._run.gap = max(self._run.gap, max(counters) - min(counters))
+
+    def _handle(self, event: ev.Event, iteration: int) -> None:
+        assert not [a for a in self.core.handle(event, iteration) if isinstance(a, Grant)]

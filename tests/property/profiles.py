@@ -1,0 +1,11 @@
+"""Numbers of examples, which follow the profile."""
+
+from hypothesis import settings
+
+_CI_EXAMPLES = settings.get_profile("ci").max_examples
+
+
+def examples(count: int) -> settings:
+    """Return settings of `count` examples under the profile `ci`, and fewer under a smaller one."""
+    share = settings().max_examples / _CI_EXAMPLES
+    return settings(max_examples=max(5, round(count * share)))

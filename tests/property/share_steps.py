@@ -1,0 +1,116 @@
+"""Random lives of applications, for the property tests of fair shares: steps and what they do."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from hypothesis import strategies as st
+
+from justitia_ray.core.clock.fair_share import ServedShare
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from justitia_ray.units import ApplicationId, KvTokenTime
+from tests.exact import exact
+from tests.oracles.gps import ServedRules
+
+VERBS = (
+    *("arrive", "arrive", "deliver", "deliver"),
+    *("withdraw", "resume", "settle", "reweigh", "expect"),
+)
+WORK = st.integers(0, 60 * 60).map(lambda parts: Fraction(parts, 60))
+"""With `st.fractions` the three files that draw from it take four times the CPU."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Something that happens; what does not apply to the state is skipped."""
+
+    verb: str
+    name: str
+    work: Fraction
+    weight: Fraction
+    others: tuple[tuple[str, Fraction], ...] = ()
+
+
+def lives(
+    verbs: tuple[str, ...],
+    names: st.SearchStrategy[str],
+    weights: st.SearchStrategy[Fraction],
+    most: int,
+) -> st.SearchStrategy[list[Step]]:
+    """Return lists of at most so many steps."""
+    deliveries = st.lists(st.tuples(names, WORK), max_size=3).map(tuple)
+    step = st.builds(Step, st.sampled_from(verbs), names, WORK, weights, deliveries)
+    return st.lists(step, min_size=1, max_size=most)
+
+
+def change(
+    share: ServedShare,
+    verb: str,
+    name: ApplicationId,
+    work: KvTokenTime,
+    weight: float = 1,
+) -> None:
+    """Let a verb happen to an application that is there, if it applies."""
+    if verb == "deliver" and not share.accounts[name].withdrawn:
+        share.deliver([(name, work)])
+    elif verb == "withdraw":
+        share.withdraw(name)
+    elif verb == "resume":
+        share.resume(name)
+    elif verb == "settle":
+        share.settle(name)
+    elif verb == "expect":
+        share.expect(name, work)
+    elif verb == "reweigh":
+        share.reweigh(name, weight)
+
+
+class Pair:
+    """The accounts under test and the oracle, fed the same."""
+
+    def __init__(self) -> None:
+        self.share: ServedShare = ServedShare(VirtualClock(exact(0)))
+        self.oracle = ServedRules()
+        self.arrivals = 0
+
+    def apply(self, step: Step) -> None:
+        """Let the step happen in both, if it can."""
+        name = self.named(step.name)
+        if step.verb == "deliver":
+            named = [(self.named(n), work) for n, work in ((step.name, step.work), *step.others)]
+            busy = [(n, work) for n, work in named if n in self.present()]
+            self.share.deliver([(n, exact(work)) for n, work in busy])
+            self.oracle.report(busy)
+        elif step.verb == "arrive" and name not in self.oracle.ledgers:
+            self.arrivals += 1
+            self.arrive(step)
+        elif step.verb != "arrive" and name in self.oracle.ledgers:
+            self._change(step, name)
+
+    def named(self, name: str) -> ApplicationId:
+        """Return the application that a step names."""
+        return name
+
+    def arrive(self, step: Step) -> None:
+        """Let an application arrive in both."""
+        self.share.arrive(step.name, exact(step.work), exact(step.weight), self.arrivals)
+        self.oracle.arrive(step.name, step.work, step.weight)
+
+    def present(self) -> list[ApplicationId]:
+        """Return the applications that are charged now."""
+        return [name for name, ledger in self.oracle.ledgers.items() if not ledger.away]
+
+    def _change(self, step: Step, name: ApplicationId) -> None:
+        if step.verb == "settle":
+            final = self.share.settle(name)
+            self.oracle.end(name)
+            assert self.oracle.key(name) == final
+            return
+        change(self.share, step.verb, name, exact(step.work), exact(step.weight))
+        if step.verb == "withdraw":
+            self.oracle.leave(name)
+        elif step.verb == "resume":
+            self.oracle.come_back(name)
+        elif step.verb == "expect":
+            self.oracle.expect(name, step.work)
+        elif step.verb == "reweigh":
+            self.oracle.reweigh(name, step.weight)

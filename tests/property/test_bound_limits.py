@@ -1,0 +1,222 @@
+"""Where the bound ends: orders and settings that break it, and claims that are too strong.
+
+Each is small enough to be followed by hand. They also show that the tests of the bound can fail.
+"""
+
+from fractions import Fraction
+
+import pytest
+
+from justitia_ray.core.actions import EndApplication
+from tests.property.engine import ITERATION_S, Arrival, Engine, Outcomes, Server, one_stage, work
+from tests.property.test_bound import elephant_and_mice, is_within_what_the_core_says
+
+_WHOLE = (91, 9)
+"""Peak KV 100, all of the server below, for 9 iterations: 864 token·iterations."""
+_NEXT_TO_NOTHING = Fraction(1, 10_000)
+
+
+def _bound(outcomes: Outcomes) -> int:
+    return outcomes.in_flight + outcomes.report
+
+
+def _told(outcomes: Outcomes, name: str) -> EndApplication:
+    ended = outcomes.ended[name]
+    assert ended.lag is not None
+    return ended
+
+
+def test_elephant_does_not_finish_under_srjf_while_the_mice_last() -> None:
+    """Shortest first starves: the last mice come at 580, and it waits for all of them."""
+    outcomes = Engine([Server(16, 2)], "srjf").run(elephant_and_mice())
+
+    assert outcomes.jct["a0"] > 600
+    assert outcomes.lag["a0"] > 50 * _bound(outcomes)
+
+
+def test_order_by_tokens_breaks_the_bound_in_memory() -> None:
+    """VTC is fair in p + 2d: half the tokens of a long output are most of the KV token-time."""
+    prompts, outputs = one_stage(0, ((30, 1),) * 100), one_stage(0, ((1, 30),) * 30)
+    outcomes = Engine([Server(62, 2)], "vtc").run([prompts, outputs])
+
+    assert outcomes.lag["a0"] > 5 * _bound(outcomes)
+    assert _told(outcomes, "a0").lag.bound_kv_token_time is None  # type: ignore[union-attr]
+
+
+def test_nominal_clock_breaks_it_under_fragmentation() -> None:
+    """One inference of 60 fits in 100: V runs at 100 an iteration, the machine at about 60.
+
+    The nominal GPS is done with the elephant when it has had 60 % of its work. Mice that come then
+    are behind it, and wait for the rest.
+    """
+    elephant = one_stage(0, ((56, 4),) * 60)
+    mice = [one_stage(150, ((4, 4),)) for _ in range(8)]
+    nominal = {"clock": "nominal", "nominal_iteration_s": ITERATION_S}
+    outcomes = Engine([Server(100)], options=nominal).run([elephant, *mice])
+    served = Engine([Server(100)]).run([elephant, *mice])
+    told = _told(outcomes, "a1").lag
+
+    assert told is not None
+    assert told.bound_kv_token_time is None
+    assert told.kv_token_time > 5 * _bound(outcomes)
+    assert served.worst <= _bound(served)
+
+
+def test_backfill_without_limit_breaks_it_where_predictions_are_too_short() -> None:
+    """Each mouse is thought to end before the elephant could start, and runs four times as long.
+
+    The elephant needs the whole machine: while the mice last, it is never empty.
+    """
+    elephant = one_stage(1, ((8, 2),))
+    mice = [Arrival(at, (((1, 4),),), predicted_output=1) for at in range(0, 400, 2)]
+    applications = [mice[0], elephant, *mice[1:]]
+    unlimited = Engine([Server(10, 2)], options={"backfill": "unlimited"}).run(applications)
+    limited = Engine([Server(10, 2)], options={"backfill": 3}).run(applications)
+
+    assert unlimited.lag["a1"] > 50 * _bound(unlimited)
+    assert limited.lag["a1"] <= _bound(limited)
+    is_within_what_the_core_says(limited)
+
+
+def test_limited_backfill_adds_passes_of_every_inference_in_line() -> None:
+    """Not n·c_max in all: each of 60 inferences that leave 40 % of the machine is passed once.
+
+    The weight of those that pass is next to nothing, so that GPS serves them after the others.
+    """
+    first = one_stage(0, ((56, 4),) * 60)
+    later = one_stage(0, ((36, 4),) * 200, _NEXT_TO_NOTHING)
+    outcomes = Engine([Server(100)], options={"backfill": 1}).run([first, later])
+
+    assert outcomes.lag["a0"] > 10 * (_bound(outcomes) + 1 * work(((56, 4),)))
+    assert outcomes.lag["a0"] <= _bound(outcomes) + outcomes.passed
+    is_within_what_the_core_says(outcomes)
+
+
+def test_share_cap_wastes_what_does_not_divide_it() -> None:
+    """An inference of 26 has one place under a cap of 50: others get 72, not 50 as κ = ½ allows.
+
+    C_max + (1 − κ)/κ·C_j is twice the cost of the first here.
+    """
+    first = one_stage(0, ((22, 4),) * 40)
+    later = [one_stage(0, ((20, 4),) * 40, _NEXT_TO_NOTHING) for _ in range(3)]
+    outcomes = Engine([Server(100)], options={"kv_share_cap": 0.5}).run([first, *later])
+
+    assert outcomes.lag["a0"] > _bound(outcomes) + 2 * first.cost
+    assert outcomes.lag["a0"] <= _bound(outcomes) + outcomes.passed
+    is_within_what_the_core_says(outcomes)
+
+
+def test_work_in_flight_before_an_arrival_counts() -> None:
+    """I at t0, not the largest since the application arrived: then it would be the two before it.
+
+    They come just after a giant has started, and GPS is done with them when the mouse comes. When
+    the giant ends, 58 later, both are still to run, one by one.
+    """
+    before = [one_stage(1, ((19, 7),)) for _ in range(2)]
+    mouse = one_stage(18, ((1, 1),))
+    outcomes = Engine([Server(58, 1)]).run([one_stage(0, ((39, 19),)), *before, mouse])
+
+    assert (58 + 2 * 161, 58) == (outcomes.lag["a3"], outcomes.report)
+    assert outcomes.lag["a3"] > 161 + outcomes.report
+    is_within_what_the_core_says(outcomes)
+
+
+def _five_after(one: Arrival) -> tuple[Engine, Outcomes]:
+    """Run a large application, then another that GPS has served half, and five mice during it."""
+    large = one_stage(0, (_WHOLE,) * 24)
+    mice = [one_stage(24 * 9 + 2, (_WHOLE,)) for _ in range(5)]
+    engine = Engine([Server(100)])
+    return engine, engine.run([large, one, *mice])
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        pytest.param(Arrival(0, ((_WHOLE,), (_WHOLE,) * 25)), id="its first stage ends"),
+        pytest.param(Arrival(0, ((_WHOLE,),), predicted=Fraction(26)), id="it was predicted large"),
+    ],
+)
+def test_credit_that_is_given_back_brings_others_forward(one: Arrival) -> None:
+    """One I is too little where applications have stages, or are predicted too large.
+
+    GPS has served a second application half of its tag while the first was served for real. It ends
+    its stage, or ends: GPS gives the others what it had too much, and V passes the tags of five
+    mice at once, which can only be served one by one. The last start is 4 inferences later, and V
+    is far beyond F + o/w: nothing was in flight beyond a charge.
+    """
+    engine, outcomes = _five_after(one)
+
+    assert 4 * work((_WHOLE,)) + 100 == outcomes.lag["a6"]
+    assert outcomes.lag["a6"] > _bound(outcomes)
+    assert engine.late_by("a6", 1) > _bound(outcomes)
+    is_within_what_the_core_says(outcomes)
+
+
+def test_work_beyond_charges_adds_up_over_applications() -> None:
+    """Twenty mice predicted next to nothing go before five elephants, whenever GPS serves them.
+
+    Only when a mouse has run is it charged, and GPS gives the elephants their share meanwhile: the
+    sum of what was in flight beyond a charge counts, not the largest. Nor is it the largest in V:
+    mice that wait are still first when V is beyond the elephants' tags, and are charged from there.
+    """
+    small = Fraction(2, work((_WHOLE,)))
+    mice = [Arrival(0, ((_WHOLE,),), predicted=small) for _ in range(20)]
+    elephants = [one_stage(0, (_WHOLE,)) for _ in range(5)]
+    engine = Engine([Server(100)])
+    outcomes = engine.run([*mice, *elephants])
+    most_beyond_a_charge = work((_WHOLE,))
+
+    assert outcomes.worst > 10 * _bound(outcomes)
+    assert engine.late_by("a24", most_beyond_a_charge) > 2 * _bound(outcomes)
+    is_within_what_the_core_says(outcomes)
+
+
+def test_stage_that_overlaps_the_next_has_had_its_share_in_gps() -> None:
+    """GPS gives nine tenths of the machine to two long inferences that use an eighth of it.
+
+    When their application submits the rest, it still comes before a later one, though GPS has
+    served most of it. It was never idle, so that nothing was charged anew.
+    """
+    size = (11, 9)
+    slow = Arrival(0, (((1, 58), (1, 60)), (size,) * 340), Fraction(9), overlaps=True)
+    others = one_stage(0, (size,) * 350)
+    later = one_stage(57, (size,) * 10)
+    outcomes = Engine([Server(1000)]).run([slow, others, later])
+
+    assert outcomes.lag["a2"] > _bound(outcomes)
+    is_within_what_the_core_says(outcomes)
+
+
+def _theorem_1(applications: list[Arrival], kv_tokens: int) -> Fraction:
+    """Return 2·c_max + C_max/M (v1, Eq. 4), iterations."""
+    largest = max(work((size,)) for a in applications for sizes in a.stages for size in sizes)
+    return 2 * largest + Fraction(max(a.cost for a in applications), kv_tokens)
+
+
+def test_theorem_1_fails_for_an_application_that_waits_for_its_tools() -> None:
+    """Eq. 5: it does not run all that it needs at once; a gap is longer than any constant."""
+    alone = Arrival(0, (((1, 1),), ((1, 1),)), gap=20)
+    outcomes = Engine([Server(10)], options={"clock": "nominal"}).run([alone])
+    in_gps = Fraction(alone.cost, 10)
+
+    assert outcomes.jct["a0"] - in_gps > _theorem_1([alone], 10)
+
+
+def test_theorem_1_fails_for_one_that_comes_after_tool_gaps_of_others() -> None:
+    """Eq. 8: the machine is not busy in [b_m, a_j], and GPS does work there that is still to come.
+
+    Twenty applications call a tool for 200 iterations after a first small inference; the nominal
+    GPS has finished them by then. They come back together, and before the last one: it has one
+    inference, all there when it arrives, and is behind 400 others. With the served clock and tool
+    gaps withdrawn (rules 4 and 5) it is the first to go.
+    """
+    waiting = [Arrival(0, (((1, 1),), ((1, 9),) * 20), gap=200) for _ in range(20)]
+    applications = [*waiting, one_stage(206, ((1, 9),))]
+    nominal = {"clock": "nominal", "nominal_iteration_s": ITERATION_S}
+    outcomes = Engine([Server(100)], options=nominal).run(applications)
+    in_gps = Fraction(work(((1, 9),)), 100)
+    served = Engine([Server(100)]).run(applications)
+
+    assert outcomes.jct["a20"] - in_gps > 3 * _theorem_1(applications, 100)
+    assert served.jct["a20"] - in_gps < 18
+    assert served.worst <= _bound(served)

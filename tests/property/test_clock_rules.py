@@ -1,0 +1,176 @@
+"""The clock rules against the exact fluid oracle, over random lives of applications."""
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.clock.fair_share import NominalShare, ServedShare, UnsettledShare
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from tests.exact import exact
+from tests.oracles.gps import FluidServer
+from tests.property.share_steps import VERBS, WORK, Pair, Step, change, lives
+
+_NAMES = st.sampled_from("abcde")
+_WEIGHTS = st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3), Fraction(7, 5)])
+_STEPS = lives(VERBS, _NAMES, _WEIGHTS, 30)
+_NOMINAL_VERBS = ("arrive", "arrive", "time", "time", "rate", "settle", "reweigh", "deliver")
+
+
+@given(_STEPS)
+def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
+    """V and every tag, after every step, without a rounding."""
+    pair = Pair()
+    for step in steps:
+        pair.apply(step)
+
+        assert pair.oracle.gps.virtual_time == pair.share.clock.virtual_time
+        for name, ledger in pair.oracle.ledgers.items():
+            account = pair.share.accounts[name]
+
+            assert pair.oracle.gps.tag(name) == pair.share.clock.session(name).finish
+            assert (exact(ledger.charged), exact(ledger.attained), ledger.away) == (
+                account.charged,
+                account.attained,
+                account.withdrawn,
+            )
+        active = {name for name, s in pair.share.clock.sessions().items() if s.active}
+
+        assert pair.oracle.gps.busy() == active
+
+
+@given(_STEPS)
+def test_gps_owes_what_was_charged_and_not_attained(steps: list[Step]) -> None:
+    """The invariant of the served clock; no service is ever poured in vain."""
+    pair = Pair()
+    for step in steps:
+        before = pair.share.clock.virtual_time
+        pair.apply(step)
+        live = [account for account in pair.share.accounts.values() if not account.withdrawn]
+
+        assert sum(a.charged - a.attained for a in live) == pair.share.clock.backlog()
+        assert before <= pair.share.clock.virtual_time
+
+
+@given(_STEPS)
+def test_estimate_never_moves_a_tag_backwards(steps: list[Step]) -> None:
+    """Nor anybody else's, nor V: it is told whether the tag moved, so that the queue can follow."""
+    pair = Pair()
+    for step in steps:
+        before = {name: pair.share.tag(name) for name in pair.share.accounts}
+        virtual_time = pair.share.clock.virtual_time
+        if step.verb == "expect" and step.name in before:
+            moved = pair.share.expect(step.name, exact(step.work))
+            pair.oracle.expect(step.name, step.work)
+            after = {name: pair.share.tag(name) for name in pair.share.accounts}
+
+            assert virtual_time == pair.share.clock.virtual_time
+            assert moved == (after[step.name] > before[step.name])
+            assert before | {step.name: max(before[step.name], after[step.name])} == after
+        else:
+            pair.apply(step)
+
+
+@pytest.mark.parametrize("share", [NominalShare(0.5), UnsettledShare()])
+def test_clocks_that_settle_nothing_raise_nothing(share: NominalShare | UnsettledShare) -> None:
+    """The paper's tag is given once; the clock without settling shows what raising is worth."""
+    share.arrive("a", 10, 1, 1)
+
+    assert share.expect("a", 500) is False
+    assert (10, 10) == (share.tag("a"), share.accounts["a"].charged)
+
+
+@given(_STEPS, WORK)
+def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) -> None:
+    """Nothing depends on V itself: a restart in the middle of the axis changes no order."""
+    pair, shifted = Pair(), Pair()
+    shifted.share = ServedShare(VirtualClock(exact(origin)))
+    for step in steps:
+        pair.apply(step)
+        shifted.apply(step)
+    tags = {name: pair.share.tag(name) + exact(origin) for name in pair.share.accounts}
+
+    assert tags == {name: shifted.share.tag(name) for name in shifted.share.accounts}
+
+
+@given(_STEPS, st.sampled_from([2, 3, 10]))
+def test_tags_do_not_depend_on_the_scale_of_weights(steps: list[Step], scale: int) -> None:
+    """All weights times k: the same order, tags divided by k."""
+    pair, scaled = Pair(), Pair()
+    for step in steps:
+        pair.apply(step)
+        scaled.apply(Step(step.verb, step.name, step.work, step.weight * scale, step.others))
+    tags = {name: pair.share.tag(name) for name in pair.share.accounts}
+
+    assert tags == {name: scaled.share.tag(name) * scale for name in scaled.share.accounts}
+
+
+@given(lives(_NOMINAL_VERBS, _NAMES, _WEIGHTS, 30))
+def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None:
+    """Time is poured into the same oracle; ended applications stay until GPS has served them."""
+    iteration_s = Fraction(1, 4)
+    share = NominalShare(exact(iteration_s), VirtualClock(exact(0)))
+    gps = FluidServer()
+    now, kv_tokens = Fraction(0), 8
+    share.set_rate(kv_tokens, exact(now))
+    for sequence, step in enumerate(steps):
+        live = step.name in share.accounts
+        if step.verb == "arrive" and not live:
+            share.arrive(step.name, exact(step.work), exact(step.weight), sequence)
+            gps.join(step.name, step.weight)
+            gps.ask(step.name, max(Fraction(2), step.work))
+        elif step.verb == "time":
+            now += step.work / 10
+            share.advance(exact(now))
+            gps.pour(step.work / 10 * kv_tokens / iteration_s)
+        elif step.verb == "rate":
+            kv_tokens = int(step.work)
+            share.set_rate(kv_tokens, exact(now))
+        elif step.verb == "settle" and live:
+            share.settle(step.name)
+        elif step.verb == "reweigh" and live:
+            share.reweigh(step.name, exact(step.weight))
+            gps.join(step.name, step.weight)
+        elif step.verb == "deliver" and live:
+            share.deliver([(step.name, exact(step.work))])
+
+        assert gps.virtual_time == share.clock.virtual_time
+        owed = {n for n in share.accounts if gps.owed[n] > 0}
+
+        assert {n: gps.tag(n) for n in owed} == {n: share.tag(n) for n in owed}
+        assert owed == {n for n in share.accounts if share.clock.session(n).active}
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(("arrive", "deliver", "deliver", "withdraw", "resume", "settle")),
+            _NAMES,
+            st.floats(0.001, 1e7),
+            st.floats(0.01, 100.0),
+        ),
+        min_size=1,
+        max_size=40,
+    )
+)
+def test_floats_stay_near_the_invariant(steps: list[tuple[str, str, float, float]]) -> None:
+    """The service computes in floats: V never falls and the sums hold to a part in 1e9."""
+    share = ServedShare()
+    charged = 1.0
+    for sequence, (verb, name, work, weight) in enumerate(steps):
+        before = share.clock.virtual_time
+        account = share.accounts.get(name)
+        if verb == "arrive" and account is None:
+            share.arrive(name, work, weight, sequence)
+        elif account is None:
+            continue
+        else:
+            change(share, verb, name, work)
+        charged += work
+        live = [a for a in share.accounts.values() if not a.withdrawn]
+        weights = sum(session.weight for session in share.clock.sessions().values())
+        scale = (share.clock.virtual_time + charged) * (1 + weights)
+
+        assert before <= share.clock.virtual_time
+        assert abs(sum(a.charged - a.attained for a in live) - share.clock.backlog()) < scale * 1e-9

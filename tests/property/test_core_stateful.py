@@ -1,0 +1,289 @@
+"""Random lives of a core: failures, repetitions and restarts, with the books kept outside it."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.admission import ADMISSIONS
+from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.policies import POLICIES
+from tests.fake_replica import FakeReplica
+from tests.property.core_world import Call, CoreWorld
+from tests.property.profiles import examples
+
+_APPLICATIONS = st.sampled_from("abcd")
+_SLOTS = st.sampled_from([0, 1, 2])
+_CAPACITIES = ((60, 2, 1), (150, 3, 4), (400, 5, 1))
+"""KV tokens, seats and block size of the replica in each slot."""
+_INGRESSES = st.sampled_from(["i0", "i1"])
+_WEIGHTS = st.sampled_from([1, 2, 0.5])
+_POLICIES = st.sampled_from(sorted(POLICIES))
+_ACCOUNTS = st.sampled_from(
+    ({"clock": "served"}, {"clock": "nominal"}, {"clock": "served", "fairness": "tenant"})
+)
+_TENANT_OF = {"a": "one", "b": "two", "c": "two", "d": "one"}
+_ADMISSIONS = st.sampled_from(sorted(ADMISSIONS))
+
+
+class CoreMachine(RuleBasedStateMachine):
+    """What may happen; every step is checked by the world."""
+
+    @initialize(policy=_POLICIES, accounts=_ACCOUNTS, admission=_ADMISSIONS)
+    def start(self, policy: str, accounts: dict[str, str], admission: str) -> None:
+        """Take office."""
+        self.world = CoreWorld(policy, accounts, admission)
+        self.requests = 0
+        self.slots: dict[int, FakeReplica] = {}
+        self.replicas = 0
+        self.last: ev.Event = ev.DeadlinePassed()
+        for name, ingress in (("a", "i0"), ("b", "i1")):
+            self.submit(name, [(9, 20, 15), (30, 12, 40)], 1, ingress, 1)
+        for _ in range(2):
+            self.pull(1, 5, started=True)
+
+    # --- applications and their inferences
+
+    @rule(name=_APPLICATIONS, cost=st.integers(0, 3000), weight=_WEIGHTS, ingress=_INGRESSES)
+    def open(self, name: str, cost: int, weight: float, ingress: str) -> None:
+        """An application arrives, or is opened again."""
+        self.world.applications.setdefault(name)
+        tenant = _TENANT_OF[name]
+        self._do(ev.ApplicationArrived(name, "class", tenant, weight, cost, ingress))
+
+    @rule(
+        name=_APPLICATIONS,
+        sizes=st.lists(
+            st.tuples(st.integers(0, 80), st.integers(1, 40), st.integers(0, 60)),
+            min_size=1,
+            max_size=4,
+        ),
+        choices=st.integers(1, 3),
+        ingress=_INGRESSES,
+        weight=_WEIGHTS,
+    )
+    def submit(
+        self,
+        name: str,
+        sizes: list[tuple[int, int, int]],
+        choices: int,
+        ingress: str,
+        weight: float,
+    ) -> None:
+        """Inferences want to run, with predictions that may be far off."""
+        if ingress not in self.world.live_ingresses:
+            return
+        if name not in self.world.applications:
+            self.open(name, sum(prompt for prompt, _, _ in sizes), weight, ingress)
+        for prompt, output, predicted in sizes:
+            self.requests += 1
+            request_id = f"q{self.requests}"
+            self.world.calls[request_id] = Call(
+                name, ingress, prompt, output, predicted, choices, self.world.now
+            )
+            self.world.submit(request_id)
+
+    @rule(name=st.sampled_from(["a", "nobody"]))
+    def submit_unknown(self, name: str) -> None:
+        """An inference of an application that may have ended."""
+        self.requests += 1
+        request_id = f"q{self.requests}"
+        self.world.calls[request_id] = Call(name, "i0", 5, 5, 5, 1, self.world.now)
+        self.world.submit(request_id)
+
+    @precondition(lambda self: self.world.calls.keys() - set(self.world.to_resubmit))
+    @rule(data=st.data())
+    def submit_twice(self, data: st.DataObject) -> None:
+        """An ingress did not hear the answer."""
+        known = sorted(self.world.calls.keys() - set(self.world.to_resubmit))
+        self.world.submit(data.draw(st.sampled_from(known)))
+
+    @precondition(lambda self: self.world.to_resubmit)
+    @rule(data=st.data())
+    def submit_again(self, data: st.DataObject) -> None:
+        """An ingress has noticed the restart."""
+        self.world.submit(data.draw(st.sampled_from(self.world.to_resubmit)), resubmitted=True)
+
+    @precondition(lambda self: self.world.calls)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """A caller is gone."""
+        self.world.cancel(data.draw(st.sampled_from(sorted(self.world.calls))))
+
+    @precondition(lambda self: self.world.applications)
+    @rule(data=st.data(), weight=_WEIGHTS)
+    def reweigh(self, data: st.DataObject, weight: float) -> None:
+        """A weight changes."""
+        name = data.draw(st.sampled_from(sorted(self.world.applications)))
+        self._do(ev.WeightChanged(name, weight))
+
+    @precondition(lambda self: len(self.world.applications) > 1)
+    @rule(data=st.data(), cancelled=st.booleans())
+    def end_application(self, data: st.DataObject, cancelled: bool) -> None:
+        """An owner will submit no more, or wants nothing of it any more."""
+        name = data.draw(st.sampled_from(sorted(self.world.applications)))
+        self._do(ev.ApplicationCancelled(name) if cancelled else ev.ApplicationClosed(name))
+
+    # --- replicas
+
+    @rule(slot=_SLOTS, tokens=st.integers(0, 30), started=st.booleans(), whole=st.booleans())
+    def pull(self, slot: int, tokens: int, started: bool, whole: bool = True) -> None:
+        """A replica, perhaps a new one, reports, not always what it holds, and asks for work."""
+        fake = self._replica(slot)
+        if started:
+            fake.start_all()
+        for lease_id in list(fake.held):
+            fake.make(lease_id, tokens)
+        self._do(fake.pull(whole=whole))
+
+    @rule(slot=_SLOTS, data=st.data())
+    def pull_in_part(self, slot: int, data: st.DataObject) -> None:
+        """Some leases have their payload, and tokens, and others have not."""
+        fake = self._replica(slot)
+        for lease_id in list(fake.held):
+            if data.draw(st.booleans()):
+                fake.held[lease_id].running = True
+                fake.make(lease_id, data.draw(st.integers(0, 20)))
+        self._do(fake.pull())
+
+    @rule(slot=_SLOTS)
+    def answer(self, slot: int) -> None:
+        """The answer to a pull leaves."""
+        self._do(ev.PullAnswered(self._replica(slot).replica_id))
+
+    @rule(slot=_SLOTS, outcome=st.sampled_from([None, Outcome.FAILED]))
+    def break_engine(self, slot: int, outcome: Outcome | None) -> None:
+        """The engine dies under its leases, or answers them with an error."""
+        fake = self._replica(slot)
+        for lease_id in list(fake.held):
+            fake.end(lease_id, outcome)
+        self._do(fake.pull())
+
+    @rule(slot=_SLOTS)
+    def forget_leases(self, slot: int) -> None:
+        """A replica loses what it held and does not know it."""
+        self._replica(slot).held.clear()
+
+    @rule(slot=_SLOTS, told=st.booleans())
+    def lose(self, slot: int, told: bool) -> None:
+        """A replica dies; the scheduler hears of it or finds out."""
+        fake = self._replica(slot)
+        del self.slots[slot], self.world.replicas[fake.replica_id]
+        if told:
+            self._do(ev.ReplicaLost(fake.replica_id))
+
+    @rule(slot=_SLOTS)
+    def drain(self, slot: int) -> None:
+        """A replica will take no new lease."""
+        self._replica(slot).draining = True
+
+    @precondition(lambda self: self.world.lease_owner)
+    @rule(data=st.data(), reason=st.sampled_from(ev.NackReason))
+    def refuse(self, data: st.DataObject, reason: ev.NackReason) -> None:
+        """An ingress cannot use a lease, or speaks of one long gone."""
+        lease_id = data.draw(st.sampled_from(sorted(self.world.lease_owner)))
+        self._do(ev.LeaseNacked(lease_id, reason))
+
+    # --- the scheduler, the ingresses and time
+
+    @rule(policy=_POLICIES, accounts=_ACCOUNTS, admission=_ADMISSIONS)
+    def change_policy(self, policy: str, accounts: dict[str, str], admission: str) -> None:
+        """The operator wants another order."""
+        self._do(ev.PolicyChanged(policy, tuple(accounts.items()), admission))
+
+    @rule(recovered=st.booleans(), tokens=st.integers(0, 9))
+    def restart(self, recovered: bool, tokens: int) -> None:
+        """The scheduler dies and another leads; all that were there may be back at once."""
+        self.world.restart()
+        if recovered:
+            for request_id in list(self.world.to_resubmit):
+                self.world.submit(request_id, resubmitted=True)
+            for slot in list(self.slots):
+                self.pull(slot, tokens, started=False)
+
+    @rule()
+    def repeat(self) -> None:
+        """The last event comes a second time."""
+        if not isinstance(self.last, ev.ApplicationArrived):  # it may have ended: a new one
+            self._do(self.last)
+
+    @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 5.0, 31.0]))
+    def pass_time(self, seconds: float) -> None:
+        """Nothing happens for a while."""
+        self.world.pass_time(seconds)
+
+    @rule(name=_INGRESSES)
+    def kill_ingress(self, name: str) -> None:
+        """An ingress dies; at least one lives."""
+        if len(self.world.live_ingresses) == 2:
+            self.world.kill_ingress(name)
+
+    @rule(name=_INGRESSES)
+    def wake_ingress(self, name: str) -> None:
+        """An ingress calls that may have stood still, for less or more than it is given."""
+        self.world.live_ingresses.add(name)
+        self._do(ev.IngressHeartbeat(name))
+
+    @precondition(lambda self: len(self.world.live_ingresses) == 2)
+    @rule(name=_APPLICATIONS, ingress=_INGRESSES, slot=_SLOTS, wakes=st.booleans())
+    def let_leases_expire(self, name: str, ingress: str, slot: int, wakes: bool) -> None:
+        """An ingress dies with what it has just sent, or stands still; a replica goes on asking."""
+        self.submit(name, [(9, 20, 15), (5, 5, 5)], 1, ingress, 1)
+        self.world.kill_ingress(ingress)
+        for _ in range(8):
+            self.world.pass_time(1.5)
+            self._do(self._replica(slot).pull())
+        if wakes:
+            self.wake_ingress(ingress)
+
+    def teardown(self) -> None:
+        """Let everything run to its end: nothing may be stuck."""
+        if not hasattr(self, "world"):
+            return
+        world = self.world
+        world.replicas["last"] = FakeReplica("last", ReplicaCapacity(2000, 1, 64))
+        for _ in range(60):
+            if not world.calls:
+                break
+            for request_id in list(world.to_resubmit):
+                world.submit(request_id, resubmitted=True)
+            for name in sorted(world.replicas):
+                fake = world.replicas[name]
+                fake.start_all()
+                for lease_id in list(fake.held):
+                    fake.make(lease_id, 1000)
+                world.handle(fake.pull())
+            world.pass_time(1.0)
+        for name in list(world.applications):
+            world.handle(ev.ApplicationClosed(name))
+
+        assert not world.calls, "never ended"
+        assert not world.applications, "never ended"
+        state = world.core.state
+        assert (state.inferences, state.leases, world.core.ledger.fair_share.accounts) == (
+            {},
+            {},
+            {},
+        )
+
+    def _replica(self, slot: int) -> FakeReplica:
+        """Return the replica of a slot; one that replaces a dead one has another name."""
+        if slot not in self.slots:
+            kv_tokens, seats, block = _CAPACITIES[slot]
+            self.replicas += 1
+            name = f"r{self.replicas}"
+            fake = FakeReplica(name, ReplicaCapacity(kv_tokens, block, seats))
+            self.slots[slot] = self.world.replicas[name] = fake
+        return self.slots[slot]
+
+    def _do(self, event: ev.Event) -> None:
+        self.last = event
+        self.world.handle(event)
+
+
+@pytest.mark.slow
+class TestCore(CoreMachine.TestCase):  # type: ignore[misc, valid-type]  # made by hypothesis
+    """The machine as a test case."""
+
+    settings = settings(examples(150), stateful_step_count=50)

@@ -1,0 +1,113 @@
+"""Room now and later, against a replica that is walked through iteration by iteration."""
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from justitia_ray.core.admission import ADMISSIONS
+from justitia_ray.core.entities import Inference, KnownReplica, ReplicaCapacity
+from justitia_ray.core.footprints import Footprint
+
+_LEASES = st.lists(
+    st.builds(
+        Footprint,
+        st.integers(1, 12),
+        st.sampled_from([1, 1, 1, 2, 3]),
+        st.integers(1, 25),
+        st.just("a"),
+    ),
+    min_size=1,
+    max_size=7,
+)
+_WANTED = st.builds(
+    Footprint, st.integers(1, 12), st.sampled_from([1, 1, 2]), st.integers(1, 40), st.just("b")
+)
+_BLOCKS = st.sampled_from([1, 4])
+_KV = st.integers(10, 140)
+_SEATS = st.integers(3, 12)
+
+
+def _replica(leases: list[Footprint], kv_tokens: int, block: int, seats: int) -> KnownReplica:
+    replica = KnownReplica("r0", ReplicaCapacity(kv_tokens, block, seats), 0.0)
+    for number, lease in enumerate(leases):
+        replica.leases[str(number)] = lease
+    return replica
+
+
+def _inference(lease: Footprint) -> Inference:
+    output = lease.iterations * lease.choices
+    return Inference(
+        "r", "b", "0", "i0", lease.context_tokens, output, output, lease.choices, 0.0, 1
+    )  # fmt: skip
+
+
+def _after(leases: list[Footprint], iterations: int) -> list[Footprint]:
+    """Return what still runs then."""
+    return [
+        Footprint(end - iterations, choices, context + choices * iterations, owner)
+        for end, choices, context, owner in leases
+        if end > iterations
+    ]
+
+
+def _held(leases: list[Footprint], block: int) -> int:
+    return sum(lease.context_tokens + lease.choices * (block - 1) for lease in leases)
+
+
+def _peak(leases: list[Footprint], block: int) -> int:
+    """Return the most that is held, a lease holding its last token until the next iteration."""
+    return max(
+        _held([Footprint(0, c, p + c * now, a) for end, c, p, a in leases if end >= now], block)
+        for now in range(max(lease.iterations for lease in leases) + 1)
+    )
+
+
+def _fits(rule: str, replica: KnownReplica, running: list[Footprint], wanted: Footprint) -> bool:
+    """Return what the rule says, by its words."""
+    capacity = replica.capacity
+    everybody = [*running, wanted]
+    sequences = sum(lease.choices for lease in everybody)
+    if sequences > capacity.max_num_seqs:
+        return False
+    if rule == "prompt":
+        return _held(everybody, capacity.block_size) + sequences <= capacity.kv_tokens
+    return _peak(everybody, capacity.block_size) <= capacity.kv_tokens
+
+
+@given(st.sampled_from(sorted(ADMISSIONS)), _LEASES, _WANTED, _KV, _BLOCKS, _SEATS)
+def test_fits_is_what_the_rule_says(
+    rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
+) -> None:
+    """The sums that decide most cases, and the look at the ends, must decide them alike."""
+    replica = _replica(leases, kv_tokens, block, seats)
+    expected = _fits(rule, replica, leases, wanted)
+
+    assert expected == ADMISSIONS[rule].fits(replica, _inference(wanted), replica.leasable_tokens)
+
+
+@given(_LEASES, _WANTED, _BLOCKS)
+def test_peak_is_the_most_of_all_moments(
+    leases: list[Footprint], wanted: Footprint, block: int
+) -> None:
+    """Only ends are looked at, and the peak must be at one."""
+    replica = _replica(leases, 1, block, 1)
+    forecast = replica.leases.forecast(block)
+
+    assert _peak([*leases, wanted], block) == forecast.peak_with(wanted)
+
+
+@given(st.sampled_from(sorted(ADMISSIONS)), _LEASES, _WANTED, _KV, _BLOCKS, _SEATS)
+@example("peak", [Footprint(20, 1, 50, "a")], Footprint(20, 1, 20, "b"), 100, 1, 9)
+def test_start_is_the_first_moment_that_fits(
+    rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
+) -> None:
+    """Backfilling relies on it: too late a start would let others delay the first in line."""
+    replica = _replica(leases, kv_tokens, block, seats)
+    inference = _inference(wanted)
+    forecast = replica.leases.forecast(block)
+    expected = next(
+        now
+        for now in range(1000)
+        if not (running := _after(leases, now)) or _fits(rule, replica, running, wanted)
+    )
+
+    assert expected == ADMISSIONS[rule].start(replica, inference, forecast, replica.leasable_tokens)

@@ -1,0 +1,195 @@
+"""Both levels of fairness between tenants against exact fluid servers, over random lives."""
+
+import json
+from fractions import Fraction
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.clock.tenant_share import TenantShare
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from tests.exact import exact
+from tests.oracles.tenant_gps import TenantRules
+from tests.property.share_steps import VERBS, WORK, Pair, Step, change, lives
+
+_NAMES = st.sampled_from("abcdef")
+_TENANT_OF = dict(zip("abcdef", "XXXYYZ", strict=True))
+_WEIGHTS = st.sampled_from([Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2), Fraction(7, 5)])
+_STEPS = lives(VERBS, _NAMES, _WEIGHTS, 35)
+
+
+class TenantPair(Pair):
+    """Both with tenants; a name that comes again is another life."""
+
+    share: TenantShare
+    oracle: TenantRules
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share = TenantShare(VirtualClock(exact(0)))
+        self.oracle = TenantRules()
+        self._lives: dict[str, str] = {}
+
+    def named(self, name: str) -> str:
+        """Return the life of this name."""
+        return self._lives.get(name, "")
+
+    def arrive(self, step: Step) -> None:
+        """Let another life begin."""
+        name = self._lives[step.name] = f"{step.name}{self.arrivals}"
+        tenant, weight = _TENANT_OF[step.name], exact(step.weight)
+        self.share.arrive(name, exact(step.work), weight, self.arrivals, tenant)
+        self.oracle.open(name, tenant, step.work, step.weight)
+
+
+@given(_STEPS)
+def test_both_levels_equal_those_of_exact_fluid_servers(steps: list[Step]) -> None:
+    """V, every tenant's tag, every F_x and every key, after every step, without a rounding."""
+    pair = TenantPair()
+    for step in steps:
+        before = pair.share.clock.virtual_time
+        pair.apply(step)
+
+        assert before <= pair.share.clock.virtual_time
+        assert pair.oracle.gps.virtual_time == pair.share.clock.virtual_time
+        for name in pair.present():
+            assert pair.oracle.tag(name) == pair.share.tag_in_tenant(name), name
+            assert pair.oracle.key(name) == pair.share.tag(name), name
+        busy = {n for n, s in pair.share.clock.sessions().items() if s.active}
+
+        assert pair.oracle.gps.busy() == busy
+
+
+@given(_STEPS)
+def test_root_gps_and_reference_server_owe_a_tenant_the_same(steps: list[Step]) -> None:
+    """No level gives what another has not got, and all of it is what was charged."""
+    pair = TenantPair()
+    for step in steps:
+        pair.apply(step)
+        for name, tenant in pair.share.tenants().items():
+            root = pair.share.clock.session(name)
+            owed = tenant.server.weight * max(0, root.finish - tenant.server.since)
+
+            assert owed == tenant.gps.backlog() == tenant.server.total
+        live = [account for account in pair.share.accounts.values() if not account.withdrawn]
+
+        assert sum(a.charged - a.attained for a in live) == pair.share.clock.backlog()
+
+
+@given(_STEPS, WORK)
+def test_keys_do_not_change_by_service(steps: list[Step], work: Fraction) -> None:
+    """What was granted in an order stays right in it: only charges and refunds move a key."""
+    pair = TenantPair()
+    for step in steps:
+        pair.apply(step)
+    present = pair.present()
+    before = {name: (pair.share.tag(name), pair.share.tag_in_tenant(name)) for name in present}
+    pair.share.clock.serve(exact(work))
+
+    assert before == {
+        name: (pair.share.tag(name), pair.share.tag_in_tenant(name)) for name in present
+    }
+
+    for tenant in pair.share.tenants().values():
+        tenant.look(pair.share.clock.virtual_time, idle=False)
+
+    assert before == {
+        name: (pair.share.tag(name), pair.share.tag_in_tenant(name)) for name in present
+    }
+
+
+@given(_STEPS)
+def test_key_that_v_has_passed_is_frozen(steps: list[Step]) -> None:
+    """What the reference server has finished comes before what others ask for later."""
+    pair = TenantPair()
+    frozen: dict[str, float] = {}
+    for step in steps:
+        touched = {step.name, *(name for name, _ in step.others)}
+        pair.apply(step)
+        now = pair.share.clock.virtual_time
+        keys = {name: pair.share.tag(name) for name in pair.present()}
+
+        kept = {n: key for n, key in frozen.items() if n in keys and n[0] not in touched}
+
+        assert kept == {name: keys[name] for name in kept}
+        frozen = {name: key for name, key in keys.items() if key <= now}
+
+
+@given(_STEPS)
+def test_tag_of_a_withdrawn_application_is_what_resuming_makes_it(steps: list[Step]) -> None:
+    """Asked at any moment, and asking changes nothing."""
+    pair = TenantPair()
+    for step in steps:
+        pair.apply(step)
+    for name, account in pair.share.accounts.items():
+        if account.withdrawn:
+            foretold = pair.share.tag(name), pair.share.tag_in_tenant(name)
+            assert foretold == (pair.share.tag(name), pair.share.tag_in_tenant(name))
+            pair.share.resume(name)
+
+            assert foretold == (pair.share.tag(name), pair.share.tag_in_tenant(name))
+
+
+_FLOAT_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(VERBS),
+        _NAMES,
+        st.floats(0.001, 1e7),
+        st.sampled_from([1.0, 1.0, 2.0, 0.3]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def _live_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
+    share = TenantShare()
+    for sequence, (verb, name, work, weight) in enumerate(steps):
+        account = share.accounts.get(name)
+        if verb == "arrive" and account is None:
+            # The tenant changes with the life: an ended one may be owed work in another.
+            share.arrive(name, work, weight, sequence, "XYZ"[sequence % 3])
+        elif account is not None:
+            change(share, verb, name, work, weight)
+    return share
+
+
+@given(_FLOAT_STEPS)
+def test_floats_stay_near_the_three_backlogs(
+    steps: list[tuple[str, str, float, float]],
+) -> None:
+    """The service computes in floats: the sums hold to a part in 1e9 of what went through."""
+    share = _live_in_floats(steps)
+    live = [account for account in share.accounts.values() if not account.withdrawn]
+    scale = 1 + sum(work for _, _, work, _ in steps) * 10
+
+    assert abs(sum(a.charged - a.attained for a in live) - share.clock.backlog()) < scale * 1e-9
+    for name, tenant in share.tenants().items():
+        root = share.clock.session(name)
+        owed = tenant.server.weight * max(0, root.finish - tenant.server.since)
+
+        assert abs(owed - tenant.gps.backlog()) < scale * 1e-9
+        assert abs(owed - tenant.server.total) < scale * 1e-9
+
+
+@given(_FLOAT_STEPS, st.randoms(use_true_random=False))
+def test_restored_accounts_give_the_same_keys_to_the_last_bit(
+    steps: list[tuple[str, str, float, float]], shuffled: Random
+) -> None:
+    """In floats, and whatever the order in which a store gives the records back."""
+    share = _live_in_floats(steps)
+    names = sorted(share.sessions())
+    shuffled.shuffle(names)
+    records = {name: json.loads(json.dumps(share.session_record(name))) for name in names}
+    restored = TenantShare(VirtualClock(share.clock.virtual_time))
+    for name, record in records.items():
+        restored.prepare_restore(name, record)
+    for name, record in records.items():
+        restored.restore_session(name, record, live=name in share.accounts)
+    restored.accounts = share.accounts
+
+    assert records == {name: restored.session_record(name) for name in names}
+    for name in share.accounts:
+        assert share.tag(name) == restored.tag(name)
+        assert share.tag_in_tenant(name) == restored.tag_in_tenant(name)

@@ -1,0 +1,107 @@
+"""Replicas that an ingress cannot reach: nobody starves, none is tried in vain twice, in order.
+
+Connections are cut at random. A grant over one that is cut is nacked at once, any other runs to its
+end by the next pull of its replica.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, Grant
+from tests.core_driver import PATIENT, CoreDriver
+from tests.property.profiles import examples
+
+_INGRESSES = ("i0", "i1")
+_LARGE = 200
+
+
+@dataclass
+class _Pool:
+    """Replicas and the connections to them."""
+
+    sizes: list[int]
+    cut: set[tuple[str, str]]
+    """(ingress, replica) of connections that are cut."""
+    driver: CoreDriver = field(
+        default_factory=lambda: CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
+    )
+    running: dict[str, list[str]] = field(default_factory=dict)
+    """Leases by replica."""
+    tried: list[tuple[str, str]] = field(default_factory=list)
+    """(request, replica) of each grant that was nacked."""
+    done: int = 0
+
+    def submit(self, number: int, ingress_id: str, prompt: int) -> None:
+        """Let an application of one inference come."""
+        name = f"q{number}"
+        self.driver.open(name, ingress_id=ingress_id)
+        self._start(self.driver.submit(name, name, prompt=prompt, ingress_id=ingress_id))
+
+    def pull_all(self) -> None:
+        """A second later, let every replica end what it runs, and ask for work."""
+        self.driver.now += 1.0
+        for number, kv in enumerate(self.sizes):
+            replica_id = f"r{number}"
+            ended = dict.fromkeys(self.running.pop(replica_id, []), 10)
+            self.done += len(ended)
+            self._start(self.driver.pull(replica_id, finished=ended, kv=kv))
+
+    def _start(self, actions: list[Action]) -> None:
+        """Run what was granted; nack it where its ingress does not get through."""
+        grants = [action for action in actions if isinstance(action, Grant)]
+        for grant in grants:
+            self._check_order(grant)
+        for grant in grants:
+            if (grant.ingress_id, grant.replica_id) in self.cut:
+                self.tried.append((grant.request_id, grant.replica_id))
+                nacked = ev.LeaseNacked(grant.lease_id, ev.NackReason.CONNECTION)
+                self._start(self.driver.handle(nacked))
+            else:
+                self.running.setdefault(grant.replica_id, []).append(grant.lease_id)
+
+    def _check_order(self, grant: Grant) -> None:
+        """Whoever is passed could not hold the memory there, or does not get through."""
+        core = self.driver.core
+        replica = core.state.replicas[grant.replica_id]
+        granted = core.state.inferences[grant.request_id]
+        for other in core.state.inferences.values():
+            if other.lease_id is None and other.order < granted.order:
+                cannot_hold = other.kv_need_tokens() > replica.capacity.kv_tokens
+                is_cut = (other.ingress_id, grant.replica_id) in self.cut
+                assert cannot_hold or is_cut, "was passed"
+
+
+@st.composite
+def _pools(draw: st.DrawFn) -> _Pool:
+    """Draw a pool where each ingress gets through to one of the largest at least."""
+    sizes = [*draw(st.lists(st.sampled_from([60, 120, _LARGE]), max_size=3)), _LARGE, _LARGE]
+    names = [f"r{number}" for number in range(len(sizes))]
+    pairs = [(ingress_id, name) for ingress_id in _INGRESSES for name in names]
+    whole = {(ingress_id, draw(st.sampled_from(names[-2:]))) for ingress_id in _INGRESSES}
+    return _Pool(sizes, draw(st.sets(st.sampled_from(pairs))) - whole)
+
+
+_CALLS = st.lists(
+    st.tuples(st.sampled_from(_INGRESSES), st.integers(1, _LARGE - 10)), min_size=1, max_size=12
+)
+
+
+@examples(100)
+@given(_pools(), _CALLS)
+def test_all_are_served_in_order_and_no_connection_is_tried_twice(
+    pool: _Pool, calls: list[tuple[str, int]]
+) -> None:
+    """As long as another replica could hold it, an inference is not leased there again."""
+    pool.pull_all()
+    for number, (ingress_id, prompt) in enumerate(calls):
+        pool.submit(number, ingress_id, prompt)
+    for _ in calls:
+        pool.pull_all()
+    pool.pull_all()
+
+    assert (len(calls), {}) == (pool.done, pool.driver.core.state.inferences)
+    assert len(set(pool.tried)) == len(pool.tried)

@@ -1,0 +1,53 @@
+"""Random applications and replicas, for the engine."""
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from hypothesis import strategies as st
+
+from tests.property.engine import Arrival, Server
+
+_SIZES = st.tuples(st.integers(1, 30), st.integers(1, 12))
+_STAGE = st.lists(_SIZES, min_size=1, max_size=6).map(tuple)
+_ONE = st.just(Fraction(1))
+_WEIGHTS = st.sampled_from([Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2)])
+
+
+def arrivals(
+    *,
+    stages: int = 1,
+    weighted: bool = False,
+    overlaps: bool = False,
+    predicted: Sequence[Fraction] = (Fraction(1),),
+    expected: Sequence[Fraction | None] = (None,),
+) -> st.SearchStrategy[list[Arrival]]:
+    """Return applications of up to so many stages, at most 42 tokens of KV an inference."""
+    return st.lists(
+        st.builds(
+            Arrival,
+            iteration=st.integers(0, 40),
+            stages=st.lists(_STAGE, min_size=1, max_size=stages).map(tuple),
+            weight=_WEIGHTS if weighted else _ONE,
+            gap=st.integers(0, 20) if stages > 1 else st.just(0),
+            predicted=st.sampled_from(predicted),
+            overlaps=st.just(overlaps),
+            expected=st.sampled_from(expected),
+        ),
+        min_size=2,
+        max_size=7,
+    )
+
+
+def servers(most: int = 1, *, lagging: bool = False) -> st.SearchStrategy[list[Server]]:
+    """Return up to so many replicas; fragmentation is the rule with so little KV."""
+    return st.lists(
+        st.builds(
+            Server,
+            kv_tokens=st.integers(42, 140),
+            seats=st.integers(1, 6),
+            report_every=st.integers(1, 5) if lagging else st.just(1),
+            progress_every=st.integers(1, 4) if lagging else st.just(1),
+        ),
+        min_size=1,
+        max_size=most,
+    )

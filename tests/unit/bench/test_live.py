@@ -1,0 +1,220 @@
+"""The order of plays, and that all arms play the same with the same knowledge."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.errors import JustitiaError, ResponseError
+from justitia_ray.lab.report.build import build_report
+from justitia_ray.lab.report.experiment import Scale
+from justitia_ray.lab.report.experiments.live import live_experiments
+from justitia_ray.observability.scheduler_metrics import STEP, DecisionMeter
+from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.result_files import read_results
+from justitia_ray.sim.suites.papers import MIXES
+from justitia_ray.units import Seconds
+from scripts.bench.live import QUICK, Plays, play_all
+from scripts.bench.live_report import report, write_all
+from scripts.bench.live_session import (
+    ARMS,
+    FCFS,
+    JUSTITIA,
+    NOMINAL,
+    Arm,
+    Session,
+    decisions_between,
+)
+from tests.harness.simulation.virtual_loop import run_virtually
+from tests.unit.bench.live_fakes import LiveService
+
+ENGINE = EngineProfile(kv_tokens=100_000, prefill="chunked", admission="peak")
+SIZE = replace(QUICK, mix={"KBQAV": 6, "SC": 2, "MRS": 1}, mice_s=1.0)
+
+
+def now() -> Seconds:
+    """Return the time of the loop that runs."""
+    return asyncio.get_running_loop().time()
+
+
+def session(service: LiveService) -> Session:
+    """Return a session on a service in memory."""
+    return Session(
+        "http://nowhere",
+        service.configure,
+        lambda pid: {"scheduler": 1.0} if pid == 7 else {},
+        lambda _: service,
+        now,
+    )
+
+
+def played(service: LiveService, data_dir: Path) -> Plays:
+    """Play everything on a service in memory, in virtual time."""
+
+    async def everything() -> Plays:
+        return await play_all(
+            session(service), (1, 2), SIZE, data_dir, lambda line: None, lambda status: ENGINE
+        )
+
+    return run_virtually(everything())
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return inputs of all classes; lengths are made up."""
+    directory = tmp_path_factory.mktemp("data")
+    (directory / "apps").mkdir()
+    for name in MIXES["paper"]:
+        inputs = [{"id": f"{name}-{n}", "input": f"{name} text {n}. " * 9} for n in range(20)]
+        lines = "".join(json.dumps(one) + "\n" for one in inputs)
+        (directory / "apps" / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path) -> tuple[LiveService, Plays]:
+    """Return a service and all that was played on it."""
+    service = LiveService()
+    return service, played(service, data)
+
+
+def play_nothing(service: LiveService, arm: Arm) -> Seconds:
+    """Play an empty load, and return how long that took."""
+
+    async def nothing() -> Seconds:
+        began_at = now()
+        await session(service).play(arm, [])
+        return now() - began_at
+
+    return run_virtually(nothing())
+
+
+@pytest.mark.slow
+def test_every_arm_of_a_seed_plays_the_same_inputs(whole: tuple[LiveService, Plays]) -> None:
+    """Otherwise the arms' figures differ by their loads."""
+    _, plays = whole
+
+    for runs in plays.runs.values():
+        first = [(one.planned.text, one.planned.arrived_at_s) for one in runs[0].played]
+        for run in runs:
+            assert first == [(one.planned.text, one.planned.arrived_at_s) for one in run.played]
+    one, other = ([p.planned.text for p in runs[0].played] for runs in plays.runs.values())
+    assert one != other
+
+
+def test_arms_are_played_under_their_policies_in_turning_order(
+    whole: tuple[LiveService, Plays],
+) -> None:
+    """An arm that always comes last would be played on whatever the others left."""
+    _, plays = whole
+
+    assert [arm.name for arm in ARMS] == [run.arm.name for run in plays.runs[1]]
+    assert [*(arm.name for arm in ARMS[1:]), "fcfs"] == [run.arm.name for run in plays.runs[2]]
+
+
+def test_each_run_has_classes_of_its_own_that_were_taught_the_same(
+    whole: tuple[LiveService, Plays],
+) -> None:
+    """What one arm teaches the predictor must not make the next one's predictions better."""
+    service, plays = whole
+
+    by_run: dict[str, list[object]] = {}
+    for sample in service.samples:
+        name, _, run = sample["application_class"].partition(".")
+        by_run.setdefault(run, []).append((name, sample["sample"], sample["stages"]))
+    histories = list(by_run.values())
+    assert all(histories[0] == other for other in histories)
+    calibrations_taught = len(plays.calibration)
+    assert len(ARMS) * 2 + len(plays.elephant_runs) + calibrations_taught == len(histories)
+    runs = {c.partition(".")[2] for _, c, _ in service.opened} - {"calibration.fcfs"}
+    assert runs == set(by_run)
+
+
+def test_elephant_comes_first_and_mice_behind_it(whole: tuple[LiveService, Plays]) -> None:
+    """Its delay is what the policies are compared by."""
+    _, plays = whole
+
+    for run in plays.elephant_runs:
+        classes = [one.record.application_class for one in run.played]
+        assert SIZE.elephant == classes[0]
+        assert SIZE.elephant not in classes[1:]
+
+
+def test_failed_calibration_ends_the_benchmark(data: Path) -> None:
+    """A profile of what did run would be of another load."""
+    service = LiveService()
+    service.fails = "KBQAV"
+
+    with pytest.raises(ResponseError, match=r"calibration, fcfs: [1-9] failed, one of: "):
+        played(service, data)
+
+
+@pytest.mark.parametrize(("in_force", "wanted"), [(JUSTITIA, FCFS), (NOMINAL, JUSTITIA)])
+def test_policy_or_options_that_do_not_come_into_force_end_the_benchmark(
+    in_force: Arm, wanted: Arm
+) -> None:
+    """Figures under another name would look right; the two clocks are one policy, two options."""
+    service = LiveService()
+    asyncio.run(service.configure(in_force))
+    service.ignores_policies = True
+
+    with pytest.raises(JustitiaError, match=f"not under {wanted.policy}"):
+        play_nothing(service, wanted)
+
+
+def test_next_play_waits_until_nothing_of_the_last_is_left() -> None:
+    """Work that is left over would be served beside the next arm's."""
+    service = LiveService()
+    service.leftover = 4
+
+    assert 3 * 0.25 == pytest.approx(play_nothing(service, FCFS))
+
+
+def test_memory_and_cpu_time_are_those_of_the_play(whole: tuple[LiveService, Plays]) -> None:
+    """The service's counts only grow: what an arm used is a difference."""
+    _, plays = whole
+
+    run = plays.runs[1][0]
+    assert 0.1 == pytest.approx(run.kv_utilization)
+    assert (0, 9) == (run.preemptions, run.decisions.count)
+    assert {"scheduler": 0.0} == run.cpu_s
+
+
+@pytest.mark.slow
+def test_what_is_written_is_what_the_report_reads(
+    whole: tuple[LiveService, Plays], tmp_path: Path
+) -> None:
+    """Benchmark and report agree on `live.json`, and the rows are those of other result files."""
+    _, plays = whole
+    about = {"machine": {"cores": "2"}, "config": "some.yaml", "quick": True}
+    written = write_all(tmp_path, plays, SIZE, about, lambda line: None)
+
+    scale = Scale(seeds=(7,), data_dir=tmp_path)
+    sections = build_report(live_experiments(tmp_path), scale, tmp_path / "page", workers=1)
+    assert [None] * 3 == [section.failure for section in sections]
+    stored = read_results(tmp_path / "seed-2" / "simulated")
+    assert [arm.name for arm in ARMS] == list(stored.runs)
+    text = report(written, plays.model)
+    for arm in ARMS:
+        assert f"\n{arm.name} " in text
+    assert "Elephant under srjf" in text
+
+
+def test_decisions_of_an_arm_are_those_between_two_readings() -> None:
+    """The counts only grow: what an earlier arm decided must not show in a later one's figures."""
+    meter = DecisionMeter()
+    for _ in range(50):
+        meter.record_decision(1.0)
+    before = meter.totals()
+    for duration_s in (*(100e-6,) * 98, 5e-3, 5e-3):
+        meter.record_decision(duration_s)
+
+    found = decisions_between(before, meter.totals())
+    assert found.p50_s is not None
+    assert found.p99_s is not None
+    assert 100 == found.count
+    assert 98 * 100e-6 + 2 * 5e-3 == pytest.approx(found.total_s)
+    assert 100e-6 <= found.p50_s <= STEP * 100e-6
+    assert 5e-3 <= found.p99_s <= STEP * 5e-3

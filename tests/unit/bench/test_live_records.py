@@ -1,0 +1,112 @@
+"""The recorder's lines about agents' calls, on a service in memory."""
+
+import asyncio
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from justitia_ray.client import JustitiaClient
+from justitia_ray.core.stages import StageServed
+from justitia_ray.errors import ResponseError
+from justitia_ray.predictor.observation import Sample
+from justitia_ray.sim.workload import checked_application
+from scripts.bench.live_records import (
+    RecordedApplication,
+    RecordedInference,
+    Recorder,
+    as_history,
+    as_result,
+    as_workload,
+)
+from tests.harness.simulation.virtual_loop import run_virtually
+from tests.unit.bench.live_fakes import LiveService, application, inference
+
+
+def test_call_is_recorded_with_its_instants_sizes_and_prediction() -> None:
+    """They make the profile and the simulated load; classes of runs are kept apart everywhere."""
+    service = LiveService()
+
+    async def call_twice() -> RecordedApplication:
+        recorder = Recorder(service, ".run-3", clock=asyncio.get_running_loop().time)
+        async with (
+            JustitiaClient(recorder) as client,
+            client.application("MRS", input="text") as app,
+        ):
+            await app.chat("one", max_tokens=45)
+            service.fails = "MRS.run-3"
+            with suppress(ResponseError):
+                await app.chat("two", max_tokens=45)
+        return recorder.applications["app-0"]
+
+    opened = run_virtually(call_twice())
+    assert [("justitia", "MRS.run-3", "text")] == service.opened
+    assert 5.0 == opened.predicted_kv_token_time
+    ran_s: Any = pytest.approx(0.1)
+    leased_s: Any = pytest.approx(0.105)
+    assert [RecordedInference(0.0, ran_s, 20, 45, "r1", 0.0, ran_s, leased_s)] == opened.inferences
+
+
+# Opened at 1.0; two side by side from 1.25, ends at 2 and 3; tool time of 0.5; one from 3.5 to 5.
+TWO_STAGES = application(
+    4,
+    1.0,
+    [
+        inference(3.5, 5.0, (300, 20)),
+        inference(1.25, 3.0, (200, 5)),
+        inference(1.25, 2.0, (100, 10)),
+    ],
+)
+
+
+def test_inference_follows_those_that_had_ended_and_tool_time_is_what_passed_since() -> None:
+    """The simulator must not start a stage before the one it waited for, nor without the tool."""
+    [workload] = as_workload([TWO_STAGES])
+
+    assert [(), (), ("0", "1")] == [i.after for i in workload.inferences]
+    assert [0.25, 0.25, 0.5] == [i.delay_s for i in workload.inferences]
+    assert [(100, 10), (200, 5), (300, 20)] == [
+        (i.prompt_tokens, i.output_tokens) for i in workload.inferences
+    ]
+    assert ("a004", 1.0, "KBQAV") == (
+        workload.application_id,
+        workload.arrived_at_s,
+        workload.application_class,
+    )
+    checked_application(workload)
+
+
+def test_only_the_stage_before_is_followed() -> None:
+    """A third stage follows the second; to name the first again says nothing."""
+    rows = [inference(0, 1), inference(1.5, 2), inference(1.5, 2.5), inference(3, 4)]
+    [workload] = as_workload([application(0, 0.0, rows)])
+
+    assert [(), ("0",), ("0",), ("1", "2")] == [i.after for i in workload.inferences]
+
+
+def test_rows_are_those_of_result_files() -> None:
+    """So that a live run is summarised as a simulated one is."""
+    failed = application(5, 0.5, [inference(1.0, 9.0)], error="broken")
+    result = as_result([TWO_STAGES, failed], 0.75, 3)
+
+    assert [] == as_workload([failed])
+    assert [] == as_history([failed])
+    whole, broken = result.applications
+    assert (4.0, 5.0, "finished") == (whole.jct_s, whole.finished_at_s, whole.outcome)
+    assert (None, "failed") == (broken.jct_s, broken.outcome)
+    assert (100 * 10 + 55) + (200 * 5 + 15) + (300 * 20 + 210) == whole.kv_token_time
+    assert (4.5, 0.75, 3) == (result.makespan_s, result.kv_utilization, result.preemptions)
+    assert [3, 1] == [
+        sum(i.application_id == name for i in result.inferences) for name in ("a004", "a005")
+    ]
+
+
+def test_history_has_the_stages_as_the_service_would_have_learned_them() -> None:
+    """Charges are raised by what is known of stages: the service's and the simulator's alike."""
+    [observation] = as_history([TWO_STAGES])
+
+    assert (
+        StageServed(2, 2, 300, 15, 1055.0 + 1015.0),
+        StageServed(1, 1, 300, 20, 6210.0),
+    ) == observation.stages
+    assert Sample(8280.0, 3, 35, None) == observation.sample

@@ -1,0 +1,114 @@
+"""`justitia env`: what a shell, a file of variables and a container are given."""
+
+import shutil
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from justitia_ray.cli.main import main
+from justitia_ray.serve.ops.config_file import most_callers
+
+_MAXCONN = "RAY_SERVE_HAPROXY_MAXCONN"
+
+
+@pytest.fixture(autouse=True)
+def _has_haproxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HAProxy can run here; nothing runs it."""
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/bin/sh")
+
+
+def file_with(directory: Path, ingress: str = "", models: int = 1, outstanding: int = 400) -> Path:
+    """Return a Serve configuration file whose Ingress has these keys more."""
+    named = ", ".join(f"{{name: m{i}, path: none}}" for i in range(models))
+    file = directory / "serve.yaml"
+    file.write_text(
+        f"""
+applications:
+  - name: demo
+    import_path: justitia_ray.serve.app:build
+    args: {{models: [{named}], engine: {{kind: fake}}, ingress: {{max_outstanding: {outstanding}}}}}
+    deployments: [{{name: Ingress{ingress}}}]
+"""
+    )
+    return file
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Return what the command prints."""
+    assert 0 == main(["env", *words])
+    return capsys.readouterr().out
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="needs a shell")
+def test_shell_takes_over_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Reasons stand between the lines as comments, and must not swallow the next variable."""
+    told = printed(capsys, "--descriptors", "20000")
+    script = f'eval "$1"; echo "${_MAXCONN} $RAY_SERVE_METRICS_EXPORT_INTERVAL_MS"'
+    said = subprocess.run(["sh", "-c", script, "sh", told], capture_output=True, check=True)
+
+    assert "7897 2000\n" == said.stdout.decode()
+
+
+def test_every_variable_has_its_reason_before_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator who is to set a variable of Ray's wants to know what for."""
+    lines = printed(capsys, "--format", "dotenv").splitlines()
+
+    for before, line in pairwise(lines):
+        assert line.startswith(("# ", "RAY_SERVE_"))
+        assert line.startswith("# ") or before.startswith("# ")
+
+
+def test_yaml_is_the_env_of_a_container(capsys: pytest.CaptureFixture[str]) -> None:
+    """Kubernetes takes strings only."""
+    variables = yaml.safe_load(printed(capsys, "--format", "yaml", "--descriptors", "20000"))
+
+    assert {"name": _MAXCONN, "value": "7897"} in variables
+    assert {str} == {type(variable["value"]) for variable in variables}
+
+
+@pytest.mark.parametrize(
+    ("ingress", "models", "callers"),
+    [("", 1, 400), (", num_replicas: 3", 1, 1_200), ("", 2, 800), (", num_replicas: auto", 1, 400)],
+    ids=["one", "processes", "models", "unknown number"],
+)
+def test_callers_of_a_file_are_those_of_all_its_ingresses_and_models(
+    tmp_path: Path, ingress: str, models: int, callers: int
+) -> None:
+    """One HAProxy may hold the callers of all of them."""
+    assert callers == most_callers(file_with(tmp_path, ingress, models))
+
+
+def test_file_decides_the_limit_of_connections(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """400 callers and what is idle beside them."""
+    told = printed(capsys, str(file_with(tmp_path)), "--descriptors", "20000")
+
+    assert f"export {_MAXCONN}=656\n" in told
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--descriptors", "0"], "--descriptors is 0: 1 or more is allowed"),
+        (["none.yaml"], "none.yaml: No such file"),
+    ],
+    ids=["descriptors", "file"],
+)
+def test_mistake_is_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong number would end HAProxy later, far from here."""
+    assert 2 == main(["env", *words])
+    assert said in capsys.readouterr().err
+
+
+def test_mistake_in_the_environment_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A binary that is not there ends Serve's front, and nothing would say so."""
+    monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/nowhere")
+
+    assert 2 == main(["env"])
+    assert "RAY_SERVE_HAPROXY_BINARY_PATH is '/nowhere'" in capsys.readouterr().err

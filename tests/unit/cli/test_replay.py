@@ -1,0 +1,104 @@
+"""`justitia replay`: options in, files and exit status out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.cli import replay as command
+from justitia_ray.cli.main import main
+from justitia_ray.sim.replay import Replay, ReplayFailure
+from justitia_ray.sim.result_files import read_results
+from tests.unit.cli.test_simulate import APPLICATION
+from tests.unit.sim.data_directory import write_lines
+from tests.unit.sim.result_rows import run_of
+
+FINISHED = Replay("vtc", run_of({"a": (0.0, 2.0)}), (), {"model": "tiny", "replicas": 1})
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Let `done` be what a replay shows; the rest is what was asked of it, and of the figures."""
+    asked: dict[str, Any] = {"done": FINISHED}
+
+    async def fake(url: str, applications: list[Any], **options: Any) -> Replay:
+        asked.update(options, url=url, applications=[a.application_id for a in applications])
+        done: Replay = asked["done"]
+        return done
+
+    def draw(out: Path, results: Any) -> str:
+        asked["drawn"] = (out, list(results))
+        return "no figures: no pencil"
+
+    monkeypatch.setattr(command, "replay_workload", fake)
+    monkeypatch.setattr(command, "draw_figures", draw)
+    return asked
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> Path:
+    """A workload file of one application."""
+    path = tmp_path / "workload.jsonl"
+    write_lines(path, APPLICATION)
+    return path
+
+
+def run(*arguments: object) -> int:
+    """Run the command."""
+    return main(["replay", *map(str, arguments)])
+
+
+def test_result_files_are_those_of_a_simulation(
+    asked: dict[str, Any], workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A simulated and a real run are opened by the same report."""
+    out = tmp_path / "out"
+    status = run("--url", "http://x", "--workload", workload, "--out", out, "--speed", "2")
+    stored = read_results(out)
+
+    assert 0 == status
+    assert {"vtc": run_of({"a": (0.0, 2.0)})} == stored.runs
+    assert 2.0 == stored.summary["vtc"]["mean_jct_s"]
+    assert "replay" == stored.about["command"]
+    assert {
+        "url": "http://x",
+        "workload": str(workload),
+        "model": "tiny",
+        "speed": 2.0,
+        "timeout_s": None,
+    } == stored.about["configuration"]
+    assert (out, ["vtc"]) == asked["drawn"]
+    said = capsys.readouterr()
+    assert f"1 of 1 applications finished; results in {out}\n" == said.out
+    assert "justitia replay: no figures: no pencil\n" == said.err
+
+
+def test_options_reach_the_replay(asked: dict[str, Any], workload: Path, tmp_path: Path) -> None:
+    """By default the service of this machine, its only model, real time, no limit."""
+    run("--workload", workload, "--out", tmp_path / "out")
+    defaults = dict(asked)
+    run("--workload", workload, "--out", tmp_path / "out", "--model", "m", "--timeout-s", "60")
+
+    assert ("http://127.0.0.1:8000", ["a"]) == (defaults["url"], defaults["applications"])
+    assert (None, 1.0, None) == tuple(defaults[n] for n in ("model", "speed", "timeout_s"))
+    assert ("m", 60.0) == (asked["model"], asked["timeout_s"])
+
+
+def test_failures_are_counted_and_written_down(
+    asked: dict[str, Any], workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The results of the others are there; the exit status says that they are not all."""
+    failures = (ReplayFailure("b", "7", "500: broken"), ReplayFailure("c", None, "400: refused"))
+    run_ = run_of({"a": (0.0, 2.0), "b": (0.0, None), "c": (0.0, None)})
+    asked["done"] = Replay("vtc", run_, failures, {"model": "tiny", "replicas": 1})
+    status = run("--workload", workload, "--out", tmp_path / "out")
+
+    assert 1 == status
+    assert (
+        "justitia replay: 2 applications failed; the first failure: application 'b',"
+        " inference '7': 500: broken\n"
+    ) in capsys.readouterr().err
+    assert [
+        {"application_id": "b", "inference_id": "7", "error": "500: broken"},
+        {"application_id": "c", "inference_id": None, "error": "400: refused"},
+    ] == read_results(tmp_path / "out").about["failures"]

@@ -1,0 +1,54 @@
+"""`justitia report`: exit status, and one sentence for a user's mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.cli import main as command
+from justitia_ray.cli import report
+from tests.unit.lab.report import small
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two experiments in miniature, one of which fails."""
+    experiments = (small.experiment(), small.experiment("broken", small.Broken))
+    monkeypatch.setattr(report, "EXPERIMENTS", experiments)
+
+
+def _run(tmp_path: Path, *arguments: str) -> int:
+    fixed = ["report", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--workers", "1"]
+    return command.main([*fixed, *arguments])
+
+
+@pytest.mark.slow
+def test_report_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The usual end: status 0, and where the page is."""
+    assert 0 == _run(tmp_path, "--only", "small")
+    assert "report.html: 1 of 1 experiments" in capsys.readouterr().out
+    assert (tmp_path / "out" / "report.html").is_file()
+
+
+def test_failed_experiment_is_told_and_the_rest_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A script must notice that something is missing from the page."""
+    assert 1 == _run(tmp_path)
+
+    told = capsys.readouterr()
+    assert "broken failed: 1x · justitia, seed 101: ValueError: no luck" in told.err
+    assert "report.html: 1 of 2 experiments" in told.out
+
+
+@pytest.mark.parametrize(
+    ("option", "said"), [("--quick", "seeds 101, 102."), ("--seeds=3", "seeds 101, 102, 103.")]
+)
+def test_page_says_which_seeds_and_whether_it_is_quick(
+    tmp_path: Path, option: str, said: str
+) -> None:
+    """Defaults were tuned on seeds below 101; numbers of a quick report must not be quoted."""
+    _run(tmp_path, "--only", "small", option)
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+    assert said in page
+    assert (option == "--quick") == ("A quick report" in page)

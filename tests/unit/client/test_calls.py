@@ -1,0 +1,185 @@
+"""How the client reads the answers of the service."""
+
+import json
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from justitia_ray.client.calls import (
+    Completion,
+    ServerSentEvent,
+    SseDecoder,
+    completion,
+    json_events,
+    json_object,
+    response_error,
+)
+from justitia_ray.client.transport import Response
+from justitia_ray.errors import ResponseError
+
+USAGE = {"prompt_tokens": 3, "completion_tokens": 5}
+
+
+def test_choices_are_ordered_by_index() -> None:
+    """The service may give them in the order in which they ended."""
+    answer = completion(
+        {
+            "choices": [
+                {"index": 1, "text": "second", "finish_reason": "length"},
+                {"index": 0, "text": "first", "finish_reason": "stop"},
+            ],
+            "usage": USAGE,
+        }
+    )
+
+    assert replace(answer, raw={}) == Completion("first", ("first", "second"), 3, 5, "stop", {})
+
+
+def test_a_tool_call_has_empty_text() -> None:
+    """A tool call has `content: null`, which is no text and no error."""
+    choice = {"index": 0, "message": {"content": None, "tool_calls": []}}
+
+    assert completion({"choices": [choice], "usage": USAGE}).text == ""
+
+
+@pytest.mark.parametrize("answer", [{}, {"choices": [], "usage": USAGE}, {"choices": 1}])
+def test_what_is_no_completion_is_a_response_error(answer: dict[str, object]) -> None:
+    """An agent catches one error for whatever the service did wrong, not a KeyError."""
+    with pytest.raises(ResponseError, match="not a completion"):
+        completion(answer)
+
+
+def test_an_openai_error_keeps_its_fields() -> None:
+    """Callers decide by code and by when to try again."""
+    body = json.dumps({"error": {"message": "full", "code": "queue_full"}}).encode()
+
+    error = response_error(429, {"retry-after": "2.5"}, body)
+
+    assert error.args == (429, "full", "queue_full", 2.5)
+
+
+@pytest.mark.parametrize("value", ["", "soon", "nan", "inf", "-1", "Wed, 21 Oct 2026 07:28:00 GMT"])
+def test_a_retry_after_that_is_no_delay_is_ignored(value: str) -> None:
+    """A bad header must neither raise nor make the client wait for ever."""
+    assert response_error(503, {"retry-after": value}, b"").retry_after_s is None
+
+
+def test_a_page_that_is_not_ours_is_quoted_in_part() -> None:
+    """A proxy's error page says who answered; all of it would flood a log."""
+    error = response_error(502, {}, b"<html>" + b"x" * 1000)
+
+    assert error.message == "<html>" + "x" * 194
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        *((200, body, "not a JSON object") for body in (b"", b"[]", b"{", b"\xff")),
+        pytest.param(302, b"{}", "302", id="a redirect is not followed"),
+    ],
+)
+def test_answer_without_an_object_is_a_response_error(status: int, body: bytes, said: str) -> None:
+    """Something else than the service answered."""
+    with pytest.raises(ResponseError, match=said):
+        json_object(Response(status, {}, body))
+
+
+STREAM = (
+    b": ping\r\n\r\nevent: delta\rdata: one\r\r"
+    b'data: {"text": "caf\xc3\xa9 \xe2\x82\xac"}\n\nid: 7\nretry: 5\ndata:a\r\ndata: b\n\n'
+    b"data: [DONE]\n\ndata: never finished"
+)
+EVENTS = [
+    ServerSentEvent("delta", "one"),
+    ServerSentEvent("message", '{"text": "café €"}'),
+    ServerSentEvent("message", "a\nb"),
+    ServerSentEvent("message", "[DONE]"),
+]
+
+
+def _decode(chunks: Iterable[bytes]) -> list[ServerSentEvent]:
+    decoder = SseDecoder()
+    return [event for chunk in chunks for event in decoder.feed(chunk)]
+
+
+async def _collect(chunks: list[bytes]) -> list[dict[str, Any]]:
+    async def arriving() -> AsyncIterator[bytes]:
+        while chunks:
+            yield chunks.pop(0)
+
+    return [event async for event in json_events(arriving())]
+
+
+@pytest.mark.slow
+@given(st.sets(st.integers(0, len(STREAM))))
+@example(set())
+@example(set(range(len(STREAM))))
+def test_cuts_anywhere_change_nothing(cuts: set[int]) -> None:
+    """The network cuts where it likes: inside a line end, a character, a field name; everywhere.
+
+    All line ends, comments and fields are understood: servers and proxies differ in these.
+    """
+    bounds = [0, *sorted(cuts), len(STREAM)]
+    chunks = [STREAM[a:b] for a, b in pairwise(bounds)]
+
+    assert _decode(chunks) == EVENTS
+
+
+@pytest.mark.slow
+@given(st.lists(st.text(), min_size=1), st.data())
+def test_any_text_survives(texts: list[str], data: st.DataObject) -> None:
+    """Line separators and odd characters in a completion must not end an event."""
+    raw = b"".join(f"data: {json.dumps(t, ensure_ascii=False)}\n\n".encode() for t in texts)
+    cut = data.draw(st.integers(0, len(raw)))
+
+    assert texts == [json.loads(event.data) for event in _decode([raw[:cut], raw[cut:]])]
+
+
+async def test_done_ends_the_objects_but_not_the_reading() -> None:
+    """A reader that left at [DONE] would look to the service like a caller that gave up."""
+    chunks = [b'data: {"a": 1}\n\n', b"data: [DONE]\n\n", b'data: {"a": 2}\n\n', b": end\n\n"]
+
+    assert await _collect(chunks) == [{"a": 1}]
+    assert chunks == []
+
+
+@pytest.mark.parametrize(
+    ("event", "status", "message", "code"),
+    [
+        (b'event: error\ndata: {"message": "gone", "code": "cut"}', 500, "gone", "cut"),
+        (b'data: {"error": {"message": "too long", "code": 400}}', 400, "too long", None),
+        (b"event: error\ndata: no json", 500, "the stream ended with an error", None),
+    ],
+)
+async def test_an_error_event_is_an_error(
+    event: bytes, status: int, message: str, code: str | None
+) -> None:
+    """After a head of 200 this is the only way in which a service can say that it failed."""
+    with pytest.raises(ResponseError) as caught:
+        await _collect([b'data: {"a": 1}\n\n', event + b"\n\n", b"data: [DONE]\n\n"])
+
+    assert (status, message, code) == (caught.value.status, caught.value.message, caught.value.code)
+
+
+@pytest.mark.parametrize(
+    ("stream", "error", "said"),
+    [
+        pytest.param(
+            b'data: {"a": 1}\n\n', ConnectionError, r"before \[DONE\]", id="half an answer"
+        ),
+        pytest.param(
+            b"data: 12\n\ndata: [DONE]\n\n", ResponseError, "not a JSON object", id="no object"
+        ),
+    ],
+)
+async def test_a_stream_of_no_whole_answer_is_an_error(
+    stream: bytes, error: type[Exception], said: str
+) -> None:
+    """It must not pass for a whole one."""
+    with pytest.raises(error, match=said):
+        await _collect([stream])

@@ -1,0 +1,239 @@
+"""An application on the client: open, ask, stream, close, cancel; over both transports."""
+
+import asyncio
+import logging
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from justitia_ray.client import Completion, JustitiaClient, fan_out
+from justitia_ray.errors import RequestError, ResponseError, UnknownModel
+from tests.unit.client.fakes import FakeService, as_error, as_json
+
+CHAT = "/v1/chat/completions"
+OPEN = "/v1/applications"
+CLOSE = "/v1/applications/a%2F1/close"
+CANCEL = "/v1/applications/a%2F1"
+
+
+class AgentError(Exception):
+    """What an agent of the tests fails of."""
+
+
+async def test_opening_sends_what_was_said_and_reads_the_tag(
+    client: JustitiaClient, service: FakeService
+) -> None:
+    """Left-out options stay out of the body: the service has defaults of its own.
+
+    With several models it has its place in that queue at once, and its calls ask that model.
+    """
+    async with client.application("SC", input="q", weight=2.0, model="small") as app:
+        opened = (app.application_id, app.predicted_kv_token_time, app.virtual_finish_time)
+        await app.chat("q")
+
+    assert opened == ("a/1", 1234.0, 99.5)
+    [request], [asked] = service.sent(OPEN), service.sent(CHAT)
+    assert request.body == {
+        "application_class": "SC",
+        "input": "q",
+        "weight": 2.0,
+        "model": "small",
+    }
+    assert asked.body["model"] == "small"
+
+
+async def test_a_clean_exit_closes_and_an_exception_cancels(
+    client: JustitiaClient, service: FakeService
+) -> None:
+    """A failed agent's inferences must not hold memory that others wait for."""
+    async with client.application("SC", input="q"):
+        pass
+    with pytest.raises(AgentError):
+        async with client.application("SC", input="q"):
+            raise AgentError
+
+    assert [request.method for request in service.sent(CLOSE)] == ["POST"]
+    assert [request.method for request in service.sent(CANCEL)] == ["DELETE"]
+
+
+async def test_a_cancelled_agent_cancels_its_application(
+    client: JustitiaClient, service: FakeService
+) -> None:
+    """The goodbye is sent even though the task that sends it is being cancelled."""
+    service.hold = CHAT
+
+    async def agent() -> None:
+        async with client.application("SC", input="q") as app:
+            await app.chat("q")
+
+    task = asyncio.create_task(agent())
+    await service.held.acquire()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert service.cancelled_calls == 1
+    assert len(service.sent(CANCEL)) == 1
+
+
+async def test_a_failed_goodbye_costs_no_result_and_hides_no_error(
+    client: JustitiaClient, service: FakeService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The service ends what it does not hear of by itself; the first error is the one to see."""
+    service.answers |= {p: [as_error(500, "broken")] for p in (CLOSE, CANCEL)}
+
+    with caplog.at_level(logging.WARNING):
+        async with client.application("SC", input="q"):
+            pass
+        with pytest.raises(AgentError):
+            async with client.application("SC", input="q"):
+                raise AgentError
+
+    failed = ["application.close_failed", "application.cancel_failed"]
+    assert failed == [record.getMessage() for record in caplog.records]
+
+
+async def test_chat_and_complete_build_openai_requests_of_the_application(
+    client: JustitiaClient, service: FakeService
+) -> None:
+    """The service knows by headers whose inference it is; unknown fields pass: the engine may."""
+    conversation = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    async with client.application("SC", input="q", tenant="t1", application_id="mine") as app:
+        await app.chat("q", max_tokens=5, ignore_eos=True)
+        await app.chat(conversation, model="other")
+        await app.complete("p", max_tokens=9)
+
+    asked = [request for request in service.requests if "completions" in request.path]
+    question = [{"role": "user", "content": "q"}]
+    assert [
+        {"model": "tiny", "messages": question, "max_tokens": 5, "ignore_eos": True},
+        {"messages": conversation, "model": "other"},
+        {"model": "tiny", "prompt": "p", "max_tokens": 9},
+    ] == [request.body for request in asked]
+    names = [f"x-justitia-{name}" for name in ("application", "class", "tenant")]
+    assert [["mine", "SC", "t1"]] * 3 == [[r.headers[name] for name in names] for r in asked]
+
+
+async def test_answers_are_counted(client: JustitiaClient) -> None:
+    """Load records need what was served, streams and failures included."""
+    async with client.application("SC", input="q") as app:
+        answers = [await app.chat("q"), await app.complete("q")]
+        texts = [text async for text in app.chat_stream("q")]
+
+    assert [answer.text for answer in answers] == ["Hello", "Hello"]
+    assert texts == ["Hel", "lo"]
+    assert (app.inferences, app.prompt_tokens, app.output_tokens) == (3, 21, 6)
+
+
+async def test_the_only_model_is_asked_for_once(
+    client: JustitiaClient, service: FakeService
+) -> None:
+    """Fifty calls at the start of an agent must not ask fifty times."""
+    async with client.application("SC", input="q") as app:
+        await fan_out(app.chat("q") for _ in range(50))
+
+    assert len(service.sent("/v1/models")) == 1
+    assert len(service.sent(CHAT)) == 50
+
+
+@pytest.mark.parametrize(("models", "said"), [((), "none"), (("a", "b"), "a, b")])
+async def test_several_models_need_a_choice(
+    client: JustitiaClient, service: FakeService, models: tuple[str, ...], said: str
+) -> None:
+    """To guess would send an agent's prompts to a model that it does not mean."""
+    service.models = models
+
+    async with client.application("SC", input="q") as app:
+        with pytest.raises(UnknownModel, match=f"exactly one; it has {said}"):
+            await app.chat("q")
+
+
+async def test_leaving_a_stream_early_tells_the_service(
+    client: JustitiaClient, service: FakeService
+) -> None:
+    """Otherwise the replica generates for nobody; a complete one is no caller that has left."""
+    async with client.application("SC", input="q") as app:
+        assert ["Hel", "lo"] == [text async for text in app.chat_stream("q")]
+        assert (0, 1) == (service.unfinished_streams, app.inferences)
+        async with aclosing(app.chat_stream("q")) as stream:
+            assert await anext(stream) == "Hel"
+            assert service.unfinished_streams == 0
+
+    assert (1, 1) == (service.unfinished_streams, app.inferences)
+
+
+async def test_streaming_several_choices_is_refused(client: JustitiaClient) -> None:
+    """Their texts would arrive mingled."""
+    async with client.application("SC", input="q") as app:
+        with pytest.raises(RequestError, match="n must be 1, got 3"):
+            await anext(app.chat_stream("q", n=3))
+
+
+async def test_the_first_failure_of_a_fan_out_cancels_the_rest(
+    client: JustitiaClient, service: FakeService
+) -> None:
+    """An agent that has lost one part has no use for the others, and catches one plain error."""
+    service.hold = CHAT
+
+    async def fail_last() -> Completion:
+        for _ in range(3):
+            await service.held.acquire()
+        raise AgentError
+
+    async with client.application("SC", input="q") as app:
+        with pytest.raises(AgentError):
+            await fan_out([*(app.chat("q") for _ in range(3)), fail_last()])
+
+    assert service.cancelled_calls == 3
+
+
+@pytest.mark.parametrize("missing", ["application_id", "virtual_finish_time"])
+async def test_an_opening_without_a_field_is_an_error(
+    client: JustitiaClient, service: FakeService, missing: str
+) -> None:
+    """It is named, where a KeyError in the agent would not say whose fault it is.
+
+    First come, first served has no virtual finish time to tell: None is one.
+    """
+    granted = {"application_id": "a", "predicted_kv_token_time": 1, "virtual_finish_time": None}
+    lacking = {name: value for name, value in granted.items() if name != missing}
+    service.answers[OPEN] = [(200, {}, as_json(granted)), (200, {}, as_json(lacking))]
+
+    async with client.application("SC", input="q") as app:
+        assert app.virtual_finish_time is None
+    with pytest.raises(ResponseError, match=f"lacks {missing}"):
+        async with client.application("SC", input="q"):
+            pass
+
+
+async def test_an_application_must_be_entered(client: JustitiaClient) -> None:
+    """A forgotten `async with` gets a sentence."""
+    app = client.application("SC", input="q")
+
+    assert not app.was_opened
+    with pytest.raises(RuntimeError, match="async with"):
+        await app.chat("q")
+
+
+@pytest.mark.parametrize("value", ["", "a\r\nx-evil: 1", "é", " a"])
+@pytest.mark.parametrize("field", ["application_class", "tenant", "application_id"])
+def test_names_that_cannot_travel_in_a_header_are_refused(
+    service: FakeService, field: str, value: str
+) -> None:
+    """Before anything is sent, and by the name of the field."""
+    client = JustitiaClient.from_handle(service.handle())
+    names: dict[str, Any] = {"application_class": "SC", field: value}
+
+    with pytest.raises(RequestError, match=f"{field} travels in a header"):
+        client.application(input="q", **names)
+
+
+async def test_status_is_what_the_service_says(
+    client: JustitiaClient, service: FakeService
+) -> None:
+    """The id is quoted in the path: it may hold a slash."""
+    service.answers[CANCEL] = [(200, {}, as_json({"waiting": 2}))]
+
+    async with client.application("SC", input="q") as app:
+        assert await app.status() == {"waiting": 2}

@@ -1,0 +1,199 @@
+"""The transport over HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from unittest.mock import MagicMock
+
+import httpx
+import pytest
+
+from justitia_ray.client import HandleTransport, HttpTransport, Transport, fan_out
+from justitia_ray.errors import ConfigError
+from tests.unit.client.fakes import SERVE_REQUEST_ID, FakeHandle, FakeService
+
+
+async def request_to(base_url: str) -> httpx.Request:
+    """Return what is sent for a GET of /v1/models."""
+    sent: list[httpx.Request] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        return httpx.Response(200)
+
+    transport = HttpTransport(base_url, transport=httpx.MockTransport(answer))
+    await transport.request("GET", "/v1/models", {})
+    await transport.aclose()
+    return sent[0]
+
+
+@pytest.mark.parametrize(
+    ("base_url", "expected"),
+    [
+        ("http://service", "http://service/v1/models"),
+        ("http://service/", "http://service/v1/models"),
+        ("http://service:8000/v1", "http://service:8000/v1/models"),
+        ("https://service/team/v1/", "https://service/team/v1/models"),
+    ],
+)
+async def test_base_urls_are_taken_with_and_without_v1(base_url: str, expected: str) -> None:
+    """The OpenAI client's setting, copied over, must work."""
+    assert expected == str((await request_to(base_url)).url)
+
+
+def test_a_base_url_that_is_none_is_refused() -> None:
+    """By name and value, before the first call."""
+    with pytest.raises(ConfigError, match=r"base_url must start with .*'localhost:8000'"):
+        HttpTransport("localhost:8000")
+
+
+async def test_an_answer_may_take_any_time_but_a_connection_may_not() -> None:
+    """An inference that waits minutes in the queue is the service working as meant."""
+    timeouts = (await request_to("http://service")).extensions["timeout"]
+
+    assert {"connect": 10.0, "read": None, "write": None, "pool": None} == timeouts
+
+
+async def test_a_body_that_breaks_off_is_a_connection_error() -> None:
+    """Both transports raise builtin errors, so that callers need not know httpx."""
+
+    class Broken(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield b"half"
+            raise httpx.RemoteProtocolError("incomplete chunked read")
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=Broken())
+
+    transport = HttpTransport("http://service", transport=httpx.MockTransport(answer))
+
+    async def read() -> list[bytes]:
+        async with transport.stream("GET", "/v1/models", {}) as streamed:
+            return [chunk async for chunk in streamed.chunks]
+
+    with pytest.raises(ConnectionError, match="incomplete chunked read"):
+        await read()
+    await transport.aclose()
+
+
+CHAT = "/v1/chat/completions"
+
+
+@pytest.fixture
+def transport(handle: FakeHandle) -> HandleTransport:
+    """A transport over the service's handle."""
+    return HandleTransport(handle)
+
+
+async def test_fifty_calls_of_one_parent_have_contexts_of_their_own(
+    transport: HandleTransport, service: FakeService
+) -> None:
+    """Serve matches calls by an id from the context: of calls that share one, all but one hang."""
+    SERVE_REQUEST_ID.set("the agent's own request")
+
+    async def stream() -> int:
+        async with transport.stream("POST", CHAT, {}) as streamed:
+            return streamed.status
+
+    await fan_out(transport.request("GET", "/v1/models", {}) for _ in range(50))
+    await fan_out(stream() for _ in range(50))
+
+    assert len(service.requests) == 100
+    assert SERVE_REQUEST_ID.get() == "the agent's own request"
+
+
+async def call(transport: Transport, *, stream: bool) -> None:
+    """Begin a call of either kind, and read nothing of it."""
+    if stream:
+        async with transport.stream("POST", CHAT, {}):
+            pass
+    else:
+        await transport.request("POST", CHAT, {})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_cancelling_a_call_cancels_its_response(
+    transport: HandleTransport, service: FakeService, handle: FakeHandle, stream: bool
+) -> None:
+    """Nothing else tells the ingress; a stream may wait minutes in the queue before its head."""
+    service.hold = CHAT
+    task = asyncio.create_task(call(transport, stream=stream))
+    await service.held.acquire()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert [response.cancels for response in handle.responses] == [1]
+
+
+async def test_a_sibling_outlives_a_cancel(
+    transport: HandleTransport, service: FakeService, handle: FakeHandle
+) -> None:
+    """Only the call whose caller has gone is ended."""
+    service.hold = CHAT
+    left = asyncio.create_task(transport.request("POST", CHAT, {}))
+    await service.held.acquire()
+    stays = asyncio.create_task(transport.request("GET", "/v1/models", {}))
+    left.cancel()
+
+    assert (await stays).status == 200
+    assert [response.cancels for response in handle.responses] == [1, 0]
+
+
+@pytest.mark.parametrize(("taken", "cancels"), [(0, 1), (1, 1), (None, 0)])
+async def test_leaving_a_stream_cancels_its_response_and_its_end_does_not(
+    transport: HandleTransport, handle: FakeHandle, taken: int | None, cancels: int
+) -> None:
+    """Dropping a Serve generator does not; whoever has read to the end has not left."""
+    async with transport.stream("POST", CHAT, {}, b'{"stream": true}') as streamed:
+        if taken is None:
+            assert b"data: [DONE]\n\n" == [chunk async for chunk in streamed.chunks][-1]
+        for _ in range(taken or 0):
+            await anext(streamed.chunks)
+
+    assert [response.cancels for response in handle.responses] == [cancels]
+
+
+async def test_header_names_are_lower_case(transport: HandleTransport) -> None:
+    """As over HTTP, so that one client reads both."""
+    assert (await transport.request("GET", "/v1/models", {})).headers == {
+        "content-type": "application/json"
+    }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_failed_call_is_a_connection_error_with_its_cause(
+    transport: HandleTransport, service: FakeService, handle: FakeHandle, stream: bool
+) -> None:
+    """An agent catches the same errors over both transports, and Ray's own stays readable."""
+    failure = LookupError("actor died")
+    service.answers[CHAT] = [failure]
+
+    with pytest.raises(ConnectionError, match="LookupError") as caught:
+        await call(transport, stream=stream)
+
+    assert failure is caught.value.__cause__
+    assert [response.cancels for response in handle.responses] == [0]
+
+
+async def test_a_cancel_by_serve_is_not_taken_for_the_callers(
+    transport: HandleTransport, service: FakeService
+) -> None:
+    """A CancelledError out of nowhere would end the agent's task without a word."""
+    service.hold = CHAT
+    task = asyncio.create_task(transport.request("POST", CHAT, {}))
+    await service.held.acquire()
+    [step] = asyncio.all_tasks() - {task, asyncio.current_task()}
+    step.cancel()
+
+    with pytest.raises(ConnectionError, match="Serve cancelled"):
+        await task
+
+
+async def test_a_stream_without_a_head_has_broken_off() -> None:
+    """An ingress that ends at once has answered nothing."""
+    handle = MagicMock()
+    handle.options().stream.remote().__anext__.side_effect = StopAsyncIteration
+
+    with pytest.raises(ConnectionError, match="before its head"):
+        async with HandleTransport(handle).stream("POST", CHAT, {}):
+            pass

@@ -1,0 +1,1 @@
+"""Tests of virtual time and of shares."""

@@ -1,0 +1,348 @@
+"""Rules 1 to 6 of the served clock, each by hand, in exact arithmetic."""
+
+from typing import Any
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.clock.fair_share import NominalShare, ServedShare, UnsettledShare
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from justitia_ray.core.entities import Outcome
+from tests.core_driver import CoreDriver, granted
+from tests.exact import exact
+
+
+def _share(**applications: tuple[int, int]) -> ServedShare:
+    share = ServedShare(VirtualClock(exact(0)))
+    for sequence, (name, (cost, weight)) in enumerate(applications.items()):
+        share.arrive(name, exact(cost), exact(weight), sequence)
+    return share
+
+
+def _owed(share: ServedShare) -> tuple[float, float]:
+    """Return both sides of the invariant."""
+    live = [account for account in share.accounts.values() if not account.withdrawn]
+    return share.clock.backlog(), sum(account.charged - account.attained for account in live)
+
+
+def test_service_beyond_the_charge_doubles_it() -> None:
+    """Rule 1: chg 4 → 8 → 16 until it covers 9; F = 4, then 8, then 16; V after the charges."""
+    share = _share(a=(4, 1), b=(40, 1))
+    recharged = share.deliver([("a", exact(9))])
+    account = share.accounts["a"]
+
+    assert recharged == ["a", "a"]
+    assert (account.charged, account.attained, account.settlements) == (16, 9, 2)
+    assert (16, exact(9, 2)) == (share.tag("a"), share.clock.virtual_time)
+    assert _owed(share) == (47, 47)
+
+
+def test_recharge_behind_v_starts_at_v() -> None:
+    """A giant predicted small is tagged from now on, not from when it arrived: max(F, V)."""
+    share = _share(a=(2, 1), b=(100, 1))
+    share.deliver([("b", exact(20))])  # V = 2 at 4, then b alone: V = 18
+    share.deliver([("a", exact(3))])  # att 3 > chg 2: F = 18 + 2, and W is 2 again: V = 19.5
+
+    assert (20, exact(39, 2)) == (share.tag("a"), share.clock.virtual_time)
+    assert _owed(share) == (81, 81)
+
+
+def test_settling_gives_unused_service_to_the_others() -> None:
+    """Rule 3: mice predicted too large must not hold V back for the elephant."""
+    share = _share(mouse=(20, 1), elephant=(100, 1))
+    share.deliver([("mouse", exact(2)), ("elephant", exact(6))])  # V = 4
+    final = share.settle("mouse")  # refund 18: GPS owes it 16, had given it 2 too much
+
+    assert (final, share.clock.virtual_time, share.tag("elephant")) == (4, 6, 100)
+    assert ("mouse" in share.accounts, "mouse" in share.clock) == (False, False)
+    assert _owed(share) == (94, 94)
+
+
+def test_application_served_ahead_of_gps_leaves_its_debt() -> None:
+    """The one that had all its service at once still has its place in GPS until others catch up."""
+    share = _share(a=(10, 1), b=(10, 1))
+    share.deliver([("a", exact(10))])  # V = 5, a attained all
+    final = share.settle("a")
+
+    assert (final, "a" in share.clock, share.clock.virtual_time) == (10, True, 5)
+    assert _owed(share) == (10, 10)
+
+    share.deliver([("b", exact(9))])  # V = 9.5
+
+    assert ("a" in share.clock, exact(19, 2)) == (True, share.clock.virtual_time)
+
+    share.deliver([("b", exact(1))])
+
+    assert ("a" in share.clock, 10) == (False, share.clock.virtual_time)
+
+
+def test_tool_gap_withdraws_and_the_next_submission_charges_again() -> None:
+    """Rules 4 and 5: the credit of an application that waits for its tools is taken from it."""
+    share = _share(a=(10, 1), b=(30, 1))
+    share.deliver([("a", exact(4)), ("b", exact(4))])  # V = 4
+    share.withdraw("a")
+
+    assert (share.clock.virtual_time, share.clock.active_weight) == (4, 1)
+
+    share.withdraw("a")
+    share.deliver([("b", exact(6))])
+
+    assert (share.clock.virtual_time, share.resume("a")) == (10, True)
+    assert (share.tag("a"), share.resume("a")) == (16, False)
+    assert _owed(share) == (26, 26)
+
+
+def test_arrival_is_charged_at_least_two() -> None:
+    """Rule 6: a prediction of nothing would put an application first for ever."""
+    share = _share(a=(0, 1), b=(1, 2), c=(3, 1))
+
+    assert (share.tag("a"), share.tag("b"), share.tag("c")) == (2, 1, 3)
+    assert _owed(share) == (7, 7)
+
+
+def test_weight_change_moves_what_is_left_of_the_charge() -> None:
+    """Refund, new weight, charge: 6 left of 10, at weight 3 from V = 4 on."""
+    share = _share(a=(10, 1), b=(30, 1))
+    share.deliver([("a", exact(4)), ("b", exact(4))])
+    share.reweigh("a", exact(3))
+
+    assert (share.tag("a"), share.clock.virtual_time, share.clock.active_weight) == (4 + 2, 4, 4)
+    assert _owed(share) == (32, 32)
+
+
+def test_weight_change_keeps_the_debt_of_one_served_ahead_of_gps() -> None:
+    """A caller must not shed its debt by changing its weight back and forth."""
+    share = _share(a=(10, 1), b=(10, 1))
+    share.deliver([("a", exact(8))])  # V = 4: GPS owes a 6, of which 2 are not attained
+    share.reweigh("a", exact(2))
+
+    assert (share.tag("a"), share.clock.virtual_time) == (4 + 3, 4)
+
+    share.reweigh("a", exact(1))
+
+    assert (share.tag("a"), _owed(share)) == (10, (12, 12))
+
+
+def test_time_and_capacity_move_nothing() -> None:
+    """Only delivered service moves the served clock."""
+    share = _share(a=(10, 1))
+    share.set_rate(1000, 1.0)
+    share.advance(50.0)
+
+    assert share.clock.virtual_time == 0
+
+
+def test_tag_of_a_withdrawn_application_counts_what_it_has_had() -> None:
+    """Else one that has had 4 of its 10 would be told the place of a new one, or a worse one."""
+    share = _share(a=(10, 1), b=(30, 1))
+    share.deliver([("a", exact(4)), ("b", exact(6))])  # V = 5
+    share.withdraw("a")  # GPS has given it 5, 1 too much: V = 6
+    told = share.tag("a")
+    share.resume("a")
+
+    assert 6 + 6 == told == share.tag("a")
+
+
+def _nominal(kv_tokens: int = 100) -> NominalShare:
+    """Return a clock of half-second iterations: 200 token·iterations a second for 100 tokens."""
+    share = NominalShare(exact(1, 2), VirtualClock(exact(0)))
+    share.set_rate(kv_tokens, exact(10))
+    return share
+
+
+def test_v_moves_at_the_kv_memory_per_iteration_and_never_back() -> None:
+    """M per second would be SJF or FCFS in disguise; nor is a second served twice."""
+    share = _nominal()
+    share.arrive("a", exact(1000), exact(1), 0)
+    share.advance(exact(11))
+
+    assert share.clock.virtual_time == 200
+
+    share.advance(exact(5))
+    assert share.clock.virtual_time == 200
+
+
+def test_neither_service_nor_a_tool_gap_moves_the_nominal_clock() -> None:
+    """The paper does not settle, and keeps an application in GPS: what `served` is for."""
+    share = _nominal()
+    share.arrive("a", exact(50), exact(1), 0)
+
+    assert share.deliver([("a", exact(80))]) == []
+    assert (
+        share.accounts["a"].attained,
+        share.accounts["a"].charged,
+        share.clock.virtual_time,
+        share.tag("a"),
+    ) == (80, 50, 0, 50)
+
+    share.withdraw("a")
+    assert (share.resume("a"), share.tag("a"), share.clock.active_weight) == (False, 50, 1)
+
+
+def test_time_before_the_first_replica_is_not_served() -> None:
+    """The rate is 0 until a replica has told its memory: V starts where the clock was given."""
+    share = NominalShare(exact(1, 2), VirtualClock(exact(7)))
+    share.advance(exact(0))
+    share.arrive("a", exact(1000), exact(1), 0)
+    share.advance(exact(10))
+
+    assert (7, 1007) == (share.clock.virtual_time, share.tag("a"))
+
+
+def _unsettled() -> UnsettledShare:
+    """Return accounts in fractions."""
+    return UnsettledShare(VirtualClock(exact(0)))
+
+
+def test_too_small_a_prediction_keeps_its_place() -> None:
+    """With rule 1 its charge would have doubled twice by 40, and b would come first."""
+    share = _unsettled()
+    share.arrive("a", exact(10), exact(1), 0)
+    share.arrive("b", exact(30), exact(1), 1)
+
+    assert [] == share.deliver([("a", exact(40))])
+    assert (10, 30) == (share.tag("a"), share.tag("b"))
+
+
+def test_too_large_a_prediction_holds_v_back() -> None:
+    """With rule 3 the 90 that a never needed would go to b at its end, and V would be at 20."""
+    share = _unsettled()
+    share.arrive("a", exact(100), exact(1), 0)
+    share.arrive("b", exact(20), exact(1), 1)
+    share.deliver([("a", exact(10))])
+
+    assert 100 == share.settle("a")
+    share.deliver([("b", exact(20))])
+    assert 15 == share.clock.virtual_time
+
+
+def test_unsettled_gap_changes_nothing_and_weight_what_is_owed() -> None:
+    """Rule 4 would refund what is left; 100 at weight 1 are 50 at weight 2."""
+    share = _unsettled()
+    share.arrive("a", exact(100), exact(1), 0)
+    share.withdraw("a")
+
+    assert not share.resume("a")
+    assert 100 == share.tag("a")
+
+    share.reweigh("a", exact(2))
+    assert 50 == share.tag("a")
+
+
+def test_lag_is_measured_against_settled_accounts() -> None:
+    """Applications of both clocks must be compared with the same GPS."""
+    core = CoreDriver(SchedulerCore("justitia", {"clock": "unsettled"}))
+    core.open("a", 1)
+    core.submit("x", "a", prompt=10, output=3)
+
+    assert core.core.ledger.fair_share.clock is not core.core.lag_meter._accounts.share.clock
+
+
+def _at_second_stage(core: CoreDriver, cost: float = 300) -> None:
+    """Let an application finish its first inference: 155 attained, and b has a tag of 400."""
+    core.open("b", 400)
+    core.submit("y", "b")
+    core.open("a", cost)
+    core.submit("x")
+    core.pull(seats=1)  # a: its tag is less
+    core.handle(ev.PullAnswered("r0"))
+    finished = ev.LeaseFinished("1", 0, 10, Outcome.FINISHED)
+    core.handle(ev.ReplicaReported("r0", finished=(finished,)))
+
+
+def test_charge_may_differ_from_the_prediction(core: CoreDriver) -> None:
+    """A predictor that may be wrong lets more be charged, and is judged by what it predicted."""
+    core.handle(ev.ApplicationArrived("a", "class", "t", 2.0, 100, "i0", charge_kv_token_time=300))
+
+    assert (300, 100) == (core.account("a").charged, core.application("a").predicted_kv_token_time)
+    assert 150 == core.core.tag("a")
+
+
+def test_charge_is_raised_by_what_is_missing_and_never_lowered() -> None:
+    """Charged 10 and served 4, 20 still to come: 14 more, F = 10 + 14/2 at weight 2."""
+    share = ServedShare(VirtualClock(exact(0)))
+    share.arrive("a", exact(10), exact(2), 1)
+
+    assert [False, False] == [share.expect("a", exact(3)), share.expect("a", exact(10))]
+    assert (10, 5) == (share.accounts["a"].charged, share.tag("a"))
+
+    share.deliver([("a", exact(4))])
+    assert share.expect("a", exact(20)) is True
+    assert (24, 12) == (share.accounts["a"].charged, share.tag("a"))
+    assert 20 == share.clock.backlog()
+
+
+def test_raised_application_takes_its_new_place(core: CoreDriver) -> None:
+    """It had been before b, and at its second stage turns out to be the larger one."""
+    _at_second_stage(core)
+    core.submit("x2", remaining=1000)
+
+    assert 1155 == core.account("a").charged
+    assert ["y"] == granted(core.pull(seats=1))
+    assert ["x2"] == granted(core.pull(finished={"2": 10}, seats=1))
+
+
+def test_what_waits_already_moves_with_its_application(core: CoreDriver) -> None:
+    """The queue must be told, or the next grant goes by the old tag."""
+    core.open("b", 400)
+    core.open("a", 300)
+    core.submit("x1")
+    core.submit("x2", remaining=900, stage=0)
+    core.submit("y", "b")
+
+    assert ["y"] == granted(core.pull(seats=1))
+
+
+@pytest.mark.parametrize("told", [{"stage": 0}, {"stage": 1, "resubmitted": True}])
+def test_estimate_that_is_out_of_date_is_not_believed(
+    core: CoreDriver, told: dict[str, Any]
+) -> None:
+    """Whoever has seen less expects all of it once more; before a restart some was served since."""
+    _at_second_stage(core)
+    core.submit("x2", remaining=1000, **told)
+
+    assert 300 == core.account("a").charged
+
+
+def test_accounts_in_another_unit_are_not_raised() -> None:
+    """The remaining need is told in KV token-time."""
+    core = CoreDriver(SchedulerCore("justitia", {"cost": "compute"}))
+    core.open("a", 300)
+    before = core.account("a").charged
+    core.submit("x", remaining=10_000)
+
+    assert before == core.account("a").charged
+
+
+@pytest.mark.parametrize("options", [{}, {"fairness": "tenant"}])
+def test_raised_charge_outlives_the_scheduler(options: dict[str, object]) -> None:
+    """A restart must not give a giant back the place of the mouse it was taken for."""
+    driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
+    driver.open("a", 300)
+    driver.core.take_changed()
+    driver.submit("x", remaining=5000)
+
+    assert "a" in driver.core.take_changed()
+
+    before = driver.hand_over(SchedulerCore("justitia", options, lease_prefix="2-"))
+
+    assert (5000, before.tag("a")) == (driver.account("a").charged, driver.core.tag("a"))
+
+
+def test_unused_part_of_a_raised_charge_is_refunded(core: CoreDriver) -> None:
+    """An estimate that was too high costs the application its place, not the others theirs."""
+    core.open("b", 400)
+    core.open("a", 100)
+    core.submit("x", remaining=5000)
+    core.submit("y", "b")
+    core.submit("y2", "b")
+    core.handle(ev.ApplicationClosed("a"))
+    core.pull()
+    clock = core.core.ledger.fair_share.clock
+
+    assert 5400 == clock.backlog()
+
+    core.pull(finished={"1": 10, "3": 10}, progress={"2": 0})
+
+    assert 400 - 155 == clock.backlog()

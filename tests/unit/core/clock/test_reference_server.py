@@ -1,0 +1,101 @@
+"""Sums up to a place while amounts come and go, against a plain sorted list."""
+
+from hashlib import blake2b
+from itertools import pairwise
+
+import pytest
+
+from justitia_ray.core.clock.reference_server import Place, PrefixSums
+from tests.exact import exact
+
+
+def _draw(number: int, below: int) -> int:
+    """Return a seeded draw."""
+    return int.from_bytes(blake2b(str(number).encode(), digest_size=8).digest()) % below
+
+
+def _place(tag: int) -> Place:
+    return (float(tag), tag, f"a{tag}")
+
+
+def _depth(sums: PrefixSums) -> int:
+    deepest, level = 0, [sums._root]
+    while level := [node for node in level if node is not None]:
+        deepest += 1
+        level = [child for node in level for child in (node.left, node.right)]
+    return deepest
+
+
+def test_sums_are_those_of_a_sorted_list() -> None:
+    """Every key of a tenant is such a sum: one that is off puts an application out of order."""
+    sums, plain = PrefixSums(), dict[Place, float]()
+    for step in range(600):
+        place = _place(_draw(step, 60))
+        if _draw(-step, 3) and place in plain:
+            sums.remove(place)
+            del plain[place]
+        else:
+            plain[place] = exact(_draw(step + 10**6, 1000), 7)
+            sums.put(place, plain[place])
+        asked = _place(_draw(step + 10**7, 60))
+
+        assert sum(v for p, v in plain.items() if p <= asked) == sums.up_to(asked)
+        assert sum(plain.values()) == sums.total
+        assert min(plain.items(), default=None) == sums.first()
+
+
+def test_equal_tags_are_in_order_of_arrival() -> None:
+    """Ties go by arrival sequence, here as everywhere."""
+    sums = PrefixSums()
+    for sequence in (3, 1, 2):
+        sums.put((5.0, sequence, "x"), sequence)
+
+    assert [1, 3, 6] == [sums.up_to((5.0, sequence, "x")) for sequence in (1, 2, 3)]
+    assert sums.up_to((4.0, 9, "x")) == 0
+
+
+def test_nothing_adds_up_to_nothing() -> None:
+    """A tenant that is owed nothing."""
+    sums = PrefixSums()
+
+    assert (0, 0, None) == (sums.total, sums.up_to(_place(1)), sums.first())
+
+
+def test_removing_what_is_not_there_is_an_error() -> None:
+    """The caller's books would be wrong already."""
+    sums = PrefixSums()
+    sums.put(_place(1), 1)
+    with pytest.raises(KeyError):
+        sums.remove(_place(2))
+
+
+def test_float_sums_do_not_depend_on_what_happened_before() -> None:
+    """The same amounts give the same keys to the last bit after a restart, in whatever order."""
+    amounts = {_place(n): 0.1 + _draw(n, 10**6) / 7 for n in range(300)}
+    sums, again = PrefixSums(), PrefixSums()
+    for number in range(300, 600):
+        sums.put(_place(number), 1 / 3)
+    for place, amount in amounts.items():
+        sums.put(place, amount * 3)
+        sums.put(place, amount)
+    for number in range(300, 600):
+        sums.remove(_place(number))
+    for place in sorted(amounts, key=lambda place: _draw(place[1] + 5, 10**9)):
+        again.put(place, amounts[place])
+
+    assert [sums.up_to(place) for place in amounts] == [again.up_to(place) for place in amounts]
+    assert sums.total == again.total
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_tree_stays_shallow_when_tags_rise_or_fall(direction: int) -> None:
+    """Tags mostly rise with time: without ranks the tree would be a list."""
+    depths = []
+    for size in (512, 4096):
+        sums = PrefixSums()
+        for number in range(size):
+            sums.put((float(direction * number), number, "x"), 1)
+        depths.append(_depth(sums))
+
+    assert all(depth < 40 for depth in depths)  # 2·ln 4096 is 17 on average
+    assert all(later - earlier < 15 for earlier, later in pairwise(depths))

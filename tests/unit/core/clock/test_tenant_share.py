@@ -1,0 +1,364 @@
+"""Fairness between tenants, by hand and in exact arithmetic."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.clock.tenant_share import TenantShare
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from tests.core_driver import CoreDriver, granted
+from tests.exact import exact
+
+
+def _share(**applications: tuple[str, int, int]) -> TenantShare:
+    """Open applications, each with (tenant, cost, weight)."""
+    share = TenantShare(VirtualClock(exact(0)))
+    for sequence, (name, (tenant, cost, weight)) in enumerate(applications.items()):
+        share.arrive(name, exact(cost), exact(weight), sequence, tenant)
+    return share
+
+
+def _keys(share: TenantShare, *names: str) -> list[float]:
+    return [share.tag(name) for name in names]
+
+
+def _owed(share: TenantShare) -> tuple[float, float]:
+    """Return both sides of the invariant."""
+    live = [account for account in share.accounts.values() if not account.withdrawn]
+    return share.clock.backlog(), sum(account.charged - account.attained for account in live)
+
+
+def test_keys_of_two_tenants_by_hand() -> None:
+    """T has x of 10 and y of 30, U has z of 20: at φ = 1 T finishes x at V = 10 and y at 40.
+
+    Inside T, GPS finishes x at 10 and y at 30 of its own virtual time: that is their order only.
+    """
+    share = _share(y=("T", 30, 1), x=("T", 10, 1), z=("U", 20, 1))
+
+    assert [10, 20, 40] == _keys(share, "x", "z", "y")
+    assert (share.tag_in_tenant("x"), share.tag_in_tenant("y")) == (10, 30)
+    assert {"T": 40, "U": 20} == {n: s.finish for n, s in share.clock.sessions().items()}
+
+    share.deliver([("z", exact(20)), ("x", exact(4))])  # V = 12
+
+    assert (12, [10, 20, 40]) == (share.clock.virtual_time, _keys(share, "x", "z", "y"))
+
+    share.arrive("w", exact(5), exact(1), 9, "T")  # T's GPS is at 6 of its own: F_w = 11
+
+    assert (11, [10, 20, 17, 45]) == (
+        share.tag_in_tenant("w"),
+        _keys(share, "x", "z", "w", "y"),
+    )
+    assert _owed(share) == (41, 41)
+
+
+def test_tenant_with_ten_applications_gets_what_a_tenant_with_one_gets() -> None:
+    """The whole point: opening more applications must not give a tenant more."""
+    many = {f"m{n}": ("many", 10, 1) for n in range(10)}
+    share = _share(one=("one", 100, 1), **many)
+
+    assert [10 * (n + 1) for n in range(10)] == _keys(share, *many)
+    assert [100] == _keys(share, "one")
+
+    share.deliver([("one", exact(50))])  # V = 25: GPS gave 25 to each tenant
+    share.settle("m9")
+
+    assert (share.clock.session("one").finish, share.clock.session("many").finish) == (100, 90)
+
+
+def test_lone_tenant_is_served_one_application_at_a_time_in_order_of_gps() -> None:
+    """Fair Sojourn Protocol: tags 12 and 30 by GPS, finished at 12 and 42; a late small one first.
+
+    After 10 of service GPS inside is at 5, and the reference server has 2 of p left.
+    """
+    share = _share(q=("T", 30, 1), p=("T", 12, 1))
+
+    assert [12, 42] == _keys(share, "p", "q")
+
+    share.deliver([("q", exact(10))])
+    share.arrive("r", exact(3), exact(1), 5, "T")
+
+    assert (8, 12) == (share.tag_in_tenant("r"), share.tag_in_tenant("p"))
+    assert [13, 15, 45] == _keys(share, "r", "p", "q")
+
+
+def test_unused_service_stays_in_the_tenant_first() -> None:
+    """Rule 3: what was given to a small one predicted large goes to its tenant's others."""
+    share = _share(x=("T", 20, 1), y=("T", 30, 1), z=("U", 100, 1))
+    share.deliver([("z", exact(10)), ("x", exact(2))])  # V = 6; T got 6, all of it spent on x
+
+    assert share.settle("x") == 6  # refund of 18: 14 not yet spent, 4 go to y at once
+    assert (32, share.clock.virtual_time) == (share.clock.session("T").finish, 6)
+    assert [32] == _keys(share, "y")
+    assert share.tag_in_tenant("y") == 30
+    assert _owed(share) == (120, 120)
+
+    # T is owed 26; y attains nothing of its 30, and the refund of 30 leaves 4 for U.
+    assert (6, 10) == (share.settle("y"), share.clock.virtual_time)
+    assert ([100], (90, 90)) == (_keys(share, "z"), _owed(share))
+
+
+def test_ended_application_served_ahead_leaves_its_debt_to_the_tenant() -> None:
+    """Whoever ends early must not give its tenant a second share: the debt is still served."""
+    share = _share(x=("T", 10, 1), z=("U", 10, 1))
+    share.deliver([("x", exact(10))])  # V = 5
+    final = share.settle("x")
+    share.arrive("y", exact(10), exact(1), 3, "T")
+
+    assert (10, 20) == (final, share.tag("y"))
+    assert {"x", "y", "z"} == set(share.sessions())
+
+    share.deliver([("z", exact(10))])  # V = 10: x is paid for
+    share.deliver([("y", exact(5))])
+    share.withdraw("y")
+
+    assert {"y", "z"} == set(share.sessions())
+
+
+def test_id_used_again_takes_over_its_debt_also_in_another_tenant() -> None:
+    """A caller must not shed its debt by naming another tenant."""
+    share = _share(x=("T", 10, 1), z=("U", 10, 1))
+    share.deliver([("x", exact(10))])  # V = 5, and 5 of x are still owed
+    share.settle("x")
+    share.arrive("x", exact(20), exact(1), 3, "W")
+
+    assert share.tag("x") == 5 + 20 + 5
+    assert (30, 30) == (_owed(share)[0], 20 + 10)
+    assert {"x", "z"} == set(share.sessions())
+    assert share.take_changed()  # T is forgotten, x of W is not
+    assert (30, {"U", "W"}) == (share.tag("x"), set(share.tenants()))
+
+
+def test_id_used_again_takes_over_what_either_server_owes() -> None:
+    """At V = 10 the reference server has finished x and GPS in T still owes it 5 of 10.
+
+    The two must go on owing T the same, so 5 of y are done at once, and x is charged for them.
+    """
+    share = _share(x=("T", 10, 1), y=("T", 30, 1), z=("U", 50, 1))
+    share.deliver([("x", exact(10)), ("z", exact(10))])
+    share.settle("x")
+    share.arrive("x", exact(20), exact(1), 3, "W")
+    tenant = share.tenants()["T"]
+
+    assert (35, 10 + 20 + 5) == (share.tag("y"), share.tag("x"))
+    assert 25 == tenant.gps.backlog() == tenant.server.total
+
+
+def test_id_used_again_after_its_debt_is_paid_starts_anew() -> None:
+    """V has passed what was owed to it, and its tenant had not been looked at since."""
+    share = _share(x=("T", 10, 1), z=("U", 30, 1))
+    share.deliver([("x", exact(10))])
+    share.settle("x")
+    share.deliver([("z", exact(20))])  # V = 20
+    share.arrive("x", exact(4), exact(1), 3, "T")
+
+    assert (20, 24) == (share.clock.virtual_time, share.tag("x"))
+
+
+def test_tool_gap_is_withdrawn_at_both_levels_and_asked_for_without_a_change() -> None:
+    """Rules 4 and 5. T has y before x: F_y = 6, F_x = 10.
+
+    At V = 4, with 4 of y done and T's GPS at 2, x has had 4 and gives 6 back: F_x = 4, and the 4
+    that it had come before the rest of y. At V = 8 they are paid for, GPS is at 4, y has 2 to go.
+    """
+    share = _share(x=("T", 10, 1), y=("T", 6, 1), z=("U", 50, 1))
+    share.deliver([("x", exact(4)), ("z", exact(4))])
+    share.withdraw("x")
+
+    assert [10, 10] == [share.tag("y"), share.clock.session("T").finish]
+
+    share.withdraw("x")
+    share.deliver([("z", exact(8))])
+    foretold = share.tag_in_tenant("x"), share.tag("x")
+
+    assert ((4 + 6, 8 + 2 + 6), 8) == (foretold, share.clock.virtual_time)
+    assert (share.resume("x"), share.resume("x")) == (True, False)
+    assert foretold == (share.tag_in_tenant("x"), share.tag("x"))
+    assert _owed(share) == (38 + 6 + 6, 50)
+
+
+def test_tag_of_the_withdrawn_application_of_an_idle_tenant_starts_at_v() -> None:
+    """Nothing of T is in GPS while it waits for its tools: 10 from V = 6 on, y before it in T."""
+    share = _share(x=("T", 10, 1), y=("T", 2, 1), z=("U", 50, 1))
+    share.withdraw("x")
+    share.deliver([("y", exact(2)), ("z", exact(6))])  # both until V = 2, then U alone
+
+    assert (6, 16) == (share.clock.virtual_time, share.tag("x"))
+    assert share.tag_in_tenant("x") == 2 + 10
+
+    share.resume("x")
+
+    assert (16, 12) == (share.tag("x"), share.tag_in_tenant("x"))
+
+
+def test_tenant_comes_back_while_the_root_still_serves_its_debt() -> None:
+    """Its session was to be forgotten; it goes on, at the weight of the arrival.
+
+    T is owed 5 of x and 10 of y, at φ = 5. Inside, y is before x: 5 + 10/5 against 10.
+    """
+    share = _share(x=("T", 10, 1), z=("U", 10, 1))
+    share.deliver([("x", exact(10))])  # V = 5
+    share.settle("x")
+
+    assert share.clock.session("T").released
+
+    share.arrive("y", exact(10), exact(5), 3, "T")
+
+    assert not share.clock.session("T").released
+    assert (5 + 3, 5 + 2) == (share.clock.session("T").finish, share.tag("y"))
+
+
+def test_weight_change_keeps_the_debt_at_both_levels() -> None:
+    """An x that has had 8, and its tenant's share 4: the debt moves with the tag inside.
+
+    T's GPS is at 2, x gave 2 of its 10 back: F_x = 8, 6 ahead; at weight 3 that is 4, and x is
+    served before y, whose F_y is 6 and which has 2 of its 6 left.
+    """
+    share = _share(x=("T", 10, 1), y=("T", 6, 1), z=("U", 90, 1))
+    share.deliver([("x", exact(8))])  # V = 4
+    share.withdraw("x")
+    share.reweigh("x", exact(3))
+    tenant = share.tenants()["T"]
+
+    assert (4, 8) == (tenant.gps.session("x").finish, tenant.server.remaining("x"))
+    assert exact(4 * 3 + 8 + 2, 3) == share.clock.session("T").finish == share.tag("y")
+
+
+def test_tenant_that_the_root_has_served_owes_nothing_inside_whatever_the_rounding() -> None:
+    """In floats 0.7·(F − V) falls short of 10.1 here: x would stay in T, though it has ended."""
+    share = TenantShare(VirtualClock(1e6))
+    for sequence, name in enumerate("xy"):
+        share.arrive(name, 10.1, 0.7, sequence, "T")
+    share.withdraw("y")
+    share.deliver([("x", 10.1)])
+    share.settle("x")
+
+    assert {"y"} == share.sessions().keys()
+
+
+def test_tenant_forgotten_and_back_between_two_saves_is_not_dropped() -> None:
+    """The root names it as forgotten although it lives again."""
+    share = _share(x=("T", 10, 1))
+    share.settle("x")
+    share.arrive("y", exact(5), exact(1), 2, "T")
+
+    assert ["T"] == list(share.tenants())
+    assert {"x", "y"} == set(share.take_changed())
+    assert (5, ["T"]) == (share.tag("y"), list(share.tenants()))
+
+
+def test_forgotten_tenant_leaves_nothing_behind() -> None:
+    """Tenants come and go; those that owe nothing and are owed nothing take no memory."""
+    share = _share(x=("T", 10, 1), z=("U", 10, 1))
+    share.deliver([("x", exact(10))])
+    share.settle("x")
+    share.deliver([("z", exact(10))])  # V = 10
+
+    assert ({"z"}, None) == (set(share.sessions()), share.session_record("x"))
+    assert "x" in share.take_changed()
+    assert (["U"], ["z"]) == (list(share._tenants), list(share._tenant_of))
+    assert share.session_record("nobody") is None
+
+
+def test_tenants_whose_keys_moved_are_named_once() -> None:
+    """The queue sorts them anew: an arrival moves others of its tenant and nobody else's."""
+    share = _share(x=("T", 10, 1), z=("U", 10, 1))
+
+    assert ["T", "U"] == share.take_rekeyed()
+    assert [] == share.take_rekeyed()
+
+    share.arrive("w", exact(2), exact(1), 3, "T")
+    share.deliver([("z", exact(1))])
+
+    assert ["T"] == share.take_rekeyed()
+
+
+@pytest.mark.parametrize("field", ["finish", "weight", "sequence", "released", "since"])
+def test_what_is_the_tenants_alone_is_carried_by_one_record(field: str) -> None:
+    """A record for each tenant, saved when it changed, and passed on when its carrier goes."""
+    share = _share(x=("T", 10, 1), y=("T", 10, 1))
+    carriers = [n for n in ("x", "y") if "carries" in (share.session_record(n) or {})]
+
+    assert ["x"] == carriers
+
+    share.deliver([("x", exact(10))])
+    share.take_changed()
+    share.settle("x")
+    share.withdraw("y")
+    record = share.session_record("y")
+
+    assert record is not None
+    assert (None, {"x", "y"}) == (share.session_record("x"), set(share.take_changed()))
+    assert field in record["carries"]
+
+
+def test_record_of_a_tenant_that_no_record_carries_is_an_error() -> None:
+    """It cannot be put back without its V."""
+    share = TenantShare()
+    share.arrive("x", 10, 1, 1, "T")
+    share.arrive("y", 10, 1, 2, "T")
+    record = share.session_record("y")
+
+    assert record is not None
+    with pytest.raises(KeyError):
+        TenantShare().restore_session("y", record, live=True)
+
+
+@pytest.fixture
+def tenants() -> CoreDriver:
+    """Return a core in which T has a (100) and c (300), U has b (150); all wait.
+
+    Keys are 100 (a), 150 (b), 400 (c).
+    """
+    driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant"}))
+    for name, cost, tenant in (("c", 300, "T"), ("a", 100, "T"), ("b", 150, "U")):
+        driver.open(name, cost, tenant=tenant)
+        driver.submit(f"{name}1", name)
+    return driver
+
+
+def test_tenants_take_turns_by_key_and_their_applications_by_tag(tenants: CoreDriver) -> None:
+    """Between applications c would come at 300; T has been given its share with a."""
+    assert isinstance(tenants.core.ledger.fair_share, TenantShare)
+    assert (400, 300) == (
+        tenants.core.tag("c"),
+        tenants.core.ledger.fair_share.tag_in_tenant("c"),
+    )
+    assert ["a1", "b1", "c1"] == granted(tenants.pull())
+
+
+def test_arrival_that_submits_nothing_yet_moves_the_others_of_its_tenant(
+    tenants: CoreDriver,
+) -> None:
+    """Nothing of d waits, but its charge of 60 puts a behind b: 160 against 150.
+
+    At the next report d is withdrawn, and a comes first again.
+    """
+    tenants.open("d", 60, tenant="T")
+    queue = tenants.core.ledger.queue
+
+    assert (160, 150) == (tenants.core.tag("a"), tenants.core.tag("b"))
+    assert tenants.application("b") is queue.first()
+    assert ["a1", "b1", "c1"] == granted(tenants.pull())
+
+
+def test_end_of_an_application_moves_the_others_of_its_tenant(tenants: CoreDriver) -> None:
+    """Without a, c is at 300; b, with a new weight, at 500: the queue hears of both."""
+    tenants.handle(ev.WeightChanged("b", 0.25))
+    tenants.open("e", 50, tenant="V")
+    tenants.submit("e1", "e")
+    tenants.handle(ev.ApplicationCancelled("a"))
+
+    assert (300, 600) == (tenants.core.tag("c"), tenants.core.tag("b"))
+    assert ["e1", "c1", "b1"] == granted(tenants.pull())
+
+
+def test_application_tells_its_key_as_its_virtual_finish_time(tenants: CoreDriver) -> None:
+    """It is what is compared between tenants, and what the lag is measured from."""
+    (ended,) = [
+        action
+        for action in tenants.handle(ev.ApplicationCancelled("b"))
+        if hasattr(action, "virtual_finish_time")
+    ]
+
+    assert ended.virtual_finish_time == 0  # all of it refunded at V = 0

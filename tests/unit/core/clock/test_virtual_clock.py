@@ -1,0 +1,206 @@
+"""The virtual clock against numbers worked out by hand."""
+
+import math
+
+import pytest
+
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from tests.exact import exact
+
+
+def _clock(*charges: tuple[str, int, int]) -> VirtualClock:
+    clock = VirtualClock(exact(0))
+    for sequence, (name, amount, weight) in enumerate(charges):
+        clock.charge(name, exact(amount), exact(weight), sequence)
+    return clock
+
+
+def _tag(clock: VirtualClock, name: str) -> float:
+    return clock.session(name).finish
+
+
+def test_first_charge_of_a_busy_period_counts() -> None:
+    """GPS finishes three packets of length 1 at 1, 2, 3; a clock that starts late says 0, 1, 2."""
+    clock = _clock()
+    for period in (0, 3):
+        for packet in (1, 2, 3):
+            clock.charge("a", exact(1), exact(1), 0)
+
+            assert period + packet == _tag(clock, "a")
+
+        clock.serve(exact(3))
+
+
+def test_refund_of_all_that_is_owed_leaves_the_tag_at_v() -> None:
+    """Exactly V: a rest of a rounding would keep the session in GPS."""
+    clock = VirtualClock()
+    clock.charge("a", 0.3, 0.7, 0)
+    clock.serve(0.1)
+    session = clock.session("a")
+    clock.refund("a", 0.7 * (session.finish - clock.virtual_time))
+
+    assert clock.virtual_time == session.finish
+    assert not session.active
+
+
+def test_refund_after_departure_leaves_the_tag_where_it_was() -> None:
+    """A session that GPS has served in full owes what it gives back to the others."""
+    clock = _clock(("a", 2, 1), ("b", 20, 1))
+    clock.serve(exact(4))  # V = 2, a departs
+    clock.serve(exact(3))  # V = 5
+    clock.refund("a", exact(1))
+
+    assert (_tag(clock, "a"), clock.virtual_time) == (2, 6)
+
+
+def test_rounding_never_carries_v_past_a_departure() -> None:
+    """V + x/W rounds up to the tag here although x falls short: V would stand still at it."""
+    clock = VirtualClock(2.550690257394217)
+    clock.charge("a", 0.49543508709194095, 0.3, 0)
+    clock.charge("b", 100.0, 0.1, 1)
+    finish = clock.session("a").finish
+    clock.serve(math.nextafter((finish - clock.virtual_time) * clock.active_weight, 0))
+
+    assert (finish, False) == (clock.virtual_time, clock.session("a").active)
+
+
+def test_released_session_stays_until_gps_is_done_with_it() -> None:
+    """An application served ahead of GPS leaves a debt behind, which holds its place in V."""
+    clock = _clock(("a", 4, 1), ("b", 9, 1))
+    clock.release("a")
+
+    assert "a" in clock
+
+    clock.serve(exact(7))  # V = 3.5
+
+    assert ("a" in clock, []) == (True, clock.take_forgotten())
+
+    clock.serve(exact(2))  # a departs at V = 4 after 8
+
+    assert ("a" in clock, ["a"]) == (False, clock.take_forgotten())
+    assert clock.take_forgotten() == []
+
+
+def test_released_session_that_is_not_active_is_forgotten_at_once() -> None:
+    """It would never depart, and so never be forgotten."""
+    clock = _clock(("a", 4, 1))
+    clock.serve(exact(4))
+    clock.release("a")
+    clock.release("unknown")
+
+    assert ("a" in clock, ["a"]) == (False, clock.take_forgotten())
+
+
+def test_refund_of_a_released_session_forgets_it() -> None:
+    """Rule 3 refunds before it releases, but a ghost may be refunded too."""
+    clock = _clock(("a", 4, 1), ("b", 9, 1))
+    clock.release("a")
+    clock.refund("a", exact(4))
+
+    assert ("a" in clock, 0, 1) == (False, clock.virtual_time, clock.active_weight)
+
+
+def test_charge_of_a_released_session_takes_over_what_gps_owes() -> None:
+    """An application id may be used again: the session must not be forgotten under it."""
+    clock = _clock(("a", 8, 2), ("b", 9, 1))
+    clock.serve(exact(6))  # V = 2, a is owed 4
+    clock.release("a")
+    clock.charge("a", exact(3), exact(1), 7)
+
+    session = clock.session("a")
+
+    assert (session.finish, session.weight, session.sequence, session.released) == (9, 1, 7, False)
+    assert (clock.active_weight, clock.take_forgotten(), clock.backlog()) == (2, [], 14)
+
+
+def test_weight_of_an_active_session_cannot_be_changed() -> None:
+    """F would mean another amount of work: it has to be refunded first."""
+    clock = _clock(("a", 4, 1))
+    with pytest.raises(ValueError, match="session a is active"):
+        clock.reweigh("a", 2)
+
+    clock.serve(exact(4))
+    clock.reweigh("a", 2)
+
+    assert clock.session("a").weight == 2
+
+
+def test_restored_clock_goes_on_as_the_other_would() -> None:
+    """A scheduler that becomes leader must give the tags its predecessor would have given."""
+    clock = _clock(("a", 6, 1), ("b", 12, 3))
+    clock.serve(exact(8))
+    clock.release("b")
+    other = VirtualClock(clock.virtual_time)
+    for name, session in clock.sessions().items():
+        other.restore_session(
+            name, session.finish, session.weight, session.sequence, released=session.released
+        )
+    for each in (clock, other):
+        each.serve(exact(9))
+
+    assert (clock.virtual_time, "b" in clock) == (5, False)
+    assert (other.virtual_time, "b" in other) == (5, False)
+
+
+def test_empty_set_weighs_nothing_whatever_the_rounding() -> None:
+    """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0; such rests would add up over busy periods."""
+    clock = VirtualClock()
+    for _ in range(2):
+        for sequence, weight in enumerate((0.1, 0.2, 0.3)):
+            clock.charge(f"s{weight}", 1.0, weight, sequence)
+
+        assert 0 < clock.active_weight
+
+        clock.serve(10.0)
+
+        assert 0 == clock.active_weight
+
+
+def test_charge_of_nothing_makes_nobody_active() -> None:
+    """A session is active while F > V, not at F = V."""
+    clock = _clock(("a", 0, 1))
+
+    assert (0, False) == (clock.active_weight, clock.session("a").active)
+
+
+def test_reopened_session_takes_over_less_than_a_unit() -> None:
+    """What GPS owes may be a fraction of a token·iteration."""
+    clock = _clock(("a", 4, 1), ("b", 100, 1))
+    clock.serve(exact(15, 2))
+    clock.release("a")
+    clock.charge("a", exact(2), exact(1), 5)
+
+    assert exact(15, 4) + exact(1, 4) + 2 == _tag(clock, "a")
+
+
+def test_departures_are_compacted_by_the_active() -> None:
+    """The heap stays within a constant and four entries for each active session."""
+    clock = _clock(*((f"s{number}", 1_000, 1) for number in range(10)))
+    for _ in range(300):
+        clock.charge("s0", exact(1), exact(1), 0)
+
+        assert len(clock._departures) <= 64 + 4 * 10
+
+
+def test_departures_are_compacted_seldom() -> None:
+    """Once in as many pushes as there are active sessions: a charge is O(log N), amortised."""
+    clock = _clock(*((f"s{number}", 1_000, 1) for number in range(100)))
+    compacted = 0
+    for _ in range(400):
+        departures = clock._departures
+        clock.charge("s0", exact(1), exact(1), 0)
+        compacted += clock._departures is not departures
+
+    assert compacted <= 400 // 100
+
+
+def test_service_of_all_that_is_owed_ends_the_session() -> None:
+    """Also where V + x/W rounds down here: a rest of a rounding would keep it in GPS."""
+    clock = VirtualClock()
+    clock.charge("a", 0.3, 1.5, 0)
+    clock.serve(0.1)
+    owed = (clock.session("a").finish - clock.virtual_time) * clock.active_weight
+    assert clock.virtual_time + owed / clock.active_weight < clock.session("a").finish
+    clock.serve(owed)
+
+    assert not clock.session("a").active

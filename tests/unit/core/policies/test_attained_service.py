@@ -1,0 +1,303 @@
+"""Levels by attained service, FIFO in a level."""
+
+import pytest
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.policies.attained_service import MlfqPolicy
+from justitia_ray.units import Tokens
+from tests.unit.core.policies.policy_driver import PolicyDriver
+
+LENGTHS = {"cost": "tests.unit.core.policies.test_attained_service:output_tokens", "quantum": 10}
+"""A unit of service is a token made, so that levels begin at 0, 10, 30, 70, 150, …"""
+
+
+def output_tokens(prompt_tokens: Tokens, output_tokens: Tokens) -> Tokens:
+    """Return h(p, d) = d."""
+    return output_tokens
+
+
+def _level(driver: PolicyDriver, client: str) -> int:
+    policy = driver.core.ledger.policy
+    assert isinstance(policy, MlfqPolicy)
+    return policy.level(client)
+
+
+@pytest.mark.parametrize(
+    ("attained", "level"), [(0, 0), (9, 0), (10, 1), (29, 1), (30, 2), (69, 2), (70, 3), (150, 4)]
+)
+def test_quantum_doubles_from_level_to_level(attained: int, level: int) -> None:
+    """Level floor(log2(1 + a/10)), at its very borders: a logarithm would round there."""
+    driver = PolicyDriver("mlfq", LENGTHS)
+    driver.arrive("a", "a1")
+    driver.step()
+    driver.step(make={"a1": attained})
+
+    assert level == _level(driver, "a")
+
+
+def test_client_of_a_lower_level_passes_and_a_level_is_fifo() -> None:
+    """Service decides between levels, the order of submission in one."""
+    driver = PolicyDriver("mlfq", LENGTHS)
+    driver.arrive("a", "a1", "a2")
+    driver.arrive("b", "b1", "b2")
+    driver.arrive("c", "c1")
+
+    assert ["a1"] == driver.step()
+    assert ["b1"] == driver.step(make={"a1": 10}, finish=["a1"])
+    assert ["b2"] == driver.step(make={"b1": 9}, finish=["b1"])
+    assert ["c1"] == driver.step(make={"b2": 3}, finish=["b2"])
+    driver.submit("b3", "b")
+    assert ["a2"] == driver.step(make={"c1": 1}, finish=["c1"])
+    assert ["b3"] == driver.step(make={"a2": 1}, finish=["a2"])
+
+
+def test_level_moves_as_soon_as_service_is_reported() -> None:
+    """Not only when an inference ends: a long one would keep its client's others in front."""
+    driver = PolicyDriver("mlfq", LENGTHS)
+    driver.arrive("a", "a1", "a2")
+    driver.arrive("b", "b1")
+    driver.step()
+
+    assert ["b1"] == driver.step(seats=2, make={"a1": 10})
+
+
+def test_nobody_is_promoted() -> None:
+    """A client that comes back after a pause finds its level: attained service never falls."""
+    driver = PolicyDriver("mlfq", LENGTHS)
+    driver.arrive("a", "a1")
+    driver.step()
+    driver.step(make={"a1": 30}, finish=["a1"])
+    driver.now += 1000
+    driver.arrive("b", "b1", "b2")
+    driver.submit("a2")
+
+    assert ["b1", "b2", "a2"] == driver.drain()
+
+
+def test_grant_that_costs_a_level_lets_others_pass_at_once() -> None:
+    """Or one client could fill all seats of a pull with long prompts."""
+    driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
+    driver.arrive("a", "a1", "a2")
+    driver.arrive("b", "b1")
+
+    assert ["a1", "b1", "a2"] == driver.step(seats=3)
+
+
+def test_tenant_answers_for_all_its_applications() -> None:
+    """Attained service is that of the client, and stays when an application ends."""
+    driver = PolicyDriver("mlfq", {**LENGTHS, "unit": "tenant"})
+    driver.arrive("a", "a1", tenant="t")
+    driver.step()
+    driver.arrive("b", "b1", tenant="t")
+    driver.arrive("c", "c1", tenant="a")
+    driver.step(make={"a1": 9})
+    driver.handle(ev.ApplicationClosed("a"))
+
+    assert ["c1"] == driver.step(make={"a1": 1}, finish=["a1"])
+    assert 1 == _level(driver, "t")
+    driver.step(make={"c1": 10})
+    driver.handle(ev.ApplicationCancelled("c"))
+    driver.arrive("a", tenant="u")
+    driver.close("a")
+    assert 1 == _level(driver, "a"), "a tenant, not the application of that name"
+
+
+def test_restart_charges_nothing_twice_and_forgets_nothing() -> None:
+    """Levels go on where they were, for what runs, for what lost its lease and for what ended."""
+    driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
+    driver.arrive("a", "a1", "a2")
+    driver.arrive("b", "b1", "b2")
+    driver.step(seats=3)
+    driver.step(seats=3, make={"a1": 3, "a2": 4, "b1": 2})
+    attained = driver.state()["counted"]["attained"]
+
+    assert {"a": 20 + 14, "b": 10 + 4} == attained
+    assert ["b2", "a2"] == driver.restart(seats=4, lost=["a2"])
+    assert {"a": 34, "b": 24} == driver.state()["counted"]["attained"]
+    driver.step(seats=4, make={"a1": 1, "a2": 6, "b1": 1}, finish=["a1", "a2", "b1"])
+    assert {"a": 34 + 2 + 4, "b": 26} == driver.state()["counted"]["attained"]
+
+
+def test_service_taken_for_booked_after_a_restart_is_charged_at_the_end() -> None:
+    """What the core takes for booked before is not reported to policies."""
+    driver = PolicyDriver("mlfq", LENGTHS)
+    driver.arrive("a", "a1", "a2")
+    driver.arrive("b", "b1")
+    driver.step(seats=3)
+    driver.step(seats=2, make={"a1": 14, "a2": 14, "b1": 10}, finish=["b1"])
+    driver.submit("b2", "b")
+    driver.restart(seats=1, lost=["a1"])
+
+    assert ["b2"] == driver.step(make={"a2": 2}, finish=["a2"]), "a1 was in its level, and first"
+    assert {"a": 30, "b": 10} == driver.state()["counted"]["attained"]
+
+
+def test_service_under_another_policy_is_not_charged() -> None:
+    """What was counted before is forgotten with the old policy, for all clients alike."""
+    driver = PolicyDriver("fcfs")
+    driver.arrive("a", "a1", "a2", "a3")
+    driver.step(seats=3)
+    driver.step(seats=3, make={"a1": 9, "a2": 9, "a3": 9})
+    driver.step(seats=2, make={"a3": 9}, requeue=["a3"])
+    driver.handle(ev.PolicyChanged("mlfq", tuple(LENGTHS.items())))
+    driver.step(seats=3, make={"a1": 2, "a2": 1})
+    driver.step(seats=3, make={"a3": 19}, finish=["a1", "a2"])
+
+    assert {"a": 2 + 1 + 1} == driver.state()["counted"]["attained"]
+
+
+def test_service_in_another_cost_is_forgotten() -> None:
+    """A restart with other options is a change of policy: the numbers mean something else."""
+    driver = PolicyDriver("mlfq", LENGTHS)
+    driver.arrive("a", "a1")
+    driver.step()
+    driver.step(make={"a1": 30})
+    driver.restart({**LENGTHS, "cost": "compute"})
+
+    assert {} == driver.state()["counted"]["attained"]
+
+
+def test_program_with_least_finished_service_goes_first() -> None:
+    """Nothing of c has finished; 10·1 + 1 = 11 of a, 10·2 + 3 = 23 of b."""
+    driver = PolicyDriver("plas")
+    driver.arrive("b", "b1")
+    driver.arrive("a", "a1")
+    driver.step(seats=2)
+    driver.step(seats=2, make={"b1": 2, "a1": 1}, finish=["b1", "a1"])
+    driver.submit("b2", "b")
+    driver.submit("a2")
+    driver.arrive("c", "c1")
+
+    assert ["c1", "a2", "b2"] == driver.drain()
+
+
+def test_priority_is_fixed_at_submission() -> None:
+    """Calls submitted together keep together, whatever of their program ends meanwhile."""
+    driver = PolicyDriver("plas")
+    driver.arrive("a", "a1", "a2", "a3")
+    driver.arrive("b", "b1", "b2")
+
+    assert ["a1"] == driver.step()
+    assert ["a2"] == driver.step(make={"a1": 30}, finish=["a1"])
+    driver.submit("a4")
+    assert ["a3", "b1", "b2", "a4"] == [
+        name
+        for last in ("a2", "a3", "b1", "b2")
+        for name in driver.step(make={last: 1}, finish=[last])
+    ]
+
+
+def test_running_call_does_not_count_before_its_end() -> None:
+    """Service of finished calls only: else a program of one long call would be behind at once."""
+    driver = PolicyDriver("plas")
+    driver.arrive("a", "a1")
+    driver.arrive("b", "b1")
+    driver.step(seats=2)
+    driver.step(seats=1, make={"a1": 50, "b1": 1}, finish=["b1"])
+    driver.submit("b2", "b")
+    driver.submit("a2")
+
+    assert ["a2"] == driver.step(seats=2)
+
+
+def test_priority_comes_before_the_order_of_submission() -> None:
+    """An ingress may be late: what its caller sent before a2 was fixed after a1 had finished."""
+    driver = PolicyDriver("plas")
+    driver.now = 10.0
+    driver.arrive("a", "a1", "a2")
+    driver.step()
+    driver.arrive("b", "b1")
+    assert ["a2"] == driver.step(make={"a1": 1}, finish=["a1"])
+    driver.submit("a3", age_s=5)
+
+    assert ["a2"] == driver.step(requeue=["a2"])
+
+
+def test_requeued_inference_keeps_its_priority() -> None:
+    """It was submitted before its program had finished anything."""
+    driver = PolicyDriver("plas")
+    driver.arrive("a", "a1", "a2")
+    driver.arrive("b", "b1")
+    driver.step(seats=2)
+    driver.step(seats=2, make={"a1": 30}, finish=["a1"])
+    driver.submit("b2", "b")
+
+    assert ["a2"] == driver.step(seats=2, requeue=["a2"])
+
+
+def test_tenant_orders_its_applications_by_priority() -> None:
+    """A call of before the first finished one passes a later call of an older application."""
+    driver = PolicyDriver("plas", {"unit": "tenant"})
+    driver.arrive("a", "a1", tenant="t")
+    driver.arrive("b", "b1", tenant="t")
+    driver.step()
+    driver.submit("a2")
+    driver.step(make={"a1": 1}, finish=["a1"])
+    driver.submit("a3")
+    driver.arrive("c", "c1", tenant="t")
+    driver.arrive("d", "d1", tenant="u")
+
+    assert ["b1", "d1", "a3", "c1"] == [
+        name
+        for last in ("a2", "b1", "d1", "a3")
+        for name in driver.step(make={last: 1}, finish=[last])
+    ]
+
+
+def test_call_that_made_nothing_adds_nothing() -> None:
+    """With a price on prompts alone, one cancelled in the queue would count as service."""
+    driver = PolicyDriver("plas", {"cost": "compute"})
+    driver.arrive("a", "a1", "a2")
+    driver.step()
+    driver.handle(ev.InferenceCancelled("a2"))
+    assert {} == driver.state()["counted"]["finished"]
+    driver.step(make={"a1": 4}, finish=["a1"])
+    assert {"a": 10 + 2 * 4} == driver.state()["counted"]["finished"]
+    assert {"a": {}} == driver.state()["counted"]["fixed"]
+
+
+def test_finished_calls_of_a_program_add_up() -> None:
+    """From 0: the third call has the service of both before it, h = p + 2d."""
+    driver = PolicyDriver("plas", {"cost": "compute"})
+    driver.arrive("a", "a1")
+    fixed = [driver.state()["counted"]["fixed"]["a"]["a1"]]
+    for number, tokens in ((1, 4), (2, 3)):
+        driver.step()
+        driver.step(make={f"a{number}": tokens}, finish=[f"a{number}"])
+        driver.submit(f"a{number + 1}")
+        fixed.append(driver.state()["counted"]["fixed"]["a"][f"a{number + 1}"])
+
+    assert [0, 18, 18 + 16] == fixed
+
+
+def test_call_of_several_sequences_adds_that_of_each() -> None:
+    """Two of 5 prompt and 3 output tokens: 2·(5·3 + 6), not 10·6 + 21."""
+    driver = PolicyDriver("plas")
+    driver.arrive("a")
+    driver.submit("a1", choices=2)
+    driver.step(seats=2)
+    driver.step(seats=2, make={"a1": 6}, finish=["a1"])
+
+    assert {"a": 42} == driver.state()["counted"]["finished"]
+
+
+def test_changing_to_it_fixes_what_waits() -> None:
+    """Service is counted from then on; what runs gets its priority when it is re-queued."""
+    driver = PolicyDriver("fcfs")
+    driver.arrive("b", "b1", "b2")
+    driver.arrive("a", "a1")
+    driver.step()
+    driver.handle(ev.PolicyChanged("plas"))
+
+    assert ["b1"] == driver.step(requeue=["b1"])
+    assert ["b2"] == driver.step(make={"b1": 1}, finish=["b1"])
+
+
+def test_level_is_fifo_by_inference_and_not_by_client() -> None:
+    """The first client would otherwise be first for as long as it stays in the level."""
+    driver = PolicyDriver("mlfq", LENGTHS)
+    driver.arrive("c")
+    driver.arrive("a", "a1")
+    driver.submit("c1", "c")
+
+    assert ["a1", "c1"] == driver.drain()

@@ -1,0 +1,198 @@
+"""Adapted deficit round robin; `tests/property/test_round_robin.py` holds it to its source."""
+
+import pytest
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.entities import Application
+from justitia_ray.core.policies import Delivery, parse_options
+from justitia_ray.core.policies.drr import DrrPolicy
+from tests.unit.core.policies.policy_driver import PolicyDriver
+from tests.unit.core.stub_policy import application, stub_context
+
+
+def test_trace_by_hand() -> None:
+    """Quantum 20, h = p + 2d, prompts of 10: two prompts use up a visit, tokens cost rounds.
+
+    Round 0: a1, a2 (a at 0), b1, b2 (b at 0). 5 tokens of a1 put a at −10. Round 1: a at 10, a3; b
+    at 20, b3, and for the next seat b4: its visit goes on. 20 tokens of b3 put b at −40, so that it
+    is out of debt in round 4; a takes two in each of rounds 2 and 3.
+    """
+    driver = PolicyDriver("drr", {"quantum": 20})
+    driver.arrive("a", *(f"a{n}" for n in range(1, 8)))
+    driver.arrive("b", *(f"b{n}" for n in range(1, 5)))
+
+    assert ["a1", "a2", "b1", "b2"] == driver.step(seats=4)
+    assert ["a3", "b3"] == driver.step(seats=6, make={"a1": 5})
+    assert ["b4"] == driver.step(seats=7)
+    assert ["a4"] == driver.step(seats=8, make={"b3": 20})
+    assert ["a5", "a6", "a7"] == driver.step(seats=11)
+
+
+def _passed_by(times: int) -> tuple[DrrPolicy, Application, Application]:
+    """Return a policy whose sweep has passed a, which waits, and granted b so many times.
+
+    Prompts cost a quantum. The order was not followed, as when what a has waiting fits nowhere.
+    """
+    a, b = application("a", 1, 2, 3), application("b", 1, 2, 3, 4, 5)
+    policy = DrrPolicy(stub_context(parse_options("drr", {"quantum": 10}), a, b))
+    for one in (a, b):
+        for inference in one.waiting:
+            inference.prompt_tokens = 10
+            policy.submitted(one, inference)
+    for inference in list(b.waiting)[:times]:
+        b.waiting.remove_inference(inference)
+        policy.dispatched(b, inference)
+    return policy, a, b
+
+
+@pytest.fixture
+def passed_by() -> tuple[DrrPolicy, Application, Application]:
+    """Return a policy that has granted b, and not a, in rounds 0 to 3."""
+    return _passed_by(times=4)
+
+
+def test_client_passed_by_keeps_its_turn_and_gains_no_quantum(
+    passed_by: tuple[DrrPolicy, Application, Application],
+) -> None:
+    """It may be passed for long; were each round to its credit, it would then hold the machine."""
+    policy, a, b = passed_by
+    assert policy.key("a", a) == (0, a.sequence) < policy.key("b", b) == (4, b.sequence)
+    policy.dispatched(a, a.waiting.first)
+
+    assert (4, a.sequence) == policy.key("a", a)
+
+
+def test_client_passed_by_is_charged_against_one_quantum(
+    passed_by: tuple[DrrPolicy, Application, Application],
+) -> None:
+    """6 tokens, 12 of its 10, end the visit that it was passed by in: the next is in round 4."""
+    policy, a, _ = passed_by
+    policy.served([Delivery("a", "a0", 10, 0, 6, 81)])
+
+    assert (4, a.sequence) == policy.key("a", a)
+
+
+def test_client_passed_by_keeps_its_turn_while_its_balance_lasts(
+    passed_by: tuple[DrrPolicy, Application, Application],
+) -> None:
+    """2 tokens, 4 of its 10, and 2 more: it is still its turn, as if it were just visited."""
+    policy, a, _ = passed_by
+    for made in (2, 4):
+        policy.served([Delivery("a", "a0", 10, made - 2, made, 1)])
+
+        assert (0, a.sequence) == policy.key("a", a)
+
+
+def test_client_just_passed_by_keeps_its_turn() -> None:
+    """Once is as good as often."""
+    policy, a, _ = _passed_by(times=1)
+    policy.served([Delivery("a", "a0", 10, 0, 2, 1)])
+
+    assert (0, a.sequence) == policy.key("a", a)
+
+
+def test_client_passed_by_keeps_its_turn_over_a_restart(
+    passed_by: tuple[DrrPolicy, Application, Application],
+) -> None:
+    """It waits, though the new scheduler hears of that only when it is submitted again."""
+    policy, a, _ = passed_by
+    state = policy.state()
+    other = DrrPolicy(policy.context)
+    other.restore(state)
+    other.submitted(a, a.waiting.first)
+
+    assert (0, a.sequence) == other.key("a", a)
+
+
+def _balance(driver: PolicyDriver, client: str) -> float:
+    balance: float = driver.state()["counted"]["ring"][client]["balance"]
+    return balance
+
+
+def test_client_with_nothing_waiting_is_not_refilled_above_0() -> None:
+    """Quantum 20. At 0 it stays, as long as b is served; 10 tokens then cost it two rounds."""
+    driver = PolicyDriver("drr", {"quantum": 20})
+    driver.arrive("a", "a1", "a2")
+    driver.arrive("b", *(f"b{n}" for n in range(1, 12)))
+    driver.step(seats=8)
+    driver.step(seats=8, make={"a1": 10})
+    driver.submit("a3")
+
+    assert -20 == _balance(driver, "a")
+    assert ["b7", "b8", "a3"] == driver.step(seats=11)
+
+
+def test_balance_of_a_client_with_nothing_waiting_stays() -> None:
+    """Nor is it taken away: a client may come back for the rest of its quantum, and for no more."""
+    driver = PolicyDriver("drr", {"quantum": 20, "cost": "kv_token_time"})
+    driver.arrive("a", "a1")
+    driver.arrive("b", "b1", "b2", "b3", "b4")
+    driver.step(seats=2)
+    for number in range(1, 4):
+        driver.step(seats=1 + number, make={f"b{number}": 2})
+        driver.step(seats=2 + number)
+        driver.submit(f"a{number + 1}")
+        driver.handle(ev.InferenceCancelled(f"a{number + 1}"))
+
+        assert 20 == _balance(driver, "a")
+
+
+def test_client_with_nothing_waiting_is_refilled_out_of_debt() -> None:
+    """Quantum 20: at −10 one visit brings it to 10, and the next ones leave it there."""
+    driver = PolicyDriver("drr", {"quantum": 20})
+    driver.arrive("a", "a1", "a2")
+    driver.arrive("b", *(f"b{n}" for n in range(1, 7)))
+    driver.step(seats=2)
+    driver.step(seats=8, make={"a1": 5})
+    driver.submit("a3")
+
+    assert 10 == _balance(driver, "a")
+
+
+def test_client_comes_back_for_the_rest_of_its_quantum_and_no_more() -> None:
+    """Quantum 20: 10 are left of round 0, and pay for one prompt in round 1, not for two."""
+    driver = PolicyDriver("drr", {"quantum": 20})
+    driver.arrive("a", "a1")
+    driver.arrive("b", *(f"b{n}" for n in range(1, 5)))
+    driver.step(seats=2)
+    for name in ("a2", "a3"):
+        driver.submit(name, "a")
+
+    assert ["b2", "a2", "b3", "b4", "a3"] == driver.step(seats=7)
+
+
+def test_client_in_debt_that_waits_is_refilled_once_for_each_visit() -> None:
+    """Quantum 20: at −40 the visit of round 1 brings it to −20; a token more costs 2."""
+    driver = PolicyDriver("drr", {"quantum": 20})
+    driver.arrive("a", "a1", "a2", "a3")
+    driver.arrive("b", "b1", "b2", "b3")
+    driver.step(seats=2)
+    driver.step(seats=5, make={"a1": 20})
+    driver.step(seats=5, make={"a1": 1})
+
+    assert -20 - 2 == _balance(driver, "a")
+
+
+def test_prompts_without_a_price_do_not_end_a_visit() -> None:
+    """In KV token-time h(p, 0) = 0: a client keeps its turn until its tokens are reported."""
+    driver = PolicyDriver("drr", {"quantum": 20, "cost": "kv_token_time"})
+    driver.arrive("a", "a1", "a2", "a3")
+    driver.arrive("b", "b1", "b2")
+
+    assert ["a1", "a2"] == driver.step(seats=2)
+    assert ["b1", "b2"] == driver.step(seats=4, make={"a1": 2})
+
+
+def test_service_under_another_policy_is_not_charged() -> None:
+    """A client that has only running inferences when the policy changes enters the ring by them."""
+    driver = PolicyDriver("fcfs")
+    driver.arrive("a", "a1")
+    driver.arrive("b", "b1")
+    driver.step(seats=1)
+    driver.step(seats=1, make={"a1": 9})
+    driver.handle(ev.PolicyChanged("drr"))
+    driver.step(seats=1, make={"a1": 2})
+
+    assert {"a": -4, "b": 0} == {
+        client: place["balance"] for client, place in driver.state()["counted"]["ring"].items()
+    }

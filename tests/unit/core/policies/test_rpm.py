@@ -1,0 +1,116 @@
+"""At most so many grants to a client in each minute."""
+
+from tests.unit.core.policies.policy_driver import PolicyDriver
+
+LIMIT_2 = {"requests_per_minute": 2}
+
+
+def test_excess_waits_for_the_next_window() -> None:
+    """The limit holds although seats are free; the instant is told, or nobody would wake it."""
+    driver = PolicyDriver("rpm", LIMIT_2)
+    driver.now = 59.0
+    driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
+
+    assert ["a1", "a2"] == driver.step(seats=9)
+    assert 60.0 == driver.core.next_deadline()
+    driver.now = 60.0
+    assert ["a3", "a4"] == driver.step(seats=9)
+    assert 120.0 == driver.core.next_deadline()
+    driver.now = 119.5
+    assert [] == driver.step(seats=9)
+    driver.now = 120.0
+    assert ["a5"] == driver.step(seats=9)
+
+
+def test_order_is_that_of_submission_among_those_within_their_limit() -> None:
+    """A client that has used up its window holds back nobody."""
+    driver = PolicyDriver("rpm", LIMIT_2)
+    driver.arrive("b")
+    driver.arrive("a", "a1", "a2", "a3")
+    driver.submit("b1", "b")
+    driver.submit("a4")
+    driver.submit("b2", "b")
+
+    assert ["a1", "a2", "b1", "b2"] == driver.step(seats=9)
+
+
+def test_tenant_has_one_limit_for_all_its_applications() -> None:
+    """Or it would open an application for each inference."""
+    driver = PolicyDriver("rpm", {**LIMIT_2, "unit": "tenant"})
+    for name in "abc":
+        driver.arrive(name, f"{name}1", tenant="t")
+    driver.arrive("d", "d1")
+
+    assert ["a1", "b1", "d1"] == driver.step(seats=9)
+    driver.step(seats=9, make={"a1": 1}, finish=["a1"])
+    driver.close("a")
+    assert [] == driver.step(seats=9)
+    driver.now = 60.0
+    assert ["c1"] == driver.step(seats=9)
+
+
+def test_requeued_inference_counts_once_in_its_window() -> None:
+    """Its client is not charged for the loss of a replica, and gains nothing by it."""
+    driver = PolicyDriver("rpm", LIMIT_2)
+    driver.arrive("a", "a1", "a2", "a3")
+    driver.step(seats=9)
+
+    assert ["a2"] == driver.step(seats=9, requeue=["a2"])
+    assert 60.0 == driver.core.next_deadline()
+    assert ["a1", "a2"] == driver.step(seats=9, requeue=["a1", "a2"])
+    assert 60.0 == driver.core.next_deadline()
+
+
+def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
+    """It has counted, in the window of its first grant."""
+    driver = PolicyDriver("rpm", LIMIT_2)
+    driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
+    driver.step(seats=2)
+    driver.now = 61.0
+
+    assert ["a1", "a3", "a4"] == driver.step(seats=9, requeue=["a1"])
+
+
+def test_inference_requeued_when_the_window_is_used_up_waits_with_its_client() -> None:
+    """A place of an earlier window makes none in this one."""
+    driver = PolicyDriver("rpm", LIMIT_2)
+    driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
+    driver.step(seats=9)
+    driver.now = 61.0
+    driver.step(seats=9)
+
+    assert [] == driver.step(seats=9, requeue=["a1"])
+    driver.now = 120.0
+    assert ["a1", "a5"] == driver.step(seats=9)
+
+
+def test_ended_inference_has_used_its_place() -> None:
+    """The limit is on grants, not on what runs at once."""
+    driver = PolicyDriver("rpm", LIMIT_2)
+    driver.arrive("a", "a1", "a2", "a3")
+    driver.step(seats=9)
+
+    assert [] == driver.step(seats=9, make={"a1": 1, "a2": 1}, finish=["a1", "a2"])
+    assert {"a": {}} == driver.state()["counted"]["inferences"]
+
+
+def test_restart_keeps_counts_and_who_has_counted() -> None:
+    """A new scheduler must not give every client a window anew."""
+    driver = PolicyDriver("rpm", LIMIT_2)
+    driver.arrive("a", "a1", "a2", "a3", "a4")
+    driver.arrive("b", "b1", "b2", "b3")
+    driver.step(seats=3)
+
+    assert ["a2", "b2"] == driver.restart(seats=9, lost=["a2"])
+    assert [] == driver.step(seats=9)
+    driver.now = 60.0
+    assert ["a3", "a4", "b3"] == driver.step(seats=9)
+
+
+def test_counts_of_another_limit_are_forgotten() -> None:
+    """As they are when the options of a running scheduler change."""
+    driver = PolicyDriver("rpm", LIMIT_2)
+    driver.arrive("a", "a1", "a2", "a3", "a4")
+    driver.step(seats=9)
+
+    assert ["a3"] == driver.restart({"requests_per_minute": 1}, seats=9)

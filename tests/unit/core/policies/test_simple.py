@@ -1,0 +1,77 @@
+"""First opened application first."""
+
+from justitia_ray.core.policies.simple import remaining_cost
+from tests.unit.core.policies.policy_driver import PolicyDriver
+
+
+def test_applications_are_not_interleaved() -> None:
+    """A later inference of an earlier application passes what later applications submitted."""
+    driver = PolicyDriver("app-fcfs")
+    driver.arrive("b")
+    driver.arrive("a", "a1", "a2")
+    driver.submit("b1", "b")
+    driver.submit("a3", "a")
+    driver.submit("b2", "b")
+
+    assert driver.drain() == ["b1", "b2", "a1", "a2", "a3"]
+
+
+def test_later_application_is_served_in_the_tool_gap_of_an_earlier_one() -> None:
+    """Not interleaved does not mean idle: the first has nothing that could run."""
+    driver = PolicyDriver("app-fcfs")
+    driver.arrive("a", "a1")
+    driver.arrive("b", "b1", "b2")
+
+    assert ["a1"] == driver.step()
+    assert ["b1"] == driver.step(make={"a1": 1}, finish=["a1"])
+    driver.submit("a2", "a")
+    assert ["a2"] == driver.step(make={"b1": 1}, finish=["b1"])
+
+
+def test_shortest_prediction_goes_first_whatever_its_application() -> None:
+    """Inside an application too, or a long inference would hold back short ones behind it."""
+    driver = PolicyDriver("sjf")
+    driver.arrive("a")
+    driver.arrive("b")
+    for name, output in (("a9", 9), ("a3", 3), ("b5", 5), ("b1", 1), ("a4", 4)):
+        driver.submit(name, name[0], prompt=100 - output, output=output)
+
+    assert driver.drain() == ["b1", "a3", "a4", "b5", "a9"]
+
+
+def test_finished_inferences_bring_an_application_forward() -> None:
+    """Remaining, not total, cost: a = 500 less 10·20 + 210 = 410 leaves 90, less than b's 100."""
+    driver = PolicyDriver("srjf")
+    driver.arrive("b", cost=100)
+    driver.arrive("a", "a1", "a2", cost=500)
+
+    assert ["a1"] == driver.step()
+    driver.submit("b1", "b")
+    assert ["a2"] == driver.step(make={"a1": 20}, finish=["a1"])
+    assert 90 == remaining_cost(driver.application("a"))
+
+
+def test_service_of_what_still_runs_does_not_count() -> None:
+    """A running inference has no known end; counted, it would put its application first."""
+    driver = PolicyDriver("srjf")
+    driver.arrive("b", cost=100)
+    driver.arrive("a", "a1", "a2", cost=500)
+    driver.step()
+    driver.submit("b1", "b")
+
+    assert ["b1"] == driver.step(seats=2, make={"a1": 20})
+    assert 500 == remaining_cost(driver.application("a"))
+
+
+def test_application_predicted_too_small_has_nothing_left_and_no_less() -> None:
+    """Below 0 it would pass those that are really almost done; ties go to the first opened."""
+    driver = PolicyDriver("srjf")
+    driver.arrive("a", "a1", cost=10)
+    driver.arrive("b", "b1", cost=10)
+    driver.step(seats=2)
+    driver.submit("b2", "b")
+    driver.submit("a2", "a")
+    order = driver.step(seats=2, make={"a1": 1, "b1": 20}, finish=["a1", "b1"])
+
+    assert [0, 0] == [remaining_cost(driver.application(name)) for name in "ab"]
+    assert ["a2", "b2"] == order

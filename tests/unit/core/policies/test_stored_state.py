@@ -1,0 +1,143 @@
+"""Stored counts of policies: nothing is kept of what ended, nothing damaged is taken over."""
+
+from typing import Any
+
+import pytest
+
+from justitia_ray.core import events as ev
+from tests.unit.core.policies.policy_driver import PolicyDriver
+
+_PLACE = {"index": 1, "balance": 0, "round": 0, "at_turn": False, "waits": True}
+_COUNTER = {"value": 0, "first_seen": 1, "weight": 1, "opened": 1}
+
+
+def _clients(last_left: str | None = None, **damage: Any) -> dict[str, Any]:
+    """Return the counters of VTC, with that of a damaged."""
+    counters = {"a": _COUNTER | damage}
+    return {"counters": counters, "last_left": last_left, "level_left": 0}
+
+
+def _counted(policy: str, unit: str) -> dict[str, Any]:
+    """Return what a policy has counted of an application that made 3 tokens and is over."""
+    driver = PolicyDriver(policy, {"unit": unit})
+    driver.arrive("a", "a1", "a2", tenant="t")
+    driver.step()
+    driver.step(make={"a1": 3}, finish=["a1"])
+    driver.handle(ev.ApplicationCancelled("a"))
+    counted: dict[str, Any] = driver.state()["counted"]
+    return counted
+
+
+@pytest.mark.parametrize(
+    ("policy", "of_application", "of_tenant"),
+    [
+        ("rpm", {"used": {}, "inferences": {}}, {"used": {"t": [0, 2]}, "inferences": {}}),
+        (
+            "mlfq",
+            {"attained": {}, "charged": {}},
+            {"attained": {"t": 10 * 3 + 6}, "charged": {}},
+        ),
+        (
+            "plas",
+            {"first_seen": {}, "finished": {}, "fixed": {}},
+            {"first_seen": {"t": 1}, "finished": {"t": 10 * 3 + 6}, "fixed": {}},
+        ),
+    ],
+)
+def test_tenants_stay_and_nothing_of_an_application_that_ended(
+    policy: str, of_application: dict[str, Any], of_tenant: dict[str, Any]
+) -> None:
+    """Applications come without end; tenants stay, and count."""
+    assert of_application == _counted(policy, "application")
+    assert of_tenant == _counted(policy, "tenant")
+
+
+def test_tenant_stays_in_the_ring_with_its_balance() -> None:
+    """An application that ended leaves the ring; two prompts and three tokens were charged."""
+    application, tenant = _counted("drr", "application"), _counted("drr", "tenant")
+
+    assert ({}, {}, {}) == (application["ring"], application["charged"], tenant["charged"])
+    assert 256 - 2 * 10 - 2 * 3 == tenant["ring"]["t"]["balance"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "field", "value"),
+    [
+        ("rpm", "used", [1]),
+        ("rpm", "used", {"a": 1}),
+        ("rpm", "used", {"a": [1]}),
+        ("rpm", "used", {"a": [0, -1]}),
+        ("rpm", "inferences", {"a": {"a1": 0.5}}),
+        ("rpm", "inferences", {"a": [1]}),
+        ("mlfq", "attained", [1]),
+        ("mlfq", "attained", {"a": "1"}),
+        ("mlfq", "attained", {"a": float("nan")}),
+        ("mlfq", "charged", {"a": 1}),
+        ("mlfq", "charged", {"a": {"a1": None}}),
+        ("plas", "first_seen", {"a": 0.5}),
+        ("plas", "finished", {"a": float("inf")}),
+        ("plas", "finished", None),
+        ("plas", "fixed", {"a": 1}),
+        ("plas", "fixed", {"a": {"a1": True}}),
+        ("drr", "pointer", [0]),
+        ("drr", "pointer", [0, -1]),
+        ("drr", "charged", [1]),
+        ("drr", "ring", {"a": 1}),
+        ("drr", "ring", {"a": {}}),
+        ("drr", "ring", {"a": _PLACE | {"index": -1}}),
+        ("drr", "ring", {"a": _PLACE | {"balance": None}}),
+        ("drr", "ring", {"a": _PLACE | {"round": 0.5}}),
+        ("drr", "ring", {"a": _PLACE | {"at_turn": 1}}),
+        ("drr", "ring", {"a": _PLACE | {"waits": 0}}),
+        ("vtc", "bills", []),
+        ("vtc", "bills", {"a": 1}),
+        ("vtc", "bills", {"a": {"a1": 1}}),
+        ("vtc", "bills", {"a": {"a1": [1, 2, 3]}}),
+        ("vtc", "bills", {"a": {"a1": ["10", 0, 0, 1]}}),
+        ("vtc", "bills", {"a": {"a1": [10, 0.5, 0, 1]}}),
+        ("vtc", "bills", {"a": {"a1": [10, 0, -1, 1]}}),
+        ("vtc", "bills", {"a": {"a1": [10, 0, 0, 0]}}),
+        ("vtc", "clients", None),
+        ("vtc", "clients", _clients() | {"counters": []}),
+        ("vtc", "clients", _clients() | {"counters": {"a": None}}),
+        ("vtc", "clients", _clients() | {"level_left": "0"}),
+        ("vtc", "clients", _clients(value=True)),
+        ("vtc", "clients", _clients(value=float("inf"))),
+        ("vtc", "clients", _clients(first_seen=True)),
+        ("vtc", "clients", _clients(weight=-1)),
+        ("vtc", "waiting", None),
+        ("vtc-predict", "outputs", None),
+        ("vtc-predict", "outputs", []),
+        ("vtc-predict", "outputs", {"a": 1}),
+        ("vtc-predict", "outputs", {"a": [1]}),
+        ("vtc-predict", "outputs", {"a": [[1]]}),
+        ("vtc-predict", "outputs", {"a": [[-1, 1]]}),
+    ],
+)
+def test_damaged_state_is_refused(policy: str, field: str, value: object) -> None:
+    """Better a scheduler that does not start than one that counts wrong in silence."""
+    restored = PolicyDriver(policy).core.ledger.policy
+    restored.restore(good := restored.state())
+    good["counted"][field] = value
+
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        restored.restore(good)
+
+
+@pytest.mark.parametrize(
+    ("policy", "field", "value", "message"),
+    [
+        ("drr", "ring", {"a": _PLACE | {"waits": "no"}}, "ring: a: waits is 'no': true or false"),
+        ("vtc", "clients", _clients(last_left="z"), "last_left: 'z' has no counter"),
+        ("vtc", "waiting", ["z"], "waiting: 'z' has no"),
+        ("vtc-predict", "outputs", {"a": [[5, 0]]}, r"\[5, 0\] has no sequence"),
+    ],
+)
+def test_damage_is_named(policy: str, field: str, value: object, message: str) -> None:
+    """The operator has to find it in the record."""
+    restored = PolicyDriver(policy).core.ledger.policy
+    state = restored.state()
+    state["counted"][field] = value
+
+    with pytest.raises(ValueError, match=message):
+        restored.restore(state)

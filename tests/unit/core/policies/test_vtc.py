@@ -1,0 +1,294 @@
+"""VTC by hand: what is charged when, and who is lifted to what.
+
+h = p + 2d throughout, unless a test says otherwise; a replica of one seat, so that one runs.
+"""
+
+import pytest
+
+from justitia_ray.core import events as ev
+from tests.core_driver import granted
+from tests.exact import exact
+from tests.unit.core.policies.policy_driver import PolicyDriver, two_clients, two_of_a
+
+
+def test_admission_charges_the_prompt_and_each_token_its_price() -> None:
+    """Alg. 2, lines 25 and 31: h(p, 0) = 10 at once, then 2 for each token."""
+    driver = two_of_a()
+    charged = [driver.counter("a")]
+    for tokens in (1, 4):
+        driver.run("a1", tokens)
+        charged.append(driver.counter("a"))
+
+    assert [10, 12, 18] == charged
+
+
+def test_client_with_the_least_counter_comes_first() -> None:
+    """Alg. 2, line 21, at every grant, by counters that include the last report."""
+    driver = two_of_a()
+    driver.submit("b1", "b", prompt=20)  # lifted to 10, and a counts 18 when a1 has ended
+
+    assert ["b1"] == driver.finish("a1", 4)
+    assert (18, 30) == (driver.counter("a"), driver.counter("b"))
+    assert ["a2"] == driver.finish("b1", 1)
+    assert (28, 32) == (driver.counter("a"), driver.counter("b"))
+
+
+def test_newcomer_is_lifted_to_the_least_that_waits() -> None:
+    """Lines 12 to 14: without it, b would have 14 units of service more before a goes on."""
+    driver = two_of_a()
+    driver.run("a1", 2)
+    driver.submit("b1", "b")
+
+    assert 14 == driver.counter("b")
+    assert ["a2"] == driver.finish("a1", 2)  # a tie goes to the client first seen
+
+
+def test_lift_never_lowers_a_counter() -> None:
+    """It is a maximum: what a client has had is not forgotten when it comes back."""
+    driver = two_of_a()
+    driver.submit("b1", "b", prompt=500)
+    driver.finish("a1", 1)
+    driver.finish("b1", 1)  # a2 runs
+    driver.submit("a3", "a")
+    driver.submit("b2", "b")
+
+    assert (22, 512) == (driver.counter("a"), driver.counter("b"))
+
+
+def test_client_that_waits_is_not_lifted_again() -> None:
+    """Line 8: a second inference of a client in the queue changes nothing."""
+    driver = two_of_a()
+    driver.submit("b1", "b")
+    driver.run("a1", 50)
+    driver.submit("b2", "b")
+
+    assert (110, 10) == (driver.counter("a"), driver.counter("b"))
+
+
+def test_running_does_not_count_as_waiting() -> None:
+    """Line 8 asks the queue: b's running inference does not keep its counter down."""
+    driver = PolicyDriver("vtc")
+    driver.open("a")
+    driver.open("b")
+    driver.pull(seats=2)
+    driver.submit("b1", "b", prompt=1)
+    driver.submit("a1", "a", prompt=100)
+    driver.submit("a2", "a", prompt=100)
+    driver.submit("b2", "b", prompt=1)
+
+    assert 101 == driver.counter("a")  # lifted to 1, the counter of the last that left
+    assert 101 == driver.counter("b")
+
+
+def test_in_an_empty_queue_the_level_is_that_of_the_last_that_left() -> None:
+    """Lines 9 to 11, with its counter as it is now, tokens made since it left included."""
+    driver = two_of_a()
+    driver.finish("a1", 4)  # a2 runs, nothing waits, a counts 28
+    driver.run("a2", 3)
+    driver.submit("b1", "b")
+
+    assert (34, 34) == (driver.counter("a"), driver.counter("b"))
+
+
+def test_ended_application_is_forgotten_but_not_its_level() -> None:
+    """Memory is bounded by what lives; a newcomer still gathers no credit (line 11)."""
+    driver = two_of_a()
+    driver.handle(ev.ApplicationClosed("a"))
+    driver.finish("a1", 4)
+    driver.finish("a2", 1)
+    driver.submit("b1", "b")
+
+    assert {"b"} == set(driver.vtc.counted()["clients"]["counters"])
+    assert {"b"} == set(driver.vtc.counted()["bills"])
+    assert 30 + 10 == driver.counter("b")  # 18 + 10 + 2, and its own prompt
+
+
+def test_requeued_inference_pays_nothing_again_and_lifts_nothing() -> None:
+    """The client is not to blame for a replica that is lost; tokens made again are not service."""
+    driver = two_of_a()
+    driver.run("a1", 3)
+    driver.open("c")
+    driver.pull("r1", seats=1)  # takes a2
+    driver.submit("c1", "c", prompt=7)
+    driver.submit("b1", "b", prompt=60)
+    assert (26, 26, 26) == tuple(driver.counter(name) for name in "abc")
+
+    driver.pull("r1", finished={driver.lease_of("a2"): 1}, seats=1)  # b1 or c1: b is seen first
+    driver.pull("r1", finished={driver.lease_of("b1"): 1}, seats=1)  # c1
+    assert (28, 88, 33) == tuple(driver.counter(name) for name in "abc")
+    driver.submit("b2", "b")
+    driver.handle(ev.ReplicaLost("r0"))
+
+    assert (28, 88) == (driver.counter("a"), driver.counter("b"))
+    assert ["a1"] == granted(driver.pull("r2", seats=1))
+    assert 28 == driver.counter("a")
+    driver.pull("r2", progress={driver.lease_of("a1"): 3}, seats=1)
+    assert 28 == driver.counter("a")
+    driver.pull("r2", progress={driver.lease_of("a1"): 4}, seats=1)
+    assert 30 == driver.counter("a")
+
+
+def test_weights_divide_what_is_charged() -> None:
+    """Sec. 4.3: a client of weight 3 gets three times the service before another's turn."""
+    driver = PolicyDriver("vtc")
+    driver.open("a", weight=exact(3))
+    driver.open("b", weight=exact(1, 2))
+    driver.pull(seats=2)
+    driver.submit("a1", "a", prompt=10)
+    driver.submit("b1", "b", prompt=10)
+
+    assert exact(10, 3) == driver.counter("a")
+    assert exact(10, 3) + 20 == driver.counter("b")  # lifted when a had left
+
+
+def test_changed_weight_counts_from_then_on() -> None:
+    """What was charged stays charged: 10 + 2·2 at weight 1, then 2·3 at weight 2."""
+    driver = two_of_a()
+    driver.run("a1", 2)
+    driver.handle(ev.WeightChanged("a", 2))
+    driver.run("a1", 5)
+
+    assert 17 == driver.counter("a")
+
+
+def test_counters_stay_exact_whole_numbers() -> None:
+    """The bounds of the paper are tested without a tolerance."""
+    driver = PolicyDriver("vtc")
+    driver.open("a", weight=exact(1))
+    driver.pull(seats=1)
+    driver.submit("a1", "a", prompt=2**60 + 1, output=1)
+    driver.run("a1", 1)
+
+    assert 2**60 + 3 == driver.counter("a")
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [12, 16]),
+        ({"cost": "kv_token_time"}, [0, 14]),
+        ({"cost": "profiled"}, [2 * (2.1 * 6 + 11.46), 2 * (2.1 * 6 + 1 + 0.24 + 0.032 + 11.46)]),
+    ],
+)
+def test_any_cost_charges_a_lease_by_its_sequences(
+    options: dict[str, object], expected: list[float]
+) -> None:
+    """Sec. 4.2, for two choices of 6 prompt tokens each: on admission, and at a token each."""
+    driver = PolicyDriver("vtc", options)
+    driver.open("a")
+    driver.pull(seats=2)
+    driver.submit("a1", "a", prompt=12, output=20, choices=2)
+    charged = [driver.counter("a")]
+    driver.run("a1", 2, seats=2)
+    charged.append(driver.counter("a"))
+
+    assert expected == pytest.approx(charged)
+
+
+@pytest.mark.parametrize(("counted", "expected"), [(13, [17, 19]), (7, [11, 13]), (1, [10, 10])])
+def test_prompt_is_charged_as_the_replica_counts_it(counted: int, expected: list[int]) -> None:
+    """The ingress counts before the chat template; a counter of VTC never falls for that."""
+    driver = two_of_a()
+    charged = []
+    for tokens in (2, 3):
+        lease_id = driver.lease_of("a1")
+        driver.pull(progress=[ev.LeaseProgress(lease_id, counted, tokens, running=True)], seats=1)
+        charged.append(driver.counter("a"))
+    driver.finish("a1", 3)
+
+    assert expected == charged
+    assert expected[-1] + 10 == driver.counter("a")  # a2 is admitted
+
+
+def test_tenants_are_compared_by_all_that_they_run() -> None:
+    """`unit: tenant`: to open another application gains nothing, and the earliest goes first."""
+    driver = PolicyDriver("vtc", {"unit": "tenant"})
+    for name, tenant in (("a", "x"), ("b", "x"), ("c", "y")):
+        driver.open(name, tenant=tenant)
+    driver.pull(seats=1)
+    driver.submit("b1", "b", prompt=30)
+    driver.submit("b2", "b")
+    driver.submit("a1", "a")
+    driver.submit("c1", "c", prompt=5)
+
+    assert (30, 30) == (driver.counter("x"), driver.counter("y"))
+    assert [["c1"], ["b2"], ["a1"]] == [driver.finish(name, 1) for name in ("b1", "c1", "b2")]
+
+
+def test_counter_of_a_tenant_outlives_its_applications() -> None:
+    """A tenant cannot shed its debt by closing an application."""
+    driver = PolicyDriver("vtc", {"unit": "tenant"})
+    driver.open("a", tenant="x")
+    driver.pull(seats=1)
+    driver.submit("a1", "a")
+    driver.handle(ev.ApplicationClosed("a"))
+    driver.finish("a1", 5)
+
+    assert 20 == driver.counter("x")
+    assert {} == driver.vtc.counted()["bills"]
+
+
+def test_weight_of_a_tenant_is_that_of_the_application_opened_last() -> None:
+    """Its applications should agree; if not, the rule does not hang on the order of reports."""
+    driver = PolicyDriver("vtc", {"unit": "tenant"})
+    driver.open("a", tenant="x", weight=1)
+    driver.open("b", tenant="x", weight=4)
+    driver.pull(seats=3)
+    driver.submit("a1", "a", prompt=8)
+    weights = [driver.vtc.counters["x"].weight]
+    driver.submit("b1", "b", prompt=8)
+    driver.submit("a2", "a", prompt=8)
+    weights.append(driver.vtc.counters["x"].weight)
+
+    assert [1, 4] == weights
+    assert 8 + 2 + 2 == driver.counter("x")
+
+
+def test_lcf_lifts_nobody() -> None:
+    """The baseline: a client that was away has the server to itself until it caught up."""
+    driver = two_clients("lcf")
+    for name in ("a1", "a2", "a3"):
+        driver.submit(name, "a")
+    driver.run("a1", 8)
+    for name in ("b1", "b2"):
+        driver.submit(name, "b")
+
+    assert (26, 0) == (driver.counter("a"), driver.counter("b"))
+    assert [["b1"], ["b2"]] == [driver.finish("a1", 8), driver.finish("b1", 1)]
+
+
+def test_policy_that_takes_office_starts_all_counters_at_zero() -> None:
+    """What runs then has no admission to pay, only the tokens that it still makes."""
+    driver = PolicyDriver("fcfs")
+    driver.open("a")
+    driver.open("b")
+    driver.pull("r0", seats=1)
+    driver.pull("r1", seats=1)
+    for name in ("a1", "a2", "a3"):
+        driver.submit(name, "a")
+    driver.submit("b1", "b")
+    driver.run("a1", 4)
+    driver.handle(ev.PolicyChanged("vtc", (("unit", "tenant"),), "peak"))
+    assert 0 == driver.counter("tenant")
+
+    driver.run("a1", 5)
+    assert 2 == driver.counter("tenant")
+    driver.pull("r0", seats=1)  # a1 is named no more: it waits again, and has no more to pay
+    assert (2, ["a3"]) == (driver.counter("tenant"), driver.waiting("a"))
+
+
+def test_inference_admitted_under_another_policy_pays_when_it_is_admitted_again() -> None:
+    """It is new to this policy; the tokens that the other one saw are not charged."""
+    driver = PolicyDriver("fcfs")
+    driver.open("a")
+    driver.pull(seats=1)
+    driver.submit("a1", "a")
+    driver.run("a1", 4)
+    driver.handle(ev.PolicyChanged("vtc", (), "peak"))
+    driver.handle(ev.ReplicaLost("r0"))
+    driver.pull(seats=1)
+    assert 10 == driver.counter("a")
+    assert [18, 0, 4, 1] == driver.vtc.counted()["bills"]["a"]["a1"]
+
+    driver.run("a1", 6)
+    assert 10 + 2 * 2 == driver.counter("a")

@@ -1,0 +1,301 @@
+"""VTC with length prediction by hand: what is charged in advance, and what is given back.
+
+h = p + 2d throughout; a replica of one seat, so that one inference runs.
+"""
+
+import pytest
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.snapshot import restore
+from justitia_ray.units import Tokens
+from tests.unit.core.policies.policy_driver import PolicyDriver, two_clients
+
+
+def _submit(
+    driver: PolicyDriver, request_id: str, true: Tokens | None, predicted: Tokens = 7
+) -> None:
+    driver.handle(
+        ev.InferenceSubmitted(
+            request_id, request_id[0], request_id, "i0", 10, predicted, 100, true_output_tokens=true
+        )
+    )
+
+
+def _predicted(driver: PolicyDriver, application_id: str = "a", choices: int = 1) -> Tokens:
+    """Return the prediction for an inference submitted now."""
+    sizes = (10, 10, 100, choices)
+    inference = Inference("x", application_id, "x", "i0", *sizes, driver.now, 10**6)
+    application: Application = driver.application(application_id)
+    return driver.vtc.predicted_tokens(application, inference)
+
+
+def test_predicted_output_is_charged_on_admission_and_not_again() -> None:
+    """Alg. 3, lines 25, 26 and 35: 10 + 2·20 at once, nothing for tokens up to the twentieth."""
+    driver = two_clients("vtc-oracle")
+    _submit(driver, "a1", true=20)
+    charged = [driver.counter("a")]
+    for tokens in (1, 19, 20):
+        driver.run("a1", tokens)
+        charged.append(driver.counter("a"))
+    driver.finish("a1", 20)
+
+    assert [50, 50, 50, 50] == charged
+    assert 50 == driver.counter("a")
+
+
+def test_tokens_beyond_the_prediction_are_charged_as_they_come() -> None:
+    """Lines 34 to 36, also where one report brings tokens on both sides of the prediction."""
+    driver = two_clients("vtc-oracle")
+    _submit(driver, "a1", true=4)
+    charged = []
+    for tokens in (3, 6, 7):
+        driver.run("a1", tokens)
+        charged.append(driver.counter("a"))
+
+    assert [18, 22, 24] == charged
+
+
+def test_output_that_was_not_made_is_given_back_at_the_end() -> None:
+    """Lines 37 and 38: δ = 5 − 20 tokens of 2; the client's place improves before the next grant.
+
+    a is lifted to the 50 of b, and was seen first: without the refund its turn would be now.
+    """
+    driver = two_clients("vtc-oracle")
+    _submit(driver, "b1", true=20)
+    _submit(driver, "b2", true=20)
+    driver.submit("a1", "a")
+    driver.run("b1", 5)
+    assert (50, 50) == (driver.counter("a"), driver.counter("b"))
+
+    assert ["b2"] == driver.finish("b1", 5)
+    assert 20 + 50 == driver.counter("b")
+
+
+def test_cancelled_inference_is_given_back_what_it_did_not_make() -> None:
+    """Otherwise a caller who gives up early would pay for the whole answer."""
+    driver = two_clients("vtc-oracle")
+    _submit(driver, "a1", true=20)
+    driver.run("a1", 3)
+    driver.handle(ev.InferenceCancelled("a1"))
+
+    assert 16 == driver.counter("a")
+
+
+def test_refund_is_at_the_weight_of_the_charge() -> None:
+    """Or a lower weight in between would make a gain of it: 50/4, less (50 − 20)/4."""
+    driver = two_clients("vtc-oracle")
+    driver.handle(ev.WeightChanged("a", 4))
+    _submit(driver, "a1", true=20)
+    driver.handle(ev.WeightChanged("a", 1))
+    driver.finish("a1", 5)
+
+    assert 5 == driver.counter("a")
+
+
+def test_exact_prediction_gives_nothing_back() -> None:
+    """Also where the replica counts a shorter prompt: a counter of VTC never falls for that."""
+    driver = two_clients("vtc-oracle")
+    _submit(driver, "a1", true=20)
+    lease_id = driver.lease_of("a1")
+    driver.pull(progress=[ev.LeaseProgress(lease_id, 7, 20, running=True)], seats=1)
+    driver.finish("a1", 20)
+
+    assert 10 + 2 * 20 == driver.counter("a")
+
+
+def test_requeued_inference_keeps_its_advance() -> None:
+    """It is charged once; tokens that it makes again are in the advance already."""
+    driver = two_clients("vtc-oracle")
+    _submit(driver, "a1", true=20)
+    driver.run("a1", 8)
+    driver.handle(ev.ReplicaLost("r0"))
+    driver.pull(seats=1)
+    driver.run("a1", 2)
+    assert 50 == driver.counter("a")
+
+    driver.handle(ev.InferenceCancelled("a1"))
+    assert 10 + 2 * 8 == driver.counter("a")
+
+
+def test_restart_keeps_the_advance() -> None:
+    """Neither charged again nor forgotten; what was made before counts at the end, reported or not.
+
+    The lease is claimed and its replica never comes back, so the new scheduler has seen no token.
+    """
+    driver = two_clients("vtc-oracle")
+    _submit(driver, "a1", true=20)
+    driver.run("a1", 8)
+    driver.take_over()
+    assert 50 == driver.counter("a")
+
+    driver.handle(ev.InferenceCancelled("a1"))
+    assert 10 + 2 * 8 == driver.counter("a")
+
+
+def test_tokens_made_again_after_a_restart_are_not_counted_twice() -> None:
+    """The lease is lost with the scheduler; eight tokens were made, whatever is reported since.
+
+    a2 reports first, and its tokens are taken for those that the accounts have booked.
+    """
+    driver = two_clients("vtc-oracle")
+    _submit(driver, "a1", true=20)
+    driver.run("a1", 8, seats=2)
+    _submit(driver, "a2", true=0)
+    driver.take_over()
+    driver.wait(5)
+    driver.pull(seats=2)
+    driver.pull(progress={driver.holds["a2"]: 30, driver.holds["a1"]: 2}, seats=2)
+    driver.handle(ev.InferenceCancelled("a1"))
+
+    assert (10 + 2 * 30) + (10 + 2 * 8) == driver.counter("a")
+
+
+def test_prediction_is_the_mean_of_the_last_five_outputs() -> None:
+    """Sec. 5.1; the sixth pushes the first out, and nobody else's count."""
+    driver = two_clients("vtc-predict")
+    predicted = [_predicted(driver)]
+    for number, output in enumerate((100, 1, 2, 3, 4, 10)):
+        driver.submit(f"a{number}", "a", output=100)
+        driver.finish(f"a{number}", output)
+        predicted.append(_predicted(driver))
+
+    assert [0, 100, 50, 34, 26, 22, 4] == predicted
+    assert 0 == _predicted(driver, "b")
+
+
+def test_without_a_history_it_is_plain_vtc() -> None:
+    """The table of the design: none, 0. The next one is charged what the first was."""
+    driver = two_clients("vtc-predict")
+    driver.submit("a1", "a")
+    driver.run("a1", 3)
+    assert 16 == driver.counter("a")
+
+    driver.submit("a2", "a")
+    driver.finish("a1", 6)
+    assert 22 + 10 + 12 == driver.counter("a")
+
+
+def test_several_sequences_are_predicted_by_what_one_makes() -> None:
+    """A lease of three choices that made 30 tokens says 10 for one, and 20 for two."""
+    driver = two_clients("vtc-predict")
+    driver.submit("a1", "a", prompt=30, output=90, choices=3)
+    driver.finish("a1", 30)
+
+    assert [10, 20] == [_predicted(driver, choices=choices) for choices in (1, 2)]
+
+
+def test_inference_that_made_nothing_is_no_history() -> None:
+    """One cancelled in the queue, or before its first token, says nothing of lengths."""
+    driver = two_clients("vtc-predict")
+    for name in ("a1", "a2"):
+        driver.submit(name, "a")
+    for name in ("a2", "a1"):
+        driver.handle(ev.InferenceCancelled(name))
+
+    assert {} == driver.vtc.counted()["outputs"]
+
+
+def test_history_of_a_tenant_outlives_its_applications() -> None:
+    """Even one whose application has the tenant's name."""
+    driver = PolicyDriver("vtc-predict", {"unit": "tenant"})
+    driver.open("a", tenant="a")
+    driver.pull(seats=1)
+    driver.submit("a1", "a")
+    driver.handle(ev.ApplicationClosed("a"))
+    driver.finish("a1", 6)
+    driver.open("b", tenant="a")
+
+    assert 6 == _predicted(driver, "b")
+
+
+def test_history_survives_a_restart() -> None:
+    """A scheduler that starts again predicts as before."""
+    driver = two_clients("vtc-predict")
+    for number, output in enumerate((9, 80, 7, 6, 5, 4)):
+        driver.submit(f"a{number}", "a", output=100)
+        driver.finish(f"a{number}", output)
+    counter = driver.counter("a")
+    driver.take_over()
+    assert (counter, 20) == (driver.counter("a"), _predicted(driver))
+
+    driver.pull(seats=1)
+    driver.submit("a9", "a")
+    driver.finish("a9", 20)
+    assert round((20 + 4 + 5 + 6 + 7) / 5) == _predicted(driver)
+
+
+def test_history_of_other_clients_is_not_taken_over() -> None:
+    """A scheduler that starts with another unit must not take applications for tenants."""
+    driver = two_clients("vtc-predict")
+    driver.submit("a1", "a")
+    driver.finish("a1", 6)
+    record = driver.record()
+    other = PolicyDriver("vtc-predict", {"unit": "tenant"})
+    restore(other.core, record["clock"], record["applications"])
+
+    assert {} == other.vtc.counted()["outputs"]
+
+
+@pytest.mark.parametrize(("true", "charged"), [(20, 50), (0, 10), (None, 24)])
+def test_oracle_knows_the_truth_or_believes_the_prediction(
+    true: Tokens | None, charged: int
+) -> None:
+    """In service nobody knows the truth; then d̂ is what the inference was predicted to make."""
+    driver = two_clients("vtc-oracle")
+    _submit(driver, "a1", true=true, predicted=7)
+
+    assert charged == driver.counter("a")
+
+
+def _draws(seed: int, length: Tokens, count: int) -> list[Tokens]:
+    """Return what `vtc-noisy` predicts for inferences of one length."""
+    driver = two_clients("vtc-noisy", {"seed": seed})
+    application = driver.application("a")
+    predicted = []
+    for number in range(count):
+        inference = Inference(
+            f"r{number}", "a", str(number), "i0", 1, 1, 9999, 1, 0.0, 1, true_output_tokens=length
+        )
+        predicted.append(driver.vtc.predicted_tokens(application, inference))
+    return predicted
+
+
+def test_noise_is_even_over_half_to_one_and_a_half() -> None:
+    """Table 5: ±50 %. Four quarters of [50, 150], 25 draws expected in each of 100."""
+    draws = _draws(0, 100, 100)
+    quarters = [sum(50 + 25 * k <= draw < 75 + 25 * k for draw in draws) for k in range(4)]
+
+    assert min(draws) >= 50
+    assert max(draws) <= 150
+    assert 90 < sum(draws) / 100 < 110
+    assert min(quarters) >= 15
+
+
+@pytest.mark.parametrize(
+    ("length", "allowed"), [(0, {0}), (1, {1}), (3, {2, 3, 4}), (4, {*range(2, 7)})]
+)
+def test_noise_reaches_every_whole_length_in_range(length: Tokens, allowed: set[Tokens]) -> None:
+    """Ends included, and never outside: a token has no half."""
+    assert allowed == set(_draws(1, length, 200))
+
+
+def test_noise_hangs_on_the_seed_and_the_inference_alone() -> None:
+    """A run can be repeated, and another seed is another run."""
+    assert _draws(5, 1000, 20) == _draws(5, 1000, 20)
+    assert _draws(5, 1000, 20) != _draws(6, 1000, 20)
+    assert 1 < len(set(_draws(5, 1000, 20)))
+
+
+def test_noise_differs_between_applications_whose_inferences_are_numbered_alike() -> None:
+    """Inference ids are unique in their application only."""
+    driver = two_clients("vtc-noisy")
+    drawn = {
+        driver.vtc.predicted_tokens(
+            driver.application(name),
+            Inference(name, name, "0", "i0", 1, 1, 9999, 1, 0.0, 1, true_output_tokens=10**6),
+        )
+        for name in "ab"
+    }
+
+    assert 2 == len(drawn)

@@ -1,0 +1,233 @@
+"""What a restart of the scheduler must not change under VTC, and which records it refuses.
+
+h = p + 2d throughout; a replica of one seat, unless a test says otherwise.
+"""
+
+from typing import Any
+
+import pytest
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.snapshot import restore
+from justitia_ray.errors import StoreError
+from tests.unit.core.policies.policy_driver import PolicyDriver, two_of_a
+
+
+def _in_the_middle() -> PolicyDriver:
+    """Return a driver with a1 running, a2, b1 and c1 waiting at 16, 16 and 20."""
+    driver = two_of_a()
+    driver.open("c")
+    driver.run("a1", 3)
+    driver.submit("b1", "b")
+    driver.run("a1", 5)
+    driver.handle(ev.InferenceCancelled("a2"))
+    driver.submit("c1", "c")
+    driver.submit("a2", "a")
+    return driver
+
+
+def test_restart_changes_no_counter_and_no_order() -> None:
+    """What waited is submitted again one by one; none of that may look like a client's return."""
+    driver = _in_the_middle()
+    before = {name: driver.counter(name) for name in "abc"}
+    keys = [driver.vtc.key(name, driver.application(name)) for name in "abc"]
+    driver.take_over()
+
+    assert before == {name: driver.counter(name) for name in "abc"}
+    assert keys == [driver.vtc.key(name, driver.application(name)) for name in "abc"]
+    driver.run("a1", 5)
+    assert before == {name: driver.counter(name) for name in "abc"}
+    driver.run("a1", 6)
+    assert before["a"] + 2 == driver.counter("a")
+
+
+def test_second_restart_before_the_first_grant_changes_nothing_either() -> None:
+    """Then hardly anything has been submitted again; who waited before still counts."""
+    driver = _in_the_middle()
+    waiting = driver.vtc.counted()["waiting"]
+    driver.take_over(submit=False)
+    driver.take_over(submit=False)
+    driver.open("d")
+    driver.submit("d1", "d")
+
+    assert ["a", "b", "c"] == sorted(waiting)
+    assert 16 == driver.counter("d")
+
+
+def test_newcomer_after_a_restart_is_lifted_to_the_least_that_waits_now() -> None:
+    """Also by tokens that those who are back had made in the meantime.
+
+    a2 alone waits, and a counts 20. The lease of a1 is claimed, and its replica reports two tokens
+    more; only then does a2 come back, and after it b.
+    """
+    driver = two_of_a()
+    driver.run("a1", 5)
+    driver.take_over(submit=False)
+    sizes: dict[str, Any] = {"prompt": 10, "resubmitted": True}
+    driver.submit("a1", "a", lease_id=driver.holds["a1"], **sizes)
+    driver.run("a1", 7)
+    driver.submit("b1", "b")
+    driver.submit("a2", "a", **sizes)
+    driver.submit("b2", "b")
+
+    assert (24, 24) == (driver.counter("a"), driver.counter("b"))
+
+
+def test_who_waited_before_a_restart_counts_until_the_first_grant() -> None:
+    """After that the queue is the better witness; b and c do not come back, and count 16."""
+    driver = _in_the_middle()
+    driver.take_over(submit=False)
+    sizes: dict[str, Any] = {"prompt": 10, "resubmitted": True}
+    driver.submit("a1", "a", lease_id=driver.holds["a1"], **sizes)
+    driver.submit("a2", "a", **sizes)
+    driver.submit("a3", "a", **sizes)
+    driver.open("d")
+    driver.submit("d1", "d")
+    assert 16 == driver.counter("d")
+
+    driver.run("a1", 5)
+    assert ["d1"] == driver.finish("a1", 5)
+    driver.open("e")
+    driver.submit("e1", "e")
+    assert 20 == driver.counter("e")
+
+
+def test_who_waited_and_ended_after_a_restart_is_no_level() -> None:
+    """A client that is forgotten would count 0, and hold down everybody who comes."""
+    driver = _in_the_middle()
+    driver.take_over(submit=False)
+    for name in "abc":
+        driver.handle(ev.ApplicationClosed(name))
+    driver.open("d")
+    driver.submit("d1", "d")
+
+    assert 20 == driver.counter("d")  # that of a, the last that left the queue
+
+
+def test_last_that_left_survives_a_restart() -> None:
+    """If nothing waited, a newcomer is lifted to the same level as without the restart."""
+    driver = two_of_a()
+    driver.finish("a1", 4)
+    driver.run("a2", 3)
+    driver.take_over()
+    driver.submit("b1", "b")
+
+    assert (34, 34) == (driver.counter("a"), driver.counter("b"))
+
+
+def test_level_of_a_forgotten_client_survives_a_restart() -> None:
+    """The last that left the queue may have ended since; a newcomer still gathers no credit."""
+    driver = two_of_a()
+    driver.handle(ev.ApplicationClosed("a"))
+    driver.finish("a1", 4)
+    driver.finish("a2", 1)
+    driver.take_over()
+    driver.submit("b1", "b")
+
+    assert 30 == driver.counter("b")
+
+
+def test_bills_of_inferences_that_never_come_back_go_with_their_application() -> None:
+    """Their ingress died with the scheduler; memory is bounded by what lives."""
+    driver = two_of_a()
+    driver.take_over(submit=False)
+    assert {"a"} == set(driver.vtc.counted()["bills"])
+
+    driver.handle(ev.ApplicationClosed("a"))
+    assert {} == driver.vtc.counted()["bills"]
+
+
+def test_weight_of_a_tenant_survives_a_restart() -> None:
+    """Its applications disagree: that of the one opened last still counts."""
+    driver = PolicyDriver("vtc", {"unit": "tenant"})
+    driver.open("a", tenant="x", weight=1)
+    driver.open("b", tenant="x", weight=4)
+    driver.pull(seats=1)
+    driver.submit("b1", "b", prompt=8)
+    driver.take_over()
+    driver.submit("a1", "a")
+
+    assert 4 == driver.vtc.counters["x"].weight
+
+
+def test_unconfirmed_lease_pays_nothing_again_after_a_restart() -> None:
+    """Its replica is gone too: the inference waits again, and was charged by the scheduler before.
+
+    Tokens that it makes again are not charged again either, although the new scheduler sees them
+    for the first time.
+    """
+    driver = _in_the_middle()
+    driver.take_over()
+    driver.wait(5)
+    driver.pull("r1", seats=3)
+    assert 20 == driver.counter("a")
+
+    driver.pull("r1", progress={driver.holds["a1"]: 5}, seats=3)
+    assert 20 == driver.counter("a")
+    driver.pull("r1", progress={driver.holds["a1"]: 7}, seats=3)
+    assert 24 == driver.counter("a")
+
+
+def test_service_taken_for_booked_before_a_restart_is_charged_in_the_end() -> None:
+    """The accounts take the first reports for what they have booked, whosever it was.
+
+    Bills are of one inference, so that they end right: 2·10 for a1 and 2·50 for a2.
+    """
+    driver = PolicyDriver("vtc")
+    driver.open("a")
+    driver.pull(seats=2)
+    driver.submit("a1", "a", output=100)
+    driver.submit("a2", "a", output=100)
+    leases = (driver.holds["a1"], driver.holds["a2"])
+    driver.pull(progress={leases[0]: 5, leases[1]: 50}, seats=2)
+    assert 130 == driver.counter("a")
+    driver.take_over()
+    driver.pull(progress={leases[0]: 10, leases[1]: 50}, seats=2)
+    assert 130 == driver.counter("a")
+    driver.pull(progress={leases[1]: 50}, finished={leases[0]: 10}, seats=2)
+
+    assert 140 == driver.counter("a")
+
+
+def test_admission_that_a_dead_scheduler_did_not_note_is_let_go() -> None:
+    """The lease is adopted without a bill: its tokens are charged from then on, no prompt."""
+    driver = two_of_a()
+    record = driver.record()
+    for bills in record["clock"]["counted"]["counted"]["bills"].values():
+        bills.clear()
+    driver.take_over(record=record)
+    driver.run("a1", 2)
+
+    assert 10 + 2 * 2 == driver.counter("a")
+    assert [14, 0, 2, 1] == driver.vtc.counted()["bills"]["a"]["a1"], "nothing was predicted"
+    assert {"a"} == set(driver.vtc.counters)
+    driver.finish("a1", 3)
+    assert 10 + 2 * 3 + 10 == driver.counter("a")  # a2 is admitted
+
+
+def test_record_names_the_options_that_it_was_counted_under() -> None:
+    """After an upgrade a key of another name would make it forget every counter in silence."""
+    record = two_of_a().record()
+
+    assert {"cost": "compute", "unit": "application"} == record["clock"]["counted"]["options"]
+
+
+def test_counts_of_other_clients_or_costs_are_not_taken_over() -> None:
+    """A scheduler that starts with another unit must not take tenants for applications."""
+    driver = two_of_a()
+    for options in ({"unit": "tenant"}, {"cost": "kv_token_time"}):
+        record = driver.record()
+        other = PolicyDriver("vtc", options)
+        restore(other.core, record["clock"], record["applications"])
+
+        assert {} == other.vtc.counted()["clients"]["counters"]
+
+
+@pytest.mark.parametrize("name", ["clients", "bills", "waiting"])
+def test_record_that_lacks_a_part_is_refused(name: str) -> None:
+    """An empty part would mean that nothing was counted."""
+    record = two_of_a().record()
+    del record["clock"]["counted"]["counted"][name]
+
+    with pytest.raises(StoreError, match=r"clock\.counted: the stored record is damaged"):
+        restore(PolicyDriver("vtc").core, record["clock"], record["applications"])

@@ -1,0 +1,435 @@
+"""Who is granted what, where and when."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.policies.justitia import rank_preserving_integer
+from justitia_ray.errors import ConfigError
+from tests.core_driver import CoreDriver, aborted, granted, refused
+
+
+def test_inference_is_granted_at_once_when_a_replica_asks(core: CoreDriver) -> None:
+    """An idle service must add no round trip."""
+    core.pull("r0")
+    core.open("a", 155)
+    actions = core.submit("x")
+
+    tag = core.core.tag("a")
+
+    assert [Grant("x", "i0", "1", "r0", rank_preserving_integer(tag), 20, 0.0)] == actions
+    assert tag == 155
+
+
+def test_grant_says_how_long_the_inference_waited(core: CoreDriver) -> None:
+    """Its age at an earlier scheduler counts."""
+    core.open()
+    core.submit("x", age_s=2.5)
+    core.now += 1.5
+    (grant,) = core.pull()
+
+    assert isinstance(grant, Grant)
+    assert (grant.waited_s, core.application().first_dispatched_at) == (4.0, 100.0 + 1.5)
+
+
+def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:
+    """It arrived last and GPS would finish it first."""
+    for name, cost in (("a", 1000), ("b", 500), ("c", 10)):
+        core.open(name, cost)
+        core.submit(f"{name}1", name)
+        core.submit(f"{name}2", name)
+
+    assert granted(core.pull()) == ["c1", "c2", "b1", "b2", "a1", "a2"]
+
+
+def test_later_one_never_passes_a_first_that_does_not_fit(core: CoreDriver) -> None:
+    """Otherwise small inferences would keep a large one out for ever."""
+    core.open("a", 100_000)
+    core.open("b", 1_000_000)
+    core.submit("held", "a", prompt=600, output=10)
+    core.pull(kv=1000)
+    core.submit("large", "a", prompt=600, output=10)
+    core.submit("small", "b", prompt=1, output=1)
+
+    assert granted(core.pull(progress={core.lease_of("held"): 1})) == []
+
+    after = core.pull(finished={core.lease_of("held"): 10})
+
+    assert granted(after) == ["large", "small"]
+
+
+def test_application_that_outlives_its_charge_goes_behind(core: CoreDriver) -> None:
+    """Settling: a giant predicted small keeps its place for what it was charged, no longer."""
+    core.open("a", 20)
+    core.open("b", 39)
+    core.submit("a1", "a")
+    core.pull(seats=1)
+    core.submit("a2", "a")
+    core.submit("b1", "b")
+
+    assert ["b1", "a2"] == granted(core.pull(progress={"1": 3}, seats=3))
+    assert 20 + 20 == core.core.tag("a")  # charged 40 for the 36 it has had
+
+
+def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:
+    """Ties go to the smaller name, so that runs can be repeated."""
+    core.pull("r1", kv=1000)
+    core.pull("r0", kv=1000)
+    core.pull("r2", kv=1200)
+    placed = []
+    for number in range(5):
+        core.open(f"a{number}")
+        (grant,) = core.submit(f"x{number}", f"a{number}", prompt=190, output=10)
+        assert isinstance(grant, Grant)
+        placed.append(grant.replica_id)
+
+    # free before each: 1000 1000 1200, then 1010 in r2, 820, then r0 and r1 by name
+    assert placed == ["r2", "r2", "r0", "r1", "r2"]
+
+
+def test_replica_that_was_answered_gets_nothing_until_it_pulls_again(core: CoreDriver) -> None:
+    """A grant that misses the answer would wait a whole pull for nobody."""
+    core.pull("r0")
+    core.handle(ev.PullAnswered("r0"))
+    core.handle(ev.PullAnswered("unknown"))
+    core.open()
+
+    assert core.submit("x") == []
+    assert granted(core.pull("r0")) == ["x"]
+
+
+def test_draining_replica_gets_nothing(core: CoreDriver) -> None:
+    """What it runs goes on; draining once is for good."""
+    core.pull("r0")
+    core.open()
+    core.submit("x")
+    lease = core.lease_of("x")
+    core.pull("r0", {lease: 1}, draining=True)
+    core.submit("y")
+
+    assert core.pull("r0", {lease: 2}) == []
+    assert granted(core.pull("r1")) == ["y"]
+
+
+def test_seats_bound_what_is_granted(core: CoreDriver) -> None:
+    """Two seats: the third waits although there is memory."""
+    core.open()
+    for name in ("x", "y", "z"):
+        core.submit(name)
+
+    assert granted(core.pull(seats=2)) == ["x", "y"]
+
+
+def test_memory_that_no_lease_explains_holds_grants_back(core: CoreDriver) -> None:
+    """Granting into KV that an aborted call still holds would preempt somebody."""
+    core.open()
+    core.submit("x", prompt=10, output=10)
+    core.pull(kv=100)
+    core.handle(ev.PullAnswered("r0"))
+    lease = core.lease_of("x")
+    core.submit("y", prompt=60, output=20)
+
+    assert granted(core.pull(progress={lease: 1}, kv=100, free=39)) == []
+    assert granted(core.pull(progress={lease: 1}, kv=100, free=89)) == ["y"]
+
+
+def test_room_that_comes_free_is_granted_at_once(core: CoreDriver) -> None:
+    """What fitted nowhere is looked at again as soon as any replica has room, not before."""
+    core.open()
+    core.submit("x", prompt=60, output=20)
+    core.pull(kv=100)
+
+    assert [] == core.submit("y", prompt=60, output=20)
+    assert [] == core.submit("z", prompt=60, output=20)
+    assert ["y"] == granted(core.handle(ev.InferenceCancelled("x")))
+    assert ["z"] == granted(core.pull(kv=200))
+
+
+def test_unknown_application_is_refused(core: CoreDriver) -> None:
+    """The ingress opens one first; after a restart it may have to again."""
+    assert refused(core.submit("x", "nobody")) == [("x", "unknown_application")]
+
+
+def test_submitting_again_changes_nothing(core: CoreDriver) -> None:
+    """The same request id is the same attempt, whether it waits, is leased or runs."""
+    core.open()
+    core.submit("x")
+    core.submit("x")
+
+    assert core.waiting() == ["x"]
+    assert granted(core.pull()) == ["x"]
+    assert core.submit("x") == []
+
+    core.pull(progress={"1": 3})
+
+    assert core.submit("x") == []
+    assert len(core.core.state.inferences) == 1
+
+
+def test_pulling_again_changes_nothing(core: CoreDriver) -> None:
+    """A pull whose answer was lost is sent again."""
+    core.open()
+    core.submit("x")
+    core.pull()
+    core.pull(progress={"1": 3})
+    before = core.account().attained
+
+    assert core.pull(progress={"1": 3}) == []
+    assert (before, 3 * 10 + 6) == (core.account().attained, before)
+
+
+def test_instant_before_the_last_counts_as_the_last(core: CoreDriver) -> None:
+    """A wall clock may be set back; no lease may expire twice for it."""
+    core.pull()
+    core.now -= 50
+    core.open()
+
+    assert core.application().arrived_at == 100.0
+
+
+def test_cancelled_waiting_inference_is_gone(core: CoreDriver) -> None:
+    """Its place is free and its application idle."""
+    core.open()
+    core.submit("x")
+    core.submit("y")
+
+    assert core.handle(ev.InferenceCancelled("x")) == []
+    assert granted(core.pull()) == ["y"]
+
+
+@pytest.mark.parametrize("running", [False, True])
+def test_cancelled_leased_inference_is_aborted(core: CoreDriver, running: bool) -> None:
+    """KV must be free within a second: the replica is told."""
+    core.open()
+    core.submit("x")
+    core.pull()
+    lease = core.lease_of("x")
+    core.pull(progress=[ev.LeaseProgress(lease, 10, 0, running=running)])
+
+    assert [lease] == aborted(core.handle(ev.InferenceCancelled("x")))
+    assert core.handle(ev.InferenceCancelled("x")) == []
+    assert (core.application().inferences, core.core.state.leases) == (1, {})
+
+
+def test_backlog_is_the_memory_that_all_waiting_want(core: CoreDriver) -> None:
+    """Autoscaling reads it."""
+    core.open()
+    core.submit("x", prompt=10, output=5)
+    core.submit("y", prompt=20, output=7)
+    backlog = core.core.state.counters.waiting_kv_tokens
+    core.pull()
+
+    assert (backlog, core.core.state.counters.waiting_kv_tokens) == (42, 0)
+
+
+def test_prompt_admission_can_be_chosen() -> None:
+    """It lets in what fits now; `peak` waits for what fits to the end."""
+    admitted = {}
+    for admission in ("peak", "prompt"):
+        driver = CoreDriver(SchedulerCore(admission=admission))
+        driver.open()
+        for name in ("x", "y"):
+            driver.submit(name, prompt=20, output=60)
+        admitted[admission] = granted(driver.pull(kv=100))
+
+    assert admitted == {"peak": ["x"], "prompt": ["x", "y"]}
+
+
+def test_unknown_admission_is_refused() -> None:
+    """The message names what is allowed."""
+    with pytest.raises(ConfigError, match="admission: 'fifo' is not one of peak, prompt"):
+        SchedulerCore(admission="fifo")
+
+
+def _blocked(backfill: object, *, kv: int = 100, **options: object) -> CoreDriver:
+    """Return an FCFS core in which `held` runs, 60 to 80 in 20 iterations, and `first` waits."""
+    driver = CoreDriver(SchedulerCore("fcfs", {"backfill": backfill, **options}))
+    driver.pull(kv=kv)
+    _ask(driver, "held", 60, 20)
+    _ask(driver, "first", 50, 20)
+    assert ["first"] == driver.waiting("first")
+    return driver
+
+
+def _ask(driver: CoreDriver, name: str, prompt: int, output: int) -> list[str]:
+    """Open an application of one inference."""
+    driver.open(name)
+    return granted(driver.submit(name, name, prompt=prompt, output=output))
+
+
+def test_nothing_passes_by_default() -> None:
+    """Strict order is what the bound is derived for."""
+    assert [] == _ask(_blocked(0), "tiny", 1, 1)
+
+
+def test_one_that_ends_before_the_first_could_start_may_go() -> None:
+    """`first` starts when `held` ends, after 20 iterations; 10 + 5 fit beside that."""
+    driver = _blocked("unlimited")
+
+    assert ["short"] == _ask(driver, "short", 10, 5)
+    assert 1 == driver.inference("first").passes
+
+
+def test_longer_one_may_go_if_it_leaves_room_for_the_first() -> None:
+    """At 20 `held` ends and `first` starts; at 40 that holds 70, and p + 40 fit beside it."""
+    driver = _blocked("unlimited", kv=120)
+
+    assert [] == _ask(driver, "longer", 11, 50)
+    assert 0 == driver.inference("first").passes
+    assert ["long"] == _ask(driver, "long", 10, 50)
+
+
+def test_first_is_passed_as_often_as_is_allowed() -> None:
+    """Predictions err, so the count is what bounds its delay."""
+    driver = _blocked(2)
+
+    assert ["s1"] == _ask(driver, "s1", 2, 2)
+    assert ["s2"] == _ask(driver, "s2", 2, 2)
+    assert [] == _ask(driver, "s3", 2, 2)
+    assert 2 == driver.inference("first").passes
+
+
+def test_everybody_who_is_passed_counts_it() -> None:
+    """The second in line has been passed too, and must not pay with its own turn again."""
+    driver = _blocked(2)
+    _ask(driver, "second", 45, 20)
+    _ask(driver, "s1", 2, 2)
+    _ask(driver, "s2", 2, 2)
+
+    assert (2, 2) == (driver.inference("first").passes, driver.inference("second").passes)
+
+    driver.pull(finished={driver.lease_of("held"): 20}, kv=100)
+
+    assert ["second"] == driver.waiting("second")
+    assert [] == _ask(driver, "s3", 1, 1)
+
+
+def test_passing_turns_no_order_round() -> None:
+    """Who waits keeps the place, and starts as soon as there is room."""
+    driver = _blocked("unlimited")
+    _ask(driver, "second", 45, 2)
+
+    assert ["short"] == _ask(driver, "short", 2, 2)
+
+    driver.handle(ev.InferenceCancelled("short"))
+
+    assert ["first", "second"] == granted(driver.handle(ev.InferenceCancelled("held")))
+
+
+def test_only_so_many_are_looked_at() -> None:
+    """A walk over ten thousand applications for each event would cost more than it gives."""
+    driver = _blocked("unlimited")
+    for number in range(16):
+        _ask(driver, f"large{number}", 50, 20)
+
+    assert [] == _ask(driver, "short", 2, 2)
+    assert granted(driver.handle(ev.InferenceCancelled("large3"))) == ["short"]
+
+
+def test_draining_replica_is_not_filled_up() -> None:
+    """Backfilling asks the same replicas."""
+    driver = _blocked("unlimited")
+    driver.handle(ev.PullAnswered("r0"))
+
+    assert [] == _ask(driver, "short", 2, 2)
+
+
+@pytest.mark.parametrize(("cap", "expected"), [(1.0, ["short"]), (0.5, [])])
+def test_cap_holds_for_those_who_pass(cap: float, expected: list[str]) -> None:
+    """`held` has 80 of 100, and its application may not take more while `first` waits."""
+    driver = _blocked("unlimited", kv_share_cap=cap)
+
+    assert expected == granted(driver.submit("short", "held", prompt=2, output=2))
+
+
+def test_client_with_work_set_aside_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tenant's other application has been granted all; the one in line still waits."""
+    driver = CoreDriver(SchedulerCore("drr", {"backfill": "unlimited", "unit": "tenant"}))
+    left: list[str] = []
+    monkeypatch.setattr(driver.core.ledger.policy, "left", left.append)
+    driver.pull(kv=100)
+    _ask(driver, "held", 60, 20)
+    _ask(driver, "first", 50, 20)
+    left.clear()
+
+    assert ["short"] == _ask(driver, "short", 2, 2)
+    assert [] == left
+    assert ["first"] == granted(driver.handle(ev.InferenceCancelled("held")))
+    assert ["tenant"] == left
+
+
+def _core(cap: float = 0.5) -> CoreDriver:
+    """Return an FCFS core with a replica of 100 that asks for work."""
+    driver = CoreDriver(SchedulerCore("fcfs", {"kv_share_cap": cap}))
+    driver.pull(kv=100)
+    for name in ("a", "b"):
+        driver.open(name)
+    return driver
+
+
+def _submit(driver: CoreDriver, name: str, prompt: int, output: int = 10) -> list[str]:
+    """Submit an inference of the application with the first letter of its name."""
+    return granted(driver.submit(name, name[0], prompt=prompt, output=output))
+
+
+def test_alone_an_application_may_hold_everything() -> None:
+    """The cap keeps room for others, and there are none."""
+    driver = _core()
+
+    assert [["a1"], ["a2"], ["a3"]] == [_submit(driver, f"a{n}", 20) for n in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("cap", "sizes", "expected"),
+    [
+        # 30 to 90 and 40 to 45 are over 100 together, and never at the same time.
+        (1.0, [("a1", 30, 60), ("a2", 40, 5), ("b1", 90, 10)], ["a1", "a2"]),
+        # Held 30, wanted 30 more of 50: b goes first, and then nobody else waits.
+        (0.5, [("a1", 20, 10), ("a2", 20, 10), ("b1", 10, 10)], ["a1", "b1", "a2"]),
+        # Held 30: 20 more are exactly half of 100, and 21 are not. b2 wants 70, and waits on.
+        (
+            0.5,
+            [("a1", 20, 10), ("a2", 10, 10), ("b1", 10, 10), ("b2", 60, 10)],
+            ["a1", "a2", "b1"],
+        ),
+        (0.5, [("a1", 20, 10), ("a2", 11, 10), ("b1", 10, 10), ("b2", 60, 10)], ["a1", "b1"]),
+        # Or an inference above the share would never run beside others that wait.
+        (0.5, [("a1", 70, 10), ("b1", 60, 10)], ["a1"]),
+        # Room and share are two reasons: who waits for room is not passed for its share.
+        (0.8, [("a1", 40, 10), ("a2", 60, 10), ("b1", 5, 10)], ["a1"]),
+    ],
+    ids=["no cap", "others pass", "filled", "not exceeded", "one may always start", "room"],
+)
+def test_share_of_the_memory_is_filled_and_not_exceeded_while_others_wait(
+    cap: float, sizes: list[tuple[str, int, int]], expected: list[str]
+) -> None:
+    """The cap keeps room for others, holds for as long as they wait, and never stops one alone."""
+    driver = _core(cap)
+    driver.handle(ev.PullAnswered("r0"))
+    for name, prompt, output in sizes:
+        _submit(driver, name, prompt, output)
+
+    assert expected == granted(driver.pull(kv=100))
+
+
+def test_share_is_of_each_replica() -> None:
+    """What it holds on one does not keep it from another."""
+    driver = _core()
+    driver.handle(ev.PullAnswered("r0"))
+    for name, prompt in (("a1", 40), ("a2", 40), ("b1", 80)):
+        _submit(driver, name, prompt)
+
+    assert ["a1"] == granted(driver.pull("r0", kv=100))
+    assert ["a2"] == granted(driver.pull("r1", kv=100))
+
+
+def test_capped_ones_keep_their_order() -> None:
+    """Each waits for the other's sake, until one holds nothing: then it starts, and frees both."""
+    driver = _core()
+    driver.handle(ev.PullAnswered("r0"))
+    for name, prompt in (("a1", 30), ("b1", 30), ("b2", 5), ("a2", 5)):
+        _submit(driver, name, prompt)
+
+    assert ["a1", "b1"] == granted(driver.pull(kv=100))  # 40 each, and 15 more is over 50
+    assert ["a2", "b2"] == granted(driver.handle(ev.InferenceCancelled("a1")))

@@ -1,0 +1,293 @@
+"""An ingress that died with inferences: until it is given up, the others lose nothing to it."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from justitia_ray.core import SchedulerCore, Timeouts
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action
+from tests.core_driver import CoreDriver, aborted, ended, granted, refused
+
+
+def _round(
+    driver: CoreDriver,
+    seconds: float,
+    *,
+    seats: int = 2,
+    heard: str | None = "i1",
+    running: Sequence[str] = (),
+) -> list[Action]:
+    """Let time pass, with a replica that holds its leases and asks, and an ingress that calls."""
+    driver.now += seconds
+    actions = driver.handle(ev.IngressHeartbeat(heard) if heard else ev.DeadlinePassed())
+    held = driver.core.state.replicas["r0"].leases
+    progress = [ev.LeaseProgress(name, 0, int(name in running), name in running) for name in held]
+    return actions + driver.pull(progress=progress, seats=seats)
+
+
+@pytest.fixture
+def silent(core: CoreDriver) -> CoreDriver:
+    """Return a core whose ingress i0 never took its grants of x and y, and has z and w besides.
+
+    All are of application a, which comes first; b is of i1. The leases have just expired.
+    """
+    core.open("a", 100)
+    core.open("b", 500, ingress_id="i1")
+    for name in ("x", "y", "z", "w"):
+        core.submit(name)
+    core.now += 0.1
+    core.pull(seats=2)
+    core.now += 0.1
+    for name in ("p", "q", "r"):
+        core.submit(name, "b", ingress_id="i1")
+    _round(core, 3.0)
+    _round(core, 2.0)
+    return core
+
+
+def _run_x_and_keep_y_out(driver: CoreDriver) -> None:
+    driver.open("a")
+    driver.submit("x")
+    driver.submit("y")
+    driver.now += 0.1
+    driver.pull(seats=2)
+    for _ in range(3):
+        _round(driver, 2.0, heard=None, running=["1"])
+
+
+def _suspended(driver: CoreDriver, application_id: str = "a") -> list[str]:
+    return list(driver.application(application_id).suspended)
+
+
+def test_expired_lease_of_a_silent_ingress_keeps_all_that_waits_of_it_out(
+    silent: CoreDriver,
+) -> None:
+    """They come first, so each would hold a seat for 5 s that somebody else could use, in turn."""
+    assert ["w", "x", "y", "z"] == sorted(_suspended(silent))
+    assert 4 == silent.core.ingresses.suspended
+    assert [] == silent.waiting("a")
+    assert {"p", "q"} == {lease.request_id for lease in silent.core.state.leases.values()}
+
+
+def test_others_have_every_seat_until_the_ingress_is_given_up(silent: CoreDriver) -> None:
+    """That is what callers of other ingresses were promised: they see nothing."""
+    leased = []
+    for number in range(40):
+        running = list(silent.core.state.leases)
+        silent.now += 0.5
+        silent.handle(ev.IngressHeartbeat("i1"))
+        leased += granted(silent.submit(f"n{number}", "b", ingress_id="i1"))
+        leased += granted(silent.pull(finished=dict.fromkeys(running, 3), seats=2))
+
+    assert ["r", *(f"n{number}" for number in range(40))] == leased
+    assert ["w", "x", "y", "z"] == sorted(_suspended(silent))
+
+
+def test_ingress_that_is_heard_again_has_its_places_and_its_tag(silent: CoreDriver) -> None:
+    """It only stood still: its callers have waited longest, and lose neither place nor answer."""
+    tag = silent.core.tag("a")
+    silent.handle(ev.PullAnswered("r0"))
+    for _ in range(3):
+        silent.now += 1.0
+        silent.pull(progress={"3": 5, "4": 5}, seats=2)
+        silent.handle(ev.PullAnswered("r0"))
+    silent.handle(ev.IngressHeartbeat("i0"))
+
+    assert 0 == silent.core.ingresses.suspended
+    assert (["x", "y", "z", "w"], [], tag) == (
+        silent.waiting("a"),
+        _suspended(silent),
+        silent.core.tag("a"),
+    )
+    assert ["x", "y"] == granted(silent.pull(finished={"3": 10, "4": 10}, seats=2))
+
+
+def test_submission_lets_in_what_was_suspended_before_it(silent: CoreDriver) -> None:
+    """Every message is a sign of life, and order inside an application is that of submission."""
+    silent.handle(ev.PullAnswered("r0"))
+    silent.submit("v")
+
+    assert ["x", "y", "z", "w", "v"] == silent.waiting("a")
+
+
+def test_refusal_of_a_lease_is_a_sign_of_life(core: CoreDriver) -> None:
+    """Nobody else knows of a lease: its ingress is there, and can take another."""
+    _run_x_and_keep_y_out(core)
+    core.handle(ev.PullAnswered("r0"))
+    core.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION))
+
+    assert (["x", "y"], []) == (core.waiting(), _suspended(core))
+
+
+def test_ingress_that_was_heard_since_the_grant_is_not_silent(core: CoreDriver) -> None:
+    """It has asked for more, so it lives: its payload was lost on the way, and goes again."""
+    core.open()
+    core.submit("x")
+    core.now += 0.1
+    core.pull(seats=1)
+    core.handle(ev.IngressHeartbeat("i0"))
+    core.handle(ev.PullAnswered("r0"))
+    _round(core, 3.0, seats=1, heard=None)
+    actions = _round(core, 2.0, seats=1, heard=None)
+
+    assert (["1"], ["x"], []) == (aborted(actions), granted(actions), _suspended(core))
+
+
+def test_grant_in_the_answer_to_a_submission_needs_no_other_message(core: CoreDriver) -> None:
+    """The ingress has been told, and may say nothing more for the 20 s of its long-poll."""
+    core.open()
+    core.pull(seats=1)
+    core.submit("x")
+    core.handle(ev.PullAnswered("r0"))
+    _round(core, 3.0, seats=1, heard=None)
+
+    assert ["x"] == granted(_round(core, 2.0, seats=1, heard=None))
+
+
+def test_lease_of_an_earlier_scheduler_says_nothing_of_its_ingress() -> None:
+    """It was granted by that one: this ingress has nothing to answer here."""
+    driver = CoreDriver(SchedulerCore(lease_prefix="2-"))
+    driver.core.recover(["r0"], driver.now)
+    driver.open()
+    driver.submit("x", resubmitted=True, lease_id="1-7")
+    driver.now += 1.0
+    driver.pull(progress=[ev.LeaseProgress("1-7", 0, 0, running=False)], seats=1)
+    driver.now += 3.0
+    driver.pull(progress=[ev.LeaseProgress("1-7", 0, 0, running=False)], seats=1)
+    driver.now += 2.0
+
+    assert ["x"] == granted(driver.pull(seats=1))
+
+
+def test_what_runs_of_a_silent_ingress_goes_on_and_is_suspended_if_it_comes_back(
+    core: CoreDriver,
+) -> None:
+    """Its caller may be there still; but a second attempt would only hold a seat."""
+    _run_x_and_keep_y_out(core)
+
+    assert (["y"], {"1"}) == (_suspended(core), set(core.core.state.leases))
+
+    core.handle(ev.ReplicaLost("r0"))
+
+    assert (["y", "x"], []) == (_suspended(core), granted(core.pull("r1")))
+
+
+def test_lost_ingress_ends_what_was_suspended_and_comes_back_as_new(silent: CoreDriver) -> None:
+    """After 30 s it is held for dead; what it submits then is not kept out for what it was."""
+    for _ in range(9):
+        _round(silent, 2.9)
+
+    assert set("pqr") == set(silent.core.state.inferences)
+    assert not silent.core.ingresses.is_suspect("i0")
+    assert (4, True) == (silent.application("a").inferences, silent.application("a").is_idle)
+    assert silent.account("a").withdrawn
+
+    silent.handle(ev.PullAnswered("r0"))
+    silent.submit("v")
+    assert (["v"], []) == (silent.waiting("a"), _suspended(silent))
+
+
+def test_closed_application_does_not_end_before_what_is_suspended_of_it(silent: CoreDriver) -> None:
+    """Its callers may be there still."""
+    closed = silent.handle(ev.ApplicationClosed("a"))
+    for name in ("x", "y", "z"):
+        closed += silent.handle(ev.InferenceCancelled(name))
+
+    assert [] == ended(closed)
+    assert 1 == silent.core.ingresses.suspended
+    assert [("a", "finished")] == ended(silent.handle(ev.InferenceCancelled("w")))
+    assert 0 == silent.core.ingresses.suspended
+
+
+def test_cancelled_application_ends_with_what_is_suspended_of_it(silent: CoreDriver) -> None:
+    """Each is refused once, in the order of submission."""
+    actions = silent.handle(ev.ApplicationCancelled("a"))
+
+    assert [(name, "application_cancelled") for name in "xyzw"] == refused(actions)
+    assert [("a", "cancelled")] == ended(actions)
+
+
+def test_application_with_something_suspended_is_not_ended_for_idleness() -> None:
+    """Whatever is shorter, the time of an application or that of an ingress."""
+    driver = CoreDriver(SchedulerCore(timeouts=Timeouts(application_s=6.0, ingress_s=60.0)))
+    driver.open()
+    driver.submit("x")
+    driver.now += 0.1
+    driver.pull(seats=1)
+    _round(driver, 3.0, heard=None)
+    _round(driver, 2.0, heard=None)
+
+    assert ["x"] == _suspended(driver)
+    assert [] == ended(driver.wait(20.0))
+    assert (False, False) == (driver.application().is_idle, driver.account().withdrawn)
+
+
+def test_policy_change_leaves_out_what_is_suspended(silent: CoreDriver) -> None:
+    """Another order has other places, and the same reason to keep them out."""
+    silent.handle(ev.PullAnswered("r0"))
+    silent.handle(ev.PolicyChanged("vtc"))
+
+    assert (4, []) == (len(_suspended(silent)), silent.waiting("a"))
+
+    silent.handle(ev.IngressHeartbeat("i0"))
+
+    assert ["x", "y", "z", "w"] == silent.waiting("a")
+
+
+def test_new_accounts_take_over_what_is_suspended(silent: CoreDriver) -> None:
+    """An application that is charged for something stays so on another clock."""
+    silent.handle(ev.PullAnswered("r0"))
+    silent.handle(ev.PolicyChanged("justitia", (("fairness", "tenant"),)))
+
+    assert not silent.account("a").withdrawn
+
+
+def test_what_is_suspended_counts_against_the_limits(silent: CoreDriver) -> None:
+    """It is held in memory; and no more is wanted of whoever does not answer."""
+    known = silent.core.state.known_inferences
+
+    assert (7, 4) == (known.total, silent.application("a").waiting_count)
+
+
+def test_other_ingress_of_the_same_application_goes_on(core: CoreDriver) -> None:
+    """An application may come by several; only what the silent one sent is suspended."""
+    core.open("a")
+    core.submit("x")
+    core.submit("y", ingress_id="i1")
+    core.submit("z")
+    core.now += 0.1
+    core.pull(seats=1)
+    _round(core, 3.0, seats=1)
+    actions = _round(core, 2.0, seats=1)
+
+    assert (["y"], ["z", "x"]) == (granted(actions), _suspended(core))
+
+
+def test_no_bound_is_told_of_what_was_suspended_of_the_order(silent: CoreDriver) -> None:
+    """It is not the order that made it late; its lag is told all the same."""
+    before = silent.core.lag("b")
+    silent.handle(ev.IngressHeartbeat("i0"))
+    late, other = silent.core.lag("a"), silent.core.lag("b")
+
+    assert late is not None
+    assert late.bound_kv_token_time is None
+    assert before is not None
+    assert before.bound_kv_token_time is not None
+    assert other is not None
+    assert other.bound_kv_token_time is not None
+
+
+def test_bound_of_others_counts_what_gps_served_ahead(silent: CoreDriver) -> None:
+    """What was suspended is not in flight; back again it asks for more than GPS still owes it."""
+    lag = silent.core.lag_meter
+    in_flight = lag._bound.in_flight
+    silent.handle(ev.PullAnswered("r0"))
+    silent.pull(progress={"3": 5, "4": 5}, seats=2)
+    silent.handle(ev.PullAnswered("r0"))
+    before = lag._bound.exceptions
+    owed = silent.core.ledger.fair_share.clock.owed("a")
+    silent.handle(ev.IngressHeartbeat("i0"))
+
+    assert 2 * (10 * 10 + 55) == in_flight
+    assert 0 < 100 - owed == lag._bound.exceptions - before

@@ -1,0 +1,221 @@
+"""The order of a running scheduler may change; its queue and its accounts stay."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.clock.fair_share import NominalShare, ServedShare
+from justitia_ray.errors import ConfigError
+from tests.core_driver import CoreDriver, aborted, ended, granted
+
+NOMINAL = (("clock", "nominal"), ("nominal_iteration_s", 0.5))
+
+
+@pytest.fixture
+def queued(core: CoreDriver) -> CoreDriver:
+    """Return a core in which a (large) submitted before b (small), twice each."""
+    core.open("a", 1000)
+    core.open("b", 10)
+    for name in ("a1", "b1", "a2", "b2"):
+        core.submit(name, name[0])
+    return core
+
+
+def test_fcfs_grants_in_order_of_submission(queued: CoreDriver) -> None:
+    """The queue is sorted anew, and nothing of it is lost."""
+    assert queued.handle(ev.PolicyChanged("fcfs")) == []
+    assert granted(queued.pull()) == ["a1", "b1", "a2", "b2"]
+    assert queued.core.ledger.policy_name == "fcfs"
+
+
+def test_changing_there_and_back_gives_the_first_order(queued: CoreDriver) -> None:
+    """Every policy keeps the accounts, so tags are not lost meanwhile."""
+    queued.handle(ev.PolicyChanged("fcfs"))
+    queued.handle(ev.PolicyChanged("justitia"))
+
+    assert granted(queued.pull()) == ["b1", "b2", "a1", "a2"]
+
+
+def test_changed_order_is_granted_from_at_once(queued: CoreDriver) -> None:
+    """Under another admission what waits may fit without any other event."""
+    queued.pull(seats=1)
+    queued.handle(ev.PolicyChanged("fcfs"))
+
+    assert granted(queued.pull(finished={"1": 10}, seats=1)) == ["a1"]
+
+
+def test_admission_changes_with_the_policy(core: CoreDriver) -> None:
+    """`prompt` lets in at once what `peak` held back."""
+    core.open()
+    core.submit("x", prompt=20, output=60)
+    core.submit("y", prompt=20, output=60)
+    core.pull(kv=100)
+
+    assert granted(core.handle(ev.PolicyChanged("justitia", (), "prompt"))) == ["y"]
+    assert core.core.admission_name == "prompt"
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.PolicyChanged("lifo"),
+        ev.PolicyChanged("fcfs", (("clock", "wall"),)),
+        ev.PolicyChanged("fcfs", NOMINAL, "first"),
+    ],
+)
+def test_refused_change_leaves_everything_as_it_was(
+    queued: CoreDriver, event: ev.PolicyChanged
+) -> None:
+    """Half a change would leave a queue sorted by a key that is no longer asked."""
+    with pytest.raises(ConfigError, match="is not one of"):
+        queued.handle(event)
+
+    core = queued.core
+
+    assert (
+        core.ledger.policy_name,
+        core.ledger.options.clock,
+        core.admission_name,
+    ) == ("justitia", "served", "peak")
+    assert granted(queued.pull()) == ["b1", "b2", "a1", "a2"]
+
+
+def test_expiry_before_a_refused_change_is_not_forgotten(queued: CoreDriver) -> None:
+    """The lease expired although the event was refused: its replica must still be told."""
+    queued.pull(seats=1)
+    queued.handle(ev.PullAnswered("r0"))
+    queued.now += 3.0
+    queued.pull(progress=[ev.LeaseProgress("1", 0, 0, False)], seats=1)
+    queued.now += 2.0
+    with pytest.raises(ConfigError):
+        queued.handle(ev.PolicyChanged("lifo"))
+
+    assert aborted(queued.wait(0.0)) == ["1"]
+    assert aborted(queued.wait(0.0)) == []
+
+
+def test_nominal_clock_starts_at_this_v_with_what_may_still_be_asked_for(
+    queued: CoreDriver,
+) -> None:
+    """What was attained is not asked for again; V stays on its axis."""
+    queued.pull(seats=1)
+    queued.pull(progress={"1": 1}, seats=1)  # b attained 11, charged 10, then 20
+    v = queued.core.ledger.fair_share.clock.virtual_time
+    queued.handle(ev.PolicyChanged("justitia", NOMINAL))
+
+    assert isinstance(queued.core.ledger.fair_share, NominalShare)
+    assert (
+        v,
+        queued.core.ledger.fair_share.clock.virtual_time,
+        queued.core.tag("b"),
+        queued.core.tag("a"),
+    ) == (5.5, 5.5, 5.5 + 9, 5.5 + 1000)
+    assert (
+        queued.account("b").charged,
+        queued.account("b").attained,
+        queued.account("b").settlements,
+    ) == (20, 11, 1)
+
+    queued.now += 0.001  # 1000 tokens per half second: 2 token·iterations, over two
+    queued.pull(progress={"1": 1}, seats=1)
+
+    assert pytest.approx(queued.core.ledger.fair_share.clock.virtual_time) == 6.5
+
+
+def test_served_clock_after_the_nominal_one_holds_its_invariant() -> None:
+    """One that has attained more than it was charged is charged like a new arrival."""
+    driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)))
+    for name, cost in (("a", 10), ("b", 500), ("idle", 70)):
+        driver.open(name, cost)
+    driver.submit("x", "a")
+    driver.submit("y", "b")
+    driver.pull()
+    driver.pull(progress={"1": 5, "2": 1})  # a attained 65 of 10
+
+    assert (driver.account("a").charged, driver.account("a").attained) == (10, 65)
+
+    driver.handle(ev.PolicyChanged("justitia"))
+    share = driver.core.ledger.fair_share
+
+    assert isinstance(share, ServedShare)
+    assert (
+        driver.account("a").charged,
+        driver.core.tag("a") - share.clock.virtual_time,
+        driver.core.tag("b") - share.clock.virtual_time,
+        driver.account("idle").withdrawn,
+    ) == (67, 2, 489, True)
+
+    driver.pull(progress={"1": 9, "2": 9})
+    driver.pull(finished={"1": 10, "2": 10})
+
+    assert driver.account("a").attained + driver.account("b").attained == 2 * 155
+
+
+def test_options_of_the_other_clock_leave_the_tags_alone(queued: CoreDriver) -> None:
+    """Setting the iteration of the nominal clock must not restart the served one."""
+    before = queued.core.ledger.fair_share
+    queued.handle(ev.PolicyChanged("justitia", (("nominal_iteration_s", 0.1),)))
+
+    assert before is queued.core.ledger.fair_share
+    assert queued.core.ledger.options.nominal_iteration_s == 0.1
+
+
+def test_sessions_that_a_new_clock_forgets_are_told_to_the_store(core: CoreDriver) -> None:
+    """A ghost left in the store would come back into GPS with the next scheduler."""
+    core.open("b", 500)
+    core.submit("y", "b")
+    core.open("ghost", 155)
+    core.submit("x", "ghost")
+    core.handle(ev.ApplicationClosed("ghost"))
+    core.open("gone", 5)
+    core.handle(ev.ApplicationClosed("gone"))
+    core.pull()
+    core.pull(progress={"2": 0}, finished={"1": 10})
+
+    assert "ghost" in core.core.ledger.fair_share.clock
+
+    core.core.state.changed.clear()
+    core.handle(ev.PolicyChanged("justitia", NOMINAL))
+
+    assert {"b", "ghost", "gone"} == set(core.core.take_changed())
+
+
+def test_nominal_clock_keeps_time_with_the_replicas() -> None:
+    """M is the memory of all replicas together; a replica that goes takes its share along."""
+    driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)), now=0.0)
+    driver.open("a", 100_000)
+    driver.submit("x")
+    driver.pull("r0", kv=1000)  # 2000 a second
+    driver.now = 1.0
+    driver.pull("r1", kv=500)  # 3000 a second
+    clock = driver.core.ledger.fair_share.clock
+
+    assert clock.virtual_time == 2000
+
+    driver.now = 2.0
+    driver.handle(ev.ReplicaLost("r0"))
+
+    assert clock.virtual_time == 5000
+
+    driver.now = 3.0
+    driver.open("b", 40)
+
+    assert (clock.virtual_time, driver.core.tag("b")) == (6000, 6040)
+
+
+def test_nominal_application_that_ended_stays_in_gps() -> None:
+    """Its session outlives it until V reaches the tag; then the store forgets it too."""
+    driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)), now=0.0)
+    driver.open("a", 1000)
+    driver.pull("r0", kv=1000)
+
+    assert ended(driver.handle(ev.ApplicationClosed("a"))) == [("a", "finished")]
+
+    driver.core.take_changed()
+    driver.wait(0.25)
+
+    assert driver.core.take_changed() == []
+
+    driver.wait(0.25)
+
+    assert driver.core.take_changed() == ["a"]

@@ -1,0 +1,260 @@
+"""The life of applications: opened, idle, closed, cancelled, expired, used again."""
+
+import itertools
+
+import pytest
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import EndApplication, ForgetApplication, Lag
+from justitia_ray.core.entities import ApplicationState, Outcome
+from justitia_ray.core.stages import StageServed
+from tests.core_driver import CoreDriver, aborted, ended, granted, refused
+
+
+def test_opening_again_only_changes_who_speaks_for_it(core: CoreDriver) -> None:
+    """Any ingress may be asked; the tag stays."""
+    core.open("a", 100)
+    core.core.take_changed()
+
+    assert core.open("a", 5, weight=9, ingress_id="i1") == []
+    assert (core.core.tag("a"), core.application().ingress_id, core.application().weight) == (
+        100,
+        "i1",
+        1,
+    )
+    assert core.core.take_changed() == ["a"]
+
+
+def test_opening_tells_the_tag_of_a_live_application(core: CoreDriver) -> None:
+    """F = V + C/w, also before it has submitted anything and while it is idle."""
+    with pytest.raises(KeyError):
+        core.core.tag("a")
+
+    core.pull()
+    core.open("a", 100, weight=4)
+    assert core.core.tag("a") == 25
+    core.pull()
+    assert core.core.tag("a") == 25
+
+
+def test_closed_application_that_is_idle_ends_at_once(core: CoreDriver) -> None:
+    """The action holds what its log line and its class's history need."""
+    core.open("a", 155)
+    core.submit("x")
+    core.pull()
+    core.now += 2.0
+    core.pull(finished={"1": 10})
+    core.now += 1.0
+    actions = core.handle(ev.ApplicationClosed("a"))
+
+    expected = EndApplication(
+        application_id="a",
+        application_class="class",
+        tenant="tenant",
+        ingress_id="i0",
+        outcome=Outcome.FINISHED,
+        predicted_kv_token_time=155,
+        kv_token_time=155,
+        virtual_finish_time=155,
+        arrived_at=100.0,
+        first_dispatched_at=100.0,
+        ended_at=103.0,
+        inferences=1,
+        failed=0,
+        output_tokens=10,
+        settlements=0,
+        lag=Lag(0, 0.0, 155, 2.0),
+        stages=(StageServed(1, 1, 10, 10, 155),),
+    )
+
+    assert [expected] == actions
+    assert ended(actions) == [("a", "finished")]
+    assert (core.core.state.applications, core.core.ledger.fair_share.accounts) == ({}, {})
+
+
+def test_end_tells_the_settled_tag(core: CoreDriver) -> None:
+    """The lag behind GPS is counted from where GPS finishes what was really used: 36, not 155.
+
+    With b beside it, 36 of service are 18 of V; of its 155 the 119 unused are refunded.
+    """
+    core.open("a", 155)
+    core.open("b", 500)
+    core.submit("x", "a")
+    core.submit("y", "b")
+    core.handle(ev.ApplicationClosed("a"))
+    core.pull()
+    (end,) = core.pull(progress={"2": 0}, finished={"1": 3})
+
+    assert isinstance(end, EndApplication)
+    assert (
+        end.virtual_finish_time,
+        end.kv_token_time,
+        core.core.ledger.fair_share.clock.virtual_time,
+    ) == (36, 36, 18)
+
+
+def test_closed_application_ends_with_its_last_inference(core: CoreDriver) -> None:
+    """What waits or runs goes on; nothing new is taken."""
+    core.open()
+    core.submit("x")
+    core.submit("y")
+    core.pull(seats=1)
+
+    assert core.handle(ev.ApplicationClosed("a")) == []
+    assert ApplicationState.CLOSING is core.application().state
+    assert refused(core.submit("z")) == [("z", "application_closed")]
+    assert granted(core.pull(finished={"1": 10}, seats=1)) == ["y"]
+    assert ended(core.pull(finished={"2": 10}, seats=1)) == [("a", "finished")]
+    assert core.handle(ev.ApplicationClosed("a")) == []
+
+
+def test_closed_application_takes_back_what_an_earlier_scheduler_had(core: CoreDriver) -> None:
+    """After a restart its owner submits again what it had submitted before it closed it."""
+    core.open()
+    core.submit("x")
+    core.handle(ev.ApplicationClosed("a"))
+
+    assert core.submit("y", resubmitted=True) == []
+    assert core.waiting() == ["x", "y"]
+
+
+def test_cancelled_application_stops_all_of_it(core: CoreDriver) -> None:
+    """Waiting inferences are refused, running ones aborted, all in a fixed order."""
+    core.open()
+    for name in ("x", "y", "z"):
+        core.submit(name)
+    core.pull(seats=2)
+    core.handle(ev.ApplicationClosed("a"))
+    actions = core.handle(ev.ApplicationCancelled("a"))
+
+    reason = "application_cancelled"
+
+    assert [("z", reason), ("x", reason), ("y", reason)] == refused(actions)
+    assert (aborted(actions), ended(actions)) == (["1", "2"], [("a", "cancelled")])
+    assert core.handle(ev.ApplicationCancelled("a")) == []
+    assert refused(core.submit("w")) == [("w", "unknown_application")]
+
+
+def test_cancelling_refunds_what_was_not_served(core: CoreDriver) -> None:
+    """GPS goes on with the others as if the rest had never been asked for."""
+    core.open("a", 155)
+    core.open("b", 500)
+    core.submit("x", "a")
+    core.submit("y", "b")
+    core.pull()
+    core.pull(progress={"1": 3, "2": 0})
+    core.handle(ev.ApplicationCancelled("a"))
+    clock = core.core.ledger.fair_share.clock
+
+    assert (clock.virtual_time, clock.session("b").finish) == (18, 18 + 482)
+    assert clock.session("a").finish == 36
+
+
+def test_open_application_with_nothing_to_do_expires(core: CoreDriver) -> None:
+    """One opened by its first request is never closed."""
+    core.open()
+    core.wait(599.0)
+
+    assert list(core.core.state.applications) == ["a"]
+    assert ended(core.wait(1.0)) == [("a", "expired")]
+
+
+def test_idle_time_starts_when_the_last_inference_ends(core: CoreDriver) -> None:
+    """A deadline of an earlier gap is looked at again and found renewed."""
+    core.open()
+    core.now += 400.0
+    core.pull()
+    core.submit("x")
+    core.pull(finished={"1": 5})
+
+    assert ended(core.wait(300.0)) == []
+    assert ended(core.wait(299.0)) == []
+    assert ended(core.wait(1.0)) == [("a", "expired")]
+
+
+def test_busy_application_does_not_expire(core: CoreDriver) -> None:
+    """However long its inference takes."""
+    core.open()
+    core.submit("x")
+    for _ in range(60):
+        core.now += 20.0
+        core.handle(ev.IngressHeartbeat("i0"))
+
+    assert core.waiting() == ["x"]
+
+
+def test_idle_application_leaves_gps_until_it_submits(core: CoreDriver) -> None:
+    """A tool gap takes its credit, once the report that began it has been booked."""
+    core.open("a", 155)
+    core.submit("x")
+    core.pull()
+    core.pull(finished={"1": 3})
+
+    assert (
+        core.account().withdrawn,
+        core.core.ledger.fair_share.clock.active_weight,
+    ) == (True, 0)
+
+    core.submit("y")
+
+    assert (core.account().withdrawn, core.core.tag("a")) == (False, 36 + 119)
+
+
+def test_weight_change_moves_the_tag_and_the_place(core: CoreDriver) -> None:
+    """Refund, new weight, charge: 1000 at weight 20 is due before 100 at weight 1."""
+    core.open("a", 100)
+    core.open("b", 1000)
+    core.submit("x", "a")
+    core.submit("y", "b")
+    core.handle(ev.WeightChanged("b", 20))
+    core.handle(ev.WeightChanged("b", 20))
+    core.handle(ev.WeightChanged("nobody", 20))
+
+    assert core.core.tag("b") == 50
+    assert granted(core.pull()) == ["y", "x"]
+
+
+def test_id_of_an_application_that_ended_may_be_used_again(core: CoreDriver) -> None:
+    """What GPS still owes the first is the second's debt: an id must not shed it."""
+    core.open("b", 500)
+    core.submit("y", "b")
+    core.open("a", 155)
+    core.submit("x", "a")
+    core.handle(ev.ApplicationClosed("a"))
+    core.pull()
+    core.pull(progress={"2": 0}, finished={"1": 10})  # a is done, V = 77.5, F = 155
+
+    core.open("a", 20, weight=2)
+
+    assert core.core.tag("a") == 77.5 + 77.5 / 2 + 10
+
+    core.submit("again", "a")
+    core.pull(progress={"2": 20})  # V passes its tag while it lives
+    core.handle(ev.ApplicationClosed("a"))
+    core.handle(ev.InferenceCancelled("again"))
+
+    assert list(core.core.state.applications) == ["b"]
+
+
+def test_stopping_is_in_order_whatever_the_hashes(core: CoreDriver) -> None:
+    """Sets of strings have another order in another process; replays must not."""
+    core.open()
+    names = ["".join(pair) for pair in itertools.product("zyx", "cab")]
+    for name in names:
+        core.submit(name)
+    core.pull()
+
+    assert names == [name for name, _ in refused(core.handle(ev.ApplicationCancelled("a")))]
+
+
+def test_every_ingress_that_has_it_open_is_told_of_its_end(core: CoreDriver) -> None:
+    """Inferences come by several ingresses; one that is not told keeps it open for ever."""
+    core.open(ingress_id="i0")
+    core.open(ingress_id="i1")
+    core.open(ingress_id="i0")
+    actions = core.handle(ev.ApplicationClosed("a"))
+
+    (end,) = [action for action in actions if isinstance(action, EndApplication)]
+    assert "i0" == end.ingress_id
+    assert ForgetApplication("a", "i1") in actions
+    assert 2 == len(actions)

@@ -1,0 +1,40 @@
+"""The core's README says what the code does, and the core knows nothing of who observes it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import justitia_ray.core
+
+CORE = Path(justitia_ray.core.__file__).parent
+PAGE = (CORE / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
+def test_worked_example_holds(example: str) -> None:
+    """A reader who works it out by hand gets the order and the levels of V that are printed."""
+    exec(compile(example, "core/README.md", "exec"), {})
+
+
+def test_every_file_is_in_the_table() -> None:
+    """A reader finds each file of the core by the page."""
+    names = {path.stem for path in CORE.rglob("*.py") if path.parent.name != "policies"}
+    names -= {"__init__", "meter", "bound"}  # named by their folder
+
+    assert set() == {name for name in names if f"`{name}`" not in PAGE}
+
+
+def test_core_does_not_know_that_lag_is_measured() -> None:
+    """Lag observes the ledger: only the scheduler, which composes the two, names it."""
+    importers = {
+        path.relative_to(CORE).as_posix()
+        for path in CORE.rglob("*.py")
+        if path.parent.name != "lag"
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom)
+        and (node.module or "").startswith("justitia_ray.core.lag")
+    }
+
+    assert {"scheduler.py"} == importers

@@ -1,0 +1,235 @@
+"""How much a scheduler takes, how much of it one tenant, and what becomes of the rest."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import EndApplication, Refusal, Refuse, RefuseApplication
+from justitia_ray.core.state import DeadlineKind, Deadlines, SchedulerLimits, TenantQuota
+from tests.core_driver import CoreDriver
+
+
+@pytest.fixture
+def small() -> CoreDriver:
+    """A core that takes ten applications and ten inferences: eight of a tenant that is alone."""
+    return CoreDriver(
+        SchedulerCore(limits=SchedulerLimits(waiting_inferences=10, open_applications=10))
+    )
+
+
+def fill(driver: CoreDriver, tenant: str, count: int = 20) -> int:
+    """Open as many as a tenant may, and return how many those are."""
+    for i in range(count):
+        driver.open(f"{tenant}-{i}", tenant=tenant)
+    return driver.core.state.open_applications.count_of(tenant)
+
+
+def test_tenant_that_takes_all_it_can_leaves_room_for_others(small: CoreDriver) -> None:
+    """One caller that never closes anything must not take the service from everybody else.
+
+    Of ten, t may have n with n < 4 * (10 - n) before the last: 8. Then u may have 1 with
+    1 <= 4 * (10 - 9), and one more while 1 < 4 * 1: 2.
+    """
+    assert 8 == fill(small, "t")
+    assert 2 == fill(small, "u")
+    assert 0 == fill(small, "v")
+
+
+def test_tenants_that_hold_on_to_all_they_can_leave_each_other_the_same() -> None:
+    """Where k of them do, 1/(4k + 1) of the limit stays free: of 900 and two of them 100."""
+    quota = TenantQuota(900)
+    for _ in range(900):
+        for tenant in ("t", "u"):
+            if quota.admits(tenant):
+                quota.increment(tenant)
+
+    assert (400, 400, 800) == (quota.count_of("t"), quota.count_of("u"), quota.total)
+    assert quota.admits("v")
+
+
+def test_no_limit_takes_all() -> None:
+    """Simulators hold whole workloads."""
+    quota = TenantQuota()
+    for _ in range(1_000):
+        quota.increment("t")
+
+    assert quota.admits("t")
+
+
+def test_application_that_is_not_opened_is_told_and_leaves_nothing(small: CoreDriver) -> None:
+    """The ingress that opened it keeps it until it hears of an end, which never comes."""
+    fill(small, "t")
+    actions = small.open("late", tenant="t")
+
+    assert [RefuseApplication("late", "i0")] == actions
+    assert "late" not in small.core.state.applications
+    assert "late" not in small.core.take_changed()
+
+
+def test_inference_of_an_application_that_was_not_opened_may_come_back(small: CoreDriver) -> None:
+    """It is no mistake of the caller, as an unknown application would be."""
+    fill(small, "t")
+    small.open("late", tenant="t")
+    refused = small.submit("q", "late")
+    unknown = small.submit("q", "never-heard-of")
+
+    assert [Refuse("q", "i0", Refusal.TOO_MANY_APPLICATIONS)] == refused
+    assert [Refuse("q", "i0", Refusal.UNKNOWN_APPLICATION)] == unknown
+
+
+def test_room_that_is_given_back_is_taken_again(small: CoreDriver) -> None:
+    """A limit that only counts up would close the service for good."""
+    fill(small, "t")
+    small.open("late", tenant="t")
+    small.handle(ev.ApplicationClosed("t-0"))
+    small.open("late", tenant="t")
+
+    assert [] == small.submit("q", "late")
+    assert ["q"] == small.waiting("late")
+
+
+def test_idle_applications_make_room_when_they_end_by_themselves(small: CoreDriver) -> None:
+    """Who never closes is over after its idle time."""
+    fill(small, "t")
+    ended = small.wait(601.0)
+
+    assert 8 == sum(isinstance(action, EndApplication) for action in ended)
+    assert 8 == fill(small, "again")
+
+
+def test_full_queue_refuses_what_is_new_and_keeps_what_waits(small: CoreDriver) -> None:
+    """Nothing that was taken is lost for what comes later."""
+    small.open("a", tenant="t")
+    for i in range(8):
+        assert [] == small.submit(f"q{i}", "a")
+    refused = small.submit("q8", "a")
+
+    assert [Refuse("q8", "i0", Refusal.QUEUE_FULL)] == refused
+    assert [f"q{i}" for i in range(8)] == small.waiting("a")
+
+
+def test_other_tenant_is_still_served_when_one_fills_the_queue(small: CoreDriver) -> None:
+    """The waiting of one is not the trouble of all."""
+    small.open("a", tenant="t")
+    for i in range(20):
+        small.submit(f"q{i}", "a")
+    small.open("b", tenant="u")
+
+    assert [] == small.submit("mine", "b")
+
+
+def test_what_ends_makes_room_in_the_queue(small: CoreDriver) -> None:
+    """Running inferences count too: those that end are counted off once."""
+    small.open("a", tenant="t")
+    for i in range(8):
+        small.submit(f"q{i}", "a")
+    small.handle(ev.InferenceCancelled("q0"))
+    small.handle(ev.InferenceCancelled("q0"))
+
+    assert [] == small.submit("q8", "a")
+    assert [Refuse("q9", "i0", Refusal.QUEUE_FULL)] == small.submit("q9", "a")
+
+
+def test_what_an_earlier_scheduler_took_is_never_refused(small: CoreDriver) -> None:
+    """A limit that was lowered, or shares that have shifted, must not lose what waits."""
+    fill(small, "t")
+    arrival = ev.ApplicationArrived("known", "class", "t", 1, 100, "i0", resubmitted=True)
+    taken = small.handle(arrival)
+    for i in range(30):
+        taken += small.submit(f"q{i}", "known", resubmitted=True)
+
+    assert [] == taken
+    assert 30 == len(small.waiting("known"))
+
+
+def test_restored_applications_count() -> None:
+    """After a restart the limit is what it was, and what ends is counted off."""
+    driver = CoreDriver()
+    driver.open("a", tenant="t")
+    driver.open("b", tenant="t")
+    driver.hand_over(SchedulerCore(limits=SchedulerLimits(open_applications=10)))
+    assert 2 == driver.core.state.open_applications.count_of("t")
+
+    driver.handle(ev.ApplicationClosed("a"))
+    assert 1 == driver.core.state.open_applications.total
+
+
+def test_due_comes_in_order_of_time_and_then_of_setting() -> None:
+    """Replays must see expirations in the same order: a tie is never left to luck."""
+    deadlines = Deadlines()
+    deadlines.set(2.0, DeadlineKind.REPLICA, "z")
+    deadlines.set(1.0, DeadlineKind.LEASE, "b")
+    deadlines.set(1.0, DeadlineKind.APPLICATION, "a")
+    deadlines.set(3.0, DeadlineKind.CLAIM, "c")
+
+    expected = [
+        (DeadlineKind.LEASE, "b"),
+        (DeadlineKind.APPLICATION, "a"),
+        (DeadlineKind.REPLICA, "z"),
+    ]
+
+    assert expected == list(deadlines.due(2.0))
+    assert deadlines.next() == 3.0
+
+
+def test_what_is_set_meanwhile_for_now_is_due_too() -> None:
+    """A deadline may renew itself while the due ones are taken; for later, it stays."""
+    deadlines = Deadlines()
+    deadlines.set(1.0, DeadlineKind.LEASE, "a")
+    seen = []
+    for _, name in deadlines.due(5.0):
+        seen.append(name)
+        if name == "a":
+            deadlines.set(5.0, DeadlineKind.LEASE, "b")
+            deadlines.set(5.1, DeadlineKind.LEASE, "c")
+
+    assert (seen, deadlines.next()) == (["a", "b"], 5.1)
+
+
+def test_empty_heap_has_no_next() -> None:
+    """The driver then waits for events only."""
+    deadlines = Deadlines()
+
+    assert (deadlines.next(), list(deadlines.due(1e9))) == (None, [])
+
+
+def test_setting_again_for_later_leaves_one_entry() -> None:
+    """An application that falls idle a hundred times must not leave a hundred entries."""
+    deadlines = Deadlines()
+    for instant in range(100):
+        deadlines.set(600.0 + instant, DeadlineKind.APPLICATION, "a")
+
+    assert (1, 600.0) == (len(deadlines), deadlines.next())
+    assert ([], 699.0) == (list(deadlines.due(698.9)), deadlines.next())
+    assert [(DeadlineKind.APPLICATION, "a")] == list(deadlines.due(699.0))
+    assert 0 == len(deadlines)
+
+
+def test_setting_for_earlier_wakes_then_and_not_again() -> None:
+    """The later instant no longer holds, and its entry must not bring the name up twice."""
+    deadlines = Deadlines()
+    deadlines.set(5.0, DeadlineKind.LEASE, "a")
+    deadlines.set(3.0, DeadlineKind.LEASE, "a")
+
+    assert [(DeadlineKind.LEASE, "a")] == list(deadlines.due(4.0))
+    assert [] == list(deadlines.due(9.0))
+
+
+def test_one_name_may_wait_for_two_things() -> None:
+    """An application may expire and, restored, not return: neither is the other."""
+    deadlines = Deadlines()
+    deadlines.set(1.0, DeadlineKind.RETURN, "a")
+    deadlines.set(2.0, DeadlineKind.APPLICATION, "a")
+
+    assert [(DeadlineKind.RETURN, "a"), (DeadlineKind.APPLICATION, "a")] == list(deadlines.due(2.0))
+
+
+def test_what_is_set_for_never_is_not_due_and_forgets_what_was_set() -> None:
+    """A simulator's replicas are never taken for lost, and must not fill the heap."""
+    deadlines = Deadlines()
+    deadlines.set(float("inf"), DeadlineKind.REPLICA, "a")
+    assert (0, None) == (len(deadlines), deadlines.next())
+
+    deadlines.set(1.0, DeadlineKind.REPLICA, "a")
+    deadlines.set(float("inf"), DeadlineKind.REPLICA, "a")
+    assert [] == list(deadlines.due(5.0))

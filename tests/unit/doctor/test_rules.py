@@ -1,0 +1,442 @@
+"""Every rule finds its own harm in a service that is healthy otherwise, and nothing else."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from justitia_ray.doctor.report import find
+from justitia_ray.doctor.rule import Rule, Severity
+from justitia_ray.doctor.service_rules import SERVICE_RULES
+from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
+from tests.unit.doctor.healthy import Patient, seen_after
+
+Harm = Callable[[Patient], Any]
+
+
+def says(*place: str, **fields: Any) -> Harm:
+    """Something else is said at a place of the inspection."""
+
+    def harm(patient: Patient) -> None:
+        said = patient.seen
+        for key in place:
+            said = said[key]
+        said.update(fields)
+
+    return harm
+
+
+def both(*harms: Harm) -> Harm:
+    """Several things are done."""
+    return lambda patient: [harm(patient) for harm in harms]
+
+
+def redis_holds(application_id: str, **fields: Any) -> Harm:
+    """Somebody has written to Redis."""
+    return lambda patient: (
+        patient.redis["applications"].setdefault(application_id, {}).update(fields)
+    )
+
+
+def held(lease_id: str) -> dict[str, Any]:
+    """Return the leases of a replica that holds this one too, beside its `3-1`."""
+    return {
+        "3-1": {"state": "running", "age_s": 7.9, "aborted": False},
+        lease_id: {"state": "running", "age_s": 60.0, "aborted": False},
+    }
+
+
+def forgotten_replica(patient: Patient) -> None:
+    """The scheduler has given up a replica, with its leases; its process is still there."""
+    del patient.scheduler["replicas"]["r2"], patient.seen["replicas"]["r2"]
+    for lease_id in ("3-2", "3-3"):
+        del patient.scheduler["leases"][lease_id]
+
+
+def not_answering(name: str) -> Harm:
+    """A part gives no answer."""
+
+    def harm(patient: Patient) -> None:
+        patient.seen["silent"][name] = "no answer within 3 s"
+        patient.seen["replicas"].pop(name, None)
+        if name in patient.seen:
+            patient.seen[name] = None
+
+    return harm
+
+
+def looks(**fields: Any) -> Harm:
+    """The look says something else of the predictor, or of Redis."""
+    return lambda patient: patient.more.update(fields)
+
+
+def redis_unread(**why: str) -> Harm:
+    """What Redis holds is not known."""
+    return both(looks(**why), lambda patient: setattr(patient, "stored", None))
+
+
+def empty_cluster(patient: Patient) -> None:
+    """No replica is left."""
+    patient.seen |= {"replicas": {}, "serve": None}
+    patient.scheduler.update(replicas={}, leases={})
+
+
+def unused_replica(**fields: Any) -> Harm:
+    """Replica `r1` runs nothing."""
+
+    def harm(patient: Patient) -> None:
+        del patient.scheduler["leases"]["3-1"]
+        patient.scheduler["replicas"]["r1"] |= {"leases": 0} | fields
+        patient.seen["replicas"]["r1"]["held"] = {}
+
+    return harm
+
+
+def lost_ingress(patient: Patient) -> None:
+    """The scheduler knows another ingress than the one that its inferences are of."""
+    patient.scheduler["ingresses"] = {"ingress-2": {"silent_s": 1.0}}
+    patient.seen["ingress"] |= {"ingress_id": "ingress-2", "tickets": {}}
+    for application in patient.scheduler["applications"].values():
+        application["ingress_id"] = "ingress-2"
+
+
+class Case(NamedTuple):
+    """A harm, and the finding of it."""
+
+    subject: str
+    harm: Harm
+    said: str
+
+
+CASES = {
+    "scheduler_that_gives_no_answer": Case(
+        "scheduler", not_answering("scheduler"), "no answer within 3 s"
+    ),
+    "scheduler_out_of_office": Case(
+        "scheduler",
+        says("scheduler", ready=False, degraded="Redis at unix: gone"),
+        "Redis at unix: gone",
+    ),
+    "scheduler_that_breaks_its_rules": Case(
+        "leases_agree",
+        says("scheduler", broken_rules=["leases_agree: 3-1: inference holds None"]),
+        "inference holds None",
+    ),
+    "scheduler_that_recovers": Case(
+        "scheduler", says("scheduler", recovering=True), "waits for its replicas"
+    ),
+    "ingress_of_another_epoch": Case("ingress-1", says("ingress", epoch=2), "follows epoch 2"),
+    "ingress_that_is_silent": Case(
+        "ingress-1", says("scheduler", "ingresses", "ingress-1", silent_s=26.0), "silent for 26.0 s"
+    ),
+    "ingress_the_scheduler_does_not_hear": Case(
+        "ingresses", says("serve", ingresses=2), "hears of 1"
+    ),
+    "serve_that_gives_no_answer": Case("serve", not_answering("serve"), "no answer within 3 s"),
+    "front_that_could_be_cheaper": Case(
+        "front",
+        both(
+            says("serve", front="serve"),
+            says("ingress", "front", kind="serve", max_connections=None, wanted_descriptors=None),
+        ),
+        "Serve's own proxy",
+    ),
+    "front_that_differs": Case("kind", says("serve", front="serve"), "runs the front serve"),
+    "front_without_open_files": Case(
+        "descriptors", says("ingress", "front", descriptors=19_000), "`ulimit -Hn` is 19,000"
+    ),
+    "front_with_too_few_connections": Case(
+        "connections", says("ingress", max_outstanding=7_701), "7,701 callers may wait"
+    ),
+    "tables_not_seen_whole": Case(
+        "applications",
+        says("scheduler", left_out={"applications": 1_200}),
+        "1,200 of the applications",
+    ),
+    "no_replica": Case("replicas", empty_cluster, "1 inferences wait"),
+    "replica_that_is_silent": Case(
+        "r1", says("scheduler", "replicas", "r1", silent_s=2.1), "process 101 on node 10.0.0.1"
+    ),
+    "replica_that_gives_no_answer": Case("r1", not_answering("r1"), "no answer within 3 s"),
+    "replica_the_scheduler_does_not_hear": Case(
+        "r2", forgotten_replica, "process 102 on node 10.0.0.1"
+    ),
+    "replica_of_another_epoch": Case("r1", says("replicas", "r1", epoch=4), "follows epoch 4"),
+    "replica_that_drains_for_long": Case(
+        "r1",
+        says("scheduler", "replicas", "r1", draining_s=601.0),
+        "no new lease for 601 s and holds 1",
+    ),
+    "engine_in_trouble": Case("r1", says("replicas", "r1", engine="is dead"), "is dead"),
+    "kv_that_no_lease_explains": Case(
+        "r1",
+        says("scheduler", "replicas", "r1", unexplained_kv_tokens=51),
+        "51 tokens of KV memory (5%)",
+    ),
+    "mail_that_is_not_read": Case(
+        "r1 7",
+        says("scheduler", "replicas", "r1", unread=3, next_unread=7),
+        "has not read 3 messages",
+    ),
+    "lease_its_replica_does_not_hold": Case(
+        "3-1", says("replicas", "r1", held={}), "running on replica r1 since 8.0 s"
+    ),
+    "held_lease_the_scheduler_does_not_know": Case(
+        "r1 2-9", says("replicas", "r1", held=held("2-9")), "holds lease 2-9"
+    ),
+    "lease_that_should_have_lapsed": Case(
+        "3-1",
+        says("scheduler", "leases", "3-1", state="granted", age_s=6.5),
+        "after 5 s (scheduler.lease_timeout_s)",
+    ),
+    "inference_the_scheduler_has_lost": Case(
+        "q9", says("ingress", "tickets", q9=True), "waits for a lease of inference q9"
+    ),
+    "inference_nobody_waits_for": Case(
+        "q2",
+        lambda patient: patient.seen["ingress"]["tickets"].pop("q2"),
+        "inference q2 of application busy",
+    ),
+    "inference_of_a_lost_ingress": Case(
+        "ingress-1", lost_ingress, "4 inferences are of ingress ingress-1"
+    ),
+    "queue_that_stands_still": Case(
+        "r1 q4", unused_replica(free_for_first=True), "room for the first of them, q4"
+    ),
+    "tag_behind_the_clock": Case(
+        "busy",
+        says("scheduler", "applications", "busy", clock=1_500.0),
+        "F at 1,500 and V at 1,500",
+    ),
+    "application_that_should_have_ended": Case(
+        "resting", says("scheduler", "applications", "resting", idle_s=606.0), "idle for 606 s"
+    ),
+    "application_nobody_speaks_for": Case(
+        "resting",
+        says("scheduler", "applications", "resting", ingress_id="ingress-0"),
+        "ends by itself in 570 s",
+    ),
+    "predictor_that_gives_no_answer": Case(
+        "predictor", looks(predictor_trouble="503: away"), "503: away"
+    ),
+    "predictor_that_does_not_learn": Case(
+        "predictor", looks(predictor_learns=False), "does not learn"
+    ),
+    "store_in_trouble": Case(
+        "store",
+        says("scheduler", "store", trouble="Redis at host:1: refused", saved_s_ago=60.0),
+        "cannot save: Redis at host:1: refused",
+    ),
+    "save_that_is_late": Case("store", says("scheduler", "store", saved_s_ago=5.6), "5.6 s ago"),
+    "nothing_is_kept": Case("store", says("scheduler", "store", kind="none"), "durability is none"),
+    "embedded_redis_on_many_nodes": Case(
+        "store",
+        both(says("scheduler", "store", kind="embedded"), says("serve", nodes=2)),
+        "2 nodes",
+    ),
+    "redis_that_cannot_be_reached": Case("redis", redis_unread(redis_away="no route"), "no route"),
+    "redis_that_cannot_be_read": Case(
+        "redis", redis_unread(redis_damage="schema: version 9"), "schema: version 9"
+    ),
+    "another_scheduler_in_office": Case(
+        "epoch",
+        lambda patient: patient.redis.update(
+            epoch=4, leader={"epoch": 4, "host": "elsewhere", "process_id": 99, "since": 0}
+        ),
+        "epoch 4 is in office, held by process 99 on host elsewhere",
+    ),
+    "epoch_that_was_set_back": Case(
+        "epoch", lambda patient: patient.redis.update(epoch=None), "Redis holds none"
+    ),
+    "virtual_time_ahead_in_redis": Case(
+        "clock 1001.0",
+        lambda patient: patient.redis.update(clock={"virtual_time": 1_001.0}),
+        "V is 1,001 in Redis and 1,000 in the scheduler",
+    ),
+    "application_only_in_redis": Case(
+        "ghost",
+        redis_holds("ghost", state="open", finish=1.0),
+        "application ghost, which the scheduler does not know",
+    ),
+    "application_missing_in_redis": Case(
+        "busy",
+        lambda patient: patient.redis["applications"].pop("busy"),
+        "application busy is not in Redis",
+    ),
+    "tag_that_differs_in_redis": Case(
+        "busy finish",
+        redis_holds("busy", finish=1_499.0),
+        "its tag F is 1499.0 in Redis and 1500.0 in the scheduler",
+    ),
+}
+"""The harm of each rule, by the rule's name."""
+
+
+def test_healthy_service_has_no_finding() -> None:
+    """A false alarm is what teaches operators to look away."""
+    assert [] == find(seen_after(), seen_after())
+
+
+RULES: dict[str, Rule[Any]] = {
+    rule.name: rule
+    for table in (SERVICE_RULES, STORE_RULES, REDIS_RULES, PAIR_RULES)
+    for rule in table
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rule_finds_its_harm_and_no_other_does(rule: str) -> None:
+    """One thing broken gives one finding, which names the thing and says what to do.
+
+    A rule that no test has seen to find something may find nothing: each has a case.
+    """
+    subject, harm, said = CASES[rule]
+    found = find(seen_after(harm), seen_after(harm))
+
+    expected = (rule, subject, RULES[rule].severity)
+    assert [expected] == [(f.rule, f.subject, f.severity) for f in found]
+    assert said in found[0].what
+    assert found[0].do
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(says("scheduler", "replicas", "r1", silent_s=1.9), id="a late heartbeat"),
+        pytest.param(says("replicas", "r1", epoch=0), id="a replica that has just started"),
+        pytest.param(
+            says("replicas", "r1", held={}, unconfirmed=["3-1"]), id="an end not yet confirmed"
+        ),
+        pytest.param(says("scheduler", "leases", "3-3", age_s=5.9), id="a lease about to lapse"),
+        pytest.param(
+            both(
+                says("replicas", "r1", held=held("2-9")),
+                says("scheduler", "replicas", "r1", unclaimed=["2-9"]),
+            ),
+            id="a lease of the last scheduler that an ingress may yet claim",
+        ),
+        pytest.param(
+            says("scheduler", "replicas", "r1", unexplained_kv_tokens=50),
+            id="a gauge that moves between reports",
+        ),
+        pytest.param(
+            unused_replica(unexplained_kv_tokens=2), id="an engine that keeps a block for itself"
+        ),
+        pytest.param(
+            says("scheduler", "replicas", "r1", draining_s=599.0), id="a long call is waited for"
+        ),
+        pytest.param(
+            both(unused_replica(free_for_first=True), says("scheduler", first=None)),
+            id="what waits may not be granted yet",
+        ),
+        pytest.param(redis_holds("busy", attained=1.0), id="service not yet saved"),
+        pytest.param(says("scheduler", "store", saved_s_ago=None), id="nothing saved yet"),
+        pytest.param(
+            both(says("ingress", "tickets", q9=True), says("scheduler", held_back=1)),
+            id="what waits until its application is stored",
+        ),
+    ],
+)
+def test_what_is_usual_is_not_found(harm: Harm) -> None:
+    """The limits leave room for what every healthy service does."""
+    left = [f for f in find(seen_after(harm), seen_after(harm)) if f.severity is not Severity.NOTE]
+
+    assert [] == left
+
+
+@pytest.mark.parametrize(
+    ("rule", "harm"),
+    [
+        pytest.param(
+            "kv_that_no_lease_explains",
+            unused_replica(unexplained_kv_tokens=3),
+            id="a leak of one call, long before it is 5 % of the memory",
+        ),
+        pytest.param(
+            "replica_that_drains_for_long",
+            unused_replica(draining_s=31.0),
+            id="Serve ends one that leaves within seconds; one that it forgot serves nobody",
+        ),
+    ],
+)
+def test_unused_replica_is_held_to_closer_limits(rule: str, harm: Harm) -> None:
+    """What would be usual where something runs is a fault where nothing does."""
+    assert [rule] == [f.rule for f in find(seen_after(harm), seen_after(harm))]
+
+
+@pytest.mark.parametrize(
+    ("table", "harm"),
+    [
+        ("leases", says("replicas", "r1", held=held("2-9"))),
+        ("inferences", says("ingress", "tickets", q9=True)),
+        ("applications", redis_holds("ghost", state="open")),
+        ("ended", redis_holds("ghost", state="open")),
+    ],
+)
+def test_what_may_be_left_out_of_a_table_is_not_called_unknown(table: str, harm: Harm) -> None:
+    """With 200,000 inferences the tables are cut: nothing can be said of what is not in them."""
+    looks = [seen_after(harm, says("scheduler", left_out={table: 1})) for _ in range(2)]
+
+    assert ["tables_not_seen_whole"] == [f.rule for f in find(*looks)]
+
+
+def test_what_is_in_one_look_only_is_not_said() -> None:
+    """A lease whose end is on its way is in one look only.
+
+    Under load some lease is always on its way: the same rule on another thing is another matter.
+    """
+    lost, other = says("replicas", "r1", held={}), says("replicas", "r2", held={})
+
+    assert [] == find(seen_after(lost), seen_after())
+    assert [] == find(seen_after(), seen_after(lost))
+    assert [] == find(seen_after(lost), seen_after(other))
+
+
+def test_worst_comes_first() -> None:
+    """An operator reads from the top."""
+    harms = (
+        CASES["application_nobody_speaks_for"].harm,
+        CASES["save_that_is_late"].harm,
+        CASES["replica_that_is_silent"].harm,
+    )
+    found = find(seen_after(*harms), seen_after(*harms))
+
+    assert ["wrong", "risk", "note"] == [f.severity for f in found]
+
+
+def moved_tag(finish: float, stored: float) -> "Patient":
+    """Return a service whose application `busy` has that tag, and that one in Redis."""
+    patient = Patient()
+    patient.scheduler["applications"]["busy"]["finish"] = finish
+    patient.redis["applications"]["busy"]["finish"] = stored
+    return patient
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param((1_500.0, 1_400.0), (1_500.0, 1_500.0), id="saved meanwhile"),
+        pytest.param((1_500.0, 1_400.0), (1_600.0, 1_500.0), id="moved again, saved once"),
+        pytest.param((1_500.0, 1_400.0), (1_500.0, 1_600.0), id="moved after the second look"),
+    ],
+)
+def test_tag_that_is_yet_to_be_saved_does_not_differ(
+    before: tuple[float, float], after: tuple[float, float]
+) -> None:
+    """Saves lag by half a second: a tag that moves is never the same in both places."""
+    assert [] == find(moved_tag(*before).look(), moved_tag(*after).look())
+
+
+def test_two_schedulers_are_not_compared() -> None:
+    """One that took office between the looks has counted anew: nothing of before is its doing."""
+
+    def new_office(patient: Patient) -> None:
+        patient.scheduler["epoch"] = patient.redis["epoch"] = patient.seen["ingress"]["epoch"] = 4
+        for replica in patient.seen["replicas"].values():
+            replica["epoch"] = 4
+
+    tampered = moved_tag(1_500.0, 1_400.0)
+    before = tampered.look()
+    new_office(tampered)
+
+    assert [] == find(before, tampered.look())

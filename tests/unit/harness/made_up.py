@@ -1,0 +1,52 @@
+"""Notes, runs and faults for tests, with what does not matter filled in."""
+
+from typing import Any
+
+from tests.harness.answers import Answer
+from tests.harness.chaos.load import PlannedApplication, PlannedInference
+from tests.harness.chaos.plan import FaultKind
+from tests.harness.chaos.records import Call, Ending, EngineRun, InjectedFault, SchedulerSample
+
+RIGHT = Answer(("w1 w2 ",), ("length",), 3, 2)
+
+
+def call(name: str, at: float = 0.0, ended_at: float | None = None, **others: Any) -> Call:
+    """Return a call that was answered rightly, a second after it was made."""
+    application_id = name.partition(".")[0]
+    end = at + 1.0 if ended_at is None else ended_at
+    fields: dict[str, Any] = {"number": 1, "ending": Ending.ANSWERED} | others
+    if fields["ending"] is Ending.ANSWERED:
+        fields = {"answer": RIGHT} | fields
+    return Call(name, application_id, called_at=at, ended_at=end, **fields)
+
+
+def run(name: str, lease: str, at: float = 0.0, **others: Any) -> EngineRun:
+    """Return a run of a first call that came to its end, a second after it began."""
+    fields = {"call": 1, "priority": 0, "pid": 1, "ended_at": at + 1.0, "complete": True} | others
+    return EngineRun(name, lease_id=lease, began_at=at, **fields)
+
+
+def fault(kind: FaultKind, at: float, back_at: float | None = None, **others: Any) -> InjectedFault:
+    """Return a fault."""
+    return InjectedFault(kind, 0, at, at if back_at is None else back_at, **others)
+
+
+def sample(at: float, **others: Any) -> SchedulerSample:
+    """Return what an idle scheduler in its first epoch says."""
+    fields: dict[str, Any] = {
+        "epoch": 1,
+        "ready": True,
+        "degraded": False,
+        "saves": 0,
+        "leases": {},
+    }
+    return SchedulerSample(at, **(fields | others))
+
+
+def application(name: str, inferences: int = 1) -> PlannedApplication:
+    """Return an application of one stage."""
+    stage = tuple(
+        PlannedInference(f"{name}.{i}", f"{name}.{i} a b", 2, False, False, 1)
+        for i in range(inferences)
+    )
+    return PlannedApplication(name, "fan-out", "t", 1.0, (stage,), 0, 0.0, False)

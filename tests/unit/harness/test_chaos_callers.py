@@ -1,0 +1,243 @@
+"""A wrong answer is found, whatever is wrong with it."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from justitia_ray.client.transport import Response, StreamedResponse
+from tests.eventually import eventually
+from tests.harness.answers import Answer, StreamedAnswer, difference, unary_answer
+from tests.harness.chaos.callers import Callers
+from tests.harness.chaos.load import PlannedApplication
+from tests.harness.chaos.records import Ending, RunRecords
+from tests.unit.harness.made_up import RIGHT, application
+
+BODY: dict[str, Any] = {
+    "choices": [
+        {"index": 1, "message": {"content": "b"}, "finish_reason": "stop"},
+        {"index": 0, "text": "a", "finish_reason": "length"},
+    ],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+}
+
+
+def chunk(text: str, reason: str | None = None, identifier: str = "cmpl-1-2") -> dict[str, Any]:
+    return {
+        "id": identifier,
+        "choices": [{"index": 0, "text": text, "finish_reason": reason}],
+    }
+
+
+USAGE = {
+    "id": "cmpl-1-2",
+    "choices": [],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 2},
+}
+
+
+def joined(*events: dict[str, Any]) -> tuple[Answer, list[str]]:
+    streamed = StreamedAnswer()
+    for event in events:
+        streamed.add_event(event)
+    return streamed.whole_answer(), streamed.flaws
+
+
+def test_unary_and_streamed_answers_are_read_alike() -> None:
+    """One comparison serves both; choices may come in any order."""
+    assert Answer(("a", "b"), ("length", "stop"), 3, 2) == unary_answer(BODY)
+    assert (RIGHT, []) == joined(chunk("w1 "), chunk("w2 ", "length"), USAGE)
+
+
+@pytest.mark.parametrize(
+    ("events", "flaw"),
+    [
+        ((chunk("w1 w2 ", "length"), USAGE, USAGE), "usage came twice"),
+        ((chunk("w1 w2 ", "length"),), "usage did not come"),
+        ((chunk("w1 ", "length"), chunk("w2 ", "length"), USAGE), "a chunk came after the end"),
+        ((chunk("w1 "), chunk("w2 ", "length", "cmpl-9-9"), USAGE), "the id of the answer changed"),
+    ],
+)
+def test_flaw_of_a_stream_is_told(events: tuple[dict[str, Any], ...], flaw: str) -> None:
+    """The text may be right by luck."""
+    _, flaws = joined(*events)
+
+    assert [True] == [told.startswith(flaw) for told in flaws]
+
+
+@pytest.mark.parametrize(
+    ("found", "told"),
+    [
+        (replace(RIGHT, texts=("w1 w3 ",)), "choice 0 differs from character 4 on"),
+        (replace(RIGHT, texts=("w1 w2 w2 ",)), "choice 0 differs from character 6 on"),
+        (replace(RIGHT, texts=("w1 ",)), "choice 0 differs from character 3 on"),
+        (replace(RIGHT, texts=("w1 w2 ", "x")), "choices: 2 in place of 1"),
+        (replace(RIGHT, finish_reasons=(None,)), "finish_reasons: "),
+        (replace(RIGHT, prompt_tokens=5), "prompt_tokens: 5 in place of 3"),
+        (replace(RIGHT, output_tokens=4), "output_tokens: 4 in place of 2"),
+    ],
+)
+def test_difference_is_told_without_the_text(found: Answer, told: str) -> None:
+    """A missing chunk, one that came twice, and wrong usage are all wrong answers."""
+    assert difference(RIGHT, found).startswith(told)
+    assert "w1" not in difference(RIGHT, found)
+
+
+ANSWER = {
+    "choices": [{"index": 0, "text": "w1 ", "finish_reason": "length"}],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+}
+BROKEN = ConnectionError("the answer broke off")
+
+
+class FakeService:
+    """A transport: answers calls by a script, applications by the book."""
+
+    def __init__(self, *script: Any) -> None:
+        self._script = list(script)
+        self.users: list[str] = []
+        self.reached = asyncio.Event()
+        """Set when a call waits for ever."""
+        self.closed: list[str] = []
+
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> Response:
+        if path.startswith("/v1/applications"):
+            if path.endswith("/close"):
+                self.closed.append(path.split("/")[-2])
+            known = {"waiting": 0, "running": 0, "ended": len(self.users)}
+            return Response(200, {}, json.dumps(known).encode())
+        step = await self._next(body)
+        if isinstance(step, Response):
+            return step
+        return Response(200, {}, json.dumps(step).encode())
+
+    @asynccontextmanager
+    async def stream(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> AsyncIterator[StreamedResponse]:
+        events = await self._next(body)
+        yield StreamedResponse(200, {}, _chunks(events))
+
+    async def aclose(self) -> None:
+        """Nothing is open."""
+
+    async def _next(self, body: bytes) -> Any:
+        self.users.append(json.loads(body)["user"])
+        step = self._script.pop(0)
+        if step is None:
+            self.reached.set()
+            await asyncio.Event().wait()
+        if isinstance(step, Exception):
+            raise step
+        return step
+
+
+async def _chunks(events: list[Any]) -> AsyncGenerator[bytes]:
+    for event in events:
+        await asyncio.sleep(0)  # others run between two chunks, as with a network
+        if isinstance(event, Exception):
+            raise event
+        yield b"data: " + (event if isinstance(event, bytes) else json.dumps(event).encode())
+        yield b"\n\n"
+
+
+def streamed(planned: PlannedApplication) -> PlannedApplication:
+    stages = tuple(tuple(replace(one, stream=True) for one in s) for s in planned.stages)
+    return replace(planned, stages=stages)
+
+
+async def played(
+    service: FakeService, planned: PlannedApplication, answer_within_s: float = 5.0
+) -> RunRecords:
+    records = RunRecords()
+    callers = Callers(service, service, records, answer_within_s, again_after_s=0.0)
+    await callers.play([planned])
+    return records
+
+
+async def test_answered_call_is_noted_with_its_answer() -> None:
+    """And what the scheduler had ended of the application, which is closed."""
+    service = FakeService(ANSWER)
+    records = await played(service, application("a"))
+    (call,) = records.calls
+
+    assert (Ending.ANSWERED, 1) == (call.ending, call.number)
+    assert Answer(("w1 ",), ("length",), 3, 1) == call.answer
+    assert {"a": 1} == records.ended
+    assert ["a"] == [name for name, _, _ in records.opened]
+    assert ["a"] == service.closed == list(records.closed)
+
+
+@pytest.mark.parametrize(
+    ("script", "endings", "detail"),
+    [
+        # The journal has to tell the two apart.
+        ((BROKEN, ANSWER), [Ending.BROKEN, Ending.ANSWERED], f"ConnectionError: {BROKEN}"),
+        # It would be refused for ever.
+        ((Response(400, {}, b"no"),), [Ending.GIVEN_UP], "ResponseError: 400: no"),
+        # Else a lost inference would be a run that never ends.
+        ((None,), [Ending.GIVEN_UP], "no answer after 0.1 s"),
+    ],
+    ids=["broken", "refused", "endless"],
+)
+async def test_broken_call_is_made_again_under_its_next_number_and_no_other(
+    script: tuple[Any, ...], endings: list[Ending], detail: str
+) -> None:
+    """What became of it is told."""
+    service = FakeService(*script)
+    records = await played(service, application("a"), answer_within_s=0.1)
+
+    assert endings == [call.ending for call in records.calls]
+    assert [f"a.0#{number}" for number in range(1, 1 + len(endings))] == service.users
+    assert detail == records.calls[0].detail
+
+
+async def test_stream_is_cut_if_it_had_begun_and_broken_if_not() -> None:
+    """Only the first is something that its caller saw."""
+    event = ANSWER | {"id": "x"}
+    error = {"error": {"message": "cut", "code": "engine_error"}}
+    service = FakeService(
+        BROKEN, [event, BROKEN], [{**event, "usage": None}, error], [event, b"[DONE]"]
+    )
+    records = await played(service, streamed(application("a")))
+
+    assert [Ending.BROKEN, Ending.CUT, Ending.CUT, Ending.ANSWERED] == [
+        call.ending for call in records.calls
+    ]
+    assert () == records.calls[-1].flaws
+
+
+async def test_caller_that_leaves_comes_back_with_another_call() -> None:
+    """It did not get an answer, and nothing broke."""
+    service, records = FakeService(None, ANSWER), RunRecords()
+    callers = Callers(service, service, records, again_after_s=0.0)
+    playing = asyncio.create_task(callers.play([application("a")]))
+    await service.reached.wait()
+
+    assert 1 == callers.open_calls == callers.disconnect(1.0, 0.5)
+    await playing
+    assert [Ending.LEFT, Ending.ANSWERED] == [call.ending for call in records.calls]
+
+
+async def test_caller_that_stalls_reads_nothing_until_it_goes_on() -> None:
+    """A slow reader that read all the same would show nothing."""
+    service = FakeService([chunk("w1 "), chunk("w2 ", "length"), USAGE, b"[DONE]"])
+    records = RunRecords()
+    callers = Callers(service, service, records, 5.0, again_after_s=0.0)
+    playing = asyncio.create_task(callers.play([streamed(application("a"))]))
+    await eventually(lambda: callers.open_calls, "it reads", every_s=0.0)
+    stalling = asyncio.create_task(callers.stall(0.0, 0.05))
+    for _ in range(100):  # turns in which it would read all
+        await asyncio.sleep(0)
+
+    assert [] == records.calls
+    assert "" == await Callers(service, service, records).stall(0.0, 0.0)
+    assert "a.0" == await stalling
+    await playing
+    assert [Ending.ANSWERED] == [call.ending for call in records.calls]

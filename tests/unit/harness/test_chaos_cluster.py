@@ -1,0 +1,82 @@
+"""A leak of anything is told, and what Ray keeps by itself is not."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.chaos.cluster import merge_values
+from tests.harness.chaos.leak_check import (
+    FILES_TOLERANCE,
+    IDLE_WORKER,
+    IDLE_WORKERS_TOLERANCE,
+    ResourceCount,
+    leaks,
+)
+from tests.harness.local_cluster import read_serve_config
+
+BEFORE = ResourceCount(
+    processes={"replica": 3, IDLE_WORKER: 2},
+    files={"replica": 90, IDLE_WORKER: 40},
+    actors={"SERVE_REPLICA::a#Replica": 3},
+    applications=0,
+    waiting=0,
+    in_flight=0,
+    busy_kv_tokens=0,
+    tickets=0,
+    stored=(),
+)
+
+
+@pytest.mark.parametrize(
+    ("after", "told"),
+    [
+        ({}, []),
+        ({"processes": {"replica": 2}}, []),  # fewer is no leak either
+        *(
+            ({name: 2}, [f"{name}: 2 in place of 0"])
+            for name in ("applications", "waiting", "in_flight", "busy_kv_tokens", "tickets")
+        ),
+        # One that ended is to be forgotten in Redis too.
+        ({"stored": ("a", "b")}, ["stored: a, b in place of none"]),
+        # What was killed is replaced by one, not by two.
+        (
+            {
+                "processes": {"replica": 4, "VLLM::Worker": 1},
+                "actors": {"SERVE_REPLICA::a#Replica": 4},
+            },
+            [
+                "processes of VLLM::Worker: 1 in place of 0",
+                "processes of replica: 4 in place of 3",
+                "actors of SERVE_REPLICA::a#Replica: 4 in place of 3",
+            ],
+        ),
+        # A leak of a file for each call is hundreds.
+        ({"files": {"replica": 90 + FILES_TOLERANCE}}, []),
+        (
+            {"files": {"replica": 91 + FILES_TOLERANCE}},
+            [f"files of replica: {91 + FILES_TOLERANCE} in place of 90"],
+        ),
+        ({"processes": {IDLE_WORKER: 2 + IDLE_WORKERS_TOLERANCE}}, []),
+        (
+            {"processes": {IDLE_WORKER: 3 + IDLE_WORKERS_TOLERANCE}},
+            [f"processes of {IDLE_WORKER}: {3 + IDLE_WORKERS_TOLERANCE} in place of 2"],
+        ),
+    ],
+)
+def test_what_is_left_over_is_told(after: dict[str, Any], told: list[str]) -> None:
+    """With nothing to do there is no more of anything than before."""
+    assert told == leaks(BEFORE, replace(BEFORE, **after))
+
+
+def test_arguments_change_what_they_name_and_keep_the_rest_of_the_file() -> None:
+    """An engine that lost the file's other settings would not be the one that is deployed."""
+    file = Path("deployments/local-cpu.yaml")
+    before, after = (read_serve_config(file)["applications"][0]["args"] for _ in range(2))
+    merge_values(
+        after, {"engine": {"vllm_args": {"max_num_seqs": 2}}, "replica": {"heartbeat_s": 2.0}}
+    )
+
+    before["engine"]["vllm_args"]["max_num_seqs"] = 2
+    assert before | {"replica": {"heartbeat_s": 2.0}} == after

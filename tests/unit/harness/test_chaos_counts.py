@@ -1,0 +1,247 @@
+"""Counts come from the records and the journal, and each of them can be other than nought."""
+
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness.chaos.counts import Counts, count_calls
+from tests.harness.chaos.order import FaultWindow, OrderMeasure, measure_order
+from tests.harness.chaos.plan import FaultKind
+from tests.harness.chaos.records import (
+    Call,
+    Ending,
+    EngineRun,
+    JournalWriter,
+    RunRecords,
+    TagAcrossRestart,
+    read_journal,
+)
+from tests.unit.harness.made_up import RIGHT, application, call, fault, run
+
+LOAD = (application("a", 2),)
+EXPECTED = {"a.0": RIGHT, "a.1": RIGHT}
+BOTH = [call("a.0"), call("a.1")]
+
+
+TWICE = run("a.0", "1-1"), run("a.0", "1-5", at=3.0)
+WORDS = "ConnectionError: the answer broke off"
+
+
+def broken(
+    at: float, ended_at: float, ending: Ending = Ending.BROKEN, detail: str = WORDS
+) -> list[Call]:
+    """Return calls of which the first failed, and was made again later."""
+    failed = call("a.0", at=at, ended_at=ended_at, ending=ending, detail=detail)
+    return [failed, call("a.0", at=50.0, number=2), BOTH[1]]
+
+
+def case(
+    found: str, calls: list[Call], *runs: EngineRun, told: str | None = None, **records: Any
+) -> Any:
+    """Return what is found in records and runs, in these words; without words, nothing is."""
+    return found, () if told is None else (told,), RunRecords(calls=calls, **records), runs
+
+
+def test_clean_run_counts_nothing() -> None:
+    """Each inference was called, run and answered once."""
+    runs = run("a.0", "1-1"), run("a.1", "1-2", at=0.5)
+    found = count_calls(LOAD, RunRecords(calls=BOTH, ended={"a": 2}), runs, EXPECTED)
+
+    assert Counts(2, 2, (), (), (), (), (), 0) == found
+
+
+KILLED = fault(FaultKind.REPLICA_KILLED, 1.2)
+INGRESS = fault(FaultKind.INGRESS_KILLED, 2.0)
+LOST = "ResponseError: 500: the replica was lost"
+
+
+@pytest.mark.parametrize(
+    ("found", "told", "records", "runs"),
+    [
+        # However often it was called.
+        case(
+            "lost",
+            [BOTH[0], call("a.1", ending=Ending.GIVEN_UP, detail="no answer")],
+            told="a.1: call 1: no answer",
+        ),
+        case("lost", BOTH[:1], told="a.1: never called"),
+        # A caller takes one answer for one inference.
+        case("doubled", [*BOTH, call("a.0", at=5.0, number=2)], told="a.0: answered 2 times"),
+        # The caller saw one answer, and its application paid for two. A second run is due if the
+        # process was killed between the last token and the answer.
+        case("doubled", BOTH, *TWICE, told="a.0: call 1 was run to its end 2 times"),
+        case("doubled", BOTH, *TWICE, faults=[KILLED]),
+        case(
+            "doubled",
+            BOTH,
+            *TWICE,
+            faults=[replace(KILLED, injected_at=9.0)],
+            told="a.0: call 1 was run to its end 2 times",
+        ),
+        # A process that stands still keeps its answers until nobody wants them any more.
+        case(
+            "doubled",
+            BOTH,
+            *TWICE,
+            faults=[fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 7.0)],
+        ),
+        case(
+            "doubled",
+            BOTH,
+            ended={"a": 3},
+            told="a: the scheduler ended 3 inferences of 2 calls",
+        ),
+        case(
+            "wrong",
+            [call("a.0", answer=replace(RIGHT, output_tokens=9)), BOTH[1]],
+            told="a.0: output_tokens: 9 in place of 2",
+        ),
+        case(
+            "wrong",
+            [BOTH[0], call("a.1", flaws=("usage came twice",))],
+            told="a.1: usage came twice",
+        ),
+        # The service promises that callers notice no death but that of their ingress, which takes
+        # the calls that it has with it, and no others.
+        case("broken", broken(1.0, 2.0), told=f"a.0: call 1: {WORDS}"),
+        case("cut", broken(1.0, 2.0, Ending.CUT), told=f"a.0: call 1: {WORDS}"),
+        case("broken", broken(1.0, 2.0), faults=[KILLED], told=f"a.0: call 1: {WORDS}"),
+        case("broken", broken(1.0, 9.0), faults=[INGRESS]),
+        case("broken", broken(1.0, 1.9), faults=[INGRESS], told=f"a.0: call 1: {WORDS}"),
+        case("broken", broken(4.1, 5.0), faults=[INGRESS], told=f"a.0: call 1: {WORDS}"),
+        case(
+            "cut",
+            broken(1.0, 2.1, Ending.CUT, LOST),
+            faults=[INGRESS],
+            told=f"a.0: call 1: {LOST}",
+        ),
+    ],
+)
+def test_what_must_not_be_is_counted_and_told(
+    found: str, told: tuple[str, ...], records: RunRecords, runs: Sequence[EngineRun]
+) -> None:
+    """A count that cannot be other than nought shows nothing."""
+    counts = count_calls(LOAD, records, runs, EXPECTED)
+    excused = INGRESS in records.faults and not told
+
+    assert told == getattr(counts, found)
+    assert excused == counts.excused
+
+
+def test_run_that_never_ended_is_in_the_journal(tmp_path: Path) -> None:
+    """It is what a replica's death has to be measured by."""
+    file = tmp_path / "journal.jsonl"
+    writer = JournalWriter(file)
+    writer.began(2.0, "a.1#2", "3-17", 40)
+    writer.began(1.0, "a.0#1", "3-16", 40)
+    writer.ended(2.5, "3-16", complete=True)
+    pid = os.getpid()
+
+    assert [
+        EngineRun("a.0", 1, "3-16", 40, pid, 1.0, 2.5, complete=True),
+        EngineRun("a.1", 2, "3-17", 40, pid, 2.0, None, complete=False),
+    ] == read_journal(file)
+    assert (3, 17) == (read_journal(file)[1].epoch, read_journal(file)[1].rank)
+
+
+MANY = 40
+
+
+def served(tags: list[int], epoch: int = 1) -> tuple[list[EngineRun], list[Call]]:
+    """Return applications of one inference each, all called at 0, granted in the order given.
+
+    One more of the largest tag is called at 10 and granted last of all; and one is called at 5, so
+    that everything granted after it is known to have been granted after 5.
+    """
+    calls = [call("first.0", 5.0), *(call(f"t{tag}.0") for tag in tags)]
+    runs = [run("first.0", f"{epoch}-0", 5.5, priority=-1)]
+    runs += [
+        run(f"t{tag}.0", f"{epoch}-{rank}", 6.0 + rank, priority=tag)
+        for rank, tag in enumerate(tags, 1)
+    ]
+    return runs, calls
+
+
+def measured(tags: list[int], *windows: FaultWindow) -> OrderMeasure:
+    return measure_order(*served(tags), windows)
+
+
+def test_order_that_is_kept_and_one_that_is_shuffled_are_told_apart() -> None:
+    """Each grant is held against all that waited: n(n-1)/2 pairs, and those of the first."""
+    found = measured(list(range(MANY)))
+
+    assert MANY * (MANY - 1) // 2 + MANY == found.pairs
+    assert (0, ()) == (found.inverted, found.unexplained)
+
+    tags = list(range(MANY))
+    random.Random(1).shuffle(tags)
+    inversions = sum(tags[i] > tags[j] for i in range(MANY) for j in range(i + 1, MANY))
+    assert inversions > 100
+    assert inversions == len(measured(tags).unexplained)
+
+
+def test_exchange_is_named_unless_a_fault_at_that_time_explains_it() -> None:
+    """Its first grant may have come in its turn, and have died with the replica."""
+    early, killed = (FaultWindow(FaultKind.REPLICA_KILLED, at, at + 1.0) for at in (1.0, 7.0))
+
+    for found in (measured([1, 3, 2, 4]), measured([1, 3, 2, 4], early)):
+        assert ("t3.0 (1-2) before t2.0 (1-3)",) == found.unexplained
+    # A replica that it could not reach while it waited, it leaves to others from then on.
+    cut = FaultWindow(FaultKind.INGRESS_CUT, 1.0, 1.5)
+    for fault_window in (killed, cut):
+        explained = measured([1, 3, 2, 4], fault_window)
+        assert (1, ()) == (explained.inverted, explained.unexplained)
+
+
+def test_what_came_later_did_not_wait() -> None:
+    """A smaller tag that was not there yet was not passed over."""
+    runs, calls = served([5])
+    calls.append(call("late.0", 4.5))
+    runs.append(run("late.0", "1-2", 9.0, priority=0))
+
+    assert 0 == measure_order(runs, calls, ()).inverted
+    assert 1 == measure_order(runs, calls, (), settle_s=0.1).inverted
+
+
+def test_application_is_not_held_against_itself() -> None:
+    """Its tag may rise between two of its inferences."""
+    calls = [call("first.0", 5.0), call("a.0"), call("a.1")]
+    runs = [
+        run("first.0", "1-0", 5.5, priority=-1),
+        run("a.0", "1-1", 6.0, priority=9),
+        run("a.1", "1-2", 7.0, priority=3),
+    ]
+
+    assert 2 == measure_order(runs, calls, ()).pairs
+
+
+def test_order_is_kept_by_each_scheduler_by_itself() -> None:
+    """Ranks of two epochs are not comparable; an exchange in the second is found there."""
+    runs, calls = served([1, 2])
+    later, others = served([8, 7], epoch=2)
+
+    assert ("t8.0 (2-1) before t7.0 (2-2)",) == measure_order(
+        runs + later, calls + others, ()
+    ).unexplained
+
+
+def test_nothing_is_judged_while_submissions_are_held_up() -> None:
+    """The scheduler cannot have granted in the order of what it had not been told."""
+    found = measured([1, 3, 2, 4], FaultWindow(FaultKind.SCHEDULER_STOPPED, 3.0, 4.5))
+
+    assert 0 == found.pairs
+
+
+def test_tag_that_changed_over_a_restart_is_found() -> None:
+    """The order among those who wait is what must outlive the scheduler."""
+    found = measure_order(
+        [], [], (), [TagAcrossRestart("a", 5.0, 5.0), TagAcrossRestart("b", 5.0, 6.5)]
+    )
+
+    assert 2 == found.tags
+    assert ("b: 5.0 became 6.5",) == found.tags_changed

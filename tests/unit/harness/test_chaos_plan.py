@@ -1,0 +1,82 @@
+"""The plan is a function of its seed, and holds what was asked for."""
+
+from collections import Counter
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
+from tests.harness.chaos.load import CLASSES, draw_load
+from tests.harness.chaos.plan import FaultKind, draw_plan
+
+
+def test_same_seed_gives_the_same_plan_and_load() -> None:
+    """A run that failed has to be run again as it was."""
+    plans = [draw_plan(seed, tuple(FaultKind), 2, 8) for seed in (7, 7, 8)]
+    loads = [draw_load(seed, 200, 1_000, 33) for seed in (1, 1, 2)]
+
+    assert plans[0] == plans[1] != plans[2]
+    assert loads[0] == loads[1] != loads[2]
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+def test_each_kind_strikes_alone_as_often_as_asked(times: int) -> None:
+    """A kind that luck left out would be unproven."""
+    plan = draw_plan(3, tuple(FaultKind), times, pairs=5)
+    alone = Counter(fault_round.kinds[0] for fault_round in plan if len(fault_round.kinds) == 1)
+
+    assert dict.fromkeys(FaultKind, times) == alone
+    assert 5 == sum(len(fault_round.kinds) == 2 for fault_round in plan)
+
+
+def test_pairs_are_different_and_can_strike_at_once() -> None:
+    """Redis cannot be stopped while it is dead."""
+    pairs = [set(fault_round.kinds) for fault_round in draw_plan(3, tuple(FaultKind), 0, 40)]
+
+    assert 40 == len({frozenset(pair) for pair in pairs})
+    assert {FaultKind.REDIS_KILLED, FaultKind.REDIS_STOPPED} not in pairs
+    assert {FaultKind.SCHEDULER_KILLED, FaultKind.REDIS_EMPTIED} not in pairs
+    assert not any(FaultKind.REDEPLOYED in pair for pair in pairs)
+
+
+def test_plan_that_cannot_be_drawn_is_refused() -> None:
+    """A shorter plan than was asked for would look like a whole one."""
+    with pytest.raises(ConfigError, match=r"pairs is 2: these kinds make 1 at most"):
+        draw_plan(1, (FaultKind.REPLICA_KILLED, FaultKind.INGRESS_KILLED), 1, 2)
+
+    with pytest.raises(ConfigError, match="each may be named once"):
+        draw_plan(1, (FaultKind.SCALED, FaultKind.SCALED))
+
+
+LOAD = draw_load(1, 200, 1_000, 33)
+INFERENCES = [inference for planned in LOAD for inference in planned.inferences]
+
+
+def test_load_has_as_much_as_was_asked_for_in_all_forms() -> None:
+    """Counts of lost inferences mean nothing without it; each form may break by itself."""
+    assert (200, 1_000) == (len(LOAD), len(INFERENCES))
+    assert 1_000 == len({inference.name for inference in INFERENCES})
+    assert 1_000 == len({inference.prompt for inference in INFERENCES})
+    assert set(range(33)) == {planned.phase for planned in LOAD}
+    assert set(CLASSES) == {planned.application_class for planned in LOAD}
+    assert {True, False} == {planned.over_handle for planned in LOAD}
+    assert {CHAT, COMPLETIONS} == {inference.path for inference in INFERENCES}
+    assert {(True, 1), (False, 1), (False, 2)} == {(i.stream, i.n) for i in INFERENCES}
+    assert 3 == len({planned.tenant for planned in LOAD})
+    assert 3 == len({planned.weight for planned in LOAD})
+
+
+def test_body_names_its_inference_and_call() -> None:
+    """The journal of the replicas has no other way to know whose run it is."""
+    streamed = next(inference for inference in INFERENCES if inference.stream)
+    body = streamed.body(3)
+
+    assert f"{streamed.name}#3" == body["user"]
+    assert {"include_usage": True} == body["stream_options"]
+    assert 0 == body["temperature"]
+
+
+def test_load_that_cannot_be_spread_is_refused() -> None:
+    """Better than phases without load."""
+    with pytest.raises(ConfigError, match="3 applications of 9 inferences in 4 phases"):
+        draw_load(1, 3, 9, 4)

@@ -1,0 +1,215 @@
+"""Times to recover, by hand."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.harness.chaos.counts import Counts
+from tests.harness.chaos.order import FaultWindow, OrderMeasure
+from tests.harness.chaos.plan import FaultKind
+from tests.harness.chaos.records import Ending, EngineRun, InjectedFault, RunRecords
+from tests.harness.chaos.recovery import (
+    OVER_AFTER_S,
+    elsewhere_s,
+    fault_windows,
+    had_no_effect,
+    is_over,
+    recovery_s,
+)
+from tests.harness.chaos.report import ChaosResult, FaultOutcome, document
+from tests.unit.harness.made_up import call, fault, run, sample
+
+LOST = run("a.0", "1-3", 9.0, pid=7, ended_at=None, complete=False)
+OPENED = [("z", 9.0, 9.9), ("a", 12.0, 12.1), ("b", 13.0, 13.4), ("c", 14.0, 14.1)]
+LEFT = [call(name, 8.0, 10.1, ending=Ending.LEFT) for name in ("a.0", "b.0")]
+LEFT_RUNS = [
+    run("a.0", "1-1", 9.0, ended_at=10.2, complete=False),
+    run("b.0", "1-2", 9.0, ended_at=10.7, complete=False),
+    run("c.0", "1-3", 9.0, ended_at=15.0),
+]
+
+
+def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records: Any) -> Any:
+    """Return a fault with what was recorded and run, and how long the recovery from it took."""
+    return seconds, hit, RunRecords(**records), runs
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hit", "records", "runs"),
+    [
+        # With the first run of its epoch; one that the old one had granted may begin later still.
+        case(
+            2.5,
+            fault(FaultKind.SCHEDULER_KILLED, 10.0, epoch=4),
+            *(run("a.0", "4-9", 10.2), run("b.0", "5-1", 12.5), run("c.0", "5-2", 13.0)),
+        ),
+        # From when it goes on: while it stands still nothing can be granted.
+        case(
+            0.5,
+            fault(FaultKind.SCHEDULER_STOPPED, 10.0, 13.0),
+            *(run("a.0", "1-1", 9.0), run("b.0", "1-2", 13.5)),
+        ),
+        # With the first answer to a later call: those made before may have gone to the other one.
+        case(
+            1.5,
+            fault(FaultKind.INGRESS_KILLED, 10.0),
+            calls=[call("a.0", 9.0, 10.5), call("b.0", 10.2, 11.5), call("c.0", 10.1, 12.0)],
+        ),
+        # The slowest of the next three openings, not the time until somebody opens one.
+        case(0.4, fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED),
+        case(None, fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED[:-1]),
+        # With the next save: that it answers again is not enough.
+        case(
+            0.6,
+            fault(FaultKind.REDIS_KILLED, 10.0, 12.0),
+            samples=[
+                *(sample(at, saves=5, degraded=True) for at in (11.9, 12.1)),
+                *(sample(12.4, saves=5), sample(12.6, saves=6)),
+            ],
+        ),
+        # When the last run of those who left ends: one that goes on holds memory for nobody.
+        case(0.7, fault(FaultKind.CALLERS_LEFT, 10.0), *LEFT_RUNS, calls=LEFT),
+        case(
+            None,
+            fault(FaultKind.CALLERS_LEFT, 10.0),
+            *(*LEFT_RUNS, replace(LEFT_RUNS[0], ended_at=None)),
+            calls=LEFT,
+        ),
+        # A run that died with its process has no end in the journal, and does not run later.
+        case(
+            0.3,
+            fault(FaultKind.CALLERS_LEFT, 10.0),
+            run("a.0", "1-1", 2.0, pid=7, ended_at=None, complete=False),
+            run("a.0", "1-2", 6.0, pid=8, ended_at=10.3, complete=False),
+            calls=LEFT[:1],
+            faults=[fault(FaultKind.REPLICA_KILLED, 5.0, pid=7)],
+        ),
+        # With a run on the replica that was hit, when it can be reached again.
+        case(
+            0.8,
+            fault(FaultKind.PORT_BLOCKED, 10.0, 13.0, pid=7),
+            *(run("a.0", "1-1", at, pid=pid) for at, pid in ((10.5, 7), (13.1, 8), (13.8, 7))),
+        ),
+        # No note and no run shows it: what the injector saw is taken from it.
+        case(4.0, fault(FaultKind.GCS_KILLED, 10.0, 12.0, done_at=16.0)),
+        case(4.0, fault(FaultKind.REDIS_EMPTIED, 10.0, 12.0, done_at=16.0)),
+        case(None, fault(FaultKind.REDEPLOYED, 10.0, 12.0)),
+    ],
+)
+def test_each_kind_is_over_when_its_records_show_it(
+    seconds: float | None, hit: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
+) -> None:
+    """Targets in seconds mean nothing unless it is known what ends them."""
+    assert pytest.approx(seconds) == recovery_s(hit, records, runs)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED])
+def test_replica_is_recovered_from_when_its_leases_are_taken_back(kind: FaultKind) -> None:
+    """How full the others are, and whose turn it is, is not a matter of recovery."""
+    samples = [
+        sample(9.9, leases={}),
+        sample(10.1, leases={"r": 2, "s": 1}),
+        sample(11.5, leases={"r": 0, "s": 3}),
+    ]
+    hit = fault(kind, 10.0, pid=7, target="r")
+
+    assert 1.5 == recovery_s(hit, RunRecords(samples=samples), [LOST])
+    assert recovery_s(hit, RunRecords(samples=samples[:-1]), [LOST]) is None
+    assert recovery_s(hit, RunRecords(samples=samples), []) is None
+    assert had_no_effect(fault(FaultKind.CALLERS_LEFT, 10.0), RunRecords(), LEFT_RUNS)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED])
+def test_work_of_a_replica_goes_on_when_the_last_of_its_runs_begins_elsewhere(
+    kind: FaultKind,
+) -> None:
+    """What ran on another replica, or had ended, does not count."""
+    runs = [
+        run("ended.0", "1-1", 8.0, pid=7),
+        run("other.0", "1-2", 9.0, pid=8, ended_at=11.0),
+        LOST,
+        run("b.0", "1-4", 9.5, pid=7, ended_at=10.1, complete=False),
+        run("a.0", "1-5", 11.0, pid=8),
+        run("b.0", "1-6", 13.0, pid=8),
+    ]
+    hit = fault(kind, 10.0, pid=7)
+
+    assert 3.0 == elsewhere_s(hit, RunRecords(), runs)
+    assert elsewhere_s(hit, RunRecords(), runs[:-1]) is None
+    assert not had_no_effect(hit, RunRecords(), runs[:-1])
+    assert elsewhere_s(fault(FaultKind.INGRESS_KILLED, 10.0, pid=7), RunRecords(), runs) is None
+
+
+def test_window_lasts_until_the_recovery_or_its_longest_time() -> None:
+    """The order is not judged in it."""
+    over, not_over = (
+        fault(FaultKind.GCS_KILLED, 5.0, 6.0, done_at=8.0),
+        fault(FaultKind.SCHEDULER_KILLED, 10.0),
+    )
+    records = RunRecords(faults=[over, not_over])
+
+    assert [
+        FaultWindow(FaultKind.GCS_KILLED, 5.0, 8.0),
+        FaultWindow(FaultKind.SCHEDULER_KILLED, 10.0, 10.0 + OVER_AFTER_S),
+    ] == fault_windows(records, [])
+    assert is_over(over, records, [])
+    assert not is_over(not_over, records, [])
+
+
+CLEAN = ChaosResult(
+    "fake",
+    Counts(10, 12, (), (), (), (), (), 2),
+    OrderMeasure(100, 1, (), 4, ()),
+    (
+        FaultOutcome(fault(FaultKind.SCHEDULER_KILLED, 13.0), 2.0),
+        FaultOutcome(fault(FaultKind.SCHEDULER_KILLED, 33.0), 4.0),
+        FaultOutcome(fault(FaultKind.REPLICA_KILLED, 43.0), 6.5, 1.25),
+        FaultOutcome(fault(FaultKind.REPLICA_KILLED, 48.0), None, had_no_effect=True),
+        FaultOutcome(fault(FaultKind.REDEPLOYED, 50.0), 60.0),
+    ),
+    (),
+    3.0,
+    99.0,
+)
+
+
+def test_document_has_the_fields_of_the_contract() -> None:
+    """Others read them by these names."""
+    found = document(CLEAN)
+
+    assert (10, 0, 0, 0, 0) == tuple(
+        found[name] for name in ("inferences", "lost", "doubled", "wrong", "leaked")
+    )
+    assert 6.5 == found["max_recovery_s"]
+    assert {
+        "kind": "scheduler-killed",
+        "strike": 0,
+        "at_s": 10.0,
+        "away_s": 0.0,
+        "recovery_s": 2.0,
+        "elsewhere_s": None,
+        "nothing_to_recover": False,
+        "target": "",
+    } == found["faults"][0]
+    assert {"times": 2, "median_s": 3.0, "max_s": 4.0} == found["recovery_by_kind"][
+        FaultKind.SCHEDULER_KILLED
+    ]
+
+
+@pytest.mark.parametrize("name", ["lost", "doubled", "wrong", "cut", "broken"])
+def test_each_count_leak_and_disorder_is_a_failure(name: str) -> None:
+    """Any of them ends the run with status 1."""
+    found: dict[str, Any] = {name: ("a.0",)}
+    counts = replace(CLEAN.counts, **found)
+    order = replace(CLEAN.order, unexplained=("b before a",), tags_changed=("c: 1 became 2",))
+    failed = replace(CLEAN, counts=counts, order=order, leaked=("in_flight: 1 in place of 0",))
+
+    assert () == CLEAN.failures
+    assert {
+        f"{name}: a.0",
+        "leaked: in_flight: 1 in place of 0",
+        "out of order: b before a",
+        "tag changed: c: 1 became 2",
+    } == set(failed.failures)

@@ -1,0 +1,42 @@
+"""Clusters side by side: each front has places and ports of its own, and leaves nothing behind."""
+
+import os
+from pathlib import Path
+
+from tests.harness.local_front import local_front
+
+_SOCKET_PATH_CHARACTERS = 107
+_NODE_ID = "f" * 56
+_HAPROXY_ADDS = ".1234567.tmp"
+"""To the path of a socket that it binds."""
+
+
+def chosen() -> dict[str, str]:
+    """Return the variables of Serve that are set now."""
+    return {name: value for name, value in os.environ.items() if name.startswith("RAY_SERVE_")}
+
+
+def test_two_fronts_share_no_place_and_no_port() -> None:
+    """Two groups of tests run at once; the second HAProxy would not start."""
+    before = chosen()
+    with local_front():
+        one = chosen()
+        with local_front({"RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "1"}):
+            other = chosen()
+        again = chosen()
+    places = [name for name in one if name.endswith(("_PORT", "_LOC", "_PATH", "_BASE", "_FILE"))]
+    own = [name for name in places if "DIRECT_INGRESS" not in name]  # a taken one is passed over
+
+    assert 8 == len(own)
+    assert all(one[name] != other[name] for name in own)
+    assert "1" == other["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]
+    assert (one, before) == (again, chosen())
+    assert not Path(one["RAY_SERVE_HAPROXY_SERVER_STATE_BASE"]).exists()
+
+
+def test_paths_of_sockets_are_short_enough() -> None:
+    """Linux takes 107 characters, and a longer one is cut or refused."""
+    with local_front():
+        for name in ("SOCKET_PATH", "METRICS_SOCKET_PATH"):
+            directory, file = os.path.split(os.environ[f"RAY_SERVE_HAPROXY_{name}"])
+            assert len(f"{directory}/{_NODE_ID}/{file}{_HAPROXY_ADDS}") <= _SOCKET_PATH_CHARACTERS

@@ -1,0 +1,100 @@
+"""The simulated protocol: the real parts keep every rule, and each rule finds a broken part."""
+
+import gc
+import json
+import warnings
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scripts import simulate_protocol
+from tests.harness.simulation.broken_parts import BROKEN
+from tests.harness.simulation.plan import Fault, FaultKind, draw_plan
+from tests.harness.simulation.run import play, play_seeds, shrink
+from tests.harness.simulation.virtual_loop import NothingLeftToDo, VirtualLoop, run_virtually
+
+_SEEDS = (0, 25)
+
+
+@pytest.mark.slow
+def test_parts_keep_every_rule_whatever_goes_wrong() -> None:
+    """Calls lost and repeated, processes that die and come back: nothing is lost or doubled."""
+    result = play_seeds(_SEEDS)
+
+    assert [] == result.findings
+    assert 25 == result.simulations
+    assert 10 <= len([kind for kind in result.struck if "in vain" not in kind])
+
+
+def test_history_is_the_same_each_time() -> None:
+    """A seed that fails in a search of hours has to fail when somebody looks at it."""
+    first, second = (play(draw_plan(7), traced=True) for _ in range(2))
+
+    assert first.trace == second.trace
+    assert (first.steps, first.grants) == (second.steps, second.grants)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", BROKEN)
+def test_broken_part_is_found(mistake: str) -> None:
+    """A rule that no mistake can break shows nothing."""
+    simulated = BROKEN[mistake].find()
+
+    assert simulated is not None
+    assert not play(simulated.plan).failures
+
+
+@pytest.mark.slow
+def test_failing_history_is_made_smaller() -> None:
+    """People read it; what has nothing to do with the failure is in their way."""
+    broken = BROKEN["tags are put back wrong"]
+    simulated = broken.find()
+    assert simulated is not None
+    plan = simulated.plan
+    smaller = shrink(plan, broken.parts)
+
+    assert broken.check == smaller.failures[0].check
+    assert 1 == len(smaller.plan.faults)
+    assert len(smaller.plan.applications) <= len(plan.applications)
+
+
+@pytest.mark.slow
+def test_history_that_fails_leaves_no_coroutine_behind() -> None:
+    """It ends at once, with processes that stand still: a warning would hide why it failed."""
+    plan = replace(
+        draw_plan(3),
+        faults=(
+            Fault(FaultKind.INGRESS_STALL, at_s=0.5, for_s=40.0),
+            Fault(FaultKind.SCHEDULER_CRASH, at_s=3.5, for_s=0.1),
+        ),
+    )
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        simulated = play(plan, BROKEN["tags are put back wrong"].parts)
+        gc.collect()
+
+    assert ["tags_survive_restarts"] == [failure.check for failure in simulated.failures[:1]]
+    assert [] == [str(warning.message) for warning in warned]
+
+
+def test_endless_wait_is_noticed() -> None:
+    """A simulation in which everybody waits for somebody else would never end."""
+
+    async def wait() -> None:
+        await VirtualLoop.create_future(loop)
+
+    loop = VirtualLoop()
+    with pytest.raises(NothingLeftToDo, match="nothing will ever happen"):
+        run_virtually(wait(), loop)
+
+
+@pytest.mark.slow
+def test_search_is_written_as_json(tmp_path: Path) -> None:
+    """Long searches are compared by what they wrote."""
+    file = tmp_path / "found.json"
+    assert 0 == simulate_protocol.main(["--count", "2", "--jobs", "1", "--json", str(file)])
+
+    found = json.loads(file.read_text(encoding="utf-8"))
+    assert (2, []) == (found["simulations"], found["findings"])
+    assert all(isinstance(count, int) for count in found["struck"].values())

@@ -1,0 +1,103 @@
+"""A report is the same each time, whole or not there, and its figures are files too."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.lab.report.build import RunProgress, build_report, run_tasks
+from justitia_ray.lab.report.experiment import Arm, Chart, Failed, Found, Scale, Series, Task
+from tests.unit.lab.report import small
+
+
+def _files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_same_seeds_give_the_same_files_and_nothing_unfinished(tmp_path: Path) -> None:
+    """Whoever runs it again must find the same bytes: page, lines, and each figure twice."""
+    for name in ("one", "two"):
+        build_report([small.experiment()], small.SCALE, tmp_path / name, workers=1)
+
+    assert _files(tmp_path / "one") == _files(tmp_path / "two")
+    names = ["figures/small.png", "figures/small.svg", "report.html", "results.jsonl"]
+    assert names == list(_files(tmp_path / "one"))
+    assert ["one", "two"] == sorted(path.name for path in tmp_path.iterdir())
+
+
+def test_directory_that_cannot_be_written_is_refused_before_the_runs(tmp_path: Path) -> None:
+    """A quarter of an hour of runs must not end in an error that was there from the start."""
+    (tmp_path / "out").write_text("mine")
+    told: list[RunProgress] = []
+
+    with pytest.raises(ConfigError, match="out: must be a directory"):
+        build_report([small.experiment()], small.SCALE, tmp_path / "out", 1, told.append)
+
+    assert [] == told
+    assert "mine" == (tmp_path / "out").read_text()
+
+
+def _no_arms(scale: Scale, seed: int) -> dict[Arm, Task]:
+    raise ConfigError("there is no engine profile")
+
+
+def _bad_charts(scale: Scale, found: Found) -> list[Chart]:
+    return [Chart("bad", "Bad", "$\\nothing$", "y", [Series("s", [(0.0, 1.0)])])]
+
+
+@pytest.mark.parametrize(
+    ("broken", "why"),
+    [
+        ({"arms": _no_arms}, "ConfigError: there is no engine profile"),
+        ({"charts": _bad_charts}, "ValueError: "),
+    ],
+    ids=["arms that cannot be named", "a chart that cannot be drawn"],
+)
+def test_mistake_in_an_experiment_fails_it_alone(
+    tmp_path: Path, broken: dict[str, Any], why: str
+) -> None:
+    """A missing profile, or a mistake in a figure, must not cost the hour that all others took."""
+    first = replace(small.experiment("first"), **broken)
+    sections = build_report([first, small.experiment()], small.SCALE, tmp_path, workers=1)
+
+    assert [True, False] == [section.failure is not None for section in sections]
+    assert f"Failed: {why}" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_equal_tasks_run_once() -> None:
+    """Experiments share runs: a third of a full report's time would go into repeating them."""
+    told: list[RunProgress] = []
+    task = small.Computed(1, 2)
+    found = run_tasks([task, small.Computed(1, 2), small.Computed(3, 4)], 1, told.append)
+
+    assert {task: 1.2, small.Computed(3, 4): 3.4} == found
+    assert [(1, 2), (2, 2)] == [(p.done, p.total) for p in told]
+
+
+@pytest.mark.slow
+def test_processes_find_what_one_finds() -> None:
+    """Tasks and what they raise cross a process boundary, into processes that know nothing yet."""
+    tasks: list[Task] = [small.Computed(1, 2), small.Broken()]
+
+    assert run_tasks(tasks, 1) == run_tasks(tasks, 2)
+
+
+def test_a_task_that_raises_leaves_the_others_alone() -> None:
+    """One bad run is told as one failure, in one line."""
+    told: list[RunProgress] = []
+    found = run_tasks([small.Broken(), small.Computed(1, 2)], 1, told.append)
+
+    assert Failed("ValueError: no luck") == found[small.Broken()]
+    assert 1.2 == found[small.Computed(1, 2)]
+    assert "2/2 runs, 1 failed, 0 s left" == str(told[-1])
+
+
+def test_progress_tells_the_time_left() -> None:
+    """5 of 20 runs in 10 s: the other 15 take 30 s more if they go as fast."""
+    assert "5/20 runs, 30 s left" == str(RunProgress(done=5, total=20, failed=0, elapsed_s=10.0))

@@ -1,0 +1,170 @@
+"""The list of experiments: consistent with itself, its arms paired, its loads as they say."""
+
+import pickle
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.lab.report.experiment import Arm, Experiment, Scale, Task
+from justitia_ray.lab.report.experiments import EXPERIMENTS
+from justitia_ray.lab.report.experiments.variants import TENANTS, offered
+from justitia_ray.lab.report.published import published_values
+from justitia_ray.lab.report.tasks import (
+    ChangedLoad,
+    Recording,
+    ServedRequests,
+    SimulatedRun,
+    SuiteLoad,
+    requests_per_minute,
+)
+from justitia_ray.sim.calibration.measured import COLUMNS, TimedRequest
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+
+_DATA = Path("data")
+_FULL = Scale(seeds=(101, 102), data_dir=_DATA)
+_QUICK = Scale(seeds=(101, 102), data_dir=_DATA, is_quick=True, applications=60)
+
+each_experiment = pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
+
+
+def _arms(experiment: Experiment, scale: Scale = _FULL, seed: int = 101) -> dict[Arm, Task]:
+    return dict(experiment.arms(scale, seed))
+
+
+def test_names_are_unique() -> None:
+    """A name is an anchor on the page and the key of lines: two of one would mix."""
+    names = [experiment.name for experiment in EXPERIMENTS]
+
+    assert len(names) == len(set(names))
+
+
+def test_published_numbers_have_an_arm_to_stand_beside() -> None:
+    """A misspelt arm would drop a published number from the page without a word."""
+    by_name = {experiment.name: experiment for experiment in EXPERIMENTS}
+    for entry in published_values():
+        experiment = by_name[entry.experiment]
+        against = {(c.metric, c.against) for c in experiment.comparisons}
+        assert entry.arm in _arms(experiment), entry
+        assert experiment.metric(entry.metric)
+        assert entry.against is None or (entry.metric, entry.against) in against, entry
+
+
+@each_experiment
+def test_comparisons_and_targets_name_what_there_is(experiment: Experiment) -> None:
+    """A comparison with an arm that is not there would show an empty column for ever."""
+    names = {arm.name for arm in _arms(experiment)}
+    for comparison in experiment.comparisons:
+        assert experiment.metric(comparison.metric)
+        assert comparison.against in names
+    for target in experiment.targets:
+        assert target.arm in _arms(experiment)
+        assert experiment.metric(target.metric)
+        assert (target.at_most is None) != (target.at_least is None)
+
+
+@each_experiment
+def test_tasks_can_be_sent_to_a_process_and_told_apart(experiment: Experiment) -> None:
+    """Runs happen in other processes; a task that came back unequal would be lost there."""
+    for task in _arms(experiment).values():
+        assert task == pickle.loads(pickle.dumps(task))
+        assert "configuration" not in task.configuration()
+        assert str(_DATA) not in str(task.configuration())
+
+
+@each_experiment
+def test_arms_that_are_compared_run_on_the_same_draws(experiment: Experiment) -> None:
+    """Paired differences are of policies only if both sides have the same load."""
+    if experiment is TENANTS or not experiment.comparisons:
+        pytest.skip("its arms are different loads, or are not compared")
+    loads: dict[str, set[object]] = {}
+    for arm, task in _arms(experiment).items():
+        run = task.of if isinstance(task, ServedRequests) else task
+        if isinstance(run, SimulatedRun) and not arm.name.startswith("rpm "):
+            loads.setdefault(arm.group, set()).add(run.load)
+    assert [] == [group for group, found in loads.items() if len(found) != 1]
+
+
+@each_experiment
+def test_seeds_draw_other_loads(experiment: Experiment) -> None:
+    """Five seeds of one draw would make an interval of width zero."""
+    if not experiment.is_drawn:
+        assert (101,) == experiment.seeds(_FULL)
+        return
+    assert (101, 102) == experiment.seeds(_FULL)
+    first, second = (set(_arms(experiment, seed=seed).values()) for seed in (101, 102))
+    recorded = {task for task in first if isinstance(task, Recording)}
+    assert recorded == first & second
+
+
+def test_quick_report_is_much_smaller() -> None:
+    """A minute and a half on two cores: few runs, and none of them larger than in the full one."""
+    runs = {}
+    for scale in (_FULL, _QUICK):
+        tasks = {t for e in EXPERIMENTS for s in e.seeds(scale) for t in e.arms(scale, s).values()}
+        runs[scale.is_quick] = len(tasks)
+
+    assert runs[True] < 0.75 * runs[False]
+
+
+def _request(name: str, tenant: str, arrived_at_s: float) -> WorkloadApplication:
+    inferences = (WorkloadInference("0", 10, 10),)
+    return WorkloadApplication(name, "request", arrived_at_s, inferences, tenant=tenant)
+
+
+def test_limit_refuses_the_excess_of_each_minute_and_client() -> None:
+    """Two a minute: the third of a in the first minute is refused, b's and later ones are not."""
+    asked = [("a0", 1.0), ("a1", 2.0), ("b0", 3.0), ("a2", 59.9), ("a3", 60.0)]
+    requests = [_request(name, name[0], arrived_at_s) for name, arrived_at_s in asked]
+    load: Any = SimpleNamespace(build=lambda: requests)
+
+    kept = [a.application_id for a in requests_per_minute(load, 2)]
+    assert ["a0", "a1", "b0", "a3"] == kept
+
+
+def test_offered_load_is_cost_over_what_a_replica_delivers() -> None:
+    """At load 2 the window is half as long as a full memory would need for all the cost."""
+    suite = SuiteLoad("two-clients-overload", 1, _DATA, count=20, window_s=100.0)
+    plain, stretched = suite.build(), ChangedLoad(suite, offered, 2.0).build()
+
+    work_s = 20 * (256 * 256 + 256 * 257 / 2) / 7_344 * 0.03
+    assert [a.inferences for a in plain] == [a.inferences for a in stretched]
+    assert [a.arrived_at_s * work_s / 2 / 100 for a in plain] == pytest.approx(
+        [a.arrived_at_s for a in stretched]
+    )
+
+
+def test_splitting_gains_under_fairness_by_application_only() -> None:
+    """The experiment shows the gain where it is known to be, and none by tenant.
+
+    All three tenants have 100 inferences of one size; as one application the splitter is last. In
+    100 pieces each of them is the smallest application: it ends first, after a third of the work.
+    """
+    outcomes = {arm: task.run() for arm, task in _arms(TENANTS).items() if "justitia" in arm.group}
+    found = TENANTS.measure(outcomes)
+
+    end, as_one = (
+        found[Arm("justitia, by application", parts)]["splitter_end_s"]
+        for parts in ("split in 100", "as one")
+    )
+    assert end
+    assert as_one
+    assert end == pytest.approx(as_one / 3, rel=0.02)
+    split = found[Arm("justitia, by tenant", "split in 100")]
+    assert split["splitter_end_s"] == found[Arm("justitia, by tenant", "as one")]["splitter_end_s"]
+
+
+def test_aborted_requests_are_not_served(tmp_path: Path) -> None:
+    """A request with no latency was refused: it received nothing, and is no request of the run."""
+    path = tmp_path / "run.csv"
+    path.write_text(f"{','.join(COLUMNS)}\n3,1.5,10,20,0.5,2.0\n4,2.5,10,20,,\n")
+
+    assert [TimedRequest("3", 1.5, 10, 20, 2.0, 3.5)] == list(Recording(path, "run").run())
+
+
+def test_missing_recording_is_a_sentence(tmp_path: Path) -> None:
+    """The page then says which file an arm lacks, and the rest of it is made."""
+    with pytest.raises(ConfigError, match=r"run\.csv: cannot be read"):
+        Recording(tmp_path / "run.csv", "run").run()

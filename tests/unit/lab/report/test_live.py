@@ -1,0 +1,129 @@
+"""Recorded live runs on the page of a report."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.lab.report.build import build_report
+from justitia_ray.lab.report.experiments.live import live_experiments
+from tests.unit.lab.report.small import SCALE
+
+ARMS = ("fcfs", "vtc", "srjf", "justitia")
+MEAN_S = {"fcfs": 30.0, "vtc": 25.0, "srjf": 19.0, "justitia": 20.0}
+
+
+def figures(seed: int, error: float) -> dict[str, Any]:
+    """Return the figures of a seed as scripts/bench_live writes them."""
+    live = {
+        arm: {
+            "mean_jct_s": mean + seed,
+            "p90_jct_s": 50.0,
+            "no_later_than_vtc": 0.8,
+            "worst_ratio_to_vtc": 2.0,
+            "kv_utilization": 0.75,
+            "preemptions": 0,
+        }
+        for arm, mean in MEAN_S.items()
+    }
+    decisions = {"count": 9, "p50_s": 50e-6, "p99_s": 400e-6, "total_s": 0.1}
+    row = {"applications": 3, "mean_jct_s": 9.0, "p90_jct_s": 9.5, "simulated_mean_jct_s": 9.9}
+    return {
+        "seed": seed,
+        "live": live,
+        "simulated": {a: {"mean_jct_s": (1 + error) * f["mean_jct_s"]} for a, f in live.items()},
+        "error": dict.fromkeys(ARMS, error),
+        "machine": {arm: {"decisions": decisions} for arm in ARMS},
+        "classes": {"KBQAV": dict.fromkeys(ARMS, row)},
+    }
+
+
+def recorded(directory: Path, error: float = 0.05) -> Path:
+    """Write a `live.json` of two seeds."""
+    elephant = {
+        "elephant_jct_s": 40.0,
+        "mice_jct_s": 3.0,
+        "lag_s": 1.0,
+        "bound_s": 5.0,
+        "simulated_elephant_jct_s": 41.0,
+        "simulated_mice_jct_s": 3.0,
+        "mean_jct_s": 4.0,
+        "simulated_mean_jct_s": 4.0 * (1 + error),
+        "error": error,
+    }
+    document = {
+        "version": "0.1.0",
+        "arms": list(ARMS),
+        "machine": {"cpu": "a <processor>", "cores": "2"},
+        "load": {
+            "applications": 60,
+            "window_s": 15.0,
+            "replicas": 2,
+            "kv_tokens": 7360,
+            "config": "local-cpu.yaml",
+        },
+        "model": {"call_latency_s": 0.05},
+        "seeds": [figures(1, error), figures(2, error)],
+        "elephant": {
+            "load": {
+                "elephant": "MRS",
+                "mice": 30,
+                "mouse_every_s": 1.0,
+                "mice_load": 1.0,
+                "seed": 1,
+            },
+            "arms": {"srjf": elephant | {"elephant_jct_s": 80.0}, "justitia": elephant},
+        },
+    }
+    (directory / "live.json").write_text(json.dumps(document), encoding="utf-8")
+    return directory
+
+
+def page_of(directory: Path, out: Path) -> str:
+    """Return the page of a report of the live runs alone."""
+    sections = build_report(live_experiments(directory), SCALE, out, workers=1)
+    assert [] == [section.failure for section in sections if section.failure]
+    return (out / "report.html").read_text(encoding="utf-8")
+
+
+def test_page_shows_what_was_recorded_and_runs_nothing(tmp_path: Path) -> None:
+    """The seeds are those of the recording, whatever those of the report are."""
+    page = page_of(recorded(tmp_path), tmp_path / "out")
+
+    lines = (tmp_path / "out" / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    assert {1, 2} == {row["seed"] for row in rows if row["seed"] is not None}
+    means = [
+        row["value"]
+        for row in rows
+        if (row["experiment"], row["arm"], row["metric"], row["statistic"])
+        == ("live", "vtc", "mean_jct_s", "run")
+    ]
+    assert [26.0, 27.0] == means
+    assert "a &lt;processor&gt;" in page
+
+
+def test_errors_of_the_simulator_beyond_their_limit_stand_at_the_top(tmp_path: Path) -> None:
+    """A miss must not have to be looked for."""
+    page = page_of(recorded(tmp_path, error=-0.2), tmp_path / "out")
+
+    targets = page[page.index("<h2>Targets") : page.index("<nav>")]
+    assert len(ARMS) + 2 == targets.count("missed")
+    assert targets.count("simulated mean JCT of elephant and mice") == 2
+    assert len(ARMS) == targets.count("simulated mean JCT against that on real engines")
+
+    within = tmp_path / "within"
+    within.mkdir()
+    page = page_of(recorded(within), tmp_path / "out-within")
+    assert "missed" not in page[page.index("<h2>Targets") : page.index("<nav>")]
+
+
+def test_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
+    """A user who names the wrong directory reads a sentence, and no traceback."""
+    with pytest.raises(ConfigError, match=r"live\.json: cannot be read"):
+        live_experiments(tmp_path)
+    (tmp_path / "live.json").write_text('{"arms": []}', encoding="utf-8")
+    with pytest.raises(ConfigError, match="lacks seeds, machine, load, model, elephant, version"):
+        live_experiments(tmp_path)

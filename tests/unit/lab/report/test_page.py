@@ -1,0 +1,90 @@
+"""The page: self-contained, and every number of it a line of the results."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.lab.report.build import build_report
+from tests.unit.lab.report import small
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of one experiment that works and one that fails."""
+    out = tmp_path_factory.mktemp("report")
+    experiments = [small.experiment(), small.experiment("broken", small.Broken)]
+    build_report(experiments, small.SCALE, out, workers=1)
+    return out
+
+
+def _page(report: Path) -> str:
+    return (report / "report.html").read_text(encoding="utf-8")
+
+
+_NUMBER = re.compile(r'<data value="([^"]+)" data-line="(\d+)">[^<]+</data>')
+
+
+def test_every_number_is_the_value_of_its_line(report: Path) -> None:
+    """A reader must be able to trace each number to a run, a seed and a configuration."""
+    lines = (report / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    numbers = _NUMBER.findall(_page(report))
+
+    assert len(numbers) > 10
+    for value, line in numbers:
+        row = rows[int(line) - 1]
+        assert (int(line), float(value)) == (row["line"], row["value"])
+    cells = re.findall(r"<td.*?</td>", _NUMBER.sub("", _page(report)))
+    assert [] == [cell for cell in cells if re.search(r"\d", cell)]
+
+
+def test_page_is_self_contained(report: Path) -> None:
+    """It is mailed and opened from a disk: nothing may be fetched, nothing may run."""
+    text = _page(report)
+
+    assert "http" not in text
+    assert "<script" not in text
+    assert "@import" not in text
+    assert "url(" not in text.replace("url(#", "")
+    assert not re.search(r"\s(src|srcset|xlink:href)=", text)
+    assert set(re.findall(r'\shref="(.)', text)) == {"#"}
+
+
+def test_failure_and_losses_are_at_the_top(report: Path) -> None:
+    """A reader who stops after the first screen must have seen what failed and what was missed."""
+    text = _page(report)
+    top = text[: text.index("<nav>")]
+
+    assert 'href="#broken"' in top
+    assert "missed" in top
+    assert "Failed: 1x · justitia, seed 1: ValueError: no luck" in text
+
+
+def test_text_is_escaped(report: Path) -> None:
+    """A title with a bracket must not become markup."""
+    text = _page(report)
+
+    assert "The small &lt;experiment&gt;" in text
+    assert "Nothing &amp; nobody." in text
+    assert "<experiment>" not in text
+
+
+def test_lost_comparisons_are_listed_first(tmp_path: Path) -> None:
+    """A reader must not have to look through thirty tables for what went badly."""
+    lost = replace(
+        small.experiment(),
+        measure=lambda outcomes: {
+            arm: {"jct_s": 60 - outcome if arm.name == "justitia" else outcome}
+            for arm, outcome in outcomes.items()
+        },
+    )
+    build_report([lost], small.SCALE, tmp_path, workers=1)
+
+    text = _page(tmp_path)
+    top = text[text.index("Where justitia loses") : text.index("<nav>")]
+    assert "1x · justitia: JCT" in top
+    assert "against vtc" in top
+    assert 1 == top.count("<li>")

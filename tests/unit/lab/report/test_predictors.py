@@ -1,0 +1,145 @@
+"""Predictors are compared on runs that they have not seen."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.lab.report import out_of_fold
+from justitia_ray.lab.report.experiments import predictors
+from justitia_ray.lab.report.experiments.predictors import Predicted
+from justitia_ray.lab.report.out_of_fold import CLASSES, predict_out_of_fold
+from justitia_ray.lab.report.tasks import SuiteLoad
+from justitia_ray.lab.s3.config import S3Config
+from justitia_ray.predictor.observation import Sample
+from justitia_ray.predictor.stages import CHARGE_FACTOR
+from justitia_ray.predictor.trained_model import CostPrediction
+from justitia_ray.sim.results import RunResult
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.workload import WorkloadApplication
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Every class has ten texts, and two runs of each; MRS has none; SC has answers."""
+    meta = {"recorded_cot_chars": {"m": 330}}
+    for folder in ("apps", "recorded"):
+        (tmp_path / folder).mkdir()
+    for name in CLASSES:
+        if name != "SC":
+            runs = [_run(name, i) for i in range(20)]
+            _write(tmp_path / "recorded" / f"{name}.jsonl", runs)
+        if name != "MRS":
+            named = [(f"{name}-{i}", f"text {i}") for i in range(10)]
+            items = [{"id": i, "class": name, "input": text, "meta": meta} for i, text in named]
+            _write(tmp_path / "apps" / f"{name}.jsonl", items)
+    return tmp_path
+
+
+def _run(name: str, number: int) -> dict[str, object]:
+    stages = {
+        "CC": ["generate_testcases", "generate_solutions"],
+        "MRS": ["generate_summary", "final_summary"],
+        "KBQAV": ["extract_claims", "generate_queries", "verify_claims"],
+    }.get(name, ["only"])
+    return {
+        "item_id": None if name == "MRS" else f"{name}-{number % 10}",
+        "class": name,
+        "stages": [{"name": stage, "calls": [[100, 10 + number]]} for stage in stages],
+    }
+
+
+def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+class _Spy:
+    """Stands for training; its models predict the mean of what they were trained on."""
+
+    def __init__(self) -> None:
+        self.samples: list[Mapping[str, Sequence[Sample]]] = []
+        self.asked: list[list[tuple[str, str]]] = []
+
+    def __call__(
+        self, recipe: str, samples: Mapping[str, Sequence[Sample]], s3: S3Config
+    ) -> out_of_fold._Predict:
+        self.samples.append(samples)
+        asked: list[tuple[str, str]] = []
+        self.asked.append(asked)
+
+        def predict(application_class: str, texts: Sequence[str]) -> list[CostPrediction]:
+            asked.extend((application_class, text) for text in texts)
+            costs = [sample.kv_token_time for sample in samples[application_class]]
+            mean = sum(costs) / len(costs)
+            return [CostPrediction(mean, mean / 2, mean * 2) for _ in texts]
+
+        return predict
+
+
+@pytest.fixture
+def spy(monkeypatch: pytest.MonkeyPatch) -> _Spy:
+    spy = _Spy()
+    monkeypatch.setattr(out_of_fold, "_trained", spy)
+    monkeypatch.setattr(out_of_fold, "_TIMED", 1)
+    predict_out_of_fold.cache_clear()
+    return spy
+
+
+def test_no_model_predicts_a_text_that_it_was_trained_on(data_dir: Path, spy: _Spy) -> None:
+    """A model that has seen the run would look better than any can be in service."""
+    predict_out_of_fold("auto", data_dir)
+
+    assert 2 == len(spy.samples)
+    for samples, asked in zip(spy.samples, spy.asked, strict=True):
+        predicted = set(asked[:-1])  # the last one is timed only
+        for name in set(CLASSES) - {"MRS"}:
+            trained_on = {sample.input_text for sample in samples[name]}
+            assert trained_on
+            assert not {(name, text) for text in trained_on} & predicted
+
+
+def test_every_run_is_predicted_once_by_models_trained_once(data_dir: Path, spy: _Spy) -> None:
+    """An error over some of the runs would be an error over the easy ones."""
+    found = predict_out_of_fold("auto", data_dir)
+
+    assert {name: 10 if name == "SC" else 20 for name in CLASSES} == {
+        name: len(errors) for name, errors in found.errors.items()
+    }
+    assert predict_out_of_fold("auto", data_dir) is predict_out_of_fold("auto", data_dir)
+    assert 2 == len(spy.samples)
+
+
+def test_every_application_of_the_suite_has_a_prediction(data_dir: Path, spy: _Spy) -> None:
+    """The suite deals the same runs: texts, and halves of those without one, must be found."""
+    arrivals = "arrival_s,input_tokens,output_tokens\n" + "".join(f"{i},1,1\n" for i in range(60))
+    (data_dir / "arrivals").mkdir()
+    (data_dir / "arrivals" / "mooncake_arrivals.csv").write_text(arrivals)
+    load = SuiteLoad("nine-class", 5, data_dir, count=60, window_s=600)
+    estimated = Predicted("auto", load).run()
+    cautious = Predicted("auto", load, is_cautious=True).run()
+
+    assert 60 == len(estimated.applications)
+    assert {"finished"} == {a.outcome for a in estimated.applications}
+    for mean, p90 in zip(estimated.applications, cautious.applications, strict=True):
+        assert 2 * mean.predicted_kv_token_time == pytest.approx(p90.predicted_kv_token_time)
+
+
+def test_only_as_served_charges_more_than_is_told(
+    data_dir: Path, spy: _Spy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The papers charge the estimate; the service charges more, and raises it on the way."""
+    asked: list[RunSettings] = []
+
+    def simulate(applications: Sequence[WorkloadApplication], settings: RunSettings) -> RunResult:
+        asked.append(settings)
+        return RunResult()
+
+    monkeypatch.setattr(predictors, "simulate", simulate)
+    load = SuiteLoad("nine-class", 5, data_dir)
+    monkeypatch.setattr(SuiteLoad, "build", lambda self: [])
+    for is_served in (False, True):
+        Predicted("auto", load, is_served=is_served).run()
+
+    assert [(1.0, False), (CHARGE_FACTOR, True)] == [(s.charge_factor, s.raises) for s in asked]
+    assert CHARGE_FACTOR > 1

@@ -1,0 +1,53 @@
+"""A service that answers what a test says, by the instruction that it is given."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from justitia_ray.client import Completion, Messages
+from justitia_ray.lab.workloads.play import WORKLOADS
+from justitia_ray.lab.workloads.steps import AgentResult, Workload
+from justitia_ray.sim.suites.load_plan import LengthPlan
+
+Answer = str | Callable[[str], str]
+
+
+class Scripted:
+    """Answers by the instruction that a prompt begins with; a prompt with another one is a bug.
+
+    Args:
+        answers: By instruction, or one for all.
+    """
+
+    def __init__(self, answers: Mapping[str, Answer] | Answer) -> None:
+        self.prompts: list[str] = []
+        self.asked: list[dict[str, Any]] = []
+        self._answers = answers if isinstance(answers, Mapping) else {"": answers}
+
+    async def chat(
+        self, messages: Messages, *, max_tokens: int | None = None, **fields: Any
+    ) -> Completion:
+        """Answer at once."""
+        assert isinstance(messages, str)
+        self.prompts.append(messages)
+        self.asked.append({"max_tokens": max_tokens, **fields})
+        [answer] = [a for start, a in self._answers.items() if messages.startswith(start)]
+        text = answer if isinstance(answer, str) else answer(messages)
+        return Completion(text, (text,), len(messages.split()), len(text.split()), "stop", {})
+
+
+async def run_freely(
+    name: str,
+    app: Scripted,
+    text: str,
+    max_prompt_words: int = 3000,
+    agent: Workload | None = None,
+) -> AgentResult:
+    """Run the agent of a class, or another, on real answers, which alone decide what it does."""
+    plan = LengthPlan(steered=False, gap_scale=0.0, max_prompt_words=max_prompt_words)
+    return await (agent or WORKLOADS[name])(app, text, plan.draw(name, "x", 0))
+
+
+def in_turn(*answers: str) -> Callable[[str], str]:
+    """Return what answers one after the other, whatever it is asked."""
+    left = iter(answers)
+    return lambda _: next(left)

@@ -1,0 +1,93 @@
+"""Playing a load against a service in memory, in virtual time."""
+
+from dataclasses import replace
+
+import pytest
+
+from justitia_ray.client import JustitiaClient
+from justitia_ray.lab.workloads.play import ApplicationRecord, play
+from justitia_ray.sim.suites.load_plan import CallMade, LengthPlan, PlannedApplication
+from justitia_ray.sim.suites.recorded import RecordedRun
+from tests.harness.simulation.virtual_loop import run_virtually
+from tests.unit.bench.live_fakes import LiveService
+
+
+def _planned(number: int, text: str = "How many?", name: str = "SC") -> PlannedApplication:
+    return PlannedApplication(
+        number=number,
+        application_class=name,
+        item_id="x",
+        text=text,
+        tenant="t1",
+        arrived_at_s=10.0 * number,
+        lengths=LengthPlan().draw(name, "x", number),
+    )
+
+
+def _play(service: LiveService, *planned: PlannedApplication) -> list[ApplicationRecord]:
+    async def main() -> list[ApplicationRecord]:
+        async with JustitiaClient(service, model="tiny") as client:
+            return await play(planned, client)
+
+    return run_virtually(main())
+
+
+def test_records_say_what_became_of_each_application() -> None:
+    """Arrived at 10 s; five samples side by side, which take 10 ms and 2 ms a token."""
+    planned = _planned(1)
+    [record] = _play(LiveService(), planned)
+
+    sizes = [planned.lengths.call("sample", index).output_tokens for index in range(5)]
+    calls = [CallMade("sample", index, 20, size) for index, size in enumerate(sizes)]
+    assert record.jct_s == pytest.approx(0.01 + 0.002 * max(sizes))
+    assert calls == sorted(record.calls, key=lambda call: call.index)
+    instants = (10.0, 10.0 + record.jct_s, record.jct_s)
+    assert record == ApplicationRecord(
+        *("app-0", "SC", "t1", *instants, "completed", 5, sum(sizes), None, record.calls)
+    )
+
+
+def test_a_late_sender_is_no_excuse() -> None:
+    """Completion counts from the planned arrival: a stalled player must not flatter the service."""
+    late = replace(_planned(0), arrived_at_s=-3.0)
+
+    [record] = _play(LiveService(), late)
+
+    assert -3.0 == record.arrived_at_s
+    assert record.finished_at_s > 0.0
+    assert record.jct_s == record.finished_at_s + 3.0
+
+
+@pytest.mark.parametrize(
+    ("text", "application_id", "error"),
+    [
+        ("refused", None, "ResponseError: 400: refused"),
+        ("fails", "app-0", "ResponseError: 500: broken"),
+    ],
+)
+def test_a_failure_is_recorded_and_stops_no_other(
+    text: str, application_id: str | None, error: str
+) -> None:
+    """An hour of load must not be lost to one application."""
+    service = LiveService()
+    service.refuses, service.fails = "refused", "KBQAV"
+
+    failed, completed = _play(service, _planned(0, text, "KBQAV"), _planned(1))
+
+    outcome = (failed.outcome, failed.application_id, failed.error)
+    assert ("failed", application_id, error) == outcome
+    assert (failed.inferences, failed.output_tokens) == (0, 0)
+    assert completed.outcome == "completed"
+    assert service.cancelled == ([] if application_id is None else ["/v1/applications/app-0"])
+
+
+def test_an_agent_that_breaks_is_recorded_too() -> None:
+    """Any exception counts: here a plan without the agent's stage, and a tenant of no header."""
+    no_stage = replace(_planned(0), lengths=replace(_planned(0).lengths, run=RecordedRun(None, ())))
+    no_header = replace(_planned(1), tenant="\n")
+
+    records = _play(LiveService(), no_stage, no_header, _planned(2))
+
+    assert [record.outcome for record in records] == ["failed", "failed", "completed"]
+    assert records[0].error == "KeyError: 'sample'"
+    assert (records[1].error or "").startswith("RequestError: tenant travels in a header")

@@ -1,0 +1,193 @@
+"""Generated programs behind limits: what they may do, and what becomes of those that do more."""
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from justitia_ray.lab.workloads.sandbox import SandboxLimits, run_python
+from tests.eventually import eventually
+
+QUICK = SandboxLimits(wall_s=0.4)
+SOON_S = 5.0
+"""On a busy machine; without the limits, the programs below run for ever."""
+
+
+@pytest.mark.parametrize(
+    ("program", "outcome", "output", "error"),
+    [
+        ("import math\nprint(math.factorial(5))", "passed", "120\n", ""),
+        ("print('before')\n1 / 0", "failed", "before\n", "ZeroDivisionError: division by zero"),
+        ("x = bytearray(2 * 1024**3)", "failed", "", "MemoryError"),
+    ],
+    ids=["passes", "fails", "takes too much memory"],
+)
+async def test_a_program_is_run_and_what_it_said_returned(
+    program: str, outcome: str, output: str, error: str
+) -> None:
+    """A model mends its code by the traceback; not the machine runs out of memory."""
+    run = await run_python(program)
+
+    assert (outcome, output) == (run.outcome, run.output)
+    assert error == (run.errors.splitlines() or [""])[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "program",
+    [
+        "while True: pass",
+        "import time; time.sleep(60)",
+        "import sys; sys.stdout.close()\nwhile 1: 0",
+    ],
+)
+async def test_a_program_without_end_is_ended(program: str) -> None:
+    """Models write endless loops; waiting for one would keep the application for ever."""
+    started = time.monotonic()
+
+    run = await run_python(program, QUICK)
+
+    assert "timed_out" == run.outcome
+    assert time.monotonic() - started < SOON_S
+
+
+@pytest.mark.slow
+async def test_processor_time_is_limited_by_itself() -> None:
+    """A loop takes a core from the engines: it is ended before its wall time is over."""
+    run = await run_python("while True: pass", SandboxLimits(wall_s=60.0, cpu_s=1))
+
+    assert "timed_out" == run.outcome
+
+
+@pytest.mark.slow
+async def test_the_event_loop_goes_on_meanwhile() -> None:
+    """One agent's program must not hold up the other agents of the process."""
+    running = asyncio.create_task(run_python("import time; time.sleep(60)", QUICK))
+    turns = 0
+    while not running.done():
+        await asyncio.sleep(0)
+        turns += 1
+
+    assert turns > 100
+
+
+async def test_a_flood_of_output_is_cut_and_ends_the_program() -> None:
+    """What is printed is kept in our memory, and told to a model."""
+    run = await run_python("while True: print('x' * 1000)", SandboxLimits(output_bytes=5000))
+
+    assert ("flooded", 5000) == (run.outcome, len(run.output))
+
+
+async def test_files_are_limited_and_the_directory_is_empty_and_goes() -> None:
+    """A full disk stops everything; a program finds nothing of ours and leaves nothing."""
+    program = (
+        "import os\nprint(os.getcwd(), os.listdir())\nopen('kept', 'w').write('x')\n"
+        "open('large', 'wb').write(bytes(10_000_000))"
+    )
+    run = await run_python(program)
+
+    directory, _, listed = run.output.strip().partition(" ")
+    assert "[]" == listed
+    assert "File too large" in run.errors
+    assert directory not in names_in(tempfile.gettempdir())
+
+
+async def test_the_environment_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That is where keys of services are."""
+    monkeypatch.setenv("SERVICE_KEY", "not-for-models")
+    run = await run_python("import os; print(sorted(os.environ))")
+
+    assert "['HOME', 'LANG', 'PATH']" == run.output.strip()
+
+
+@pytest.mark.parametrize(
+    ("program", "guards", "error"),
+    [
+        ("open('/proc/{pid}/environ').read()", {"leftovers", "user"}, "PermissionError"),
+        ("import os\nwhile True: os.fork()", {"user"}, "BlockingIOError"),
+        (
+            "import socket; socket.create_connection(('127.0.0.1', 9), 1)",
+            {"network"},
+            "Network is unreachable",
+        ),
+    ],
+    ids=["the caller's environment", "a fork bomb", "the network"],
+)
+async def test_what_the_kernel_lets_us_fence_off_is_out_of_reach(
+    program: str, guards: set[str], error: str
+) -> None:
+    """Keys of the caller, processes beyond the first, and what this machine can reach."""
+    run = await run_python(program.format(pid=os.getpid()), SandboxLimits(wall_s=2.0))
+    if not guards <= run.guards:
+        pytest.skip(f"the kernel lets us keep programs apart by {sorted(run.guards)} only")
+
+    assert "failed" == run.outcome
+    assert error in run.errors
+
+
+@pytest.fixture
+def shared_file() -> Iterator[Path]:
+    """A file that anybody may write."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        directory.chmod(0o777)
+        file = directory / "alive"
+        file.touch()
+        file.chmod(0o666)
+        yield file
+
+
+@pytest.mark.slow
+async def test_what_a_program_starts_ends_with_it(shared_file: Path) -> None:
+    """Also what leaves its process group, which a signal to the group does not reach."""
+    program = (
+        "import os, time\n"
+        "if os.fork() == 0:\n"
+        "    os.setsid()\n"
+        "    if os.fork() == 0:\n"
+        "        while True:\n"
+        f"            open({str(shared_file)!r}, 'a').write('x'); time.sleep(0.01)\n"
+        "    os._exit(0)\n"
+        "time.sleep(0.2)"
+    )
+    run = await run_python(program, SandboxLimits(wall_s=5.0, processes=10_000))
+    if "leftovers" not in run.guards:
+        pytest.skip("the kernel does not let us give a program a process tree of its own")
+    size = size_of(shared_file)
+    await run_python("import time; time.sleep(0.1)")
+
+    assert "passed" == run.outcome
+    assert 0 < size == size_of(shared_file)
+
+
+async def test_a_cancelled_caller_takes_its_program_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application that is cancelled leaves nothing running."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    before = processes()
+    running = asyncio.create_task(run_python("import time; time.sleep(60)"))
+    await eventually(lambda: processes() > before, "its program runs", 30.0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert [] == names_in(str(tmp_path))
+    await eventually(lambda: processes() == before, "nothing of it runs", 30.0)
+
+
+def size_of(file: Path) -> int:
+    return file.stat().st_size
+
+
+def names_in(directory: str) -> list[str]:
+    return [str(path) for path in Path(directory).iterdir()]
+
+
+def processes() -> int:
+    return len(psutil.Process().children(recursive=True))

@@ -1,0 +1,1 @@
+"""Tests of the dashboard and the files of deployments/monitoring."""

@@ -1,0 +1,185 @@
+"""The Grafana dashboard: the committed file is the generated one, and asks for what is exported."""
+
+import re
+from typing import Any, TypeVar
+
+import promql_parser as promql
+import pytest
+
+from deployments.monitoring.dashboard import dashboard_text
+from deployments.monitoring.promql import CLUSTER_LABELS, VARIABLES
+from justitia_ray.observability.metrics import TABLE
+from tests.dashboard_queries import DASHBOARD, DASHBOARD_TEXT, Asked, panels, queries
+
+METRICS = {name: metric for metric in TABLE for name in metric.exported}
+Node = TypeVar("Node")
+every_query = pytest.mark.parametrize(
+    "asked", queries(), ids=lambda asked: f"{asked.panel}: {asked.legend}"
+)
+
+
+def nodes(expression: str, kind: type[Node]) -> list[Node]:
+    """Return the parts of an expression that are of a kind."""
+    found: list[Node] = []
+
+    def visit(node: promql.Expr) -> None:
+        if isinstance(node, kind):
+            found.append(node)
+
+    promql.walk(promql.parse(expression), visit)
+    return found
+
+
+def selectors(expression: str) -> list[promql.VectorSelector]:
+    """Return what an expression selects, anywhere in it."""
+    return nodes(expression, promql.VectorSelector)
+
+
+def labels_of(node: Any) -> set[str]:
+    """Return the labels that the series of an expression have."""
+    if isinstance(node, promql.AggregateExpr):
+        return set(node.modifier.labels) if node.modifier else set()
+    if isinstance(node, promql.BinaryExpr):
+        return labels_of(node.lhs) | labels_of(node.rhs)
+    if isinstance(node, promql.Call):
+        return set().union(*map(labels_of, node.args)) - {"le"}
+    if isinstance(node, promql.NumberLiteral):
+        return set()
+    raise AssertionError(f"{node} is not aggregated")
+
+
+def test_committed_file_is_the_generated_one() -> None:
+    """After a change of metrics: `python -m deployments.monitoring.dashboard`; nobody edits it."""
+    assert dashboard_text() == DASHBOARD_TEXT
+
+
+def test_every_metric_is_in_some_panel() -> None:
+    """A metric that nobody sees is only a cost."""
+    shown = {
+        METRICS[str(selector.name)].name
+        for asked in queries()
+        if asked.legend is not None
+        for selector in selectors(asked.expression())
+    }
+
+    assert {metric.name for metric in TABLE} == shown
+
+
+@every_query
+def test_query_names_only_metrics_and_labels_that_are_exported(asked: Asked) -> None:
+    """A panel of another name stays empty; a label that is not there makes one curve of all."""
+    expression = asked.expression()
+    named = selectors(expression)
+
+    assert named
+    assert {str(selector.name) for selector in named} <= set(METRICS)
+    for selector in named:
+        own = {*METRICS[str(selector.name)].labels, *CLUSTER_LABELS, "le"}
+        matched = [matcher.name for matcher in selector.matchers.matchers]
+        groupings = [labels_of(node) for node in nodes(expression, promql.AggregateExpr)]
+        assert set().union(matched, *groupings) <= own, selector.name
+
+
+@every_query
+def test_query_is_narrowed_by_every_variable(asked: Asked) -> None:
+    """Two clusters in one Prometheus must not be added up when one is chosen."""
+    expected = {label: f"only-{name}" for label, name in VARIABLES.items()}
+    narrowed = asked.expression(**{name: f"only-{name}" for name in VARIABLES.values()})
+
+    for selector in selectors(narrowed):
+        chosen = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
+        assert expected == {label: chosen.get(label) for label in expected}
+
+
+@pytest.mark.parametrize(
+    "asked", [asked for asked in queries() if asked.legend is not None], ids=lambda a: a.panel
+)
+def test_legend_names_what_tells_its_curves_apart(asked: Asked) -> None:
+    """Two curves of one name cannot be told apart; a label that is gone is shown as a hole."""
+    named = set(re.findall(r"{{(\w+)}}", str(asked.legend)))
+
+    assert named == labels_of(promql.parse(asked.expression()))
+
+
+@pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
+def test_panel_says_what_it_shows(panel: dict[str, Any]) -> None:
+    """It is read at night by somebody who did not build it."""
+    legends = [target["legendFormat"] for target in panel["targets"]]
+
+    assert panel["description"].endswith(".")
+    assert 40 < len(panel["description"])
+    assert len(legends) == len(set(legends))
+
+
+def test_panels_have_numbers_and_places_of_their_own() -> None:
+    """Links name a panel by its number; Grafana would push overlapping ones apart."""
+    numbers = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert sorted(set(numbers)) == sorted(numbers)
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        at = panel["gridPos"]
+        columns, rows = range(at["x"], at["x"] + at["w"]), range(at["y"], at["y"] + at["h"])
+        cells = {(x, y) for x in columns for y in rows}
+        assert not taken & cells, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+
+
+def test_variables_are_those_of_rays_own_dashboards() -> None:
+    """A link from one dashboard to the other keeps what was chosen."""
+    names = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
+
+    assert ["datasource", "Cluster", "SessionName", "application", "model", "window"] == names
+
+
+@pytest.mark.parametrize("label", list(VARIABLES))
+def test_values_of_a_variable_come_from_a_metric_that_has_the_label(label: str) -> None:
+    """A variable that finds no values hides everything."""
+    variables = {v["name"]: v for v in DASHBOARD["templating"]["list"]}
+    query = variables[VARIABLES[label]]["query"]["query"]
+    found = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
+    assert found is not None
+    (selector,) = selectors(re.sub(r"\$\w+", ".*", found[1]))
+
+    assert label == found[2]
+    assert label in {*METRICS[str(selector.name)].labels, *CLUSTER_LABELS}
+
+
+FIGURES = [panel for panel in panels() if panel["type"] == "stat"]
+
+
+@pytest.mark.parametrize("panel", FIGURES, ids=lambda panel: panel["title"])
+def test_figure_is_of_this_moment_and_red_without_data(panel: dict[str, Any]) -> None:
+    """Over a range, the last value of a dead service looks like that of one that runs."""
+    asked = {(target["instant"], target["range"]) for target in panel["targets"]}
+    mappings = panel["fieldConfig"]["defaults"]["mappings"]
+    (special,) = [mapping["options"] for mapping in mappings if mapping["type"] == "special"]
+
+    assert {(True, False)} == asked
+    assert "none" == panel["options"]["graphMode"]
+    assert "null" == special["match"]
+    assert ("no data", "red") == (special["result"]["text"], special["result"]["color"])
+
+
+def test_curves_are_asked_over_the_range() -> None:
+    """An instant query would draw one point."""
+    curves = [panel for panel in panels() if panel["type"] == "timeseries"]
+
+    assert curves
+    assert all(target["range"] for panel in curves for target in panel["targets"])
+
+
+@pytest.mark.parametrize("title", ["Backlog", "Backlog in time"])
+def test_backlog_is_shown_before_the_first_service(title: str) -> None:
+    """Engines that never served are when a backlog grows: the rate has no series until then."""
+    (asked,) = [asked for asked in queries() if asked.panel == title]
+    division = promql.parse(asked.expression())
+    assert isinstance(division, promql.BinaryExpr)
+    assert isinstance(division.rhs, promql.Call)
+    served = division.rhs.args[0]
+
+    assert isinstance(served, promql.BinaryExpr)
+    assert "or" == str(served.op)
+    assert {"ray_justitia_backlog_kv_token_time"} == {
+        selector.name for selector in selectors(str(served.rhs))
+    }

@@ -1,0 +1,71 @@
+"""A backend that remembers what it was told, and an end of an application to tell it of."""
+
+from collections.abc import Mapping
+
+from justitia_ray.core.actions import EndApplication, Lag
+from justitia_ray.core.entities import Outcome
+from justitia_ray.observability.measures import Measures
+from justitia_ray.observability.metrics import Metric, SetBy
+
+COMMON = {"application": "app", "model": "m", "replica": "r"}
+
+
+ENDED = EndApplication(
+    application_id="a",
+    application_class="vote",
+    tenant="t",
+    ingress_id="i",
+    outcome=Outcome.FINISHED,
+    predicted_kv_token_time=100,
+    kv_token_time=50,
+    virtual_finish_time=1_000.0,
+    arrived_at=10.0,
+    first_dispatched_at=11.0,
+    ended_at=14.5,
+    inferences=1,
+    failed=0,
+    output_tokens=4,
+    settlements=0,
+    lag=Lag(90, -2.0, 100, 5.0),
+)
+
+
+class RecordingBackend:
+    """Counts added up, gauges as they are, observations in a list; by name and own labels."""
+
+    def __init__(self) -> None:
+        self.counts: dict[tuple[str, ...], float] = {}
+        self.gauges: dict[tuple[str, ...], float] = {}
+        self.observed: dict[tuple[str, ...], list[float]] = {}
+        self.calls = 0
+
+    def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
+        """Add it up."""
+        key = self._key(metric, labels)
+        self.counts[key] = self.counts.get(key, 0) + amount
+
+    def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
+        """Keep the last value."""
+        self.gauges[self._key(metric, labels)] = value
+
+    def observe(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
+        """Keep every value."""
+        self.observed.setdefault(self._key(metric, labels), []).append(value)
+
+    def _key(self, metric: Metric, labels: Mapping[str, str]) -> tuple[str, ...]:
+        assert tuple(labels) == metric.labels
+        self.calls += 1
+        own = (value for name, value in labels.items() if name not in COMMON)
+        return (metric.name.removeprefix("justitia_"), *own)
+
+
+def measures(set_by: SetBy, max_classes: int = 15, max_tenants: int = 15) -> Measures:
+    """Return measures of a process of this kind."""
+    return Measures(set_by, COMMON, max_classes, max_tenants)
+
+
+def exported(source: Measures) -> RecordingBackend:
+    """Return what an export tells."""
+    taken = RecordingBackend()
+    source.export(taken)
+    return taken

@@ -1,0 +1,98 @@
+"""Builders of samples and models: made by hand or drawn from known rules."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from justitia_ray.predictor import fitting
+from justitia_ray.predictor.class_statistics import InputForm
+from justitia_ray.predictor.input_features import MEASURES, InputFeatures, features_of
+from justitia_ray.predictor.model_file import model_to_bytes
+from justitia_ray.predictor.observation import Sample
+from justitia_ray.predictor.regressors import Linear
+from justitia_ray.predictor.trained_model import CostCalibration, DesignMatrix, TrainedModel
+
+_SCALE = 10.0
+"""ln(1 + chars) stays within what the design matrix clips at."""
+
+
+def power_model(factor: float = 1.0, power: float = 1.0, kind: str = "ridge") -> TrainedModel:
+    """Return a model that says cost = factor · (1 + chars)^power, p10 half and p90 double of it."""
+    measures = len(MEASURES)
+    weights = np.zeros(measures)
+    weights[MEASURES.index("chars")] = power * _SCALE
+    return TrainedModel(
+        kind=kind,
+        samples=10,
+        design=DesignMatrix(
+            np.zeros(measures),
+            np.full(measures, _SCALE),
+            np.zeros(0, dtype=np.int64),
+            np.zeros(0),
+        ),
+        regressors=(Linear(weights, np.array([np.log(factor)])),),
+        weights=(1.0,),
+        calibration=CostCalibration(
+            shift=0.0, below=-np.log(2).item(), above=np.log(2).item(), least=-50.0, most=50.0
+        ),
+    )
+
+
+def power_model_bytes(factor: float = 1.0, power: float = 1.0, kind: str = "ridge") -> bytes:
+    """Return the bytes of that model."""
+    return model_to_bytes(power_model(factor, power, kind))
+
+
+def text_of(chars: int) -> str:
+    """Return an input of so many characters."""
+    return ("word " * (chars // 5 + 1))[:chars]
+
+
+def features_for(chars: int) -> InputFeatures:
+    """Return the features of an input of so many characters."""
+    return features_of(text_of(chars))
+
+
+def form_of(*chars: int) -> InputForm:
+    """Return the form of inputs of so many characters."""
+    form = InputForm()
+    for count in chars:
+        form.add_input(features_for(count))
+    return form
+
+
+def sample_of(chars: int, cost: float | None = None) -> Sample:
+    """Return an application of one inference of 10 tokens, whose cost is 1 + chars if not given."""
+    return Sample(1.0 + chars if cost is None else cost, 1, 10, features_for(chars))
+
+
+_WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa")
+
+
+def made_up_samples(count: int, seed: int = 0, noise: float = 0.2) -> list[Sample]:
+    """Return applications that cost as the square of their input's length, three times if `slow`.
+
+    Times a log-normal factor of `noise`: what cannot be foreseen.
+    """
+    rng = random.Random(seed)
+    samples = []
+    for _ in range(count):
+        words = [rng.choice(_WORDS) for _ in range(rng.randint(5, 120))]
+        is_slow = rng.random() < 0.4
+        text = " ".join([*words, "slow" if is_slow else "quick"]) + "."
+        cost = len(words) ** 2 * (3 if is_slow else 1) * math.exp(rng.gauss(0, noise))
+        samples.append(Sample(max(1.0, cost), 1, len(words), features_of(text), text))
+    return samples
+
+
+@pytest.fixture(scope="module")
+def quick_networks() -> Iterator[None]:
+    """Train networks for fewer steps, larger ones: each file of tests trains dozens."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "_MLP", replace(fitting._MLP, steps=60, rate=0.015, members=4))
+        patch.setattr(fitting, "_PAPER", replace(fitting._PAPER, steps=30))
+        yield

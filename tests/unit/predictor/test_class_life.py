@@ -1,0 +1,133 @@
+"""The history of a class: bounded, and without what was before a change."""
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from justitia_ray.predictor.class_life import KEPT_BEFORE_CHANGE, ChangeTest, ClassHistory
+from justitia_ray.predictor.observation import Sample
+from tests.unit.predictor.builders import sample_of
+
+
+def history_of(costs: range, bound: int = 100) -> ClassHistory:
+    """Return a history of samples with these costs; even ones have no features."""
+    history = ClassHistory(bound)
+    for cost in costs:
+        sample = sample_of(1, float(cost))
+        history.add_sample(sample if cost % 2 else replace(sample, features=None))
+    return history
+
+
+def costs(samples: tuple[Sample, ...]) -> list[float]:
+    """Return the costs of samples."""
+    return [sample.kv_token_time for sample in samples]
+
+
+def test_history_is_bounded() -> None:
+    """The oldest go, and are no longer counted; even costs have no features, and are not usable."""
+    history = history_of(range(1, 8), bound=4)
+
+    assert ([5.0, 7.0], 2, 4) == (costs(history.usable()), history.usable_count, history.valid)
+
+
+def test_change_leaves_out_what_was_before() -> None:
+    """But for a few: where it began is not known to the sample."""
+    history = history_of(range(1, 21))
+    history.note_change(since=4)
+
+    assert 4 + KEPT_BEFORE_CHANGE == history.valid
+    assert [15.0, 17.0, 19.0] == costs(history.usable())
+    assert [17.0, 18.0, 19.0, 20.0] == costs(history.latest(4))
+
+
+def test_what_comes_after_a_change_counts() -> None:
+    """The count follows every sample, in and out."""
+    history = history_of(range(1, 21), bound=10)
+    history.note_change(since=1)
+    for cost in range(21, 41):
+        history.add_sample(sample_of(1, float(cost)))
+        assert len(history.usable()) == history.usable_count
+
+    assert 10 == history.usable_count
+
+
+def test_restored_history_goes_on() -> None:
+    """With as many in use as before, if there are so many."""
+    history = ClassHistory(5)
+    history.restore([sample_of(1, float(cost)) for cost in range(1, 9)], valid=3)
+
+    assert [6.0, 7.0, 8.0] == costs(history.usable())
+    history.restore([sample_of(1, 1.0)], valid=3)
+    assert (1, 1) == (history.valid, history.usable_count)
+
+
+RUNS, LENGTH = 60, 1_000
+
+
+def first_alarm(draw: Callable[[], float], length: int) -> int | None:
+    """Return after how many values the test fires, None if it does not."""
+    test = ChangeTest()
+    return next((i for i in range(length) if test.add_error(draw()) is not None), None)
+
+
+@pytest.mark.parametrize(
+    ("name", "most_alarms"), [("normal", 0.05), ("laplace", 0.05), ("exponential", 0.1)]
+)
+def test_false_alarms_are_rare(name: str, most_alarms: float) -> None:
+    """An alarm throws a history away: it must not come from mere spread."""
+    rng = random.Random(5)
+    draws: dict[str, Callable[[], float]] = {
+        "normal": lambda: rng.gauss(0.3, 0.5),
+        "laplace": lambda: rng.choice((-1, 1)) * rng.expovariate(2.0),
+        "exponential": lambda: rng.expovariate(2.0),
+    }
+    alarms = sum(first_alarm(draws[name], LENGTH) is not None for _ in range(RUNS))
+
+    assert alarms <= most_alarms * RUNS
+
+
+def test_equal_errors_never_alarm() -> None:
+    """A class whose applications are all alike has no spread to judge by."""
+    assert first_alarm(lambda: 0.25, 500) is None
+
+
+@pytest.mark.parametrize("shift", [1.0, -1.0, 2.0])
+def test_change_is_seen_soon_and_where_it_began(shift: float) -> None:
+    """Two standard deviations, to either side, within some dozen samples."""
+    seen, places = 0, []
+    for run in range(40):
+        rng = random.Random(run)
+        test = ChangeTest()
+        assert not any(test.add_error(rng.gauss(0, 0.5)) for _ in range(60))
+        for delay in range(1, 31):
+            since = test.add_error(rng.gauss(shift, 0.5))
+            if since is not None:
+                seen += 1
+                places.append(since - delay)
+                break
+
+    assert seen == 40
+    assert 30 <= sum(abs(place) <= 3 for place in places)
+
+
+def test_one_enormous_error_is_no_change() -> None:
+    """One application that retried for hours says nothing of the others."""
+    test = ChangeTest()
+    for _ in range(30):
+        test.add_error(0.1)
+
+    assert [test.add_error(value) for value in (50.0, 0.1, 0.1)] == [None] * 3
+
+
+def test_after_an_alarm_it_begins_anew() -> None:
+    """The new errors are the new normal."""
+    test = ChangeTest()
+    for _ in range(30):
+        test.add_error(0.0)
+    while test.add_error(3.0) is None:
+        pass
+
+    assert ChangeTest() == test
+    assert first_alarm(lambda: 3.0, 200) is None

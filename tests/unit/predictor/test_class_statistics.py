@@ -1,0 +1,31 @@
+"""A guess from classes whose inputs have a like form."""
+
+import math
+
+import pytest
+
+from justitia_ray.predictor.class_statistics import InputForm, cost_among_neighbours
+from tests.unit.predictor.builders import features_for, form_of
+
+
+@pytest.mark.parametrize("known", [[], [(form_of(100, 100), 1.0)]])
+def test_too_little_known_is_no_guess(known: list[tuple[InputForm, float]]) -> None:
+    """The prior stands alone; the form of two samples is two inputs, not a class's."""
+    assert cost_among_neighbours(features_for(100), 10.0, known) is None
+
+
+def test_guess_is_the_geometric_mean_of_prior_and_classes() -> None:
+    """One class of cost 1,000 and a prior of 10: sqrt(10,000)."""
+    known = [(form_of(100, 100, 100), math.log(1_000))]
+
+    assert cost_among_neighbours(features_for(100), 10.0, known) == pytest.approx(100.0)
+
+
+def test_nearer_class_weighs_more() -> None:
+    """A short input costs more like the class of short inputs."""
+    known = [(form_of(50, 50, 50), 0.0), (form_of(5_000, 5_000, 5_000), 10.0)]
+    short, long = (cost_among_neighbours(features_for(n), 1.0, known) for n in (60, 4_000))
+
+    assert short is not None
+    assert long is not None
+    assert short < math.exp(2.5) < long

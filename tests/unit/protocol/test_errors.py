@@ -1,0 +1,169 @@
+"""Every error has a status, and its body is one that OpenAI's clients can read."""
+
+import json
+from typing import Any
+
+import pytest
+
+from justitia_ray import errors
+from justitia_ray.core.actions import Refusal
+from justitia_ray.errors import (
+    AdmissionError,
+    ApplicationIsClosed,
+    BodyTooLarge,
+    ConfigError,
+    ContextLengthExceeded,
+    EngineError,
+    JustitiaError,
+    QueueFull,
+    RequestError,
+    SchedulerSuperseded,
+    StoreError,
+    TooManyApplications,
+    UnknownApplication,
+    UnknownLease,
+    UnknownModel,
+    UnsupportedOperation,
+)
+from justitia_ray.protocol.errors import (
+    STATUS,
+    engine_error_in_form,
+    error_body,
+    error_event,
+    error_headers,
+    error_in_form,
+    refusal_error,
+    status_of,
+)
+from justitia_ray.protocol.generation_bodies import CHAT, COUNT_TOKENS, MESSAGES, RESPONSES
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (UnknownModel("x", "model"), 404, "model_not_found"),
+        (UnknownApplication("x"), 404, "application_not_found"),
+        (ApplicationIsClosed("x"), 409, "application_closed"),
+        (ContextLengthExceeded("x", "prompt"), 400, "context_length_exceeded"),
+        (UnsupportedOperation("x"), 400, "unsupported_operation"),
+        (RequestError("x", "n"), 400, None),
+        (BodyTooLarge("x"), 413, "body_too_large"),
+        (ConfigError("x"), 400, None),
+        (QueueFull("x"), 429, "queue_full"),
+        (TooManyApplications("x"), 429, "too_many_applications"),
+        (SchedulerSuperseded("x"), 503, "scheduler_superseded"),
+        (AdmissionError("x"), 503, None),
+        (EngineError("x"), 502, "engine_error"),
+        (StoreError("x"), 500, None),
+        (UnknownLease("1-1", "r"), 500, None),
+    ],
+)
+def test_status_and_code_of_each_error(error: JustitiaError, status: int, code: str | None) -> None:
+    """What the caller can do about it decides the status; what only we can do is a 500."""
+    assert (status, code) == (status_of(error)[0], status_of(error)[2])
+    assert str(error) == error_body(error)["error"]["message"]
+
+
+def test_every_error_for_callers_stands_in_the_table() -> None:
+    """A new kind of error must not become a 500 unnoticed."""
+    for_callers = (RequestError, AdmissionError)
+    kinds = {
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, for_callers)
+    }
+
+    assert kinds <= set(STATUS)
+
+
+@pytest.mark.parametrize(
+    ("error", "headers"),
+    [
+        *((QueueFull("x", s), {"retry-after": t}) for s, t in ((5.0, "5"), (0.2, "1"), (7.6, "8"))),
+        (RequestError("x"), {}),
+    ],
+)
+def test_pressure_says_when_to_come_back(error: JustitiaError, headers: dict[str, str]) -> None:
+    """Whole seconds, and never at once; a mistake repeated is the same mistake."""
+    assert headers == error_headers(error)
+
+
+_REFUSALS = {
+    # refusal: (status, text that names what to change)
+    Refusal.UNKNOWN_APPLICATION: (404, ""),
+    Refusal.APPLICATION_CLOSED: (409, ""),
+    Refusal.APPLICATION_CANCELLED: (409, ""),
+    Refusal.APPLICATION_EXPIRED: (409, ""),
+    Refusal.QUEUE_FULL: (429, "scheduler.max_waiting_inferences"),
+    Refusal.TOO_MANY_APPLICATIONS: (429, "scheduler.max_open_applications"),
+    Refusal.NOT_STORED: (503, "store.durability"),
+    Refusal.SUPERSEDED: (503, "/readyz"),
+}
+
+
+@pytest.mark.parametrize("reason", list(Refusal))
+def test_refusal_names_its_application_and_what_to_change(reason: Refusal) -> None:
+    """A caller may run many at once; clients retry a 429 by themselves, an operator mends it."""
+    error = refusal_error(reason, "app-1")
+    status, text = _REFUSALS[reason]
+
+    assert status == status_of(error)[0]
+    assert "application 'app-1'" in str(error)
+    assert text in str(error)
+    assert ({"retry-after": "5"} if status >= 429 else {}) == error_headers(error)
+
+
+@pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RequestError("x", "max_tokens"), "invalid_request_error"),
+        (UnknownModel("x", "model"), "not_found_error"),
+        (BodyTooLarge("x"), "request_too_large"),
+        (QueueFull("x"), "rate_limit_error"),
+        (EngineError("x"), "api_error"),
+    ],
+)
+def test_anthropics_clients_read_their_own_form(path: str, error: JustitiaError, kind: str) -> None:
+    """The types are those of Anthropic's reference: agents retry by them."""
+    assert {"type": "error", "error": {"type": kind, "message": "x"}} == error_in_form(path, error)
+
+
+def test_engines_error_is_turned_into_the_form_of_the_path() -> None:
+    """A malformed message is answered in OpenAI's form by vLLM; what is no error is left alone."""
+    said = b'{"error": {"message": "m", "type": "BadRequestError", "param": null, "code": 400}}'
+    turned = {"type": "error", "error": {"type": "invalid_request_error", "message": "m"}}
+
+    assert turned == json.loads(engine_error_in_form(MESSAGES, 400, said))
+    assert said == engine_error_in_form(CHAT, 400, said)
+    assert b"<html>" == engine_error_in_form(MESSAGES, 502, b"<html>")
+    assert b"[]" == engine_error_in_form(MESSAGES, 502, b"[]")
+
+
+def test_path_that_an_engine_has_not_is_an_error_in_the_form_of_the_path() -> None:
+    """An embedding model has no chats: its web framework says so in a form of its own."""
+    said = b'{"detail": "Not Found"}'
+
+    chat = json.loads(engine_error_in_form(CHAT, 404, said))["error"]
+    assert ("NotFoundError", 404) == (chat["type"], chat["code"])
+    assert "/v1/chat/completions with: Not Found" in chat["message"]
+    message = json.loads(engine_error_in_form(MESSAGES, 404, said))
+    assert "not_found_error" == message["error"]["type"]
+
+
+def event(path: str) -> tuple[str | None, Any]:
+    """Return name and data of the event with which a stream on a path fails."""
+    lines = error_event(path, EngineError("cut"), 7).decode().splitlines()
+    name = lines[0].removeprefix("event: ") if lines[0].startswith("event: ") else None
+    return name, json.loads(lines[-2 if not lines[-1] else -1].removeprefix("data: "))
+
+
+def test_stream_ends_with_an_event_of_its_own_protocol() -> None:
+    """A client that waits for the end of one would wait for ever on an event it does not know."""
+    api_error = {"type": "error", "error": {"type": "api_error", "message": "cut"}}
+    response = {"type": "error", "code": "engine_error", "message": "cut", "param": None}
+
+    assert ("error", api_error) == event(MESSAGES)
+    assert ("error", response | {"sequence_number": 7}) == event(RESPONSES)
+    name, chat = event(CHAT)
+    assert (None, "cut", "engine_error") == (name, chat["error"]["message"], chat["error"]["code"])

@@ -1,0 +1,332 @@
+"""What may wait in the queue, and what is refused before it does."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import (
+    ContextLengthExceeded,
+    RequestError,
+    UnknownModel,
+    UnsupportedOperation,
+)
+from justitia_ray.protocol.endpoints import parse_body, prompt_text
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.protocol.inference_body import Conversation, InferenceBody, output_bound
+
+_CONTEXT = 100
+_MESSAGES = [{"role": "user", "content": "a"}]
+
+
+def reader(path: str, **usual: Any) -> Callable[..., InferenceBody]:
+    """Return a function that parses a body of these fields and of its arguments."""
+    return lambda **fields: parse_body(path, json.dumps(usual | fields).encode(), ("m",), _CONTEXT)
+
+
+chat = reader(CHAT, messages=_MESSAGES)
+completion = reader(COMPLETIONS, prompt="a b")
+response = reader(RESPONSES, input="a b")
+message = reader(MESSAGES, messages=_MESSAGES, max_tokens=5)
+"""Unlike in a chat, its length has to be said."""
+
+
+def test_body_is_passed_on_with_the_model_that_is_served() -> None:
+    """The surface is vLLM's: the engine gets what the queue need not know."""
+    fields = chat(min_p=0.1).fields
+
+    assert ("m", 0.1) == (fields["model"], fields["min_p"])
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (chat(), None),
+        (chat(max_tokens=5), 5),
+        (chat(max_tokens=5, max_completion_tokens=7), 7),
+        (completion(), 16),
+        (completion(max_tokens=5), 5),
+        (completion(max_tokens=None), 16),
+    ],
+)
+def test_output_asked_for_follows_openai(body: InferenceBody, expected: int | None) -> None:
+    """A chat may fill the context, a completion makes 16 tokens unless it says more."""
+    assert expected == body.max_tokens
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (completion(max_tokens=5), False),
+        (completion(max_tokens=5, ignore_eos=True), True),
+        (completion(max_tokens=5, ignore_eos=True, stop=["x"]), False),
+        (completion(max_tokens=5, min_tokens=5), True),
+        (completion(max_tokens=5, min_tokens=4), False),
+        (chat(ignore_eos=True), False),
+    ],
+)
+def test_length_is_forced_only_if_nothing_can_end_it_early(
+    body: InferenceBody, expected: bool
+) -> None:
+    """A length taken for certain is not predicted."""
+    assert expected == body.forced_length
+
+
+@pytest.mark.parametrize(
+    ("parse", "fields", "param", "text"),
+    [
+        (chat, {"model": 3}, "model", "model must be a string, not int"),
+        (chat, {"messages": []}, "messages", "at least one message"),
+        (chat, {"messages": "hi"}, "messages", "must be a list"),
+        (chat, {"messages": ["hi"]}, "messages", "every message must be an object"),
+        (chat, {"n": 0}, "n", "n is 0: an integer of 1 to 128 is allowed"),
+        (chat, {"n": 129}, "n", "n is 129: an integer of 1 to 128"),
+        (chat, {"n": True}, "n", "n is True: an integer"),
+        (chat, {"max_tokens": -1}, "max_tokens", "max_tokens is -1: an integer of 1 to 100"),
+        (chat, {"max_tokens": 101}, "max_tokens", "max_tokens is 101: an integer of 1 to 100"),
+        (chat, {"max_tokens": 1.5}, "max_tokens", "max_tokens is 1.5: an integer"),
+        (chat, {"max_completion_tokens": "9"}, "max_completion_tokens", "'9': an integer"),
+        (chat, {"stream": 1}, "stream", "stream is 1: true or false is allowed"),
+        (completion, {"prompt": None}, "prompt", "prompt must be a string"),
+        (completion, {"prompt": []}, "prompt", "prompt must be a string"),
+        (completion, {"prompt": 7}, "prompt", "prompt must be a string"),
+        (completion, {"prompt": {"text": "a"}}, "prompt", "prompt must be a string"),
+        *((completion, {"prompt": p}, "prompt", "") for p in (["a", 1], [[1], []], [{"text": 1}])),
+        (completion, {"prompt": ["a"] * 100_000}, "prompt", ""),
+        (completion, {"prompt": ["a"] * 9, "n": 128}, "prompt", ""),
+        (completion, {"prompt": [[1]] * 1_025}, "prompt", ""),
+        (completion, {"max_tokens": 10**4_000}, "max_tokens", ""),
+        (completion, {"max_tokens": "9" * 100_000}, "max_tokens", ""),
+        (completion, {"stream": "x" * 100_000}, "stream", ""),
+        (completion, {"model": "x" * 100_000}, "model", ""),
+        (response, {"input": None}, "input", ""),
+        (response, {"input": []}, "input", ""),
+        (response, {"input": ["a"]}, "input", "every item must be an object"),
+        (response, {"max_output_tokens": 0}, "max_output_tokens", ""),
+        (response, {"max_output_tokens": _CONTEXT + 1}, "max_output_tokens", ""),
+        (response, {"stream": "yes"}, "stream", ""),
+        (message, {"max_tokens": None}, "max_tokens", "is missing"),
+        (message, {"max_tokens": 0}, "max_tokens", "1 to 100"),
+        (message, {"max_tokens": _CONTEXT + 1}, "max_tokens", "1 to 100"),
+        (message, {"messages": []}, "messages", "at least one message"),
+        (message, {"stream": 1}, "stream", "true or false"),
+    ],
+    ids=lambda value: repr(value)[:40] if isinstance(value, dict) else None,
+)
+def test_wrong_field_is_named_in_few_words(
+    parse: Callable[..., InferenceBody], fields: dict[str, Any], param: str, text: str
+) -> None:
+    """A caller can mend it without reading the source, before it waits; in few words.
+
+    One request is one inference: a hundred thousand sequences would hold a replica for hours.
+    """
+    with pytest.raises(RequestError, match=text or param) as refused:
+        parse(**fields)
+
+    assert param == refused.value.param
+    assert len(str(refused.value)) < 300
+
+
+def nested(depth: int) -> bytes:
+    """Return a body that nests so deep, itself included."""
+    lists = depth - 1
+    return b'{"prompt": "a", "x": ' + b"[" * lists + b"]" * lists + b"}"
+
+
+@pytest.mark.parametrize(
+    ("parse", "param", "value", "error", "text"),
+    [
+        (chat, "model", "other", UnknownModel, "'other' does not exist; 'm' is served here"),
+        # outside the engine's batch: 14 s for 3 tokens when it was measured
+        (completion, "use_beam_search", True, UnsupportedOperation, "is not supported"),
+        # in the memory of one replica, and the next turn may run on any
+        (response, "previous_response_id", "resp_1", UnsupportedOperation, "not kept"),
+        (response, "background", True, UnsupportedOperation, "not kept"),
+        (response, "conversation", "conv_1", UnsupportedOperation, "not kept"),
+        (response, "prompt", {"id": "p"}, UnsupportedOperation, "not kept"),
+    ],
+)
+def test_what_cannot_be_done_here_is_refused_with_the_reason(
+    parse: Callable[..., InferenceBody],
+    param: str,
+    value: object,
+    error: type[RequestError],
+    text: str,
+) -> None:
+    """A misspelt model is not served by another; what vLLM could do is said to be no option."""
+    with pytest.raises(error, match=text) as refused:
+        parse(**{param: value})
+
+    assert param == refused.value.param
+    assert parse(**{param: None}).prompts
+
+
+@pytest.mark.parametrize(
+    ("body", "prompt_tokens", "expected"),
+    [(chat(), 40, 60), (chat(max_tokens=50), 40, 50), (completion(), 10, 16)],
+)
+def test_output_is_bounded_by_what_the_context_leaves(
+    body: InferenceBody, prompt_tokens: int, expected: int
+) -> None:
+    """Admission sets KV aside for no more than can be made."""
+    assert expected == output_bound(body, prompt_tokens, _CONTEXT)
+
+
+@pytest.mark.parametrize(
+    ("body", "prompt_tokens", "param"),
+    [
+        (chat(), 100, "messages"),
+        (completion(), 200, "prompt"),
+        (chat(max_tokens=61), 40, "max_tokens"),
+    ],
+)
+def test_what_exceeds_the_context_is_refused_with_the_figures(
+    body: InferenceBody, prompt_tokens: int, param: str
+) -> None:
+    """The engine would refuse it too, but only after its turn had come."""
+    with pytest.raises(ContextLengthExceeded, match=f"100 tokens.*{prompt_tokens}") as refused:
+        output_bound(body, prompt_tokens, _CONTEXT)
+
+    assert param == refused.value.param
+
+
+def test_unknown_context_bounds_nothing_but_the_default() -> None:
+    """A model whose context is not configured is judged by its engine."""
+    body = b'{"prompt": "a", "max_tokens": 999999}'
+
+    assert 999_999 == output_bound(parse_body(COMPLETIONS, body, ("m",), None), 10**6, None)
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        *((body, "the body") for body in (b"", b"{", b"\xff", b'"text"', b"[]", b"[" * 100_000)),
+        (b"", "not valid JSON"),
+        (b'{"prompt": "a"', "not valid JSON"),
+        (b'{"prompt": "\xff"}', "not valid JSON: 'utf-8' codec"),
+        (b'{"prompt": "\xed\xa0\x80"}', "not valid JSON: 'utf-8' codec"),
+        (b'{"prompt": "\\ud800"}', "surrogates not allowed"),
+        (b'{"prompt": "a", "temperature": NaN}', "NaN is no JSON number"),
+        (b'{"prompt": "a", "temperature": -Infinity}', "-Infinity is no JSON number"),
+        (b'{"prompt": "a", "temperature": 1e999}', "1e999 is too large a number"),
+        (b'{"prompt": "a", "seed": ' + b"9" * 5_000 + b"}", "4300 digits"),
+        (b'{"prompt": "a", "n": 1, "n": 2}', "it names 'n' twice"),
+        (b'{"prompt": "a", "x": [{"y": 1, "y": 1}]}', "it names 'y' twice"),
+        (nested(129), "nests deeper than 128"),
+        (nested(100_000), "nests deeper than 128"),
+        (b"[1]", "must be a JSON object, not list"),
+    ],
+)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
+def test_body_that_readers_would_take_differently_is_refused(
+    path: str, body: bytes, says: str
+) -> None:
+    """The queue, the tokenizer and the engine read it one after the other, each its own way.
+
+    What one of them fails at becomes a 500 with a traceback in the log, or another request.
+    """
+    with pytest.raises(RequestError) as refused:
+        parse_body(path, body, ("m",), _CONTEXT)
+
+    assert says in str(refused.value)
+    assert len(str(refused.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        nested(128),
+        json.dumps({"prompt": '[{"' * 500 + "\\"}).encode(),
+        b'{"prompt": "\\ud83d\\ude00"}',
+        b'{"prompt": "a", "temperature": 1e-400, "x": -0.5E3}',
+    ],
+    ids=["deep", "brackets in a text", "a pair of surrogates", "numbers"],
+)
+def test_unusual_body_that_all_read_alike_is_taken(body: bytes) -> None:
+    """The refusals must not hit what is fine."""
+    assert parse_body(COMPLETIONS, body, ("m",), _CONTEXT).fields["prompt"]
+
+
+def test_as_many_sequences_as_are_allowed_are_taken() -> None:
+    """Evaluations send their prompts by hundreds, and token ids are one prompt."""
+    assert 8 == len(completion(prompt=["a"] * 8, n=128).fields["prompt"])
+    assert 2_000 == len(completion(prompt=[1] * 2_000).fields["prompt"])
+
+
+def test_its_own_names_of_length_and_input_are_read() -> None:
+    """`max_tokens` means nothing here: the length would be taken for the whole context."""
+    body = response(max_output_tokens=7, max_tokens=3, stream=True)
+
+    assert (7, True, 1, False) == (body.max_tokens, body.stream, body.n, body.forced_length)
+    assert response().max_tokens is None
+
+
+def test_items_become_the_conversation_that_the_engine_makes_of_them() -> None:
+    """An agent's turn is mostly calls of tools and their answers: they are most of its size."""
+    body = response(
+        instructions="be brief",
+        input=[
+            {"role": "user", "content": [{"type": "input_text", "text": "how warm?"}]},
+            {"type": "function_call", "name": "look", "arguments": '{"at": 1}', "call_id": "c"},
+            {"type": "function_call_output", "call_id": "c", "output": "21"},
+            {"role": "user", "content": "and now?"},
+        ],
+        tools=[{"type": "function", "name": "look", "parameters": {}}],
+    )
+    (prompt,) = body.prompts
+
+    assert isinstance(prompt, Conversation)
+    assert ["system", "user", "assistant", "tool", "user"] == [m["role"] for m in prompt.messages]
+    assert 'be brief\nhow warm?\nlook{"at": 1}\n21\nand now?' == prompt_text(body)
+    assert prompt.tools is not None
+    assert "look" == prompt.tools[0]["function"]["name"]
+
+
+def test_output_is_cut_to_the_context_as_the_engine_cuts_it() -> None:
+    """The prompt is an estimate: nothing may be refused by it that the engine would answer."""
+    assert 10 == output_bound(response(max_output_tokens=50), 90, _CONTEXT)
+    assert 50 == output_bound(response(max_output_tokens=50), 20, _CONTEXT)
+    assert 1 == output_bound(response(), 130, _CONTEXT)
+
+
+def test_blocks_become_the_conversation_that_the_engine_makes_of_them() -> None:
+    """Text, what a tool was asked and what it said count; an image is the replica's to count."""
+    body = message(
+        system=[{"type": "text", "text": "be brief"}],
+        messages=[
+            {
+                "role": "user",
+                "content": [{"type": "image", "source": {}}, {"type": "text", "text": "how warm?"}],
+            },
+            {
+                "role": "assistant",
+                "content": [{"type": "tool_use", "id": "t", "name": "look", "input": {"at": 1}}],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {
+                        "type": "tool_result",
+                        "tool_use_id": "t",
+                        "content": [{"type": "text", "text": "21"}],
+                    }
+                ],
+            },
+        ],
+        tools=[{"name": "look", "input_schema": {"type": "object"}}],
+    )
+    (prompt,) = body.prompts
+
+    assert isinstance(prompt, Conversation)
+    assert ["system", "user", "assistant", "user"] == [m["role"] for m in prompt.messages]
+    assert 'be brief\n\nhow warm?\nlook{"at": 1}\n21' == prompt_text(body)
+    assert prompt.tools is not None
+    assert {"type": "object"} == prompt.tools[0]["function"]["parameters"]
+
+
+@pytest.mark.parametrize("content", [3, ["text"], {"text": "a"}])
+def test_content_of_another_form_is_the_callers_mistake(content: Any) -> None:
+    """It must not become an error of ours when it is counted."""
+    with pytest.raises(RequestError, match="a list of blocks"):
+        message(messages=[{"role": "user", "content": content}])

@@ -1,0 +1,120 @@
+"""What the queue reads of requests whose inputs are read once: how many, how long."""
+
+import json
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ContextLengthExceeded, RequestError
+from justitia_ray.protocol.endpoints import parse_body
+from justitia_ray.protocol.inference_body import Conversation, InferenceBody, Pair, output_bound
+from justitia_ray.protocol.pooling_bodies import (
+    CLASSIFY,
+    COHERE_EMBED,
+    EMBEDDINGS,
+    POOLING,
+    RANKINGS,
+    SCORES,
+)
+
+_CONTEXT = 100
+_MESSAGES = [{"role": "user", "content": "a"}]
+
+
+def parsed(path: str, **fields: Any) -> InferenceBody:
+    """Parse a request with these fields."""
+    return parse_body(path, json.dumps(fields).encode(), ("m",), _CONTEXT)
+
+
+@pytest.mark.parametrize("path", [EMBEDDINGS, POOLING, CLASSIFY])
+@pytest.mark.parametrize(
+    ("given", "prompts"),
+    [
+        ("a b", ["a b"]),
+        (["a", "b c"], ["a", "b c"]),
+        ([1, 2, 3], [[1, 2, 3]]),
+        ([[1, 2], [3]], [[1, 2], [3]]),
+        (_MESSAGES, [Conversation((_MESSAGES[0],))]),
+        ([_MESSAGES, _MESSAGES], [Conversation((_MESSAGES[0],))] * 2),
+    ],
+)
+def test_each_input_is_a_prompt(path: str, given: Any, prompts: list[Any]) -> None:
+    """The cost of a request is that of all its inputs, in each form that vLLM takes."""
+    assert prompts == parsed(path, input=given).prompts
+
+
+@pytest.mark.parametrize("path", SCORES)
+@pytest.mark.parametrize(
+    "names",
+    [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")],
+)
+def test_score_is_of_pairs_under_each_of_their_names(path: str, names: tuple[str, str]) -> None:
+    """One side is compared with each of the other, or both go in step."""
+    first, second = names
+    one = parsed(path, **{first: "q", second: ["a", "b"]})
+    many = parsed(path, **{first: ["q", "r"], second: ["a", "b"]})
+
+    assert [Pair("q", "a"), Pair("q", "b")] == one.prompts
+    assert [Pair("q", "a"), Pair("r", "b")] == many.prompts
+
+
+@pytest.mark.parametrize("path", RANKINGS)
+def test_ranking_is_of_one_query_with_each_document(path: str) -> None:
+    """Documents may be objects, as Jina's are."""
+    body = parsed(path, query="q", documents=["a", {"text": "b"}])
+
+    assert [Pair("q", "a"), Pair("q", "b")] == body.prompts
+
+
+def test_coheres_texts_are_prompts() -> None:
+    """Its client names them otherwise."""
+    assert ["a", "b"] == parsed(COHERE_EMBED, texts=["a", "b"]).prompts
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (EMBEDDINGS, {}, "input"),
+        (EMBEDDINGS, {"input": []}, "input"),
+        (EMBEDDINGS, {"input": [[]]}, "input"),
+        *((EMBEDDINGS, {"input": given}, "input") for given in (["a", 1], [[1], "a", []], [1.5])),
+        (EMBEDDINGS, {"input": [*_MESSAGES, "a"]}, "input"),
+        (POOLING, {"messages": [[*_MESSAGES, "a"]]}, "messages"),
+        (EMBEDDINGS, {"input": "a", "stream": True}, "stream"),
+        (EMBEDDINGS, {"input": ["a"] * 2_049}, "input"),
+        (SCORES[0], {"queries": "q"}, "queries"),
+        (RANKINGS[0], {"documents": ["a"]}, "query"),
+        (RANKINGS[0], {"query": "q", "documents": []}, "documents"),
+        (COHERE_EMBED, {"input": "a"}, "texts"),
+    ],
+)
+def test_request_without_an_input_is_refused(path: str, fields: dict[str, Any], param: str) -> None:
+    """At once, with the field: it must not become an error of ours when it is counted."""
+    with pytest.raises(RequestError) as refused:
+        parsed(path, **fields)
+
+    assert param == refused.value.param
+
+
+def test_input_may_fill_the_context_and_is_charged_as_one_token() -> None:
+    """Nothing is generated, so no room has to be left; d is 1 by the protocol."""
+    body = parsed(EMBEDDINGS, input="a")
+
+    assert 1 == output_bound(body, _CONTEXT, _CONTEXT)
+    assert 1 == output_bound(body, 10**6, None)
+    with pytest.raises(ContextLengthExceeded) as refused:
+        output_bound(body, _CONTEXT + 1, _CONTEXT)
+    assert "input" == refused.value.param
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        parsed(EMBEDDINGS, input="a", truncate_prompt_tokens=10),
+        parsed(SCORES[0], text_1="a", text_2="b"),
+        parsed(RANKINGS[0], query="a", documents=["b"]),
+    ],
+)
+def test_what_the_engine_may_cut_is_not_refused_for_its_length(body: InferenceBody) -> None:
+    """The engine reads a part of it then, and answers."""
+    assert 1 == output_bound(body, _CONTEXT + 1, _CONTEXT)

@@ -1,0 +1,146 @@
+"""What a caller has of a stream is counted, and left out when the stream is made again."""
+
+import json
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from justitia_ray.errors import CannotContinue
+from justitia_ray.protocol.engine import Output
+from justitia_ray.protocol.stream_parts import Delivered, Part, Resume, joined, left_out
+
+
+def event(text: str, response: str = "cmpl-a", created: int = 1) -> bytes:
+    """Return an event as vLLM writes it."""
+    fields = {"id": response, "object": "text_completion", "created": created, "text": text}
+    return b"data: " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def again(*chunks: bytes) -> AsyncGenerator[str | Part]:
+    """Yield a head, then a stream as an engine makes it that was given its earlier outputs."""
+    yield "head"
+    for chunk in chunks:
+        yield Part(chunk, 1, ())
+
+
+async def rest_of(delivered: Delivered, *chunks: bytes) -> list[str | Part]:
+    """Return what of a stream made again is sent to a caller who has so much of it."""
+    resume = delivered.resume()
+    assert resume is not None
+    return [item async for item in left_out(again(*chunks), resume)]
+
+
+def test_parts_are_joined_in_order_with_all_they_carry() -> None:
+    """A part in the middle must not lose its tokens: they would be generated twice."""
+    first = Part(b"a", 1, (Output((1,)),))
+    second = Part(b"bc", 2, (Output((2, 3)), Output((4,), "stop")), "why not")
+
+    assert joined([first, second]) == Part(
+        b"abc", 3, (Output((1,)), Output((2, 3)), Output((4,), "stop")), "why not"
+    )
+
+
+def test_all_that_came_is_kept_for_the_next_attempt() -> None:
+    """Tokens and chunks travel together, but tokens may be ahead."""
+    delivered = Delivered()
+    delivered.add_part(Part(event("x"), 1, (Output((1,)), Output((2,)))))
+    delivered.add_part(Part(event("yy") + event("z"), 2, (Output((3, 4)), Output((), "stop", 7))))
+
+    start = event("x").partition(b',"text"')[0]
+    size = len(event("x") + event("yy") + event("z"))
+    outputs = (Output((1,)), Output((2,)), Output((3, 4)), Output((), "stop", 7))
+    assert Resume(outputs, 3, size, start) == delivered.resume()
+
+
+def test_obstacle_is_a_reason_once_something_came() -> None:
+    """Half a stream with another second half is worse than an error."""
+    delivered = Delivered()
+    delivered.add_part(Part(event("x"), 1, (), "it has more than one choice"))
+    delivered.add_part(Part(event("y"), 1, ()))
+
+    with pytest.raises(CannotContinue, match="more than one choice"):
+        delivered.resume()
+
+
+async def test_rest_begins_where_the_caller_stopped_with_the_first_id_and_time() -> None:
+    """Clients gather the events of one stream by id."""
+    delivered = Delivered()
+    delivered.add_part(Part(event("x") + event("y"), 2, ()))
+    made_again = [event(text, "cmpl-b", 7) for text in "xyz"]
+
+    rest = await rest_of(delivered, *made_again, b"data: [DONE]\n\n")
+
+    assert ["head", Part(event("z"), 1, ()), Part(b"data: [DONE]\n\n", 1, ())] == rest
+
+
+async def test_text_that_looks_like_an_event_is_left_alone() -> None:
+    """Only the start of an event is written anew, never what a model has said."""
+    told = 'data: {"id":"q","object":"q","created":9'
+    delivered = Delivered()
+    delivered.add_part(Part(event("x"), 1, ()))
+
+    (_, part) = await rest_of(delivered, event("x", "cmpl-b", 7), event(told, "cmpl-b", 7))
+
+    assert Part(event(told), 1, ()) == part
+
+
+async def test_stream_that_begins_differently_is_not_continued() -> None:
+    """Replicas of two versions may cut a text into other chunks."""
+    delivered = Delivered()
+    delivered.add_part(Part(event("x") + event("y"), 2, ()))
+
+    with pytest.raises(CannotContinue, match="answers differently"):
+        await rest_of(delivered, event("x"), event("yz"), event(""))
+
+
+def named(kind: str, **names: object) -> bytes:
+    """Return an event of a response."""
+    data = json.dumps({"type": kind} | names, separators=(",", ":"))
+    return f"event: {kind}\ndata: {data}\n\n".encode()
+
+
+def response(one: str, item: str, at: int, *texts: str) -> list[bytes]:
+    """Return a response with an item of these texts, which a late event names once more."""
+    return [
+        named("created", response={"id": one, "created_at": at}),
+        named("added", item={"id": item, "role": "assistant"}),
+        *(named("delta", item_id=item, delta=text) for text in texts),
+        named(
+            "completed", response={"id": one, "created_at": at, "output": [{"id": "new_of_own"}]}
+        ),
+    ]
+
+
+async def test_rest_of_a_response_has_the_names_that_its_caller_knows() -> None:
+    """Each attempt makes ids of its own; a delta of an item that nobody has heard of is lost."""
+    undisturbed = response("resp_a", "msg_a", 17, "x", "y")
+    delivered = Delivered(names=True)
+    delivered.add_part(Part(b"".join(undisturbed[:3]), 3, ()))
+
+    _, *rest = await rest_of(delivered, *response("resp_b", "msg_b", 23, "x", "y"))
+
+    assert undisturbed[3:] == [part.body for part in rest if isinstance(part, Part)]
+
+
+async def test_item_that_begins_after_the_cut_keeps_its_own_name() -> None:
+    """The caller has no other for it."""
+    delivered = Delivered(names=True)
+    delivered.add_part(Part(response("resp_a", "msg_a", 17, "x")[0], 1, ()))
+
+    _, added, delta, _ = await rest_of(delivered, *response("resp_b", "msg_b", 23, "x"))
+
+    assert isinstance(added, Part)
+    assert isinstance(delta, Part)
+    assert b'"id":"msg_b"' in added.body
+    assert b'"item_id":"msg_b"' in delta.body
+
+
+async def test_name_in_what_a_model_says_is_left_alone() -> None:
+    """In a text the quotes are escaped: it is no name."""
+    told = '"id":"msg_b","created_at":23'
+    delivered = Delivered(names=True)
+    delivered.add_part(Part(b"".join(response("resp_a", "msg_a", 17, "x")[:2]), 2, ()))
+
+    _, delta, _ = await rest_of(delivered, *response("resp_b", "msg_b", 23, told))
+
+    assert Part(named("delta", item_id="msg_a", delta=told), 1, ()) == delta

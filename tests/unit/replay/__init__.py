@@ -1,1 +1,0 @@
-"""Replays, against a service in memory."""

@@ -1,0 +1,77 @@
+"""Where built-in models are put, without building a real one."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.serve.engines import tiny_models as tiny_model
+from justitia_ray.serve.engines.tiny_models import materialise_model
+
+
+@pytest.mark.parametrize("path", ["some/hub-model", "relative/dir", "/absolute/dir"])
+def test_other_paths_are_returned_unchanged(path: str, tmp_path: Path) -> None:
+    """Real models are vLLM's business, and nothing may be written for them."""
+    assert materialise_model(path, tmp_path / "cache") == path
+    assert not (tmp_path / "cache").exists()
+
+
+def test_unknown_random_model_is_refused_with_the_allowed_ones(tmp_path: Path) -> None:
+    """A typing error must not be sent to the hub as a model name."""
+    with pytest.raises(
+        ConfigError, match=r"random:huge.*allowed: random:tiny-adapter, random:tiny-embedding"
+    ):
+        materialise_model("random:huge", tmp_path)
+
+
+def test_model_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every replica of a node asks for it on every start, and building takes ten seconds."""
+    built: list[Path] = []
+
+    def build(directory: Path) -> None:
+        built.append(directory)
+        (directory / "config.json").write_text("{}")
+
+    monkeypatch.setitem(tiny_model._BUILDERS, "tiny-llama", build)
+
+    first = materialise_model("random:tiny-llama", tmp_path)
+    second = materialise_model("random:tiny-llama", tmp_path)
+
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert first == second == str(tmp_path / f"tiny-llama-{version}")
+    assert len(built) == 1
+    assert [path.name for path in tmp_path.iterdir()] == [f"tiny-llama-{version}"]
+
+
+def test_loser_of_a_race_takes_the_winners_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replicas may start at once on one node; neither may see half a model."""
+
+    def build(directory: Path) -> None:
+        (directory / "config.json").write_text("loser")
+        winner = directory.parent / directory.name.removeprefix(".").rsplit("-", 1)[0]
+        winner.mkdir()
+        (winner / "config.json").write_text("winner")
+
+    monkeypatch.setitem(tiny_model._BUILDERS, "tiny-llama", build)
+
+    model = Path(materialise_model("random:tiny-llama", tmp_path))
+
+    assert (model / "config.json").read_text() == "winner"
+    assert list(tmp_path.iterdir()) == [model]
+
+
+def test_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk must not leave a directory that the next start takes for a model."""
+
+    def build(directory: Path) -> None:
+        (directory / "config.json").write_text("half")
+        raise OSError("no space left")
+
+    monkeypatch.setitem(tiny_model._BUILDERS, "tiny-llama", build)
+
+    with pytest.raises(OSError, match="no space left"):
+        materialise_model("random:tiny-llama", tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,96 @@
+"""vLLM's options, and the tokens of a lease, without vLLM."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.protocol.engine import Progress
+from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
+from justitia_ray.serve.engines.vllm_engine import VllmEngine
+from justitia_ray.serve.engines.vllm_requests import LeaseMeter
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"scheduling_policy": "fcfs"},
+        {"scheduling-policy": "fcfs"},
+        {"data_parallel_size": 2},
+        {"enable_log_requests": True},
+        {"sse_keep_alive_interval": 15},
+        {"model": "other"},
+        {"served-model-name": "other"},
+        {"config": "file.yaml"},
+        {"--max-model-len": 5},
+    ],
+)
+def test_options_that_would_break_the_service_are_refused(option: dict[str, VllmValue]) -> None:
+    """Each would change the engine behind the back of the queue, capacity, names or privacy."""
+    with pytest.raises(ConfigError, match=r"vllm_args: .*(allowed|cannot be set|no.* option name)"):
+        VllmEngine("model", "name", option)
+
+
+def test_priority_is_always_asked_for() -> None:
+    """It is not vLLM's default."""
+    assert checked_vllm_args({})["scheduling_policy"] == "priority"
+    assert checked_vllm_args({"scheduling-policy": "priority"}) == checked_vllm_args({})
+
+
+@pytest.mark.vllm
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
+def test_options_go_through_vllms_own_parser() -> None:
+    """What an operator knows from `vllm serve` works here, and what vLLM refuses is named."""
+    options = {"max_model_len": 2048, "enforce_eager": True, "enable_prefix_caching": False}
+
+    parsed = parse_vllm_args(
+        "some/model", "name", checked_vllm_args(options), {"a": "x/y", "b": "z"}
+    )
+
+    assert parsed.model == "some/model"
+    assert parsed.served_model_name == ["name"]
+    assert parsed.max_model_len == 2048
+    assert parsed.enforce_eager is True
+    assert parsed.enable_prefix_caching is False
+    assert parsed.scheduling_policy == "priority"
+    assert (parsed.enable_lora, parsed.max_loras) == (True, 2)
+    assert [("a", "x/y"), ("b", "z")] == [(lora.name, lora.path) for lora in parsed.lora_modules]
+    for wrong in ({"max_model_length": 2048}, {"max_model_le": 1}, {"max_num_seqs": "many"}):
+        with pytest.raises(ConfigError, match=next(iter(wrong)).replace("_", "-")):
+            parse_vllm_args("some/model", "name", checked_vllm_args(wrong), {})
+
+
+def state(request_id: str, prompt_len: int, *, generates: bool) -> Any:
+    """Return what of vLLM's `RequestState` a meter reads, of a sequence that was just taken on."""
+    serving = object() if generates else None
+    return SimpleNamespace(
+        request_id=request_id,
+        prompt_len=prompt_len,
+        stats=SimpleNamespace(num_generation_tokens=0),
+        detokenizer=serving,
+        logprobs_processor=serving,
+        is_prefilling=True,
+    )
+
+
+def test_input_that_was_read_is_one_token_of_output() -> None:
+    """The protocol charges it with d = 1; before it is read, and if it never is, with nothing."""
+    meter = LeaseMeter(0)
+    first, second = (state(request_id, 4, generates=False) for request_id in ("a", "b"))
+    meter.add_sequence(first)
+    meter.add_sequence(second)
+    waiting = meter.read_progress()
+    first.is_prefilling = False
+
+    assert (Progress(8, 0), Progress(8, 1)) == (waiting, meter.read_progress())
+
+
+def test_sequence_that_generates_is_counted_by_vllms_own_count() -> None:
+    """Its first token is one of those, not one more."""
+    meter, running = LeaseMeter(0), state("g", 5, generates=True)
+    meter.add_sequence(running)
+    running.is_prefilling = False
+    running.stats.num_generation_tokens = 3
+
+    assert Progress(5, 3) == meter.read_progress()

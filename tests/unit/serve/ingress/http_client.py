@@ -1,0 +1,92 @@
+"""A client of the HTTP application in front of stand-ins."""
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+
+from justitia_ray.config import AppConfig
+from justitia_ray.protocol.endpoints import parse_body
+from justitia_ray.serve.ingress.http_app import build_http_app
+from justitia_ray.serve.ingress.models import ServedModel, ServedModels
+from justitia_ray.serve.ingress.replica_calls import Answer, StreamItem
+from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
+
+
+class StandInGateway:
+    """Reads bodies as the real gateway does, and answers as the test says."""
+
+    max_model_len = 100
+
+    def __init__(self) -> None:
+        self.answered = 0
+        self.refusal: Exception | None = None
+        self.failure: Exception | None = None
+        self.items: list[StreamItem] = [(200, {"content-type": "text/plain"}), b"told"]
+        self.unscheduled_answer: Answer = (200, {"content-type": "text/plain"}, b"unscheduled")
+        self.source: Any = None
+        """Yields the items in place of `items`."""
+        self.submitter = self
+
+    def parse(self, path: str, raw: bytes, fields: dict[str, Any]) -> Any:
+        """Read a body."""
+        return parse_body(path, raw, ("m",), self.max_model_len, fields)
+
+    async def check_served(self, path: str) -> None:
+        """Raise the refusal, if there is one."""
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def answer(self, path: str, headers: dict[str, str], body: Any) -> Answer:
+        """Return the items as a whole answer, or fail."""
+        async with aclosing(self.stream(path, headers, body)) as answer:
+            items: list[Any] = [item async for item in answer]
+        (status, head), *chunks = items
+        return status, head, b"".join(chunks)
+
+    async def stream(
+        self, path: str, headers: dict[str, str], body: Any
+    ) -> AsyncGenerator[StreamItem]:
+        """Yield the items, or fail."""
+        self.answered += 1
+        if self.failure is not None:
+            raise self.failure
+        if self.source is not None:
+            async with aclosing(aiter(self.source)) as items:
+                async for item in items:
+                    yield item
+            return
+        for item in self.items:
+            yield item
+
+    async def unscheduled(self, path: str, raw: bytes, fields: dict[str, Any]) -> Answer:
+        """Return the answer to an unscheduled call."""
+        return self.unscheduled_answer
+
+    async def open_application(self, spec: ApplicationSpec) -> tuple[Any, float]:
+        """Open any application."""
+        return SimpleNamespace(application_id="a", predicted_kv_token_time=1.0), 1.0
+
+
+def model_of(
+    gateway: Any = None, scheduler: Any = None, predictor: Any = None, **config: Any
+) -> ServedModel:
+    """Return a model `m` behind these stand-ins."""
+    parsed = AppConfig.parse({"model": {"name": "m", "path": "none"}, **config})
+    nothing: Any = None
+    return ServedModel(parsed, gateway, scheduler, predictor, nothing)
+
+
+@asynccontextmanager
+async def client_of(
+    *models: ServedModel,
+    specs: ApplicationSpecCache | None = None,
+    raise_app_exceptions: bool = True,
+) -> AsyncIterator[httpx.AsyncClient]:
+    """Serve models in this process, and yield a client of them."""
+    app = build_http_app(ServedModels(models), specs or ApplicationSpecCache(600.0, 100))
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=raise_app_exceptions)
+    async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+        yield client

@@ -1,0 +1,115 @@
+"""One ingress of two models: each scheduler hears what is meant for its model."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray import serve
+
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import ConfigError
+from justitia_ray.serve.engines.factory import load_prompt_counter
+from justitia_ray.serve.ingress import deployment as module
+from justitia_ray.serve.ingress.deployment import Ingress
+
+_ARGS = {
+    "models": [{"name": "m", "path": "none"}, {"name": "org/n", "path": "none"}],
+    "engine": {"kind": "fake"},
+    "metrics": {"enabled": False},  # there is no exporter without a cluster
+}
+
+
+class Handle:
+    """Notes its calls; answers `status` and `table`, and hangs at all others but `configure`."""
+
+    def __init__(self) -> None:
+        self.policies: list[str] = []
+
+    def options(self, **options: Any) -> "Handle":
+        """Return a handle of the same."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=getattr(type(self), f"_{name}", Handle._hang).__get__(self))
+
+    async def _configure(self, settings: dict[str, Any]) -> int:
+        self.policies.append(settings["policy"])
+        return 1
+
+    async def _status(self, applications: int) -> dict[str, Any]:
+        return {"ready": True, "degraded": None, "replicas": {}, "policy": self.policies[-1]}
+
+    async def _table(self) -> dict[str, Any]:
+        return {"classes": {}, "stages": {}}
+
+    async def _hang(self, *arguments: Any) -> None:
+        await asyncio.Event().wait()
+
+
+class WithoutServe(Ingress):
+    """An ingress that Serve neither starts nor ends."""
+
+    async def stop(self) -> None:
+        """End what it started."""
+        await Ingress.__del__(self)
+
+    def __del__(self) -> None:  # type: ignore[override]  # Serve awaits that one
+        """Nothing: here the garbage collector calls it."""
+
+
+@pytest.fixture
+def schedulers() -> dict[str, Handle]:
+    """Return the scheduler of each model."""
+    return {"m": Handle(), "org/n": Handle()}
+
+
+@pytest.fixture
+async def ingress(
+    schedulers: dict[str, Handle], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[WithoutServe]:
+    """Return an ingress that has found them."""
+
+    async def find(config: AppConfig) -> Handle:
+        return schedulers[config.model.name]
+
+    monkeypatch.setattr(module, "get_current_scheduler", find)
+    context = SimpleNamespace(app_name="a", replica_id=SimpleNamespace(unique_id="i"))
+    monkeypatch.setattr(serve, "get_replica_context", lambda: context)
+    found = object.__new__(WithoutServe)
+    parts: Any = [(Handle(), Handle()), (Handle(), Handle())]
+    await Ingress.__init__(found, _ARGS, parts, load_prompt_counter)
+    yield found
+    await found.stop()
+
+
+async def test_settings_reach_the_scheduler_of_their_model(
+    ingress: WithoutServe, schedulers: dict[str, Handle]
+) -> None:
+    """A change for one is no change for the other; both are told what is in force."""
+    await ingress.reconfigure({"policy": "vtc", "models": {"org/n": {"policy": "fcfs"}}})
+    await ingress.reconfigure({"policy": "srjf", "models": {"org/n": {"policy": "fcfs"}}})
+
+    assert ["vtc", "srjf"] == schedulers["m"].policies
+    assert ["fcfs", "fcfs"] == schedulers["org/n"].policies
+
+
+@pytest.mark.parametrize("models", [{"x": {}}, {"org/n": {"policy": "fifo"}}])
+async def test_wrong_settings_of_one_model_change_none(
+    ingress: WithoutServe, schedulers: dict[str, Handle], models: dict[str, Any]
+) -> None:
+    """Half a change is worse than none: the operator mends the file and deploys it again."""
+    with pytest.raises(ConfigError, match=r"models"):
+        await ingress.reconfigure({"policy": "vtc", "models": models})
+
+    assert [] == schedulers["m"].policies == schedulers["org/n"].policies
+
+
+async def test_model_is_named_in_the_query_over_a_handle_too(ingress: WithoutServe) -> None:
+    """Agents inside Serve see what is seen over HTTP."""
+    await ingress.reconfigure({"models": {"org/n": {"policy": "fcfs"}}})
+    status, _, body = await ingress.call("GET", "/v1/status?model=org%2Fn", {}, b"")
+
+    assert 200 == status
+    assert b'"policy":"fcfs"' in body

@@ -1,0 +1,362 @@
+"""What the gateway tells the scheduler of an inference: its stage, its length, what is to come."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from justitia_ray.config import AppConfig
+from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
+from justitia_ray.core.stages import StageServed
+from justitia_ray.errors import (
+    EngineError,
+    NoReplicaAnswers,
+    NotServed,
+    TooManyApplications,
+    UnknownModel,
+)
+from justitia_ray.observability.part_metrics import IngressMetrics
+from justitia_ray.predictor.class_mean import ClassMeanPredictor
+from justitia_ray.predictor.estimate import Estimate
+from justitia_ray.predictor.observation import Sample
+from justitia_ray.predictor.stages import CHARGE_FACTOR, StageTable
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES
+from justitia_ray.protocol.pooling_bodies import EMBEDDINGS
+from justitia_ray.serve.ingress.gateway import Gateway
+from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
+from justitia_ray.serve.ingress.replica_calls import Answer
+from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
+from justitia_ray.serve.ingress.token_counter import PromptSize
+from tests.unit.observability.recording_backend import exported, measures
+
+
+@dataclass
+class FakeSession:
+    """A session with the first scheduler."""
+
+    ingress_id: str = "i"
+    epoch: int = 1
+
+
+@dataclass
+class FakeQueueClient:
+    """Keeps what is submitted; grants nothing."""
+
+    session: FakeSession = field(default_factory=FakeSession)
+    pending: PendingInferences = field(default_factory=PendingInferences)
+    items: list[InferenceSubmitted] = field(default_factory=list)
+
+    async def open_application(self, arrival: ApplicationArrived) -> float:
+        self.pending.applications[arrival.application_id] = arrival
+        return 1.0
+
+    def submit_inference(
+        self, item: InferenceSubmitted, opening: ApplicationArrived | None, *, is_last: bool
+    ) -> PendingInference:
+        if opening is not None:
+            self.pending.applications[opening.application_id] = opening
+        self.items.append(item)
+        self.pending.note_submitted(item)
+        return PendingInference(item, 0.0, opening, is_last)
+
+    async def next_grant(self, inference: PendingInference) -> Any:
+        raise EngineError("no replica here")
+
+    def cancel_inference(self, inference: PendingInference) -> None:
+        pass
+
+
+class FakeEstimates:
+    """Answers from tables that the test fills."""
+
+    def __init__(self) -> None:
+        self.classes = ClassMeanPredictor()
+        self.stages = StageTable()
+        self.inputs = self
+        self.remembered: dict[str, object] = {}
+
+    async def summarise(self, text: str) -> object:
+        return f"seen: {text}"
+
+    async def estimate_application(
+        self, name: str, tokens: int, most: int | None, summary: object
+    ) -> Estimate:
+        return self.classes.estimate(name, tokens, most)
+
+    def keep_input(self, application_id: str, summary: object) -> None:
+        self.remembered[application_id] = summary
+
+
+class FakeCounter:
+    """Every request has so many prompts, of ten tokens each."""
+
+    def __init__(self, prompts: int = 1) -> None:
+        self._prompts = prompts
+
+    async def prompt_size(self, body: Any) -> PromptSize:
+        return PromptSize(self._prompts, 10 * self._prompts, 10)
+
+    async def text_tokens(self, text: str) -> int:
+        return 10
+
+
+@dataclass
+class Replicas:
+    """Answers what it has a path for, and keeps what it was asked."""
+
+    served: frozenset[str] | None
+    """None: there is none."""
+    asked_paths: int = 0
+    asked: list[tuple[str, Any]] = field(default_factory=list)
+
+    async def paths(self) -> frozenset[str]:
+        self.asked_paths += 1
+        if self.served is None:
+            raise NoReplicaAnswers("none")
+        return self.served
+
+    async def unscheduled(self, path: str, body: bytes) -> Answer:
+        self.asked.append((path, json.loads(body)))
+        return 200, {}, b"{}"
+
+
+_CONFIG = AppConfig.parse({"model": {"name": "m", "path": "none"}, "engine": {"kind": "fake"}})
+
+
+class Desk:
+    """A gateway and what it was made of, with replicas that serve these paths."""
+
+    def __init__(self, *served: str, prompts: int = 1) -> None:
+        self.client, self.estimates = FakeQueueClient(), FakeEstimates()
+        self.replicas = Replicas(frozenset(served))
+        specs = ApplicationSpecCache(600.0, 10)
+        self.measures = measures("ingress")
+        self.metrics = IngressMetrics(self.measures)
+        counter = FakeCounter(prompts)
+        parts: Any = (self.client, self.replicas, self.estimates, counter, specs, self.metrics)
+        self.gateway = Gateway(_CONFIG, *parts)
+
+    async def open_application(self, application_class: str, application_id: str) -> None:
+        """Open an application with some input."""
+        spec = ApplicationSpec(application_class, "input", application_id=application_id)
+        await self.gateway.submitter.open_application(spec)
+
+    async def submit(self, headers: dict[str, str], **fields: Any) -> InferenceSubmitted:
+        """Let one completion be submitted, and return what the scheduler is told."""
+        body = {"prompt": "text", "max_tokens": 1000, **fields}
+        return await self.submit_body(COMPLETIONS, headers, body)
+
+    async def submit_body(
+        self, path: str, headers: dict[str, str], body: dict[str, Any]
+    ) -> InferenceSubmitted:
+        """Let one inference be submitted, and return what the scheduler is told."""
+        parsed = self.gateway.parse(path, json.dumps(body).encode())
+        with pytest.raises(EngineError, match="no replica here"):
+            await self.gateway.answer(path, headers, parsed)
+        return self.client.items[-1]
+
+    def predictions(self) -> dict[str, float]:
+        """Return how many applications were opened, by what their estimate rests on."""
+        told = exported(self.measures).counts
+        return {key[1]: n for key, n in told.items() if key[0] == "predictions_total" and n}
+
+
+@pytest.fixture
+def desk() -> Desk:
+    """Return a gateway."""
+    return Desk("/tokenize", MESSAGES)
+
+
+_IN_A = {"x-justitia-application": "a", "x-justitia-class": "EV"}
+
+
+async def test_inference_of_an_open_application_is_of_its_class(desk: Desk) -> None:
+    """Who opened it said the class; inferences name the application only."""
+    desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 40, 1000)])
+    await desk.open_application("EV", "a")
+    item = await desk.submit({"x-justitia-application": "a"})
+
+    assert 40 == item.predicted_output_tokens
+
+
+async def test_each_stage_has_its_length_and_what_is_to_come(desk: Desk) -> None:
+    """The second is submitted after an answer, so it is told what applications need from there."""
+    desk.estimates.stages.observe_stages(
+        "EV", [StageServed(1, 1, 10, 4, 50), StageServed(1, 1, 10, 40, 1_000_000)]
+    )
+    first = await desk.submit(_IN_A)
+    sibling = await desk.submit(_IN_A)
+    desk.client.pending.note_answered(PendingInference(first, 0.0))
+    second = await desk.submit(_IN_A)
+
+    assert [0, 0, 1] == [item.stage for item in (first, sibling, second)]
+    assert first.predicted_output_tokens < second.predicted_output_tokens
+    assert CHARGE_FACTOR * 1_000_000 == second.remaining_kv_token_time
+
+
+async def test_unknown_class_needs_what_it_has_submitted(desk: Desk) -> None:
+    """Two, at 256 tokens each as usual; room is kept for all of max_tokens."""
+    await desk.submit(_IN_A)
+    item = await desk.submit(_IN_A)
+
+    assert CHARGE_FACTOR * 2 * (10 * 256 + 256 * 257 // 2) == item.remaining_kv_token_time
+    assert 1000 == item.predicted_output_tokens
+
+
+async def test_more_is_charged_than_is_predicted(desk: Desk) -> None:
+    """And the prediction is told as it is: it is what is compared with the truth in the end."""
+    arrival, _ = await desk.gateway.submitter.open_application(ApplicationSpec("EV", "input"))
+
+    # One inference of ten tokens and the prior's 256.
+    assert 10 * 256 + 256 * 257 // 2 == arrival.predicted_kv_token_time
+    assert CHARGE_FACTOR * arrival.predicted_kv_token_time == arrival.charge_kv_token_time
+
+
+async def test_every_choice_counts(desk: Desk) -> None:
+    """Three sequences of 10 + 256 tokens; predicted and prompt tokens are over all of them."""
+    item = await desk.submit(_IN_A, n=3)
+
+    assert (3, 30, 3000) == (item.choices, item.prompt_tokens, item.predicted_output_tokens)
+    assert CHARGE_FACTOR * 3 * (10 * 256 + 256 * 257 // 2) == item.remaining_kv_token_time
+
+
+async def test_forced_length_is_no_guess(desk: Desk) -> None:
+    """A replay says how long each answer is to be; the stage's mean has nothing to add."""
+    desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50)])
+    item = await desk.submit(_IN_A, max_tokens=100, ignore_eos=True)
+
+    assert 100 == item.predicted_output_tokens
+    assert CHARGE_FACTOR * (10 * 100 + 5050) == item.remaining_kv_token_time
+
+
+async def test_input_is_remembered_until_its_application_ends(desk: Desk) -> None:
+    """Opened by a call or by its first inference; a second inference is not its input."""
+    await desk.open_application("EV", "b")
+    await desk.submit(_IN_A)
+    await desk.submit({**_IN_A, "x-justitia-application": "b"})
+
+    assert {"b": "seen: input", "a": "seen: text"} == desk.estimates.remembered
+
+
+async def test_estimate_is_counted_where_its_application_is_opened(desk: Desk) -> None:
+    """Once: neither for its inferences nor when it is opened again, with another estimate."""
+    desk.estimates.classes.observe_cost("EV", Sample(1_000, 1, 10, None))
+    for name in ("EV", "unknown"):
+        await desk.open_application(name, "a")
+    await desk.submit(_IN_A)
+
+    assert {"class": 1} == desk.predictions()
+
+
+async def test_opening_that_is_refused_is_no_estimate_of_an_application(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller comes again, and is estimated anew."""
+
+    async def refuse(arrival: ApplicationArrived) -> float:
+        raise TooManyApplications("no room", 5.0)
+
+    monkeypatch.setattr(desk.client, "open_application", refuse)
+    with pytest.raises(TooManyApplications):
+        await desk.open_application("EV", "a")
+    desk.metrics.record_opening("a")
+
+    assert {} == desk.predictions()
+
+
+async def test_estimate_of_an_application_that_an_inference_opens_is_counted_at_its_lease(
+    desk: Desk,
+) -> None:
+    """Two first inferences at once have an estimate each; until then it may be refused."""
+    await desk.submit(_IN_A)
+    desk.client.pending.applications.clear()
+    await desk.submit(_IN_A)
+    before = desk.predictions()
+    for _ in range(2):
+        desk.metrics.record_opening("a")
+
+    assert ({}, {"prior": 1}) == (before, desk.predictions())
+
+
+def test_position_is_forgotten_with_its_application() -> None:
+    """An id that comes again is another application, and memory is bounded by what is open."""
+    pending = PendingInferences()
+    arrival = ApplicationArrived("a", "EV", "t", 1.0, 1.0, "i")
+    pending.applications["a"] = arrival
+    item = InferenceSubmitted("q", "a", "0", "i", 1, 1, 1, stage=0)
+    pending.note_submitted(item)
+    pending.note_answered(PendingInference(item, 0.0))
+
+    assert (1, 1) == pending.next_stage("a")
+
+    pending.forget_application("a")
+    pending.note_answered(PendingInference(item, 0.0))
+    pending.note_submitted(item)
+
+    assert (0, 1) == pending.next_stage("a")
+
+
+async def test_inputs_that_are_read_once_are_charged_as_a_token_each() -> None:
+    """The protocol says d = 1; three inputs of ten tokens are three sequences of one lease."""
+    item = await Desk(prompts=3).submit_body(EMBEDDINGS, {}, {"input": ["a", "b", "c"]})
+
+    sizes = (item.prompt_tokens, item.choices, item.predicted_output_tokens)
+    assert (30, 3, 3, 3) == (*sizes, item.max_output_tokens)
+
+
+async def test_message_is_an_inference_like_any_other(desk: Desk) -> None:
+    """Its own field says how long it may be; the length is bounded by it."""
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9}
+    item = await desk.submit_body(MESSAGES, {}, body)
+
+    assert 9 == item.max_output_tokens
+    assert 1 <= item.predicted_output_tokens <= 9
+
+
+async def test_path_that_the_model_has_not_is_refused_before_it_waits(desk: Desk) -> None:
+    """A queue of minutes for a 404 helps nobody; the replicas are asked once what they have."""
+    for _ in range(2):
+        await desk.gateway.check_served(MESSAGES)
+        with pytest.raises(NotServed, match="the model 'm' has no /v1/embeddings"):
+            await desk.gateway.check_served(EMBEDDINGS)
+    assert 1 == desk.replicas.asked_paths
+
+
+async def test_while_no_replica_is_there_nothing_is_refused(desk: Desk) -> None:
+    """The first is still being started: what comes meanwhile waits for it."""
+    desk.replicas.served, later = None, desk.replicas.served
+    await desk.gateway.check_served(EMBEDDINGS)
+    desk.replicas.served = later
+
+    with pytest.raises(NotServed):
+        await desk.gateway.check_served(EMBEDDINGS)
+
+
+async def test_chats_are_not_held_up_by_the_question(desk: Desk) -> None:
+    """They are nearly all calls; a model without them refuses them once that is known."""
+    await desk.gateway.check_served(CHAT)
+    assert 0 == desk.replicas.asked_paths
+
+    await desk.gateway.check_served(MESSAGES)
+    with pytest.raises(NotServed):
+        await desk.gateway.check_served(CHAT)
+
+
+async def ask(desk: Desk, path: str, body: bytes) -> Answer:
+    """Make an unscheduled call."""
+    return await desk.gateway.unscheduled(path, body, json.loads(body))
+
+
+async def test_unscheduled_call_goes_to_a_replica_with_the_models_name(desk: Desk) -> None:
+    """What counts tokens takes no turn; a wrong name is refused here."""
+    answer = await ask(desk, "/tokenize", b'{"prompt": "a"}')
+
+    assert (200, {}, b"{}") == answer
+    assert [("/tokenize", {"prompt": "a", "model": "m"})] == desk.replicas.asked
+    for path, body, error in (
+        ("/tokenize", b'{"prompt": "a", "model": "other"}', UnknownModel),
+        ("/detokenize", b'{"tokens": [1]}', NotServed),
+    ):
+        with pytest.raises(error):
+            await ask(desk, path, body)

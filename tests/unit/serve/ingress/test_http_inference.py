@@ -1,0 +1,335 @@
+"""The routes of the inference endpoints: each answers, and errors have the form of its family."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import suppress
+from typing import Any, cast
+
+import httpx
+import pytest
+
+from justitia_ray.errors import EngineError, NotServed, QueueFull
+from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
+from justitia_ray.protocol.generation_bodies import COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.serve.asgi import Message
+from justitia_ray.serve.ingress.http_app import build_http_app
+from justitia_ray.serve.ingress.http_inference import (
+    KEEPALIVE,
+    Reply,
+    send_stream,
+    until_disconnect,
+)
+from justitia_ray.serve.ingress.models import ServedModels
+from justitia_ray.serve.ingress.replica_calls import StreamItem
+from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from tests.eventually import eventually
+from tests.unit.serve.ingress.http_client import StandInGateway, client_of, model_of
+
+_BODY: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "a"}],
+    "prompt": "a",
+    "input": "a",
+    "query": "a",
+    "queries": "a",
+    "documents": ["a"],
+    "texts": ["a"],
+    "max_tokens": 5,
+}
+"""Holds what any of the endpoints asks for."""
+_SOON_S = 0.001
+_ENGINE_ERROR = b'{"error": {"message": "m", "type": "BadRequestError", "code": 400}}'
+
+
+@pytest.fixture
+def gateway() -> StandInGateway:
+    """Return what the requests come to."""
+    return StandInGateway()
+
+
+@pytest.fixture
+async def http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the HTTP application in front of it."""
+    async with client_of(model_of(gateway)) as client:
+        yield client
+
+
+@pytest.mark.parametrize("path", INFERENCE_PATHS)
+async def test_every_endpoint_of_the_table_is_answered(http: httpx.AsyncClient, path: str) -> None:
+    """A path that is in the table and has no route would be a 404 that nobody understands."""
+    body = {name: value for name, value in _BODY.items() if (path, name) != (RESPONSES, "prompt")}
+    answer = await http.post(path, json=body)
+
+    assert (200, "told") == (answer.status_code, answer.text)
+
+
+@pytest.mark.parametrize("path", UNSCHEDULED_PATHS)
+async def test_what_takes_no_turn_is_answered_by_any_replica(
+    http: httpx.AsyncClient, gateway: StandInGateway, path: str
+) -> None:
+    """With the engine's own status and body."""
+    answer = await http.post(path, json=_BODY)
+
+    assert (200, "unscheduled") == (answer.status_code, answer.text)
+    gateway.unscheduled_answer = (400, {}, _ENGINE_ERROR)
+    refused = await http.post(path, json=_BODY)
+    assert 400 == refused.status_code
+    assert ("error" == refused.json().get("type")) == path.startswith(MESSAGES)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_errors_on_the_way_have_the_form_of_the_family(
+    http: httpx.AsyncClient, gateway: StandInGateway, stream: bool
+) -> None:
+    """Refused before it waits, while it waits, or by the engine: Anthropic's client reads it."""
+    body = _BODY | {"stream": stream}
+    malformed = await http.post(MESSAGES, json=body | {"max_tokens": 0})
+    gateway.items = [(400, {}), _ENGINE_ERROR]
+    by_engine = await http.post(MESSAGES, json=body)
+    gateway.failure = QueueFull("full", 7.0)
+    full = await http.post(MESSAGES, json=body)
+    gateway.refusal = NotServed("not here")
+    not_served = await http.post(MESSAGES, json=body)
+
+    answers = (malformed, by_engine, full, not_served)
+    assert [400, 400, 429, 404] == [answer.status_code for answer in answers]
+    assert "7" == full.headers["retry-after"]
+    assert [
+        "invalid_request_error",
+        "invalid_request_error",
+        "rate_limit_error",
+        "not_found_error",
+    ] == [answer.json()["error"]["type"] for answer in answers]
+
+
+class Caller:
+    """The other end of a call: takes what is sent, and leaves when the test says so."""
+
+    def __init__(self, body: bytes = b"") -> None:
+        self.messages: list[Message] = []
+        self.sent = asyncio.Event()
+        """Set with each message."""
+        self.leaves = asyncio.Event()
+        self._unread = [{"type": "http.request", "body": body}]
+
+    async def receive(self) -> Message:
+        """Return the body, then that the caller has left."""
+        if self._unread:
+            return self._unread.pop()
+        await self.leaves.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """Take a message."""
+        self.messages.append(message)
+        self.sent.set()
+
+    async def until_chunks(self, count: int) -> None:
+        """Wait until so many chunks have come."""
+        while len(self.chunks) < count:
+            self.sent.clear()
+            await self.sent.wait()
+
+    @property
+    def chunks(self) -> list[bytes]:
+        """What has come of the body."""
+        return [m["body"] for m in self.messages if m["type"] == "http.response.body"]
+
+
+class Source:
+    """Items of a stream that a test feeds; None ends it."""
+
+    def __init__(self) -> None:
+        self.items: asyncio.Queue[StreamItem | Exception | None] = asyncio.Queue()
+        self.closed = False
+
+    def feed(self, *items: StreamItem | Exception | None) -> None:
+        """Let these come next."""
+        for item in items:
+            self.items.put_nowait(item)
+
+    async def __aiter__(self) -> AsyncGenerator[StreamItem]:
+        """Yield what is fed."""
+        try:
+            while (item := await self.items.get()) is not None:
+                if isinstance(item, Exception):
+                    raise item
+                yield item
+        finally:
+            self.closed = True
+
+
+@pytest.mark.parametrize("path", [MESSAGES, RESPONSES])
+async def test_stream_that_fails_after_it_was_kept_alive_ends_with_its_own_event(
+    gateway: StandInGateway, path: str
+) -> None:
+    """Its status was 200 by then: what is wrong can only be said in the stream."""
+    source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True, "prompt": None}).encode())
+    gateway.source = source
+    call = asyncio.create_task(_post(gateway, path, caller, keepalive_s=_SOON_S))
+    await caller.until_chunks(2)
+    source.feed(EngineError("gave up"))
+    await call
+
+    assert (200, KEEPALIVE) == (caller.messages[0]["status"], caller.chunks[0])
+    *_, event, last = caller.chunks
+    assert event.startswith(b"event: error\ndata: ")
+    assert "error" == json.loads(event.split(b"data: ")[1])["type"]
+    assert (b"", False) == (last, caller.messages[-1]["more_body"])
+
+
+async def test_stream_that_waits_again_is_kept_alive_until_it_goes_on() -> None:
+    """A cut stream may wait as long as the queue; one that goes on gets no comments."""
+    source, caller = Source(), Caller()
+    reply = Reply(COMPLETIONS, caller.send)
+    call = asyncio.create_task(send_stream(reply, aiter(source), _SOON_S))
+    source.feed((200, {}), b"a", b"")
+    await caller.until_chunks(3)
+    source.feed(b"b")
+    while b"b" not in caller.chunks:
+        await caller.until_chunks(len(caller.chunks) + 1)
+    source.feed(None)
+    await call
+
+    begun = [chunk for chunk in caller.chunks if chunk != KEEPALIVE]
+    assert [b"a", b"b", b""] == begun
+    assert 1 == sum(m["type"] == "http.response.start" for m in caller.messages)
+    assert caller.chunks.index(b"a") + 1 == caller.chunks.index(KEEPALIVE)
+    assert [b"b", b""] == caller.chunks[-2:]
+
+
+async def test_engine_error_after_comments_is_an_event() -> None:
+    """The engine's own status comes too late."""
+    source, caller = Source(), Caller()
+    call = asyncio.create_task(send_stream(Reply(COMPLETIONS, caller.send), aiter(source), _SOON_S))
+    await caller.until_chunks(1)
+    source.feed((400, {}), _ENGINE_ERROR, None)
+    await call
+
+    assert [b"data: " + _ENGINE_ERROR + b"\n\n", b""] == caller.chunks[-2:]
+    assert 200 == caller.messages[0]["status"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_caller_that_leaves_ends_its_call_at_once(
+    gateway: StandInGateway, stream: bool
+) -> None:
+    """Its inference must not go on until something is to be sent: that may be the whole answer."""
+    source, caller = Source(), Caller(json.dumps(_BODY | {"stream": stream}).encode())
+    gateway.source = source
+    call = asyncio.create_task(_post(gateway, COMPLETIONS, caller))
+    source.feed((200, {}))
+    if stream:
+        source.feed(b"a")
+        await caller.until_chunks(1)
+    await eventually(lambda: source.items.empty(), "the call waits")
+    caller.leaves.set()
+    await call
+
+    assert (source.closed, call.cancelling()) == (True, 0)
+    assert (2 if stream else 0) == len(caller.messages)
+
+
+async def test_cancelled_call_is_cancelled() -> None:
+    """Serve cancels a call in its own way, too: that must not pass for an end."""
+    caller, never = Caller(), asyncio.Event()
+    call = asyncio.create_task(until_disconnect(caller.receive, cast(Any, never.wait())))
+    await asyncio.sleep(0)
+    call.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await call
+
+
+async def _post(
+    gateway: StandInGateway, path: str, caller: Caller, keepalive_s: float = 60.0
+) -> None:
+    model = model_of(gateway, ingress={"keepalive_s": keepalive_s})
+    app = build_http_app(ServedModels([model]), ApplicationSpecCache(600.0, 100))
+    scope: Message = {"type": "http", "method": "POST", "path": path, "headers": []}
+    await app(scope, caller.receive, caller.send)
+
+
+async def test_streams_head_and_chunks_are_the_replicas(
+    http: httpx.AsyncClient, gateway: StandInGateway
+) -> None:
+    """No length, and no type of its own making."""
+    gateway.items = [(200, {"content-type": "text/event-stream", "x-a": "b"}), b"c", b"d"]
+    streamed = await http.post(COMPLETIONS, json=_BODY | {"stream": True})
+    whole = await http.post(COMPLETIONS, json=_BODY)
+
+    head = {"content-type": "text/event-stream", "x-a": "b"}
+    assert (head, b"cd") == (dict(streamed.headers), streamed.content)
+    assert (head | {"content-length": "2"}, b"cd") == (dict(whole.headers), whole.content)
+
+
+async def test_body_that_comes_in_pieces_is_read_whole(
+    http: httpx.AsyncClient, gateway: StandInGateway
+) -> None:
+    """Proxies cut a long body where they like; a client may not say how long it is."""
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        for byte in json.dumps(_BODY).encode():
+            yield bytes([byte])
+
+    answer = await http.post(COMPLETIONS, content=pieces())
+
+    assert (200, "told", 1) == (answer.status_code, answer.text, gateway.answered)
+
+
+async def test_retry_with_a_key_gets_the_same_answer(
+    http: httpx.AsyncClient, gateway: StandInGateway
+) -> None:
+    """Head and all, whether it was streamed or not."""
+    for stream in (False, True):
+        headers = {"idempotency-key": f"key-{stream}"}
+        first, again = [
+            await http.post(COMPLETIONS, json=_BODY | {"stream": stream}, headers=headers)
+            for _ in range(2)
+        ]
+        assert (first.headers, first.content) == (again.headers, again.content)
+    assert 2 == gateway.answered
+
+
+@pytest.mark.parametrize(
+    ("error", "ends_with"), [(EngineError("given up"), b""), (ZeroDivisionError(), b"a")]
+)
+async def test_stream_that_fails_in_the_middle_has_one_head(
+    gateway: StandInGateway, error: Exception, ends_with: bytes
+) -> None:
+    """The caller is told in the stream; what nobody foresaw cuts it, and Serve logs it."""
+    source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True}).encode())
+    gateway.source = source
+    source.feed((200, {}), b"a", error)
+    with suppress(ZeroDivisionError):
+        await _post(gateway, COMPLETIONS, caller)
+
+    assert 1 == sum(m["type"] == "http.response.start" for m in caller.messages)
+    assert [b"a", ends_with] == [caller.chunks[0], caller.chunks[-1]]
+    assert ends_with or b"given up" in caller.chunks[1]
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
+async def test_other_methods_are_refused_as_on_every_route(
+    http: httpx.AsyncClient, method: str
+) -> None:
+    """Only POST passes FastAPI by."""
+    answer = await http.request(method, COMPLETIONS)
+    elsewhere = await http.request("PATCH", "/v1/models")
+
+    assert 405 == answer.status_code == elsewhere.status_code
+    assert method == "HEAD" or answer.json()["error"]["type"] == "NotFoundError"
+
+
+async def test_prefix_of_the_service_is_no_part_of_the_path(gateway: StandInGateway) -> None:
+    """Serve passes the whole path, and the prefix of the application beside it."""
+    app = build_http_app(ServedModels([model_of(gateway)]), ApplicationSpecCache(600.0, 100))
+    answers = []
+    for path in ("/llm/v1/messages", "/v1/messages", "/v1/messages/"):
+        caller = Caller(json.dumps(_BODY).encode())
+        scope: Message = {"type": "http", "method": "POST", "path": path, "root_path": "/llm"}
+        scope.update(headers=[], query_string=b"", server=("a", 80), scheme="http")
+        await app(scope, caller.receive, caller.send)
+        answers.append(caller.messages[0]["status"])
+
+    assert [200, 200, 307] == answers

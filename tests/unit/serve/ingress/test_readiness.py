@@ -1,0 +1,53 @@
+"""Readiness says what is missing, and never fails itself."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from justitia_ray.errors import AdmissionError
+from tests.unit.serve.ingress.http_client import client_of, model_of
+
+_READY: dict[str, Any] = {"ready": True, "degraded": None, "replicas": {"r": {}}}
+_AWAY = AdmissionError("the scheduler is being started again")
+
+
+async def answer(path: str, status: dict[str, Any] | Exception) -> httpx.Response:
+    """Ask an application whose scheduler says that."""
+
+    async def scheduler_status(applications: int) -> dict[str, Any]:
+        if isinstance(status, Exception):
+            raise status
+        return status
+
+    async with client_of(model_of(scheduler=SimpleNamespace(status=scheduler_status))) as client:
+        return await client.get(path)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (_READY, None),
+        (_READY | {"ready": False}, "scheduler: not in office"),
+        (_READY | {"degraded": "Redis: away"}, "scheduler: Redis: away"),
+        (_READY | {"replicas": {}}, "no replica pulls"),
+        (_AWAY, str(_AWAY)),
+    ],
+)
+async def test_what_is_missing_makes_it_not_ready(
+    status: dict[str, Any] | Exception, reason: str | None
+) -> None:
+    """Traffic is to go elsewhere meanwhile, and an operator is to see why."""
+    ready = await answer("/readyz", status)
+
+    state = (503, "degraded") if reason else (200, "ready")
+    assert state == (ready.status_code, ready.json()["status"])
+    assert reason == ready.json()["reason"]
+
+
+async def test_scheduler_that_is_away_asks_to_come_back() -> None:
+    """A client of ours repeats a 503, and would give up at a 500."""
+    status = await answer("/v1/status", _AWAY)
+
+    assert (503, "1") == (status.status_code, status.headers["retry-after"])

@@ -1,0 +1,192 @@
+"""An ingress's connections to replicas: one each, and none is dialled again too soon."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ConnectionLost
+from justitia_ray.serve.ingress.replica_links import ReplicaLinks
+from tests.harness.simulation.virtual_loop import run_virtually
+
+
+class Connection:
+    """A connection that a test cuts."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+        self.closed = 0
+
+    async def close(self) -> None:
+        """Close it."""
+        self.is_lost = True
+        self.closed += 1
+
+
+class Rig:
+    """Connections, and how they were dialled."""
+
+    def __init__(self) -> None:
+        self.dialled: list[tuple[str, str]] = []
+        self.dialled_at: list[float] = []
+        self.opened: list[Connection] = []
+        self.takes_s = 0.5
+        self.reachable = True
+        self.links = ReplicaLinks(self._dial)
+        self.links.note_addresses({"r1": "a:1"})
+
+    async def _dial(self, address: str, target: str) -> Any:
+        self.dialled.append((address, target))
+        self.dialled_at.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(self.takes_s)
+        if not self.reachable:
+            raise ConnectionLost(f"no connection to {target}")
+        self.opened.append(Connection())
+        return self.opened[-1]
+
+    async def refuses(self) -> bool:
+        """Return whether a replica's connection is refused at this instant, without a try."""
+        before = len(self.dialled)
+        try:
+            await self.links.link_to("r1")
+        except ConnectionLost as error:
+            return "was lost just now" in str(error) and before == len(self.dialled)
+        return False
+
+
+def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run a test on a loop whose clock jumps to the next deadline."""
+
+    @wraps(test)
+    def run() -> None:
+        run_virtually(test())
+
+    return run
+
+
+@virtually
+async def test_callers_at_once_share_one_connection() -> None:
+    """A burst after a start is not to open a hundred."""
+    rig = Rig()
+    found = await asyncio.gather(*(rig.links.link_to("r1") for _ in range(100)))
+    found.append(await rig.links.link_to("r1"))
+
+    assert [("a:1", "r1")] == rig.dialled
+    assert {id(rig.opened[0])} == {id(link) for link in found}
+
+
+@virtually
+async def test_caller_that_leaves_does_not_end_what_the_others_wait_for() -> None:
+    """Its call was cancelled while the connection was being opened."""
+    rig = Rig()
+    leaves = asyncio.create_task(rig.links.link_to("r1"))
+    stays = asyncio.create_task(rig.links.link_to("r1"))
+    await asyncio.sleep(0.1)
+    leaves.cancel()
+
+    await stays
+    assert 1 == len(rig.opened)
+
+
+@virtually
+async def test_replica_of_which_nothing_is_known_is_refused() -> None:
+    """A grant brings the address; one of an older scheduler may not."""
+    with pytest.raises(ConnectionLost, match="no address of replica r2 is known"):
+        await Rig().links.link_to("r2")
+
+
+@virtually
+async def test_lost_connection_is_refused_for_a_while_and_then_dialled_again() -> None:
+    """Others can run the inference meanwhile."""
+    rig = Rig()
+    rig.takes_s = 0.0
+    for _ in range(3):
+        (await rig.links.link_to("r1")).is_lost = True  # type: ignore[misc]
+        assert await rig.refuses()
+        await asyncio.sleep(0.09)
+        assert await rig.refuses()
+        await asyncio.sleep(0.02)
+
+    assert not (await rig.links.link_to("r1")).is_lost
+    assert 4 == len(rig.opened)
+
+
+@virtually
+async def test_pauses_between_failed_attempts_grow_up_to_five_seconds() -> None:
+    """A port that a firewall closes, for days."""
+    rig = Rig()
+    rig.reachable, rig.takes_s = False, 0.0
+    for attempts, every_s in ((9, 0.01), (1_100, 2.5)):
+        while len(rig.dialled) < attempts:
+            with pytest.raises(ConnectionLost):
+                await rig.links.link_to("r1")
+            await asyncio.sleep(every_s)
+    pauses = [after - before for before, after in pairwise(rig.dialled_at)]
+
+    assert [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0] == pytest.approx(pauses[:8], abs=0.03)
+    assert max(pauses) <= 7.5  # looked at every 2.5 s
+    rig.reachable = True
+    await asyncio.sleep(5.0)
+    (await rig.links.link_to("r1")).is_lost = True  # type: ignore[misc]
+    assert await rig.refuses()
+    await asyncio.sleep(0.11)
+    assert not (await rig.links.link_to("r1")).is_lost  # the first pause again
+
+
+@virtually
+async def test_failure_to_connect_reaches_every_caller_that_waited() -> None:
+    """Each gives its lease back."""
+    rig = Rig()
+    rig.reachable = False
+    found = await asyncio.gather(
+        *(rig.links.link_to("r1") for _ in range(3)), return_exceptions=True
+    )
+
+    assert ["no connection to r1"] * 3 == [str(error) for error in found]
+    assert 1 == len(rig.dialled)
+
+
+@virtually
+async def test_other_address_is_dialled_at_once() -> None:
+    """A pause was of the old one; the same address again changes nothing."""
+    rig = Rig()
+    first = await rig.links.link_to("r1")
+    rig.links.note_addresses({"r1": "a:1"})
+    assert first is await rig.links.link_to("r1")
+    first.is_lost = True  # type: ignore[misc]
+    assert await rig.refuses()
+    rig.links.note_addresses({"r1": "b:2"})
+
+    assert first is not await rig.links.link_to("r1")
+    assert [("a:1", "r1"), ("b:2", "r1")] == rig.dialled
+
+
+@virtually
+async def test_addresses_of_replicas_that_came_and_went_are_forgotten() -> None:
+    """An ingress lives for months; the latest are kept."""
+    rig = Rig()
+    for number in range(5_000):
+        rig.links.note_addresses({f"replica-{number}": f"a:{number}"})
+    await rig.links.link_to("replica-4999")
+    with pytest.raises(ConnectionLost, match="no address"):
+        await rig.links.link_to("replica-0")
+
+
+@virtually
+async def test_close_ends_connections_and_attempts() -> None:
+    """The ingress leaves."""
+    rig = Rig()
+    rig.links.note_addresses({"r2": "a:2", "r3": "a:3"})
+    await rig.links.link_to("r1")
+    opening = asyncio.create_task(rig.links.link_to("r2"))
+    await asyncio.sleep(0.1)
+    await rig.links.close()
+    await asyncio.wait([opening])
+
+    assert opening.cancelled()
+    assert [1] == [connection.closed for connection in rig.opened]
+    with pytest.raises(ConnectionLost, match="no address"):
+        await rig.links.link_to("r1")

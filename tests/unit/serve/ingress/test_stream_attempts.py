@@ -1,0 +1,277 @@
+"""The head of an answer says where it was made and how long it waited."""
+
+import asyncio
+import json
+import re
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any, cast
+
+import pytest
+
+from justitia_ray.config import IngressSection
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.events import InferenceSubmitted, NackReason
+from justitia_ray.errors import ApplicationIsClosed, ConnectionLost, EngineError, JustitiaError
+from justitia_ray.protocol.engine import EngineCall, ResponseHead
+from justitia_ray.protocol.generation_bodies import CHAT
+from justitia_ray.protocol.stream_parts import Part, Resume, in_parts, left_out
+from justitia_ray.serve.engines.fake_engine import FakeEngine
+from justitia_ray.serve.ingress.gateway import Attempts, served_by
+from justitia_ray.serve.ingress.idempotency import IdempotentAttempts
+from justitia_ray.serve.ingress.pending_inferences import PendingInference
+from justitia_ray.serve.ingress.replica_calls import Head, ReplicaCalls, StreamItem
+
+
+def test_head_names_replica_and_wait_beside_what_the_engine_said() -> None:
+    """A caller can tell a slow engine from a full queue; the benchmark's profile rests on it."""
+    grant = Grant("r", "i", "lease", "replica-7", 0, 100, waited_s=1.25)
+    head = {"content-type": "application/json"}
+
+    assert {
+        "content-type": "application/json",
+        "x-justitia-replica": "replica-7",
+        "x-justitia-waited-s": "1.2500",
+    } == served_by(head, grant)
+    assert ["content-type"] == list(head)
+
+
+_TOKENS = 6
+_NEVER_S = 3600.0
+
+
+class FakeQueueClient:
+    """Grants lease after lease, unless the test stops it."""
+
+    def __init__(self) -> None:
+        self.session = self.pending = self
+        self.may_grant = asyncio.Event()
+        self.may_grant.set()
+        self.refusals: deque[JustitiaError] = deque()
+        """Raised in place of grants, but for the first."""
+        self.granted = 0
+        self.given_back: list[tuple[str, NackReason]] = []
+        """(lease, why)."""
+        self.ended = 0
+        self.cancelled = 0
+
+    async def next_grant(self, inference: PendingInference) -> Grant:
+        await self.may_grant.wait()
+        if self.granted and self.refusals:
+            raise self.refusals.popleft()
+        self.granted += 1
+        return Grant("r", "i", f"lease-{self.granted}", "replica", 0, 0, 0.0)
+
+    async def nack_lease(
+        self, inference: PendingInference, grant: Grant, reason: NackReason
+    ) -> None:
+        self.given_back.append((grant.lease_id, reason))
+
+    def note_answered(self, inference: PendingInference) -> None:
+        self.ended += 1
+
+    def cancel_inference(self, inference: PendingInference) -> None:
+        self.cancelled += 1
+
+
+class CutCalls:
+    """Calls to a replica with a fake engine that are cut after so many items each."""
+
+    def __init__(self, engine: FakeEngine, cuts: list[int], error: Exception) -> None:
+        self._engine = engine
+        self._cuts = deque(cuts)
+        self._error = error
+        self.resumed: list[Resume | None] = []
+
+    async def stream(
+        self, grant: Grant, path: str, body: bytes, resume: Resume | None
+    ) -> AsyncGenerator[Head | Part]:
+        self.resumed.append(resume)
+        left = self._cuts.popleft() if self._cuts else -1
+        earlier = () if resume is None else resume.outputs
+        call = EngineCall(grant.lease_id, 0, path, {}, body, earlier)
+        parts = in_parts(self._engine.call(call), self._engine, grant.lease_id)
+        if resume is not None:
+            parts = left_out(parts, resume)
+        async with aclosing(parts) as items:
+            async for item in items:
+                if not left:
+                    raise self._error
+                left -= 1
+                if isinstance(item, ResponseHead):
+                    yield item.status, dict(item.headers)
+                else:
+                    yield item
+
+
+class Desk:
+    """Streams of one engine."""
+
+    def __init__(self, engine: FakeEngine) -> None:
+        self.client = FakeQueueClient()
+        self._engine = engine
+
+    def run(
+        self,
+        *cuts: int,
+        error: Exception | None = None,
+        attempts: int = 9,
+        **fields: Any,
+    ) -> AsyncGenerator[StreamItem]:
+        """Run a chat that is cut so often, each time after so many items."""
+        self.calls = CutCalls(self._engine, [*cuts], error or ConnectionLost("cut"))
+        streams = Attempts(
+            cast("Any", self.client),
+            cast("ReplicaCalls", self.calls),
+            IngressSection(attempts=attempts),
+        )
+        body = {"messages": [{"role": "user", "content": "hi"}], "stream": True}
+        body |= {"max_tokens": _TOKENS, "stream_options": {"include_usage": True}, **fields}
+
+        async def submit() -> PendingInference:
+            return PendingInference(cast("InferenceSubmitted", None), 0.0)
+
+        return streams.stream(submit, CHAT, json.dumps(body).encode())
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    """Return streams of an engine whose iterations take no time."""
+    engine = FakeEngine("fake", kv_tokens=200, iteration_s=0)
+    await engine.start()
+    yield Desk(engine)
+    await engine.stop()
+
+
+def unnamed(body: bytes) -> bytes:
+    """Return a body without the id of its lease; fails if its events have several."""
+    (name,) = set(re.findall(rb"lease-\d+", body))
+    return body.replace(name, b"lease")
+
+
+async def read(items: AsyncGenerator[StreamItem]) -> tuple[int, bytes]:
+    """Return the status and the body; fails if the head is not first and alone."""
+    first, *rest = [item async for item in items]
+    assert isinstance(first, tuple)
+    return first[0], b"".join(cast("list[bytes]", rest))
+
+
+@pytest.mark.parametrize("cut", range(_TOKENS + 2))
+async def test_stream_cut_anywhere_twice_reads_as_if_it_had_not_been(desk: Desk, cut: int) -> None:
+    """Byte for byte: one head, one id, each token once, usage, one [DONE]."""
+    undisturbed = await read(desk.run())
+    stream = await read(desk.run(cut, 2))
+
+    assert (undisturbed[0], unnamed(undisturbed[1])) == (stream[0], unnamed(stream[1]))
+    assert 3 == len(desk.calls.resumed)
+    assert (cut > 1) == (desk.calls.resumed[1] is not None)
+    cut_off = NackReason.CONNECTION
+    assert [("lease-2", cut_off), ("lease-3", cut_off)] == desk.client.given_back
+    assert 2 == desk.client.ended
+
+
+async def test_next_attempt_is_told_every_token_that_was_read(desk: Desk) -> None:
+    """So many iterations are saved; a replica that only lost the lease is not called gone."""
+    await read(desk.run(4, error=EngineError("dead")))
+
+    first, then = desk.calls.resumed
+    assert first is None
+    assert then is not None
+    assert 3 == then.chunks
+    assert 2 <= sum(len(output.tokens) for output in then.outputs)
+    assert [("lease-1", NackReason.LEASE)] == desk.client.given_back
+
+
+async def test_stream_that_is_cut_says_that_it_waits_again(desk: Desk) -> None:
+    """The wait may be as long as the queue: comments are to keep the connection alive."""
+    chunks = [item async for item in desk.run(3)]
+    undisturbed = [item async for item in desk.run()]
+
+    assert ([3], 0) == ([i for i, item in enumerate(chunks) if not item], undisturbed.count(b""))
+
+
+async def test_retry_reads_a_stream_that_went_on_elsewhere_from_its_start(desk: Desk) -> None:
+    """An idempotency key joins the attempt, whatever became of its replicas."""
+    attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
+    first = await read(attempts.join_attempt("key", b"body", lambda: desk.run(3)))
+    again = await read(attempts.join_attempt("key", b"body", lambda: desk.run()))
+
+    assert first == again
+    assert 2 == desk.client.granted
+    assert first[1].endswith(b"data: [DONE]\n\n")
+
+
+def last_error(body: bytes) -> dict[str, Any]:
+    """Return the error of the last event; fails if the stream looks complete."""
+    assert b"[DONE]" not in body
+    last = body.decode().rstrip().rpartition("\n\n")[2]
+    error: dict[str, Any] = json.loads(last.removeprefix("data: "))["error"]
+    return error
+
+
+async def test_stream_that_cannot_be_continued_ends_with_the_reason(desk: Desk) -> None:
+    """A second half of another text would look like an answer."""
+    status, body = await read(desk.run(3, n=2))
+
+    error = last_error(body)
+    assert 200 == status
+    assert "engine_error" == error["code"]
+    assert "cannot be continued: it has more than one sequence" in error["message"]
+    assert (1, []) == (desk.client.granted, desk.client.given_back)
+    assert (0, 1) == (desk.client.ended, desk.client.cancelled)
+
+
+async def test_stream_of_any_kind_begins_anew_before_its_first_chunk(desk: Desk) -> None:
+    """Nobody has seen anything of it but its status."""
+    status, body = await read(desk.run(1, n=2))
+
+    assert 200 == status
+    assert body.endswith(b"data: [DONE]\n\n")
+    assert 1 == desk.client.ended
+
+
+async def test_stream_cut_too_often_ends_with_an_error(desk: Desk) -> None:
+    """As an event if its head is gone; one that never began gets the error's status."""
+    _, body = await read(desk.run(2, 2, 2, attempts=3))
+
+    assert "gave up after 3 attempts" in last_error(body)["message"]
+    with pytest.raises(EngineError, match="gave up after 2 attempts"):
+        await read(desk.run(0, 0, attempts=2))
+    assert 2 == desk.client.cancelled
+
+
+async def test_refusal_in_mid_stream_is_its_last_event(desk: Desk) -> None:
+    """The application was cancelled while its stream waited for another replica."""
+    desk.client.refusals.append(ApplicationIsClosed("application 'a' was cancelled"))
+    _, body = await read(desk.run(3))
+
+    assert "application_closed" == last_error(body)["code"]
+
+
+async def test_replica_that_answers_differently_ends_the_stream(desk: Desk) -> None:
+    """Two versions side by side may answer one request with two statuses."""
+    items = desk.run(3)
+    original = desk.calls.stream
+
+    async def other(*args: Any) -> AsyncGenerator[Head | Part]:
+        if args[-1] is None:
+            async for item in original(*args):
+                yield item
+        yield 400, {}
+
+    desk.calls.stream = other  # type: ignore[method-assign,assignment]
+    _, body = await read(items)
+
+    assert "status 400" in last_error(body)["message"]
+
+
+async def test_reader_that_leaves_cancels_the_inference(desk: Desk) -> None:
+    """Also while the stream waits for its next replica."""
+    async with aclosing(desk.run(3)) as items:
+        async for item in items:
+            desk.client.may_grant.clear()
+            if not item:
+                break
+
+    assert (0, 1) == (desk.client.ended, desk.client.cancelled)

@@ -1,0 +1,373 @@
+"""One way in, two queues: which of them a request reaches, and what an application is in both."""
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from justitia_ray.config import AppArgs
+from justitia_ray.core.events import ApplicationArrived
+from justitia_ray.errors import AdmissionError
+from justitia_ray.protocol.generation_bodies import COMPLETIONS
+from justitia_ray.serve.ingress.gateway import Gateway
+from justitia_ray.serve.ingress.models import ServedModel
+from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from tests.unit.serve.ingress.http_client import client_of
+from tests.unit.serve.ingress.test_gateway import FakeCounter, FakeEstimates, FakeQueueClient
+
+CHAT, EMBED = "chat", "org/embed"
+ADAPTER = "chat-sql"
+_OPENING = {"application_class": "rag", "input": "why?", "tenant": "t", "weight": 3.0}
+
+
+class Queue:
+    """One model: a real gateway, and what stands in for its scheduler and its predictor."""
+
+    def __init__(self, place: Any, specs: ApplicationSpecCache) -> None:
+        self.config = place.config
+        self.client = FakeQueueClient()
+        self.ended: list[tuple[str, str]] = []
+        """What was closed or cancelled, in order."""
+        self.scheduler_status: dict[str, Any] | AdmissionError = {
+            "ready": True,
+            "degraded": None,
+            "replicas": {"r": {}},
+            "policy": "justitia",
+        }
+        self.taught: list[Any] = []
+        parts: Any = (self.client, None, FakeEstimates(), FakeCounter(), specs)
+        self.gateway = Gateway(place.config, *parts)
+        self.overview = SimpleNamespace(remote=self._overview)
+        self.take_history = SimpleNamespace(remote=self._take_history)
+
+    @property
+    def open(self) -> dict[str, ApplicationArrived]:
+        """What is open in it."""
+        return self.client.pending.applications
+
+    def served(self) -> ServedModel:
+        """Return it as the HTTP application takes it."""
+        parts: Any = (self, self, self)
+        return ServedModel(self.config, self.gateway, *parts)
+
+    # --- as its scheduler
+
+    async def find_application(self, application_id: str) -> dict[str, Any] | None:
+        """Return the view of an application."""
+        arrival = self.open.get(application_id)
+        return None if arrival is None else view(arrival)
+
+    async def close_application(self, application_id: str, verb: str = "close") -> bool:
+        """Close an application."""
+        self.ended.append((verb, application_id))
+        return self.open.pop(application_id, None) is not None
+
+    async def cancel_application(self, application_id: str) -> bool:
+        """Cancel an application."""
+        return await self.close_application(application_id, "cancel")
+
+    async def status(self, applications: int) -> dict[str, Any]:
+        """Return the status that a test has set."""
+        if isinstance(self.scheduler_status, AdmissionError):
+            raise self.scheduler_status
+        return self.scheduler_status
+
+    # --- as its predictor and its inspection
+
+    async def _overview(self) -> dict[str, Any]:
+        return {"learns": True, "classes": {self.config.model.name: {}}}
+
+    async def _take_history(self, samples: list[Any]) -> int:
+        self.taught += samples
+        return len(samples)
+
+    async def inspect(self) -> Any:
+        """Return the inspection: here, itself."""
+        return self
+
+    def model_dump(self, mode: str) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"model": self.config.model.name}
+
+
+class TwoModels(NamedTuple):
+    """Both queues, and a client of the application."""
+
+    http: httpx.AsyncClient
+    chat: Queue
+    embed: Queue
+
+
+def view(arrival: ApplicationArrived) -> dict[str, Any]:
+    """Return what a scheduler says of an application with two inferences, one of them done."""
+    names = ("application_id", "application_class", "tenant", "weight")
+    return {name: getattr(arrival, name) for name in names} | {
+        "state": "open",
+        "predicted_kv_token_time": 100.0,
+        "kv_token_time": 10.0,
+        "virtual_finish_time": 7.0,
+        "age_s": 1.0,
+        "waiting": 1,
+        "running": 0,
+        "ended": 1,
+        "gps_lag": None,
+    }
+
+
+@pytest.fixture
+async def two() -> AsyncIterator[TwoModels]:
+    """Serve two models, one of them with an adapter, from this process."""
+    args = AppArgs.parse(
+        {
+            "models": [
+                {"name": CHAT, "path": "none", "adapters": {ADAPTER: "/sql"}},
+                {"name": EMBED, "path": "none"},
+            ],
+            "engine": {"kind": "fake"},
+        }
+    )
+    specs = ApplicationSpecCache(600.0, 100)
+    queues = [Queue(place, specs) for place in args.each_model()]
+    async with client_of(*(queue.served() for queue in queues), specs=specs) as http:
+        yield TwoModels(http, *queues)
+
+
+async def opened(two: TwoModels, **fields: Any) -> dict[str, Any]:
+    """Open application `a`, and return the answer."""
+    answer = await two.http.post(
+        "/v1/applications", json=_OPENING | {"application_id": "a"} | fields
+    )
+    assert 200 == answer.status_code, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+async def infer(two: TwoModels, model: Any, **headers: str) -> httpx.Response:
+    """Send an inference of application `a`; no replica is there, so it ends with an error."""
+    named = {} if model is None else {"model": model}
+    headers = {"x-justitia-application": "a"} | headers
+    return await two.http.post(
+        COMPLETIONS, json={"prompt": "x", "max_tokens": 9, **named}, headers=headers
+    )
+
+
+async def in_both(two: TwoModels) -> None:
+    """Open application `a`, and send an inference of it to each model."""
+    await opened(two)
+    for model in (CHAT, EMBED):
+        await infer(two, model)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "queue"), [(CHAT, "chat"), (ADAPTER, "chat"), (EMBED, "embed")])
+async def test_inference_waits_in_the_queue_of_its_model(
+    two: TwoModels, model: str, queue: str
+) -> None:
+    """An adapter runs on its model's replicas, so it waits with that model's inferences."""
+    await infer(two, model)
+    counts = {name: len(getattr(two, name).client.items) for name in ("chat", "embed")}
+
+    assert {"chat": 0, "embed": 0} | {queue: 1} == counts
+
+
+@pytest.mark.parametrize(
+    ("model", "status", "code", "said"),
+    [
+        (
+            "gpt-4",
+            404,
+            "model_not_found",
+            "'gpt-4' does not exist; 'chat', 'chat-sql', 'org/embed'",
+        ),
+        (None, 400, None, "model is required: one of 'chat', 'chat-sql', 'org/embed' is allowed"),
+        (7, 400, None, "model must be a string, not int"),
+    ],
+)
+async def test_request_that_names_no_model_that_is_there_is_refused(
+    two: TwoModels, model: Any, status: int, code: str | None, said: str
+) -> None:
+    """Which of several was meant cannot be guessed; the answer says what there is."""
+    answer = await infer(two, model)
+    error = answer.json()["error"]
+
+    assert (status, code, "model") == (answer.status_code, error["code"], error["param"])
+    assert said in error["message"]
+
+
+async def test_application_opened_for_a_model_has_its_place_there_at_once(two: TwoModels) -> None:
+    """The other queue hears of it when it comes there, and knows what it was opened with."""
+    answer = await opened(two, model=EMBED)
+    only_there = (set(two.chat.open), set(two.embed.open))
+    await infer(two, CHAT)
+
+    assert 1.0 == answer["virtual_finish_time"]
+    assert answer["predicted_kv_token_time"] > 0
+    assert (set(), {"a"}) == only_there
+    arrivals = [two.chat.open["a"], two.embed.open["a"]]
+    assert [("rag", "t", 3.0)] * 2 == [
+        (arrival.application_class, arrival.tenant, arrival.weight) for arrival in arrivals
+    ]
+
+
+async def test_application_opened_for_none_is_opened_where_it_comes(two: TwoModels) -> None:
+    """A place in a queue that it never comes to would hold back the others there."""
+    answer = await opened(two)
+    nowhere = (await two.http.get("/v1/applications/a")).json()
+    await infer(two, EMBED)
+    somewhere = (await two.http.get("/v1/applications/a")).json()
+
+    assert (None, None) == (answer["predicted_kv_token_time"], answer["virtual_finish_time"])
+    assert ("open", "rag", {}) == (
+        nowhere["state"],
+        nowhere["application_class"],
+        nowhere["models"],
+    )
+    assert (set(), {"a"}) == (set(two.chat.open), set(two.embed.open))
+    assert ([EMBED], 7.0) == (list(somewhere["models"]), somewhere["virtual_finish_time"])
+
+
+async def test_application_without_an_id_gets_one_for_all_queues(two: TwoModels) -> None:
+    """It is given before any queue knows of it."""
+    answer = await opened(two, application_id=None)
+    await infer(two, CHAT, **{"x-justitia-application": answer["application_id"]})
+
+    assert "rag" == two.chat.open[answer["application_id"]].application_class
+
+
+async def test_application_of_two_queues_is_seen_as_one(two: TwoModels) -> None:
+    """Amounts are summed; tags of two clocks have no sum."""
+    await in_both(two)
+    both = (await two.http.get("/v1/applications/a")).json()
+    one = (await two.http.get("/v1/applications/a", params={"model": CHAT})).json()
+
+    assert (200.0, 20.0, 2, 2, None) == (
+        both["predicted_kv_token_time"],
+        both["kv_token_time"],
+        both["waiting"],
+        both["ended"],
+        both["virtual_finish_time"],
+    )
+    assert {CHAT: 7.0, EMBED: 7.0} == {
+        name: of_one["virtual_finish_time"] for name, of_one in both["models"].items()
+    }
+    assert (1, 7.0, [CHAT]) == (one["waiting"], one["virtual_finish_time"], list(one["models"]))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "verb"),
+    [("POST", "/v1/applications/a/close", "close"), ("DELETE", "/v1/applications/a", "cancel")],
+)
+async def test_application_ends_in_every_queue(
+    two: TwoModels, method: str, path: str, verb: str
+) -> None:
+    """Its agent is done; what it was opened with is forgotten with it."""
+    await in_both(two)
+    first, second = [(await two.http.request(method, path)).status_code for _ in range(2)]
+    await infer(two, CHAT)
+
+    assert (200, 404) == (first, second)
+    assert [(verb, "a")] * 2 == two.chat.ended == two.embed.ended
+    assert "default" == two.chat.open["a"].application_class
+
+
+async def test_application_that_came_to_no_queue_can_be_closed(two: TwoModels) -> None:
+    """Its agent found nothing to ask: that is no error."""
+    await opened(two)
+
+    assert 200 == (await two.http.post("/v1/applications/a/close")).status_code
+    assert 404 == (await two.http.get("/v1/applications/a")).status_code
+
+
+async def test_named_model_narrows_what_is_ended(two: TwoModels) -> None:
+    """An agent that is done with one model may go on with another."""
+    await in_both(two)
+    answer = await two.http.post("/v1/applications/a/close", params={"model": EMBED})
+
+    assert 200 == answer.status_code
+    assert ({"a"}, set()) == (set(two.chat.open), set(two.embed.open))
+
+
+async def test_failing_queue_is_told_of_after_the_others_were_reached(
+    two: TwoModels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller tries again; what could be ended has ended."""
+    await in_both(two)
+
+    class Away(dict[str, Any]):
+        def pop(self, *arguments: Any) -> Any:
+            raise AdmissionError("the scheduler is being started again")
+
+    monkeypatch.setattr(two.chat.client.pending, "applications", Away())
+    answer = await two.http.delete("/v1/applications/a")
+
+    assert 503 == answer.status_code
+    assert set() == set(two.embed.open)
+
+
+async def test_models_are_listed_with_their_adapters(two: TwoModels) -> None:
+    """A client picks from this list; every name in it is accepted."""
+    cards = (await two.http.get("/v1/models")).json()["data"]
+
+    assert [(CHAT, None), (ADAPTER, CHAT), (EMBED, None)] == [
+        (card["id"], card.get("parent")) for card in cards
+    ]
+
+
+@pytest.mark.parametrize("name", [CHAT, ADAPTER, EMBED, EMBED.replace("/", "%2F")])
+async def test_card_of_one_model_is_that_of_the_list(two: TwoModels, name: str) -> None:
+    """The clients of OpenAI and Anthropic ask so whether a model is there; names have slashes."""
+    cards = {card["id"]: card for card in (await two.http.get("/v1/models")).json()["data"]}
+    answer = await two.http.get(f"/v1/models/{name}")
+
+    assert cards[name.replace("%2F", "/")] == answer.json()
+
+
+async def test_card_of_a_model_that_is_not_there_is_not_found(two: TwoModels) -> None:
+    """In OpenAI's form, with what there is."""
+    answer = await two.http.get("/v1/models/other")
+
+    assert 404 == answer.status_code
+    assert "'chat', 'chat-sql', 'org/embed' are served" in answer.json()["error"]["message"]
+
+
+async def test_readiness_is_of_all_models_or_of_the_named_one(two: TwoModels) -> None:
+    """A probe takes the service for ready when every model is; it may look at one."""
+    two.embed.scheduler_status = AdmissionError("the scheduler is being started again")
+    whole = await two.http.get("/readyz")
+    chat = await two.http.get("/readyz", params={"model": CHAT})
+
+    assert (503, "model org/embed: the scheduler is being started again") == (
+        whole.status_code,
+        whole.json()["reason"],
+    )
+    assert (200, None) == (chat.status_code, chat.json()["reason"])
+
+
+async def test_status_of_one_that_is_away_does_not_hide_the_other(two: TwoModels) -> None:
+    """An operator looks just then."""
+    two.embed.scheduler_status = AdmissionError("the scheduler is being started again")
+    answer = (await two.http.get("/v1/status")).json()
+    one = (await two.http.get("/v1/status", params={"model": CHAT})).json()
+
+    assert not answer["ready"]
+    assert "justitia" == answer["models"][CHAT]["policy"]
+    assert "the scheduler is being started again" == answer["models"][EMBED]["degraded"]
+    assert answer["models"][CHAT] == one
+
+
+async def test_predictor_and_inspection_are_of_each_model(two: TwoModels) -> None:
+    """Histories are not mixed: what one model takes says nothing of another."""
+    overview = (await two.http.get("/v1/predictor")).json()["models"]
+    examined = (await two.http.get("/v1/examination")).json()["models"]
+    one = (await two.http.get("/v1/examination", params={"model": EMBED})).json()
+    samples: dict[str, Any] = {"samples": [{}]}
+    unnamed = await two.http.post("/v1/predictor/samples", json=samples)
+    named = await two.http.post("/v1/predictor/samples", json=samples, params={"model": EMBED})
+
+    assert [CHAT, EMBED] == list(overview) == list(examined)
+    assert [EMBED] == list(overview[EMBED]["classes"])
+    assert {"model": EMBED} == one == examined[EMBED]
+    assert (400, 200) == (unnamed.status_code, named.status_code)
+    assert ([], [{}]) == (two.chat.taught, two.embed.taught)

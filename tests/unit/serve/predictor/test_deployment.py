@@ -1,0 +1,81 @@
+"""Estimates asked for together are made together, and nobody waits for that."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from justitia_ray.errors import RequestError
+from justitia_ray.predictor.estimate import Estimate
+from justitia_ray.predictor.online import EstimateRequest, LearningPredictor
+from justitia_ray.serve.predictor.deployment import EstimateBatch
+
+
+class Counted:
+    """Counts how many are asked for at once."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def __call__(self, requests: Sequence[EstimateRequest]) -> list[Estimate]:
+        self.sizes.append(len(requests))
+        return LearningPredictor().estimate_many(requests)
+
+
+def request_of(name: str, tokens: int = 5) -> EstimateRequest:
+    return EstimateRequest(name, tokens, 4)
+
+
+async def test_calls_that_come_together_are_one_batch() -> None:
+    """Each gets its own answer."""
+    batch = EstimateBatch(counted := Counted())
+    found = await asyncio.gather(*(batch.estimate(request_of("EV", n)) for n in (1, 2, 3)))
+
+    assert [3] == counted.sizes
+    # 4 output tokens after p prompt tokens: 4p + 10.
+    assert [14, 18, 22] == [estimate.kv_token_time for estimate in found]
+
+
+async def test_single_call_is_answered_in_the_next_turn() -> None:
+    """No time is spent waiting for others."""
+    batch = EstimateBatch(Counted())
+    call = asyncio.create_task(batch.estimate(request_of("EV")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    assert call.done()
+
+
+async def test_wrong_request_fails_alone() -> None:
+    """One caller's mistake is not another's error."""
+    batch = EstimateBatch(Counted())
+    good, bad, also_good = await asyncio.gather(
+        *(batch.estimate(request_of(name)) for name in ("EV", "a b", "DM")), return_exceptions=True
+    )
+
+    assert isinstance(good, Estimate)
+    assert isinstance(also_good, Estimate)
+    assert isinstance(bad, RequestError)
+
+
+async def test_mistake_of_ours_reaches_the_callers() -> None:
+    """They have an estimate of their own to fall back on; they must not wait for ever."""
+
+    def broken(requests: Sequence[EstimateRequest]) -> list[Estimate]:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await EstimateBatch(broken).estimate(request_of("EV"))
+
+
+async def test_caller_that_gave_up_is_passed_over() -> None:
+    """The ingress waits 20 ms."""
+    batch = EstimateBatch(counted := Counted())
+    gone = asyncio.create_task(batch.estimate(request_of("EV")))
+    stays = asyncio.create_task(batch.estimate(request_of("DM")))
+    await asyncio.sleep(0)
+    gone.cancel()
+    await stays
+
+    assert [1] == counted.sizes

@@ -1,0 +1,568 @@
+"""Learning between replicas and a store: who learns, what is kept, what failures cost."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from justitia_ray.core.stages import StageServed
+from justitia_ray.errors import AdmissionError, RequestError
+from justitia_ray.observability.part_metrics import PredictorMetrics
+from justitia_ray.predictor.class_life import RETRY_S
+from justitia_ray.predictor.model_directory import ModelDirectory
+from justitia_ray.predictor.model_file import model_from_bytes
+from justitia_ray.predictor.observation import Observation
+from justitia_ray.predictor.online import EndedTraining, LearningSettings
+from justitia_ray.predictor.training import TrainingJob
+from justitia_ray.serve.predictor import learner as learner_module
+from justitia_ray.serve.predictor.learner import Learner
+from justitia_ray.serve.predictor.training import Trainer, TrainingFailed
+from justitia_ray.store.prediction_store import StoredPredictions
+from tests.eventually import eventually
+from tests.fake_redis import FakePredictionStore
+from tests.unit.observability.recording_backend import measures
+from tests.unit.predictor.builders import features_for, power_model_bytes, sample_of
+from tests.unit.serve.scheduler.services import ManualClock
+
+LONGEST_WAIT_S = 5.0
+
+
+class StandInTrainer:
+    """Answers each job with the next of its models, or fails."""
+
+    def __init__(self, *models: bytes) -> None:
+        self.models = list(models)
+        self.jobs: list[TrainingJob] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def train(self, job: TrainingJob) -> bytes:
+        self.jobs.append(job)
+        await self.gate.wait()
+        if not self.models:
+            raise TrainingFailed("the process ended with -9: killed")
+        return self.models.pop(0)
+
+
+def learner_of(
+    store: FakePredictionStore,
+    trainer: StandInTrainer | None = None,
+    *,
+    clock: ManualClock | None = None,
+    store_inputs: bool = False,
+    models_dir: Path | None = None,
+) -> Learner:
+    """Return one replica's learner; a test ticks it by hand."""
+    return Learner(
+        LearningSettings(history_per_class=100),
+        store,
+        cast(Trainer, trainer or StandInTrainer()),
+        PredictorMetrics(measures("predictor")),
+        store_inputs=store_inputs,
+        models_dir=models_dir,
+        clock=clock or ManualClock(),
+        calendar=lambda: 1_000.0,
+    )
+
+
+def observations(count: int, factor: float = 1.0) -> list[Observation]:
+    """Return applications whose cost is factor · (1 + chars)."""
+    found = []
+    for i in range(count):
+        chars = 20 + 7 * (i % 13)
+        found.append(Observation("EV", sample_of(chars, factor * (1.0 + chars))))
+    return found
+
+
+async def tick(*learners: Learner) -> None:
+    """Let each do what is due, and its training end."""
+    for learner in learners:
+        await learner.tick()
+        training = learner._training.running
+        if training is not None and not training.done():
+            await asyncio.wait_for(training, LONGEST_WAIT_S)
+            await learner.tick()
+
+
+async def trained(store: FakePredictionStore, *models: bytes) -> Learner:
+    """Return a learner that was taught ten samples and has trained."""
+    learner = learner_of(store, StandInTrainer(*(models or (power_model_bytes(),))))
+    await learner.observe_many(observations(10))
+    await tick(learner)
+    assert 1 == learner.predictor.serving("EV")
+    return learner
+
+
+async def with_two_versions() -> tuple[FakePredictionStore, Learner]:
+    """Return a store and a learner whose second, better model of EV has taken over."""
+    store = FakePredictionStore()
+    learner = await trained(store, power_model_bytes(factor=1.2), power_model_bytes())
+    await learner.observe_many(observations(10))
+    await tick(learner)
+    assert 2 == learner.predictor.serving("EV")
+    return store, learner
+
+
+def estimate(learner: Learner, chars: int = 99) -> tuple[float, str]:
+    """Return cost and source of an application of EV."""
+    found = learner.predictor.estimate("EV", 5, 16, features_for(chars))
+    return found.kv_token_time, found.source
+
+
+async def test_what_finished_is_learned_and_kept() -> None:
+    """The next process goes on where this one was."""
+    store = FakePredictionStore()
+    learner = learner_of(store)
+    stages = (StageServed(1, 1, 5, 6, 70),)
+    await learner.observe_many([replace(o, stages=stages) for o in observations(5)])
+    await tick(learner)
+    await learner._store.release(learner._name)
+
+    successor = learner_of(store)
+    await tick(successor)
+    assert learner.predictor.means.all_statistics() == successor.predictor.means.all_statistics()
+    assert learner.predictor.progress("EV") == successor.predictor.progress("EV")
+    assert learner.predictor.stages.to_dict() == successor.predictor.stages.to_dict()
+    assert (5, []) == (len(store.samples("EV")), store.observed())
+
+
+async def test_only_one_replica_learns_and_all_agree() -> None:
+    """What came in by either counts once; the same input gets the same estimate."""
+    store = FakePredictionStore()
+    first = learner_of(store, StandInTrainer(power_model_bytes()))
+    second = learner_of(store)
+    await first.observe_many(observations(5))
+    await second.observe_many(observations(5))
+    await tick(first, second)
+    await tick(second)
+
+    assert [True, False] == [first.learns, second.learns]
+    assert 10 == second.predictor.means.statistics("EV")["samples"]
+    assert [1, 1] == [learner.predictor.serving("EV") for learner in (first, second)]
+    assert estimate(first) == estimate(second)
+    assert "model" == estimate(second)[1]
+
+
+async def test_another_replica_goes_on_when_the_learner_is_gone() -> None:
+    """With its history: the next training counts the samples from before."""
+    store = FakePredictionStore()
+    await trained(store)
+    store.holder = None  # its time is over
+    successor = learner_of(store, trainer := StandInTrainer(power_model_bytes(factor=1.5)))
+    await tick(successor)
+    await successor.observe_many(observations(10))
+    await tick(successor)
+
+    assert (1, 16) == (len(trainer.jobs), len(trainer.jobs[0].samples))
+    assert 1 == successor.predictor.serving("EV")  # the new one was worse
+
+
+async def test_learner_that_lost_its_place_writes_nothing() -> None:
+    """It stood still too long; two who learn would undo each other."""
+    store = FakePredictionStore()
+    learner = learner_of(store)
+    await tick(learner)
+    store.holder = "another"
+    before = await store.revision()
+    await learner.observe_many(observations(3))
+    await tick(learner)
+
+    revision, waiting = await store.revision(), store.observed()
+    assert (False, before, 3) == (learner.learns, revision, len(waiting))
+
+
+async def test_learner_that_loses_its_place_while_it_saves_reads_again() -> None:
+    """What it had taken in was not kept: it must not count twice later."""
+    store = FakePredictionStore()
+    learner = learner_of(store)
+    await tick(learner)
+    await learner.observe_many(observations(3))
+    hold, store.hold = store.hold, _held  # type: ignore[method-assign]
+    store.holder = "another"
+    await tick(learner)
+    assert not learner.learns
+    store.hold = hold  # type: ignore[method-assign]
+    store.holder = None
+    await tick(learner)
+
+    assert 3 == learner.predictor.means.statistics("EV")["samples"]
+
+
+async def _held(learner: str, for_s: float) -> bool:
+    return True
+
+
+async def test_nothing_is_lost_or_doubled_while_the_store_is_away(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Estimates go on; what finished waits. The log says it once, and when it is over."""
+    caplog.set_level(logging.INFO)
+    store = FakePredictionStore()
+    learner = await trained(store)
+    store.away = True
+    await learner.observe_many(observations(4))
+    await tick(learner, learner)
+    assert "model" == estimate(learner)[1]
+    store.away = False
+    await tick(learner)
+
+    assert 14 == learner.predictor.means.statistics("EV")["samples"]
+    assert 14 == len(store.samples("EV"))
+    messages = [record.getMessage().split()[0] for record in caplog.records]
+    assert 1 == messages.count("predictor.store_fails")
+    assert 1 == messages.count("predictor.store_works")
+
+
+async def test_service_starts_without_its_store() -> None:
+    """The prior stands in until the store answers."""
+    store = FakePredictionStore()
+    await trained(store)
+    store.away = True
+    late = learner_of(store)
+    await tick(late)
+    assert "prior" == estimate(late)[1]
+    store.away = False
+    await tick(late)
+
+    assert "model" == estimate(late)[1]
+
+
+async def test_training_is_logged_without_texts(caplog: pytest.LogCaptureFixture) -> None:
+    """An operator sees what came of it; inputs are nobody's business."""
+    caplog.set_level(logging.INFO)
+    await trained(FakePredictionStore())
+
+    (line,) = (m for m in caplog.messages if m.startswith("predictor.trained"))
+    for part in ('"application_class": "EV"', '"version": 1', '"took_over": true', '"samples"'):
+        assert part in line
+    assert "word" not in "".join(caplog.messages)
+
+
+async def test_crashed_training_costs_a_log_line_and_is_tried_later(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Estimates do not notice."""
+    clock = ManualClock()
+    learner = learner_of(FakePredictionStore(), trainer := StandInTrainer(b"no model"), clock=clock)
+    await learner.observe_many(observations(10))
+    await tick(learner, learner)
+    assert ("class", 1) == (estimate(learner)[1], len(trainer.jobs))
+    clock.at += RETRY_S
+    await tick(learner)  # now it fails in another way
+    clock.at += 2 * RETRY_S
+    trainer.models.append(power_model_bytes())
+    await tick(learner)
+
+    failures = [m for m in caplog.messages if m.startswith("predictor.training_failed")]
+    assert ["new model of class EV", "killed"] == [
+        text for text in ("new model of class EV", "killed") if any(text in m for m in failures)
+    ]
+    assert 2 == len(failures)
+    assert "model" == estimate(learner)[1]
+
+
+async def test_estimates_go_on_while_a_training_runs() -> None:
+    """One job at a time, and nobody waits for it."""
+    learner = learner_of(FakePredictionStore(), trainer := StandInTrainer(power_model_bytes()))
+    trainer.gate.clear()
+    await learner.observe_many(observations(10))
+    await learner.observe_many([replace(o, application_class="DM") for o in observations(10)])
+    await learner.tick()
+    await learner.tick()
+    await asyncio.sleep(0)
+
+    assert (1, "class") == (len(trainer.jobs), estimate(learner)[1])
+    trainer.gate.set()
+    await tick(learner)
+    assert "DM" == trainer.jobs[0].application_class
+
+
+async def test_damaged_model_is_refused_and_the_one_before_serves(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is named once, with its version; nothing else changes."""
+    store, learner = await with_two_versions()
+    whole = store.model("EV", 2)
+    store.put_model("EV", 2, whole[:-1] + bytes([whole[-1] ^ 1]))
+    other = learner_of(store)
+    await tick(other)
+    await learner.observe_many(observations(1))
+    await tick(learner, other)
+
+    assert 1 == other.predictor.serving("EV")
+    assert pytest.approx(120.0) == estimate(other)[0]
+    refused = [m for m in caplog.messages if m.startswith("predictor.model_refused")]
+    assert 1 == len(refused)
+    assert '"version": 2' in refused[0]
+    assert 2 == other.predictor.overview()["EV"]["active"]
+
+
+async def test_model_that_the_store_does_not_answer_for_is_not_taken_for_damaged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The index was read and then Redis went: the class mean would serve until the next change."""
+    store = FakePredictionStore()
+    await trained(store)
+    other, load_model = learner_of(store), store.load_model
+
+    async def goes_away(application_class: str, version: int) -> bytes | None:
+        store.away = True
+        return await load_model(application_class, version)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "load_model", goes_away)
+        await tick(other)
+    store.away = False
+    await tick(other)
+
+    assert (1, "model") == (other.predictor.serving("EV"), estimate(other)[1])
+    assert not [m for m in caplog.messages if m.startswith("predictor.model_refused")]
+
+
+async def test_model_published_while_the_store_is_read_goes_on_serving(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was read before it knows the model before it: this replica alone would go back."""
+    store = FakePredictionStore()
+    learner = await trained(store)
+    data = power_model_bytes(factor=3.0)
+    index, model = store.index("EV").published(data, {}), model_from_bytes(data, "a model")
+    ended = EndedTraining(cast(Any, None), store.index("EV"), index, model, {})
+    load, publishing = store.load, []
+
+    async def publish() -> None:
+        await learner._versions.publish("EV", ended, data)
+        learner.predictor.serve("EV", index, model, 2)
+
+    async def load_slowly() -> StoredPredictions:
+        found = await load()
+        publishing.append(asyncio.create_task(publish()))
+        for _ in range(200):  # turns of the loop, far more than a save takes
+            await asyncio.sleep(0)
+        return found
+
+    monkeypatch.setattr(store, "load", load_slowly)
+    learner._revision = -1
+    await learner._follow()
+    await asyncio.gather(*publishing)
+
+    assert 2 == learner.predictor.serving("EV")
+    assert pytest.approx(300.0) == estimate(learner)[0]
+
+
+async def test_no_good_model_leaves_the_class_mean() -> None:
+    """A class is never without an estimate."""
+    store = FakePredictionStore()
+    await trained(store)
+    store.put_model("EV", 1, None)
+    other = learner_of(store)
+    await tick(other)
+
+    assert (0, "class") == (other.predictor.serving("EV"), estimate(other)[1])
+
+
+async def test_rollback_reaches_every_replica_and_holds() -> None:
+    """One command, whichever replica it meets, and no training undoes it."""
+    store, learner = await with_two_versions()
+    other = learner_of(store)
+    await tick(other)
+
+    answer = await other.roll_back("EV", None)
+    await tick(learner)
+    assert (1, True) == (answer["active"], answer["pinned"])
+    assert [1, 1] == [each.predictor.serving("EV") for each in (learner, other)]
+    await learner.observe_many(observations(50))
+    await tick(learner)
+    assert (1, 1) == (learner.predictor.serving("EV"), store.index("EV").active)
+
+    cast(Any, learner._training._trainer).models.append(power_model_bytes())
+    await other.roll_back("EV", None, release=True)
+    await tick(learner)
+    assert (3, False) == (store.index("EV").active, store.index("EV").pinned)
+
+
+async def test_rollback_during_a_training_wins() -> None:
+    """The model that was being trained does not take over behind the operator's back."""
+    store = FakePredictionStore()
+    learner = await trained(store, power_model_bytes(factor=1.2), power_model_bytes())
+    trainer = cast(StandInTrainer, learner._training._trainer)
+    trainer.gate.clear()
+    await learner.observe_many(observations(10))
+    await learner.tick()
+    await learner.roll_back("EV", 0)
+    trainer.gate.set()
+    await tick(learner)
+
+    assert (0, True) == (store.index("EV").active, store.index("EV").pinned)
+    assert "class" == estimate(learner)[1]
+
+
+async def test_impossible_rollback_says_why() -> None:
+    """The operator sees what there is."""
+    learner = await trained(FakePredictionStore())
+
+    for name, version, complaint in (
+        ("DM", None, "class 'DM' has no model"),
+        ("EV", 9, "version is 9"),
+        ("EV", None, "no earlier version"),
+    ):
+        with pytest.raises(RequestError, match=complaint):
+            await learner.roll_back(name, version)
+
+
+async def test_rollback_to_a_damaged_version_is_refused() -> None:
+    """It would serve something else than was asked for."""
+    store, learner = await with_two_versions()
+    store.put_model("EV", 1, b"x")
+
+    with pytest.raises(RequestError, match="version 1 of class EV is damaged"):
+        await learner.roll_back("EV", 1)
+    assert 2 == store.index("EV").active
+
+
+async def test_changed_class_withdraws_its_model_everywhere() -> None:
+    """Every replica goes back to the mean at once."""
+    store = FakePredictionStore()
+    learner = await trained(store)
+    await learner.observe_many(observations(40))
+    await tick(learner)
+    other = learner_of(store)
+    await learner.observe_many(observations(12, factor=30.0))
+    await tick(learner, other)
+
+    assert 0 == store.index("EV").active
+    assert ["class", "class"] == [estimate(each)[1] for each in (learner, other)]
+    assert 1 == learner.predictor.overview()["EV"]["changes"]
+
+
+async def test_texts_are_stored_only_if_asked_for() -> None:
+    """Inputs of users stay out of the store by default."""
+    sample = replace(sample_of(9), input_text="a secret")
+    for store_inputs, expected in ((False, False), (True, True)):
+        store = FakePredictionStore()
+        learner = learner_of(store, store_inputs=store_inputs)
+        await learner.observe_many([Observation("EV", sample)])
+        await learner.take_history([Observation("EV", sample)])
+        waiting = str(store.observed())
+        await tick(learner)
+        assert expected == ("a secret" in waiting + str(store.samples("EV")))
+
+
+async def test_history_is_taken_or_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An import must not push out what finished just now."""
+    monkeypatch.setattr(learner_module, "MOST_WAITING", 100)
+    store = FakePredictionStore()
+    learner = learner_of(store)
+    await learner.take_history(observations(20))
+    await tick(learner)
+    assert 20 == learner.predictor.means.statistics("EV")["samples"]
+
+    store.put_observed(["{}"] * 51)
+    with pytest.raises(AdmissionError, match="still learning"):
+        await learner.take_history(observations(1))
+
+
+async def test_observation_of_another_form_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """A replica of another version may have sent it; it must not stop the rest."""
+    store = FakePredictionStore()
+    learner = learner_of(store)
+    store.put_observed(['{"application_class": "EV"}', "{}"])
+    await learner.observe_many(observations(2))
+    await tick(learner)
+
+    assert 2 == learner.predictor.means.statistics("EV")["samples"]
+    assert ["predictor.observations_refused"] == [m.split()[0] for m in caplog.messages]
+
+
+async def test_unreadable_state_is_left_out_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    """One damaged value costs one class its history, not the service its predictor."""
+    store = FakePredictionStore()
+    learner = learner_of(store)
+    await learner.observe_many(observations(3))
+    await learner.observe_many([replace(o, application_class="DM") for o in observations(3)])
+    await tick(learner)
+    store.holder = None
+    store.put_damage("EV")
+    successor = learner_of(store)
+    await tick(successor)
+
+    assert ["DM"] == list(successor.predictor.means.all_statistics())
+    (line,) = caplog.messages
+    for part in ("statistics of class 'EV'", "progress of class EV", "history of class EV: 1"):
+        assert part in line
+
+
+async def test_models_of_a_directory_are_brought_once(tmp_path: Path) -> None:
+    """A restart, or another replica, must not undo what was trained since."""
+    directory = ModelDirectory(tmp_path)
+    directory.publish("EV", power_model_bytes(factor=3.0), {"kind": "ridge"})
+    store = FakePredictionStore()
+    learner = learner_of(store, StandInTrainer(power_model_bytes()), models_dir=tmp_path)
+    await tick(learner)
+    assert pytest.approx(300.0) == estimate(learner)[0]
+    assert "models_dir" == learner.predictor.overview()["EV"]["versions"][0]["reason"]
+    await learner.observe_many(observations(10))
+    await tick(learner)
+    store.holder = None
+    successor = learner_of(store, models_dir=tmp_path)
+    await tick(successor)
+    assert 2 == successor.predictor.serving("EV")
+
+    directory.publish("EV", power_model_bytes(factor=5.0), {})
+    store.holder = None
+    successor = learner_of(store, models_dir=tmp_path)
+    await tick(successor)
+    assert pytest.approx(500.0) == estimate(successor)[0]
+
+
+async def test_damaged_model_in_the_directory_gives_way_to_the_one_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in the store."""
+    directory = ModelDirectory(tmp_path)
+    directory.publish("EV", power_model_bytes(factor=3.0), {})
+    directory.publish("EV", power_model_bytes(), {})
+    (tmp_path / "EV" / "000002.model").write_bytes(b"")
+    learner = learner_of(FakePredictionStore(), models_dir=tmp_path)
+    await tick(learner)
+
+    assert pytest.approx(300.0) == estimate(learner)[0]
+    assert any("version 2 of class EV is damaged" in m for m in caplog.messages)
+
+
+async def test_it_learns_in_the_background_and_lets_go_at_its_end() -> None:
+    """Another replica need not wait for the lock to expire."""
+    store = FakePredictionStore()
+    learner = learner_of(store)
+    await learner.start()
+    await learner.observe_many(observations(2))
+    await eventually(lambda: not store.observed(), "it has learned", LONGEST_WAIT_S)
+    await learner.stop()
+
+    assert store.holder is None
+    assert 2 == learner.predictor.means.statistics("EV")["samples"]
+
+
+async def test_it_ends_also_if_its_cancellation_is_swallowed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that is just done may do that, as Python 3.11's `wait_for`: it would never end."""
+    asked, store = asyncio.Event(), FakePredictionStore()
+    learner = learner_of(store)
+    await learner.start()
+
+    async def swallow() -> int:
+        asked.set()
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return 0
+
+    monkeypatch.setattr(store, "revision", swallow)
+    await learner.observe_many([])  # there is news
+    await asyncio.wait_for(asked.wait(), LONGEST_WAIT_S)
+
+    await asyncio.wait_for(learner.stop(), LONGEST_WAIT_S)

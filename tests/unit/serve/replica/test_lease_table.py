@@ -1,0 +1,229 @@
+"""The leases of a replica: who may run, who is stopped, and that every end is told once."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from justitia_ray.core.actions import Abort, Grant
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.events import LeaseFinished, LeaseProgress
+from justitia_ray.errors import EngineError, UnknownLease
+from justitia_ray.protocol.engine import Engine, Progress
+from justitia_ray.serve.replica.lease_table import LeaseTable
+from tests.eventually import eventually
+
+_PROMPT, _OUTPUT = 5, 3
+
+
+class Meters:
+    """An engine as far as a table reads it: every lease has used the same."""
+
+    def __init__(self) -> None:
+        self.released: list[str] = []
+
+    def progress(self, lease_id: str) -> Progress:
+        """Return what every lease has used."""
+        return Progress(_PROMPT, _OUTPUT)
+
+    def release(self, lease_id: str) -> Progress:
+        """Note that it is forgotten."""
+        self.released.append(lease_id)
+        return self.progress(lease_id)
+
+
+@pytest.fixture
+def meters() -> Meters:
+    """The engine."""
+    return Meters()
+
+
+@pytest.fixture
+def table(meters: Meters, request: pytest.FixtureRequest) -> LeaseTable:
+    """A table that waits almost no time for a lease, unless a test says how long."""
+    return LeaseTable("r", cast(Engine, meters), grace_s=getattr(request, "param", 0.01))
+
+
+patient = pytest.mark.parametrize("table", [60.0], indirect=True)
+"""The table waits as long as it takes."""
+
+
+def grant(lease_id: str = "1-1", priority: int = 7) -> Grant:
+    """Return a grant to this replica."""
+    return Grant("q", "i", lease_id, "r", priority, 10, 0.0)
+
+
+def finished(lease_id: str = "1-1", outcome: Outcome | None = Outcome.FINISHED) -> LeaseFinished:
+    """Return the last word on a lease."""
+    return LeaseFinished(lease_id, _PROMPT, _OUTPUT, outcome)
+
+
+async def run(table: LeaseTable, lease_id: str = "1-1", error: Exception | None = None) -> int:
+    """Run a payload to its end at once and return the priority it had."""
+    async with table.hold_lease(lease_id) as lease:
+        if error is not None:
+            raise error
+        lease.outcome = Outcome.FINISHED
+        return lease.priority
+
+
+def begin(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
+    """Begin a payload that runs until it is stopped."""
+
+    async def work() -> None:
+        async with table.hold_lease(lease_id):
+            await asyncio.Event().wait()
+
+    return asyncio.create_task(work())
+
+
+async def begun(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
+    """Begin a payload and return once it runs."""
+    task = begin(table, lease_id)
+    running = LeaseProgress(lease_id, _PROMPT, _OUTPUT, running=True)
+    await eventually(lambda: running in table.report_progress(), "it runs")
+    return task
+
+
+async def stop(task: "asyncio.Task[Any]") -> None:
+    """Let the caller of a payload leave."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_armed_lease_runs_its_payload_and_its_end_is_reported(
+    table: LeaseTable, meters: Meters
+) -> None:
+    """An end that is never reported would leave its inference running for ever."""
+    table.read_messages([grant()])
+    priority = await run(table)
+
+    assert 7 == priority
+    assert ((), (finished(),)) == (table.report_progress(), table.report_ends())
+    assert ["1-1"] == meters.released
+
+
+@patient
+async def test_payload_that_comes_before_its_lease_is_parked_and_runs(table: LeaseTable) -> None:
+    """The ingress may learn of a grant before the answer to the replica's pull has come."""
+    running = asyncio.create_task(run(table))
+    await asyncio.sleep(0)  # it is parked
+    table.read_messages([grant()])
+
+    assert 7 == await running
+    assert ((), (finished(),)) == (table.report_progress(), table.report_ends())
+
+
+async def test_payload_whose_lease_does_not_come_is_refused(table: LeaseTable) -> None:
+    """The lease has lapsed: its inference may run elsewhere by now."""
+    with pytest.raises(UnknownLease, match="replica r does not hold lease 1-1"):
+        await run(table)
+
+    assert ((), ()) == (table.report_progress(), table.report_ends())
+
+
+async def test_second_payload_of_a_running_lease_is_refused(table: LeaseTable) -> None:
+    """An ingress that repeats a call must not run the inference twice."""
+    table.read_messages([grant()])
+    running = await begun(table)
+    with pytest.raises(UnknownLease):
+        await run(table)
+
+    assert not running.done()
+    await stop(running)
+
+
+async def test_grant_that_is_sent_again_arms_nothing_new(table: LeaseTable) -> None:
+    """Messages are repeated until they are acknowledged."""
+    table.read_messages([grant(), grant(priority=8)])
+
+    assert 7 == await run(table)
+    assert [finished()] == list(table.report_ends())
+
+
+async def test_progress_says_which_leases_run(table: LeaseTable) -> None:
+    """A lease whose payload never comes lapses; one that runs does not."""
+    table.read_messages([grant("1-1"), grant("1-2")])
+    running = await begun(table, "1-2")
+
+    assert (
+        LeaseProgress("1-1", _PROMPT, _OUTPUT, False),
+        LeaseProgress("1-2", _PROMPT, _OUTPUT, True),
+    ) == table.report_progress()
+    await stop(running)
+
+
+async def test_aborted_lease_that_has_not_begun_is_forgotten(table: LeaseTable) -> None:
+    """Its payload may still come; it must not run then."""
+    table.read_messages([grant(), Abort("r", "1-1")])
+    with pytest.raises(UnknownLease):
+        await run(table)
+
+    assert ((), ()) == (table.report_progress(), table.report_ends())
+
+
+async def test_aborted_lease_that_runs_is_stopped_and_not_reported(
+    table: LeaseTable, meters: Meters
+) -> None:
+    """Whoever aborted it has forgotten it; its ingress learns that the lease does not hold."""
+    table.read_messages([grant()])
+    running = await begun(table)
+    table.read_messages([Abort("r", "1-1")])
+    with pytest.raises(UnknownLease):
+        await running
+
+    assert ((), ()) == (table.report_progress(), table.report_ends())
+    assert ["1-1"] == meters.released
+
+
+async def test_caller_that_leaves_is_reported_as_cancelled(table: LeaseTable) -> None:
+    """What it has used is booked, and nothing of it runs again."""
+    table.read_messages([grant()])
+    await stop(await begun(table))
+
+    assert (finished(outcome=Outcome.CANCELLED),) == table.report_ends()
+
+
+async def test_death_of_the_engine_is_no_outcome(table: LeaseTable) -> None:
+    """The inference waits again, instead of having failed."""
+    table.read_messages([grant()])
+    with pytest.raises(EngineError):
+        await run(table, error=EngineError("dead"))
+
+    assert (finished(outcome=None),) == table.report_ends()
+
+
+async def test_end_is_in_every_report_until_it_is_confirmed(table: LeaseTable) -> None:
+    """A report that is overtaken is not taken: the next one alone must say all."""
+    table.read_messages([grant("1-1"), grant("1-2")])
+    await run(table, "1-1")
+    overtaken = table.report_ends()
+    await run(table, "1-2")
+    both = table.report_ends()
+    table.confirm_ends(overtaken)
+
+    assert (finished("1-1"), finished("1-2")) == both
+    assert (finished("1-2"),) == table.report_ends()
+
+
+async def test_new_scheduler_is_told_what_finished_lately(table: LeaseTable) -> None:
+    """The old one may have died before it told the ingress; what it has booked is booked."""
+    table.read_messages([grant("1-1"), grant("1-2")])
+    await run(table, "1-1")
+    ends = table.report_ends()
+    table.confirm_ends(ends)
+    await run(table, "1-2")
+    table.report_ends_again()
+
+    assert (finished("1-1")._replace(booked=True), finished("1-2")) == table.report_ends()
+
+
+@patient
+async def test_payload_that_goes_while_it_is_parked_leaves_nothing(table: LeaseTable) -> None:
+    """Its caller left before the lease came; what is kept of it would be kept for ever."""
+    parked = begin(table)
+    await asyncio.sleep(0)
+    await stop(parked)
+
+    assert {} == table.parked

@@ -1,0 +1,183 @@
+"""The pulls of a replica: ends at once, progress now and then, or where it may be unknown."""
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any, cast
+
+import pytest
+
+from justitia_ray.config import ReplicaSection
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.events import LeaseProgress
+from justitia_ray.errors import ConnectionLost
+from justitia_ray.protocol.engine import Engine, EngineCapacity, Progress
+from justitia_ray.protocol.mailbox import Mailbox
+from justitia_ray.protocol.messages import NOT_TAKEN, Pull, ReplicaMail, ReplicaMessage
+from justitia_ray.serve.replica.lease_table import LeaseTable
+from justitia_ray.serve.replica.puller import Puller
+from tests.harness.simulation.virtual_loop import run_virtually
+
+_REPORT_S = 0.25
+
+
+class _Meters:
+    """An engine as far as pulls read it."""
+
+    def progress(self, lease_id: str) -> Progress:
+        return Progress(5, 1)
+
+    def release(self, lease_id: str) -> Progress:
+        return Progress(5, 2)
+
+    def free_kv_tokens(self) -> int:
+        return 90
+
+    def preemptions(self) -> int:
+        return 0
+
+    def check(self) -> None:
+        """It lives."""
+
+
+class _Scheduler:
+    """Keeps a pull until there is a message or the next one, or a second has passed."""
+
+    def __init__(self) -> None:
+        self.epoch = 1
+        self.pulls: list[tuple[float, Pull]] = []
+        self.answer: Callable[[Pull], ReplicaMail | None] = lambda pull: None
+        """Answers a pull at once, or raises."""
+        self._mailbox: Mailbox[ReplicaMessage] = Mailbox()
+        self._released = asyncio.Event()
+
+    def grant(self, lease_id: str) -> None:
+        """Lease something to the replica."""
+        self._mailbox.put(Grant("q", "i", lease_id, "r", 0, 10, 0.0))
+        self._released.set()
+
+    async def call(self, method: str, pull: Pull) -> ReplicaMail:
+        assert "pull" == method
+        self.pulls.append((asyncio.get_running_loop().time(), pull))
+        answer = self.answer(pull)
+        if answer is not None:
+            return answer
+        self._released.set()
+        if pull.epoch == self.epoch and not self._mailbox.unread(pull.ack):
+            released = self._released = asyncio.Event()
+            asyncio.get_running_loop().call_later(pull.wait_s, released.set)
+            await released.wait()
+        return ReplicaMail(self.epoch, tuple(self._mailbox.unread(pull.ack)))
+
+
+class _Replica:
+    """A puller that runs, with its leases."""
+
+    def __init__(self) -> None:
+        self.scheduler = _Scheduler()
+        engine = cast(Engine, _Meters())
+        self.leases = LeaseTable("r", engine, grace_s=1.0)
+        section = ReplicaSection(report_interval_s=_REPORT_S)
+        self.puller = Puller(
+            "r",
+            self.scheduler,
+            self.leases,
+            engine,
+            EngineCapacity(100, 1, 8, 100),
+            section,
+            lambda error: None,
+            "127.0.0.1:1",
+        )
+        self.ends: dict[str, asyncio.Event] = {}
+
+    async def run(self, lease_id: str) -> None:
+        """Lease something, and let its payload come; it runs until `ends` says so."""
+        self.scheduler.grant(lease_id)
+        self.ends[lease_id] = asyncio.Event()
+        async with self.leases.hold_lease(lease_id) as lease:
+            await self.ends[lease_id].wait()
+            lease.outcome = Outcome.FINISHED
+
+    @property
+    def told(self) -> list[tuple[list[str] | None, list[str]]]:
+        """The leases of each pull: those that it names as held, None if it names none, and ends."""
+        return [
+            (
+                None if pull.progress is None else [p.lease_id for p in pull.progress],
+                [end.lease_id for end in pull.finished],
+            )
+            for _, pull in self.scheduler.pulls
+        ]
+
+
+def _play(scene: Callable[[_Replica], Coroutine[Any, Any, None]]) -> None:
+    """Run a scene with a replica that pulls, in virtual time."""
+
+    async def play() -> None:
+        replica = _Replica()
+        pulling = asyncio.create_task(replica.puller.run())
+        await asyncio.sleep(0.1)
+        await scene(replica)
+        pulling.cancel()
+        await asyncio.gather(pulling, return_exceptions=True)
+
+    run_virtually(play())
+
+
+def test_ends_are_told_at_once_and_progress_each_interval() -> None:
+    """One pull follows each end: to name 255 others in it would cost a hundred times as much."""
+
+    async def scene(replica: _Replica) -> None:
+        tasks = [asyncio.create_task(replica.run(name)) for name in ("1-1", "1-2", "1-3")]
+        await asyncio.sleep(10 * _REPORT_S)
+        replica.scheduler.pulls.clear()
+        for name in ("1-1", "1-2"):
+            replica.ends[name].set()
+            await asyncio.sleep(_REPORT_S / 5)
+        at_once = [report for report in replica.told if report[1]]
+        await asyncio.sleep(10 * _REPORT_S)
+        named = [(at, pull) for at, pull in replica.scheduler.pulls if pull.progress is not None]
+        replica.ends["1-3"].set()
+        await asyncio.gather(*tasks)
+
+        assert [["1-1"], ["1-2"]] == [ends[-1:] for _, ends in at_once if _ is None]
+        assert 9 <= len(named) <= 12
+        gaps = [later[0] - first[0] for first, later in itertools.pairwise(named)]
+        assert max(gaps) <= _REPORT_S + ReplicaSection().pull_interval_s + 1e-9
+        assert (LeaseProgress("1-3", 5, 1, running=True),) == named[-1][1].progress
+
+    _play(scene)
+
+
+@pytest.mark.parametrize("trouble", ["new epoch", "not taken", "lost"])
+def test_progress_is_told_again_where_the_scheduler_may_not_know_it(trouble: str) -> None:
+    """Otherwise it would take what runs for expired, or grant what does not fit."""
+
+    async def scene(replica: _Replica) -> None:
+        task = asyncio.create_task(replica.run("1-1"))
+        await asyncio.sleep(10 * _REPORT_S)
+        failing = [True]
+
+        def fail(pull: Pull) -> ReplicaMail | None:
+            if not failing:
+                return None
+            failing.clear()
+            replica.scheduler.pulls.clear()
+            if trouble == "lost":
+                raise ConnectionLost
+            if trouble == "not taken":
+                return ReplicaMail(NOT_TAKEN)
+            replica.scheduler.epoch = 2
+            return ReplicaMail(2)
+
+        replica.scheduler.answer = fail
+        replica.leases.news.set()
+        await asyncio.sleep(_REPORT_S * 0.9)
+        first = replica.told[0]
+        replica.ends["1-1"].set()
+        await task
+
+        assert (["1-1"], []) == first
+
+    _play(scene)

@@ -1,0 +1,233 @@
+"""Services over one store in memory, and the calls of replicas and ingresses to them."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from justitia_ray.config import AppConfig
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.entities import ReplicaCapacity
+from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted, LeaseProgress
+from justitia_ray.protocol.messages import IngressMail, Pull, ReplicaMail
+from justitia_ray.serve.ray_metrics import Exporter
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.checkpointer import Checkpoint, Checkpointer
+from justitia_ray.serve.scheduler.clock import SteadyClock
+from justitia_ray.serve.scheduler.leadership import Term
+from justitia_ray.store.scheduler_store import DurableState
+from tests.eventually import eventually
+from tests.fake_redis import FakeSchedulerStore
+from tests.unit.observability.recording_backend import RecordingBackend
+
+
+class HeldStore(FakeSchedulerStore):
+    """A store whose saves wait while it is held."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = asyncio.Event()
+        self.free.set()
+        self.tried = 0
+
+    async def save(self, *arguments: Any) -> bool:
+        """Save once the store is let go."""
+        self.tried += 1
+        await self.free.wait()
+        return await super().save(*arguments)
+
+
+class ManualClock:
+    """A monotonic clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.at = 100.0
+
+    def __call__(self) -> float:
+        """Return the instant."""
+        return self.at
+
+
+class Services:
+    """Services on one store; by default only asked-for saves, and a clock that the test moves."""
+
+    def __init__(self, *, clock: Callable[[], SteadyClock] | None = None, **section: Any) -> None:
+        """Start nothing yet.
+
+        Args:
+            clock: Makes the clock of each service; by default `hands` are its monotonic time.
+            section: The store's settings.
+        """
+        self.store = HeldStore()
+        self.section = {"save_interval_s": 1_000.0, **section}
+        self.reasons: list[str] = []
+        self.outranked: list[int] = []
+        self.revivals = 0
+        self.services: list[SchedulerService] = []
+        self.replicas: list[PullingReplica] = []
+        self.hands = ManualClock()
+        self._clock = clock or (lambda: SteadyClock(self.hands))
+        self.told = RecordingBackend()
+        """Metrics that the services exported."""
+
+    def service(self, **scheduler: float) -> SchedulerService:
+        """Return another service with these settings of the scheduler, not started."""
+        config = AppConfig.parse(
+            {
+                "model": {"name": "m", "path": "none"},
+                "scheduler": {"recovery_s": 0.02, "abandoned_s": 1_000.0, **scheduler},
+                "store": self.section,
+            }
+        )
+        term = Term(
+            config,
+            self.store,
+            self.reasons.append,
+            self._revive,
+            self._clock(),
+            self.outranked.append,
+            self.told,
+        )
+        service = SchedulerService(term)
+        self.services.append(service)
+        return service
+
+    async def start(self, **scheduler: float) -> SchedulerService:
+        """Return another service, which leads."""
+        service = self.service(**scheduler)
+        await service.term.begin()
+        return service
+
+    async def serving(self) -> SchedulerService:
+        """Return another service, which leads, with a replica that waits for work."""
+        service = await self.start()
+        self.replicas.append(PullingReplica(service, service.term.epoch))
+        await waits_for_work(service)
+        return service
+
+    async def close(self) -> None:
+        """Stop all of them; a store that was held is let go."""
+        self.store.free.set()
+        for replica in self.replicas:
+            await replica.stop()
+        for service in self.services:
+            await service.term.end()
+
+    def _revive(self) -> None:
+        self.revivals += 1
+
+
+class PullingReplica:
+    """Replica `r` with room for 100 tokens, which pulls all the time and finishes nothing."""
+
+    def __init__(self, service: SchedulerService, epoch: int) -> None:
+        """Begin to pull; `epoch` is the one that it knows."""
+        self._service = service
+        self._epoch = epoch
+        self._goes_on = True
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Pull no more."""
+        self._goes_on = False  # Python 3.11's `wait_for` may swallow a cancellation
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        held: dict[str, Grant] = {}
+        read = 0
+        for number in itertools.count(1):
+            if not self._goes_on:
+                return
+            mail = await self._service.pull(
+                pull(
+                    number,
+                    self._epoch,
+                    ack=read,
+                    wait_s=60.0,
+                    free_kv_tokens=100 - 30 * len(held),
+                    progress=tuple(LeaseProgress(name, 20, 1, running=True) for name in held),
+                )
+            )
+            for place, message in mail.messages:
+                read = place
+                if isinstance(message, Grant):
+                    held[message.lease_id] = message
+                else:
+                    held.pop(message.lease_id, None)
+
+
+def exporter_of(service: SchedulerService) -> Exporter:
+    """Return what exports its metrics."""
+    exporter = service.term._exporter
+    assert exporter is not None
+    return exporter
+
+
+async def waits_for_work(service: SchedulerService) -> None:
+    """Return once replica `r` has a pull outstanding."""
+    await eventually(
+        lambda: service.term.driver.outboxes.of_replica("r")._notified is not None, "it pulls"
+    )
+
+
+def pull(number: int, epoch: int = 1, **fields: Any) -> Pull:
+    """Return a pull of replica `r` with room for 100 tokens."""
+    defaults: dict[str, Any] = {
+        "ack": 0,
+        "capacity": ReplicaCapacity(100),
+        "free_kv_tokens": 100,
+        "progress": (),
+        "finished": (),
+        "preemptions": 0,
+        "wait_s": 0.0,
+    }
+    return Pull("r", epoch, number, **(defaults | fields))
+
+
+def opened(name: str = "a", cost: float = 1_000.0, weight: float = 1.0) -> ApplicationArrived:
+    """Return the opening of an application."""
+    return ApplicationArrived(name, "c", "t", weight, cost, "i")
+
+
+def inference(
+    request_id: str = "q", application_id: str = "a", prompt_tokens: int = 20, **fields: Any
+) -> InferenceSubmitted:
+    """Return an inference that needs 10 tokens more than its prompt, by default 30."""
+    return InferenceSubmitted(request_id, application_id, "0", "i", prompt_tokens, 10, 10, **fields)
+
+
+def grants(mail: IngressMail | ReplicaMail) -> list[Grant]:
+    """Return the grants in an answer."""
+    return [message for _, message in mail.messages if isinstance(message, Grant)]
+
+
+def granted(mail: IngressMail | ReplicaMail) -> list[str]:
+    """Return whose grants are in an answer."""
+    return [grant.request_id for grant in grants(mail)]
+
+
+class CheckpointedCore:
+    """A core that is saved when a test says so."""
+
+    def __init__(self, store: DurableState, core: SchedulerCore | None = None) -> None:
+        self.core = SchedulerCore() if core is None else core
+        self.epoch = 1
+        self.settings: dict[str, Any] = {}
+        self.checkpointer = Checkpointer(
+            store,
+            None,
+            lambda: Checkpoint(self.core, self.epoch, self.settings),
+            lambda error: None,
+            1_000.0,
+            SteadyClock(),
+        )
+
+    async def become_leader(self) -> None:
+        """Take the store's next epoch."""
+        self.epoch, _ = await self.checkpointer.become_leader()
+
+    async def save(self) -> bool:
+        """Save what changed; return whether it was written."""
+        return await self.checkpointer.save_once()

@@ -1,0 +1,65 @@
+"""The actor's own part, without Ray: starting, and saying why it cannot."""
+
+import json
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import StoreError
+from justitia_ray.serve.scheduler import actor
+from justitia_ray.serve.scheduler.actor import SchedulerActor
+from tests.fake_redis import FakeSchedulerStore
+
+
+class DamagedStore(FakeSchedulerStore):
+    """Holds an application that nobody can read, until it is repaired."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        clock = {
+            "virtual_time": 0,
+            "kind": "served",
+            "sequence": 0,
+            "grants": 0,
+            "policy": "justitia",
+            "counted": {},
+        }
+        self.raw.set(self._keys.clock, json.dumps(clock))
+        self.raw.hset(self._keys.applications, "a", '{"finish": "soon"}')
+
+    def repair(self) -> None:
+        """Remove the application."""
+        self.raw.delete(self._keys.applications)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> DamagedStore:
+    """The store that the actor opens."""
+    store = DamagedStore()
+    monkeypatch.setattr(actor, "scheduler_store", lambda *_: store)
+    return store
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    """Arguments that name a server, so that no embedded one is started."""
+    return {"model": {"name": "m", "path": "none"}, "store": {"redis_url": "redis://127.0.0.1:1"}}
+
+
+async def test_state_that_cannot_be_read_is_named_and_callers_are_not_left_waiting(
+    store: DamagedStore, config: dict[str, Any]
+) -> None:
+    """An operator has to repair the store, and sees in the status what is wrong with it."""
+    scheduler = SchedulerActor(config)
+    assert "starting" == (await scheduler.status())["degraded"]
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"applications\[a\]: the stored record is damaged"):
+            await scheduler.cancel_application("a")
+
+    status = await scheduler.status()
+    assert not status["ready"]
+    assert status["degraded"].startswith("applications[a]: the stored record is damaged")
+    store.repair()
+    assert not await scheduler.cancel_application("a")
+    assert (await scheduler.status())["ready"]
+    await scheduler.retire()

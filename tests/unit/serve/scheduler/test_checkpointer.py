@@ -1,0 +1,105 @@
+"""What outlives a scheduler is what it decided, also when the store was away for a while."""
+
+from typing import Any
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.serve.scheduler import checkpointer
+from tests.fake_redis import AWAY, FakeSchedulerStore
+from tests.unit.serve.scheduler.services import CheckpointedCore
+
+
+def opened(core: SchedulerCore, name: str) -> None:
+    core.handle(ev.ApplicationArrived(name, "c", "t", 1.0, 100.0, "i"), 0.0)
+
+
+async def leading() -> tuple[FakeSchedulerStore, CheckpointedCore]:
+    """Return a store, and the core that leads on it."""
+    store = FakeSchedulerStore()
+    kept = CheckpointedCore(store)
+    await kept.become_leader()
+    return store, kept
+
+
+async def test_application_that_ends_while_the_store_is_away_is_forgotten_later() -> None:
+    """A stored one that nobody removes would come back, open, with the next scheduler."""
+    store, kept = await leading()
+    opened(kept.core, "a")
+    opened(kept.core, "b")
+    await kept.save()
+    store.away = True
+    kept.core.handle(ev.ApplicationCancelled("a"), 1.0)
+    await kept.save()
+    trouble = kept.checkpointer.trouble
+    store.away = False
+    await kept.save()
+
+    assert AWAY == trouble
+    assert kept.checkpointer.trouble is None
+    assert ["b"] == list(store.stored_applications())
+
+
+async def test_settings_changed_while_the_store_is_away_are_saved_later() -> None:
+    """They are written only when they change, so a lost write would never be made good."""
+    store, kept = await leading()
+    kept.settings = {"policy": "justitia"}
+    await kept.save()
+    store.away = True
+    kept.checkpointer.save_everything()
+    kept.settings = {"policy": "fcfs"}
+    await kept.save()
+    store.away = False
+    kept.settings = {"policy": "fcfs"}
+    await kept.save()
+
+    assert {"policy": "fcfs"} == store.stored_settings()
+
+
+async def test_many_applications_are_written_in_parts_and_all_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One write of 200,000 takes longer than Redis is waited for: it would never succeed."""
+    monkeypatch.setattr(checkpointer, "_MOST_AT_ONCE", 4)
+    store, kept = await leading()
+    for i in range(10):
+        opened(kept.core, f"a{i}")
+    kept.settings = {"policy": "justitia"}
+    await kept.save()
+    kept.core.handle(ev.ApplicationCancelled("a3"), 1.0)
+    kept.settings = {"policy": "justitia"}
+    await kept.save()
+
+    assert [f"a{i}" for i in range(10) if i != 3] == sorted(store.stored_applications())
+    assert {"policy": "justitia"} == store.stored_settings()
+    assert 2 == kept.checkpointer.saves
+
+
+class LeavingStore(FakeSchedulerStore):
+    """Away after its first save, once."""
+
+    async def save(self, *arguments: Any) -> bool:
+        kept = await super().save(*arguments)
+        self.away = self.saves == 1
+        return kept
+
+
+async def test_store_that_fails_between_two_parts_gets_all_of_them_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was written of a save that failed is not known."""
+    monkeypatch.setattr(checkpointer, "_MOST_AT_ONCE", 4)
+    store = LeavingStore()
+    kept = CheckpointedCore(store)
+    await kept.become_leader()
+    for i in range(10):
+        opened(kept.core, f"a{i}")
+    saved = await kept.save()
+    written = len(store.stored_applications())
+    store.away = False
+    again = await kept.save()
+
+    assert (False, 4) == (saved, written)
+    assert again
+    assert 10 == len(store.stored_applications())

@@ -1,0 +1,159 @@
+"""The scheduler's clock: its own stalls are nobody's silence."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from justitia_ray.core.actions import EndApplication, Grant
+from justitia_ray.core.events import InferenceSubmitted
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.clock import SteadyClock
+from tests.eventually import eventually
+from tests.unit.serve.scheduler import services
+from tests.unit.serve.scheduler.services import ManualClock, Services, grants, opened, pull
+
+
+def test_clock_runs_with_the_process() -> None:
+    """Deadlines come when they are due as long as the loop turns."""
+    monotonic = ManualClock()
+    clock = SteadyClock(monotonic)
+    before = clock.now()
+    for _ in range(50):
+        monotonic.at += 0.2
+        clock.beat()
+
+    assert clock.now() - before == pytest.approx(10.0)
+    assert clock.stalled_s == 0
+
+
+def test_time_of_a_stall_is_left_out() -> None:
+    """After 30 s of standing still no replica may be taken for silent for 30 s."""
+    monotonic = ManualClock()
+    clock = SteadyClock(monotonic)
+    before = clock.now()
+    monotonic.at += 30.0
+
+    assert clock.now() - before == pytest.approx(0.2)
+    monotonic.at += 0.5
+    assert clock.now() - before == pytest.approx(0.7)
+    assert clock.stalled_s == pytest.approx(29.8)
+
+
+def test_clock_never_falls() -> None:
+    """The core takes an earlier instant for the last one, but deadlines would come late."""
+    monotonic = ManualClock()
+    clock = SteadyClock(monotonic)
+    readings = []
+    for gap in (0.1, 1.19, 1.3, 0.0, 5.0, 0.2):
+        monotonic.at += gap
+        readings.append(clock.now())
+
+    assert readings == sorted(readings)
+
+
+_HOUR_S = 3_600.0
+_NOON = 1_800_000_000.0
+_NAMES = ("large", "small")
+
+
+class Machine(Services):
+    """A machine whose wall clock is set by hand; its monotonic clock is the real one."""
+
+    def __init__(self) -> None:
+        super().__init__(clock=self._make_clock, save_interval_s=0.01)
+        self.wall_ahead_s = 0.0
+
+    def _make_clock(self) -> SteadyClock:
+        loop = asyncio.get_running_loop()
+        return SteadyClock(loop.time, lambda: _NOON + self.wall_ahead_s + loop.time())
+
+
+@pytest.fixture
+async def machine() -> AsyncIterator[Machine]:
+    """A machine; what runs on it is stopped at the end."""
+    machine = Machine()
+    yield machine
+    await machine.close()
+
+
+def inference(request_id: str, application_id: str) -> InferenceSubmitted:
+    """Return an inference that is submitted again, three seconds old."""
+    return services.inference(request_id, application_id, 50, resubmitted=True, age_s=3.0)
+
+
+async def granted(service: SchedulerService, epoch: int) -> list[Grant]:
+    """Let a replica pull until something is granted, and return that."""
+    number = 0
+
+    async def some() -> list[Grant]:
+        nonlocal number
+        number += 1
+        return grants(await service.pull(pull(number, epoch)))
+
+    found: list[Grant] = await eventually(some, "something is granted")
+    return found
+
+
+@pytest.mark.parametrize("jump_s", [-5 * _HOUR_S, 5 * _HOUR_S], ids=["back", "forward"])
+async def test_ages_order_and_deadlines_outlive_a_jump_between_two_schedulers(
+    machine: Machine, jump_s: float
+) -> None:
+    """What is stored is of another time: nothing may be of negative age, or end at once, or wait.
+
+    The small application is opened last and has the least tag, before and after.
+    """
+    before = await machine.start()
+    for name, cost in (("large", 9_000.0), ("small", 1_000.0)):
+        await before.open_application(opened(name, cost))
+    tags = {name: (await before.application(name) or {})["virtual_finish_time"] for name in _NAMES}
+    await before.term.end()
+    machine.wall_ahead_s += jump_s
+    after = await machine.start()
+    await after.submit_many("i", 2, 0, (inference("l", "large"), inference("s", "small")))
+    first = await granted(after, 2)
+    known = {name: await after.application(name) or {} for name in _NAMES}
+
+    assert tags == {name: one["virtual_finish_time"] for name, one in known.items()}
+    assert all(one["age_s"] >= 0 for one in known.values())
+    assert ["s"] == [grant.request_id for grant in first]
+    assert 3.0 == pytest.approx(first[0].waited_s, abs=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jump_s", [-5 * _HOUR_S, 5 * _HOUR_S], ids=["back", "forward"])
+async def test_restored_application_ends_after_its_idle_time_and_not_before(
+    machine: Machine, jump_s: float
+) -> None:
+    """Hours forward must not end it at once, hours back must not keep it for hours."""
+    before = await machine.start()
+    await before.open_application(opened("a"))
+    await before.term.end()
+    machine.wall_ahead_s += jump_s
+    after = await machine.start(application_idle_s=0.2)
+
+    assert await after.application("a") is not None
+    await after.submit_many("i", 2, 0, (opened("a"),))
+    mail = await after.poll_grants("i", 2, 0)
+    (ended,) = [message for _, message in mail.messages if isinstance(message, EndApplication)]
+    assert ended.ended_at >= ended.arrived_at
+
+
+async def test_jump_while_a_scheduler_runs_changes_nothing(machine: Machine) -> None:
+    """Its clock takes the wall clock's time once, when it is made."""
+    service = await machine.start()
+    await service.open_application(opened("a"))
+    machine.wall_ahead_s -= 5 * _HOUR_S
+    age_s = (await service.application("a") or {})["age_s"]
+
+    assert 0 <= age_s < 60
+
+
+def test_clock_begins_no_earlier_than_what_was_noted() -> None:
+    """The next instant is after all that is stored; a clock that is ahead stays as it is."""
+    behind = SteadyClock(lambda: 100.0, lambda: 1_000.0)
+    ahead = SteadyClock(lambda: 100.0, lambda: 9_000.0)
+    for clock in (behind, ahead):
+        clock.not_before(5_000.0)
+
+    assert [5_000.0, 9_000.0] == [behind.now(), ahead.now()]

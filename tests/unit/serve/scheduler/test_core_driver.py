@@ -1,0 +1,55 @@
+"""The driver of a core: what it decides goes out before it is counted."""
+
+import logging
+from typing import cast
+
+import pytest
+
+from justitia_ray.config import SchedulerSection
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.entities import ReplicaCapacity
+from justitia_ray.core.state import DeadlineKind
+from justitia_ray.observability.scheduler_metrics import SchedulerMetrics
+from justitia_ray.serve.scheduler.clock import SteadyClock
+from justitia_ray.serve.scheduler.core_driver import CoreDriver
+from justitia_ray.serve.scheduler.outboxes import Outboxes
+from tests.unit.serve.scheduler.services import inference, opened
+
+
+async def test_mistake_in_what_is_counted_loses_no_grant(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, once: a grant that is not delivered holds its seat until its lease lapses."""
+    metrics = cast(SchedulerMetrics, object())  # whatever is told to it fails
+    driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m", metrics)
+    line = driver.outboxes.of_ingress("i")
+    for event in (opened(), inference("q"), ev.ReplicaPulled("r", ReplicaCapacity(100), 100)):
+        driver.apply(event)
+
+    assert ["q"] == [told.request_id for _, told in line.unread(0) if isinstance(told, Grant)]
+    assert driver._timer is not None
+    assert [(logging.ERROR, "decision.not_told")] == [
+        (record.levelno, record.message) for record in caplog.records
+    ]
+    driver.stop_timer()
+
+
+async def test_timer_is_set_anew_for_an_earlier_deadline_only() -> None:
+    """Nearly every event sets a deadline, and nearly all are later than the next."""
+    driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
+    driver.apply(ev.ReplicaPulled("r", ReplicaCapacity(100), 100))
+    until_lost = driver._timer
+    driver.apply(opened())
+    driver.apply(ev.ReplicaPulled("r", ReplicaCapacity(100), 100))
+
+    assert until_lost is not None
+    assert until_lost is driver._timer
+    driver.core.state.deadlines.set(driver.now() + 1.0, DeadlineKind.RECOVERY, "")
+    driver.apply(ev.IngressHeartbeat("i"))
+    assert driver._timer is not None
+    assert driver._timer.when() < until_lost.when()
+    assert until_lost.cancelled()
+
+    driver._deadline_passed()  # before it is due
+    assert driver._timer is not None
+    assert not driver._timer.cancelled()
+    driver.stop_timer()

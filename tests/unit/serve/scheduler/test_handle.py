@@ -1,0 +1,340 @@
+"""The way to the scheduler: an older one is replaced, and calls go to its successor."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from functools import wraps
+from itertools import pairwise
+from typing import Any, TypeAlias, cast
+
+import pytest
+import ray
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
+
+from justitia_ray import __version__
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import ConnectionLost, RemoteFailure, StoreError, UnknownModel
+from justitia_ray.serve.scheduler import handle
+from justitia_ray.serve.scheduler.handle import SchedulerLink
+from justitia_ray.serve.transport.handshake import Key, Keyring, Offer
+from tests.harness.simulation.virtual_loop import run_virtually
+from tests.unit.serve.actor_handle import ActorHandle
+
+Find: TypeAlias = Callable[..., Coroutine[Any, Any, Any]]
+
+_NOTICED_AFTER_S = 1.2
+"""How late Ray says that a call has failed."""
+KEY = Key.new()
+
+
+class Actor(ActorHandle):
+    """Is away until an instant, fails calls as late as Ray does, and then offers a connection."""
+
+    def __init__(self, back_at: float, *, leads_at: float = 0.0, for_good: bool = False) -> None:
+        self.back_at = back_at
+        self.error: Exception | None = None
+        """Why a scheduler that is there cannot lead."""
+        self._leads_at = leads_at
+        self._for_good = for_good
+        self.asked = 0
+
+    async def _link(self) -> Offer:
+        self.asked += 1
+        if self._for_good:
+            raise ActorDiedError
+        if _now() < self.back_at:
+            await asyncio.sleep(_NOTICED_AFTER_S)
+            raise ActorUnavailableError("away", b"0" * 16)
+        await asyncio.sleep(self._leads_at - _now())
+        if self.error is not None:
+            why = str(self.error)
+            raise RayTaskError("link", why, self.error, proctitle="", pid=1, ip="0.0.0.0")
+        return Offer("127.0.0.1:1", "scheduler", KEY)
+
+
+class Connection:
+    """A connection that a test cuts."""
+
+    def __init__(self) -> None:
+        self.is_lost = False
+        self.closed = 0
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        if self.is_lost:
+            raise ConnectionLost("cut")
+        if method == "refuse_lease":
+            raise UnknownModel("no")
+        return arguments
+
+    async def close(self) -> None:
+        self.is_lost = True
+        self.closed += 1
+
+
+class Rig:
+    """The way to an actor, and the connections that were opened to it."""
+
+    def __init__(self, actor: Actor) -> None:
+        self.actor = actor
+        self.keyring = Keyring()
+        self.connections: list[Connection] = []
+        self.refusals = 0
+        """Connections that cannot be opened first."""
+        self.dialled_at: list[float] = []
+        self.link = SchedulerLink(cast(ActorHandle, actor), self.keyring, self._dial)
+
+    async def _dial(self, address: str, target: str) -> Any:
+        assert (address, target) == ("127.0.0.1:1", "scheduler")
+        assert (KEY,) == self.keyring.keys
+        self.dialled_at.append(_now())
+        if self.refusals:
+            self.refusals -= 1
+            raise ConnectionLost("no route")
+        self.connections.append(Connection())
+        return self.connections[-1]
+
+    def cut(self, away_s: float) -> None:
+        """End the actor's process, which is back later."""
+        self.actor.back_at = _now() + away_s
+        self.connections[-1].is_lost = True
+
+    async def answers_in_time(self) -> None:
+        """Check that a call is answered within a tenth of a second of the actor's return."""
+        assert ("a",) == await self.link.call("pull", "a")
+        assert 0.0 <= _now() - self.actor.back_at <= 0.1 + 1e-9
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run a test on a loop whose clock jumps to the next deadline."""
+
+    @wraps(test)
+    def run(*arguments: Any, **named: Any) -> None:
+        run_virtually(test(*arguments, **named))
+
+    return run
+
+
+@virtually
+async def test_callers_find_a_new_scheduler_within_a_tenth_of_a_second() -> None:
+    """One question after the other would find it up to 1.2 s later, on each restart."""
+    rig = Rig(Actor(_now() + 3.05))
+    await asyncio.gather(*(rig.answers_in_time() for _ in range(2)))
+
+    assert ("b",) == await rig.link.call("pull", "b")
+    assert 1 == len(rig.connections)
+    assert rig.actor.asked < 35  # both waited for the same answer
+
+
+@virtually
+async def test_call_begun_just_before_the_return_does_not_wait_for_ray_either() -> None:
+    """The question of an instant before would be answered, as a failure, a second later."""
+    rig = Rig(Actor(_now() + 3.0))
+    first = asyncio.create_task(rig.answers_in_time())
+    await asyncio.sleep(2.95)
+    await asyncio.gather(first, rig.answers_in_time())
+
+
+@virtually
+async def test_open_connection_asks_the_actor_nothing() -> None:
+    """Answers and errors pass through; a refusal reaches who is to read it."""
+    rig = Rig(Actor(0.0))
+    for _ in range(10):
+        assert ("word",) == await rig.link.call("pull", "word")
+    with pytest.raises(UnknownModel):
+        await rig.link.call("refuse_lease")
+
+    assert (1, 1) == (rig.actor.asked, len(rig.connections))
+
+
+@virtually
+async def test_scheduler_that_waits_for_redis_is_not_asked_more_and_more() -> None:
+    """It is there, and answers once it leads: the questions put to it wait meanwhile."""
+    began = _now()
+    rig = Rig(Actor(began + 1.0, leads_at=began + 600.0))
+    await rig.link.call("pull")
+
+    assert 600.0 <= _now() - began < 600.1 + 1e-9
+    assert 10 < rig.actor.asked < 60
+
+
+@virtually
+async def test_calls_of_a_scheduler_that_is_dead_for_good_fail_at_once() -> None:
+    """It was replaced or shut down: nothing is to be waited for."""
+    began = _now()
+    with pytest.raises(ConnectionLost, match="has ended"):
+        await Rig(Actor(0.0, for_good=True)).link.call("pull")
+
+    assert began == _now()
+
+
+@virtually
+async def test_scheduler_that_cannot_lead_says_why() -> None:
+    """Its state cannot be read, or another one leads; a mistake of ours is no reason to die."""
+    rig = Rig(Actor(0.0))
+    rig.actor.error = StoreError("damaged")
+    with pytest.raises(StoreError, match="damaged"):
+        await rig.link.call("pull")
+    rig.actor.error = ZeroDivisionError("ours")
+    with pytest.raises(RemoteFailure, match="ours"):
+        await rig.link.call("pull")
+
+
+@virtually
+async def test_the_next_absence_is_noticed_too() -> None:
+    """A scheduler may die any number of times."""
+    rig = Rig(Actor(0.0))
+    await rig.link.call("pull")
+    for away_s in (2.0, 5.0):
+        rig.cut(away_s)
+        await rig.answers_in_time()
+
+    assert 3 == len(rig.connections)
+
+
+def test_connection_that_cannot_be_opened_is_tried_again_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A firewall between two nodes: the operator reads of it, a few times and not five a second."""
+
+    async def calls() -> None:
+        rig = Rig(Actor(0.0))
+        rig.refusals = 20
+        assert ("a",) == await rig.link.call("pull", "a")
+        assert 21 == len(rig.dialled_at)
+        assert [0.2] * 20 == [
+            pytest.approx(after - before) for before, after in pairwise(rig.dialled_at)
+        ]
+
+    run_virtually(calls())
+
+    logged = [record for record in caplog.records if "scheduler.unreachable" in record.getMessage()]
+    assert 5 == len(logged)  # the 1st, 2nd, 4th, 8th and 16th time
+    assert "no route" in logged[0].getMessage()
+
+
+@virtually
+async def test_caller_that_leaves_ends_the_search_for_nobody_else() -> None:
+    """Of two calls that wait for the scheduler, one is cancelled."""
+    rig = Rig(Actor(_now() + 1.0))
+    leaves = asyncio.create_task(rig.link.call("pull"))
+    stays = asyncio.create_task(rig.answers_in_time())
+    await asyncio.sleep(0.5)
+    leaves.cancel()
+    await stays
+
+
+@virtually
+async def test_close_ends_the_search_and_the_connection() -> None:
+    """A process that leaves asks nothing any more."""
+    rig = Rig(Actor(0.0))
+    await rig.link.call("pull")
+    rig.cut(1000.0)
+    waits = asyncio.create_task(rig.link.call("pull"))
+    await asyncio.sleep(0.5)
+    await rig.link.close()
+    asked = rig.actor.asked
+    await asyncio.wait([waits])
+    await asyncio.sleep(5.0)
+
+    assert asked == rig.actor.asked
+    assert 1 == rig.connections[0].closed
+
+
+class RunningActor(ActorHandle):
+    """A scheduler of some version with one replica; what is done to it is noted in `done`."""
+
+    def __init__(
+        self,
+        version: str,
+        done: list[str],
+        *,
+        is_gone: bool = False,
+        waiting: Iterable[int] = (),
+        draining: bool = False,
+    ) -> None:
+        self.name = version
+        self._done = done
+        self._is_gone = is_gone
+        self._waiting = iter(waiting)
+        self._draining = draining
+
+    async def _version(self) -> str:
+        if self._is_gone:
+            raise ActorDiedError
+        return self.name
+
+    async def _status(self) -> dict[str, Any]:
+        waiting = next(self._waiting, 0)
+        self._done.append(f"{waiting} wait")
+        return {"waiting": waiting, "replicas": {"r": {"draining": self._draining}}}
+
+    async def _retire(self) -> None:
+        self._done.append(f"{self.name} saves")
+
+
+@pytest.fixture
+def find(monkeypatch: pytest.MonkeyPatch) -> Find:
+    """Find the current scheduler where Ray has these actors, one after the other."""
+
+    def find(*actors: RunningActor) -> Coroutine[Any, Any, Any]:
+        there = iter(actors)
+        monkeypatch.setattr(handle, "get_scheduler", lambda config: next(there))
+        monkeypatch.setattr(
+            ray, "kill", lambda actor, no_restart: actor._done.append(f"{actor.name} is killed")
+        )
+        return handle.get_current_scheduler(
+            AppConfig.parse({"model": {"name": "m", "path": "none"}})
+        )
+
+    return find
+
+
+@pytest.mark.parametrize(
+    ("running", "expected"),
+    [
+        (("0.1.0", __version__), ["0 wait", "0.1.0 saves", "0.1.0 is killed"]),
+        ((__version__,), []),
+        (("99.0.0",), []),
+    ],
+    ids=["older", "same", "newer"],
+)
+async def test_scheduler_of_an_older_release_is_replaced_once_it_has_saved(
+    running: tuple[str, ...], expected: list[str], find: Find
+) -> None:
+    """It would go on to lead with code and classes that this release no longer has."""
+    done: list[str] = []
+    actors = [RunningActor(version, done) for version in running]
+
+    assert actors[-1] is await find(*actors)
+    assert expected == done
+
+
+@pytest.mark.parametrize(
+    ("waiting", "draining", "looks"),
+    [([2, 1, 0], False, 3), ([2], True, 1), ([2] * 1_000, False, 300)],
+    ids=["served", "nobody serves them", "never served"],
+)
+@virtually
+async def test_older_scheduler_stays_while_its_queue_is_served(
+    waiting: list[int], draining: bool, looks: int, find: Find
+) -> None:
+    """Ingresses of the old release find no other scheduler: their calls would wait for ever."""
+    done: list[str] = []
+    old = RunningActor("0.1.0", done, waiting=waiting, draining=draining)
+    await find(old, RunningActor(__version__, done))
+
+    assert ["0.1.0 saves", "0.1.0 is killed"] == done[-2:]
+    assert looks == pytest.approx(len(done) - 2, abs=1)
+
+
+@virtually
+async def test_scheduler_of_an_older_release_that_ray_cannot_load_leaves_its_name(
+    find: Find,
+) -> None:
+    """Ray starts a crashed one again from the class's old place, where this release has nothing."""
+    gone, current = RunningActor("0.1.0", [], is_gone=True), RunningActor(__version__, [])
+
+    assert current is await find(gone, gone, current)

@@ -1,0 +1,217 @@
+"""One scheduler at a time hands out leases; one that has lost the lead says so, and to whom."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from justitia_ray.errors import SchedulerSuperseded
+from justitia_ray.store.leader import LeaderRecord
+from tests.eventually import eventually
+from tests.unit.serve.scheduler.services import (
+    PullingReplica,
+    Services,
+    exporter_of,
+    granted,
+    inference,
+    opened,
+    pull,
+    waits_for_work,
+)
+
+STALL_S = 5.0
+WINNER = LeaderRecord(host="gpu-9", process_id=4_711, namespace="n", version="9", since=0.0)
+
+
+@pytest.fixture
+async def services() -> AsyncIterator[Services]:
+    """Services that are saved only if that is asked for."""
+    services = Services()
+    yield services
+    await services.close()
+
+
+async def test_scheduler_that_lost_the_lead_hands_out_nothing_and_says_to_whom(
+    services: Services,
+) -> None:
+    """Two deployments of one name: ingresses must not say `being started again` for ever."""
+    old = await services.serving()
+    waiting = asyncio.create_task(old.poll_grants("i", 1, 0))
+    await eventually(lambda: "i" in old.term.driver.outboxes.ingresses, "it polls")
+    services.store._leader = WINNER
+    new = await services.start()
+    old.term.note_epoch(2)
+    told = "epoch 2 leads, held by process 4711 on host gpu-9 .* another name"
+    with pytest.raises(SchedulerSuperseded, match=told):
+        await waiting
+    for call in (
+        lambda: old.open_application(opened()),
+        lambda: old.submit_many("i", 1, 0, (opened(), inference("q"))),
+        lambda: old.poll_grants("i", 1, 0),
+        lambda: old.pull(pull(2)),
+        lambda: old.configure({}),
+        lambda: old.application("a"),
+    ):
+        with pytest.raises(SchedulerSuperseded, match="gpu-9"):
+            await call()
+
+    status = await old.status()
+    assert (False, 1) == (status["ready"], status["epoch"])
+    assert "epoch 2 leads" in status["degraded"]
+    assert [] == services.reasons
+    services.replicas.append(PullingReplica(new, 2))
+    await waits_for_work(new)
+    assert ["q"] == granted(await new.submit_many("i", 2, 0, (opened(), inference("q"))))
+
+
+async def test_scheduler_that_lost_the_lead_tells_of_no_queue_any_more(services: Services) -> None:
+    """Its process lives on while somebody asks: what it told last would be added to the other's."""
+    old = await services.start()
+    await old.open_application(opened())
+    await old.submit_many("i", 1, 0, (inference("q"),))
+    exporter_of(old).export()
+    before = dict(services.told.gauges)
+    services.store.epoch = 2
+    old.term.note_epoch(2)
+    await eventually(lambda: old.term.lost, "it has noticed")
+    gauges = ("waiting_inferences",), ("live_applications",), ("backlog_kv_tokens",)
+
+    assert [1, 1, 30] == [before[name] for name in gauges]
+    assert [0, 0, 0] == [services.told.gauges[name] for name in gauges]
+    assert exporter_of(old)._has_ended
+
+
+async def test_scheduler_that_lost_the_lead_never_writes_again(services: Services) -> None:
+    """Also not when the store was emptied, and would take its epoch."""
+    old = await services.start()
+    services.store.epoch = 2
+    old.term.note_epoch(2)
+    await eventually(lambda: old.term.lost, "it has noticed")
+    services.store.epoch = 0
+    await old.term.end()
+
+    assert (0, 0) == (services.store.epoch, services.store.saves)
+
+
+async def test_process_that_ray_has_replaced_ends_at_once(services: Services) -> None:
+    """Callers are led to the new process of the same actor: nobody is left to be told."""
+    service = await services.start()
+    successor = services.store._leader = replace(WINNER, actor="the same")
+    services.store.put_leader(2, successor)
+    service.term.note_epoch(2)
+    await eventually(lambda: services.reasons, "it steps down")
+
+    assert service.term.succeeded
+    assert ["another process of this actor leads"] == services.reasons
+
+
+async def test_nothing_is_handed_out_after_a_stall_before_the_epoch_is_confirmed(
+    services: Services,
+) -> None:
+    """A process that was stopped cannot know who became the leader meanwhile."""
+    old = await services.serving()
+    services.hands.at += STALL_S
+    services.store.free.clear()
+    mail = asyncio.create_task(old.submit_many("i", 1, 0, (opened(), inference("q"))))
+    await eventually(lambda: services.store.tried, "it asks the store")
+    was_done = mail.done()
+    services.store.epoch = 2
+    services.store.free.set()
+
+    assert not was_done
+    with pytest.raises(SchedulerSuperseded):
+        await mail
+
+
+async def test_stall_that_cost_no_lead_delays_the_mail_and_no_more(services: Services) -> None:
+    """Most stalls are short: the grants are still good."""
+    service = await services.serving()
+    services.hands.at += STALL_S
+
+    assert ["q"] == granted(await service.submit_many("i", 1, 0, (opened(), inference("q"))))
+    assert 1 == services.store.tried
+
+
+async def test_save_that_began_before_the_stall_confirms_nothing(services: Services) -> None:
+    """It may have been written before another scheduler took services."""
+    service = await services.serving()
+    services.store.free.clear()
+    service.term.checkpointer.save_soon()
+    await eventually(lambda: services.store.tried, "a save is on its way")
+    services.hands.at += STALL_S
+    mail = asyncio.create_task(service.submit_many("i", 1, 0, (opened(), inference("q"))))
+    services.store.free.set()
+
+    assert ["q"] == granted(await mail)
+    assert 2 == services.store.tried
+
+
+async def test_mail_waits_if_the_last_confirmation_is_old(services: Services) -> None:
+    """A store that takes long to say no could otherwise be overtaken."""
+    service = await services.serving()
+    services.store.free.clear()
+    service.term.checkpointer._bound_s = -1.0
+    mail = asyncio.create_task(service.submit_many("i", 1, 0, (opened(), inference("q"))))
+    await eventually(lambda: services.store.tried, "it asks the store")
+    was_done = mail.done()
+    services.store.free.set()
+
+    assert not was_done
+    assert ["q"] == granted(await mail)
+
+
+async def test_scheduling_goes_on_in_memory_while_the_store_is_away(services: Services) -> None:
+    """The store is not what decides; it only remembers."""
+    service = await services.serving()
+    services.store.away = True
+    service.term.checkpointer._bound_s = -1.0
+    first = granted(await service.submit_many("i", 1, 0, (opened(), inference("q1"))))
+    tried = services.store.tried
+    await waits_for_work(service)
+    second = granted(await service.submit_many("i", 1, 1, (inference("q2"),)))
+
+    assert (["q1"], ["q2"]) == (first, second)
+    assert (1, 1) == (tried, services.store.tried)  # the second did not ask again
+
+
+async def test_higher_epoch_that_the_store_has_lost_begins_again_above_it(
+    services: Services,
+) -> None:
+    """An emptied store would give out epochs that nobody listens to any more."""
+    service = await services.start()
+    answer = await service.poll_grants("i", 7, 0)
+    await eventually(lambda: services.outranked, "the store was asked")
+
+    assert (1, [7]) == (answer.epoch, services.outranked)
+
+
+async def test_higher_epoch_that_the_store_knows_is_the_end(services: Services) -> None:
+    """A replica that has heard of the successor tells an old scheduler sooner than a save would."""
+    service = await services.start()
+    services.store.epoch = 2
+    await service.pull(pull(1, epoch=2))
+    await eventually(lambda: service.term.lost, "the store was asked")
+
+    assert [] == services.outranked
+
+
+async def test_lower_epoch_is_no_news(services: Services) -> None:
+    """Everybody calls with an old one after a restart."""
+    service = await services.start()
+    await service.pull(pull(1, epoch=0))
+
+    assert not service.term.checkpointer._wanted.is_set()
+
+
+async def test_error_of_ours_does_not_end_saving(
+    services: Services, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A scheduler that no longer saves would lose everything with the next restart, unnoticed."""
+    service = await services.start()
+    with monkeypatch.context() as patch:
+        patch.setattr(service.term.checkpointer, "_write", None)
+        assert not await service.term.checkpointer.next_save()
+
+    assert await service.term.checkpointer.next_save()
+    assert ["scheduler.save_failed"] == [r.message for r in caplog.records if r.exc_info]

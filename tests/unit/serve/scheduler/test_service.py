@@ -1,0 +1,410 @@
+"""The scheduler's service, without Ray: epochs, long-polls, what is saved, who is forgotten."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import pytest
+
+from justitia_ray.core.actions import Abort, Grant
+from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.events import (
+    InferenceCancelled,
+    InferenceSubmitted,
+    LeaseFinished,
+    LeaseProgress,
+    NackReason,
+)
+from justitia_ray.errors import ConfigError
+from justitia_ray.protocol.messages import NOT_TAKEN, IngressMail, Pull, ReplicaMail
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.scheduler.clock import SteadyClock
+from tests.eventually import eventually
+from tests.fake_redis import AWAY
+from tests.unit.serve.scheduler import services as services_module
+from tests.unit.serve.scheduler.services import Services, grants, opened, pull
+
+_FOREVER_S = 60.0
+
+
+@pytest.fixture
+async def services() -> AsyncIterator[Services]:
+    """An empty store, saved to without delay; the services on it are stopped at the end."""
+    services = Services(clock=SteadyClock, save_interval_s=0.01)
+    yield services
+    await services.close()
+
+
+@pytest.fixture
+async def service(services: Services) -> SchedulerService:
+    """A service that leads."""
+    return await services.start()
+
+
+inference = partial(services_module.inference, prompt_tokens=50)
+"""Needs 60 of the replica's 100 tokens."""
+
+
+async def cancelled(task: "asyncio.Task[Any]") -> None:
+    """End a call that still waits."""
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+
+
+async def leased(service: SchedulerService) -> Grant:
+    """Let replica `r` pull, an inference `q` come and its lease be pulled; return that."""
+    await service.pull(pull(1))
+    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    (grant,) = grants(await service.pull(pull(2)))
+    return grant
+
+
+# --- status
+
+
+async def test_status_counts_decisions_and_the_time_they_took(service: SchedulerService) -> None:
+    """Its readers subtract two readings: what a load cost, and no more."""
+    before = (await service.status())["decisions"]
+    await service.open_application(opened())
+    await service.submit_many("i", 1, 0, (inference("q"),))
+
+    after = (await service.status())["decisions"]
+    # The opening, the inference, and that its ingress was heard of.
+    assert before["count"] + 3 == after["count"]
+    assert after["total_s"] > before["total_s"]
+    assert after["count"] == sum(count for _, count in after["at_most_s"])
+
+
+# --- epochs
+
+
+async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
+    service: SchedulerService,
+) -> None:
+    """A long-poll that waited would hold up the recovery from a restart by its 20 s."""
+    before = await service.status()
+    answers = (
+        await service.submit_many("i", 0, 0, (opened(), inference("q"))),
+        await service.poll_grants("i", 0, 0),
+        await service.pull(pull(1, epoch=0, wait_s=_FOREVER_S)),
+    )
+
+    assert (IngressMail(1), IngressMail(1), ReplicaMail(1)) == answers
+    names = ("applications", "waiting", "ingresses", "replicas")
+    after = await service.status()
+    assert [before[name] for name in names] == [after[name] for name in names]
+
+
+# --- ingresses
+
+
+async def test_grant_that_can_be_made_at_once_comes_with_the_answer(
+    service: SchedulerService,
+) -> None:
+    """An idle system must not cost a second round trip."""
+    pulling = asyncio.create_task(service.pull(pull(1, wait_s=_FOREVER_S)))
+    await eventually(lambda: "r" in service.term.driver.outboxes.replicas, "the replica pulls")
+    mail = await service.submit_many("i", 1, 0, (opened(), inference("q")))
+
+    (grant,) = grants(mail)
+    assert ("q", "r") == (grant.request_id, grant.replica_id)
+    assert [grant] == grants(await pulling)
+
+
+async def test_abandoned_long_poll_does_not_eat_its_messages(service: SchedulerService) -> None:
+    """Ray completes a call whose caller has gone, with the messages in its hand."""
+    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    abandoned = asyncio.create_task(service.poll_grants("i", 1, 0))
+    await asyncio.sleep(0)  # it polls
+    await service.pull(pull(1))
+    lost = await abandoned
+    again = await service.poll_grants("i", 1, 0)
+
+    assert 1 == len(grants(again))
+    assert lost == again
+
+
+async def test_newer_call_releases_the_older_one_with_nothing(service: SchedulerService) -> None:
+    """Two polls would share an ingress's messages; a replica tells news by a second pull."""
+    polls = [asyncio.create_task(service.poll_grants("i", 1, 0)) for _ in range(2)]
+    pulls = [asyncio.create_task(service.pull(pull(n, wait_s=_FOREVER_S))) for n in (1, 2)]
+
+    assert (IngressMail(1), ReplicaMail(1)) == (await polls[0], await pulls[0])
+    await cancelled(polls[1])
+    await cancelled(pulls[1])
+
+
+async def test_refused_lease_says_whether_its_inference_still_waits(
+    service: SchedulerService,
+) -> None:
+    """An ingress whose inference has ended here must submit it anew, or wait for ever."""
+    grant = await leased(service)
+    waits = await service.refuse_lease("q", grant.lease_id, "r", NackReason.LEASE)
+    known = await service.refuse_lease("other", grant.lease_id, "r", NackReason.LEASE)
+
+    assert (True, False) == (waits, known)
+
+
+# --- replicas
+
+
+async def test_pull_that_was_overtaken_is_not_taken(service: SchedulerService) -> None:
+    """Its report is older than what is known, and would take leases for forgotten."""
+    await service.pull(pull(2))
+    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    (grant,) = grants(await service.pull(pull(3)))
+    running = (LeaseProgress(grant.lease_id, 50, 1, True),)
+    await service.pull(pull(5, progress=running))
+    late = await service.pull(pull(4))
+
+    assert ReplicaMail(NOT_TAKEN) == late
+    assert 1 == (await service.status())["in_flight"]
+
+
+async def test_first_pull_of_an_unknown_replica_has_to_say_what_it_holds(
+    service: SchedulerService,
+) -> None:
+    """Also of one that was given up: its leases wait again, and are to be stopped there."""
+    answers = [await service.pull(pull(1, progress=None))]
+    await service.pull(pull(2))
+    answers.append(await service.pull(pull(3, progress=None)))
+    await service.leave("r")
+    answers.append(await service.pull(pull(4, progress=None)))
+    running = (LeaseProgress("1-1", 50, 1, True),)
+    back = await service.pull(pull(5, progress=running))
+
+    assert [NOT_TAKEN, 1, NOT_TAKEN] == [answer.epoch for answer in answers]
+    assert ["1-1"] == [message.lease_id for _, message in back.messages]
+
+
+async def test_end_that_is_reported_again_is_no_late_report(service: SchedulerService) -> None:
+    """Replicas repeat an end until it is confirmed; the count is of leases given up too soon."""
+    grant = await leased(service)
+    end = LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED)
+    await service.pull(pull(4, finished=(end,)))  # the third was overtaken
+    await service.pull(pull(5, finished=(end,)))
+
+    status = await service.status()
+    assert (0, 0, 1) == (status["in_flight"], status["late_reports"], status["grants"])
+
+
+async def test_replica_that_comes_back_is_sent_its_leases(services: Services) -> None:
+    """Its line was dropped while it was silent; new numbers must not look read to it."""
+    service = await services.start(replica_timeout_s=0.05)
+    await service.pull(pull(1))
+    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    mail = await service.pull(pull(2))
+    ((read, grant),) = mail.messages
+    assert isinstance(grant, Grant)
+    await eventually(lambda: "r" not in service.term.driver.outboxes.replicas, "it is given up")
+    held = (LeaseProgress(grant.lease_id, 50, 1, True),)
+    back = await service.pull(pull(3, ack=read, progress=held))
+
+    assert [Abort("r", grant.lease_id)] == [m for _, m in back.messages if isinstance(m, Abort)]
+    (anew,) = grants(back)
+    assert ("q", True) == (anew.request_id, anew.lease_id != grant.lease_id)
+
+
+async def test_mail_of_a_lost_ingress_is_forgotten_and_its_poll_let_go(services: Services) -> None:
+    """Ingresses come and go; mail that nobody reads must not pile up."""
+    service = await services.start(ingress_timeout_s=0.05)
+    poll = asyncio.create_task(service.poll_grants("i", 1, 0))
+    await eventually(lambda: "i" in service.term.driver.outboxes.ingresses, "it polls")
+
+    assert IngressMail(1, forgotten=True) == await asyncio.wait_for(poll, 5.0)
+    assert not service.term.driver.outboxes.ingresses
+
+
+async def test_lost_ingress_that_calls_again_is_told_that_it_was_forgotten(
+    services: Services,
+) -> None:
+    """What it had waiting was ended: under its old name its callers would wait for ever."""
+    service = await services.start(ingress_timeout_s=0.05)
+    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    await eventually(lambda: not service.term.driver.outboxes.ingresses, "it is given up")
+    told = IngressMail(1, forgotten=True)
+
+    assert told == await service.submit_many("i", 1, 0, (inference("q2"),))
+    assert told == await service.poll_grants("i", 1, 0)
+    assert 0 == (await service.status())["waiting"]
+    other = InferenceSubmitted("q", "a", "0", "i2", 50, 10, 10, resubmitted=True)
+    assert IngressMail(1) == await service.submit_many("i2", 1, 0, (other,))
+    assert 1 == (await service.status())["waiting"]
+
+
+async def test_replica_that_leaves_has_its_work_leased_elsewhere(service: SchedulerService) -> None:
+    """A replica that shuts down says so: nobody has to wait for its silence."""
+    await service.pull(pull(1))
+    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    await service.leave("r")
+
+    status = await service.status()
+    assert ({}, 1, 0) == (status["replicas"], status["waiting"], status["in_flight"])
+
+
+# --- settings
+
+
+async def test_settings_change_while_inferences_wait(service: SchedulerService) -> None:
+    """Changing the policy must not cost the queue."""
+    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    assert 1 == await service.configure({"policy": "fcfs", "admission": "prompt"})
+
+    status = await service.status()
+    assert ("fcfs", 1) == (status["policy"], status["waiting"])
+
+
+async def test_setting_that_is_not_allowed_changes_nothing(service: SchedulerService) -> None:
+    """Half a change would be worse than none."""
+    before = (await service.status())["settings"]
+    with pytest.raises(ConfigError, match="admission: 'guess' is not one of peak, prompt"):
+        await service.configure({"policy": "fcfs", "admission": "guess"})
+
+    assert before == (await service.status())["settings"]
+
+
+# --- what outlives a scheduler
+
+
+async def test_next_scheduler_has_tags_settings_and_order_of_the_last(services: Services) -> None:
+    """A restart must not turn the order round."""
+    first = await services.start()
+    await first.configure({"policy": "justitia", "admission": "prompt"})
+    tags = {}
+    for name, weight in (("slow", 1.0), ("fast", 10.0)):
+        tags[name] = (await first.open_application(opened(name, weight=weight))).virtual_finish_time
+    await first.pull(pull(1))
+    await first.term.end()
+    second = await services.start()
+    again = tuple(
+        inference(f"q-{name}", name, resubmitted=True, age_s=1.0) for name in ("slow", "fast")
+    )
+    await second.submit_many("i", 2, 0, again)
+    mail = await second.pull(pull(2, epoch=2))
+
+    # The replica that the first one knew has reported, so nothing holds the grants any more.
+    assert ["q-fast"] == [grant.request_id for grant in grants(mail)]
+    assert 10 * tags["fast"] == tags["slow"]
+    known = {name: await second.application(name) for name in tags}
+    assert tags == {name: k["virtual_finish_time"] for name, k in known.items() if k is not None}
+    assert "prompt" == (await second.status())["settings"]["admission"]
+
+
+async def test_nothing_is_granted_before_the_known_replicas_have_reported(
+    services: Services,
+) -> None:
+    """What they run is not known yet: a lease might be the second for one inference."""
+    first = await services.start()
+    await first.pull(pull(1))
+    await first.term.end()
+    second = await services.start(recovery_s=_FOREVER_S)
+    await second.submit_many("i", 2, 0, (opened(), inference("q")))
+    other = Pull("other", 2, 1, 0, ReplicaCapacity(100), 100, (), (), 0, 0.0)
+    early = await second.pull(other)
+    await second.pull(pull(1, epoch=2))
+
+    assert [] == grants(early)
+    assert 1 == (await second.status())["grants"]
+
+
+async def test_lease_that_finished_during_the_restart_is_not_run_again(services: Services) -> None:
+    """Its replica reports the end to the new scheduler; the ingress may not have it yet."""
+    first = await services.start()
+    grant = await leased(first)
+    await first.term.end()
+    second = await services.start(recovery_s=_FOREVER_S)
+    claim = inference("q", resubmitted=True, age_s=1.0, lease_id=grant.lease_id)
+    await second.submit_many("i", 2, 0, (opened(), claim))
+    finished = LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED)
+    await second.pull(pull(1, epoch=2, finished=(finished,)))
+
+    status = await second.status()
+    # Grants go on counting where the first scheduler was: it made this one.
+    assert (0, 0, 1) == (status["waiting"], status["in_flight"], status["grants"])
+
+
+async def test_end_that_was_repeated_is_counted_once_also_by_the_next_scheduler(
+    services: Services,
+) -> None:
+    """The answers to its pulls were lost: a replica tells the new one what it told the old one."""
+    first = await services.start()
+    grant = await leased(first)
+    end = (LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED),)
+    await first.pull(pull(3, finished=end))
+    await first.pull(pull(4, finished=end))
+    before = await first.application("a")
+    await first.term.end()
+    second = await services.start()
+    claim = inference("q", resubmitted=True, age_s=1.0, lease_id=grant.lease_id)
+    await second.submit_many("i", 2, 0, (opened(), claim))
+    await second.pull(pull(5, epoch=2, finished=end))
+
+    after = await second.application("a")
+    assert before is not None
+    assert after is not None
+    told = ("kv_token_time", "ended", "running", "waiting")
+    assert [before[name] for name in told] == [after[name] for name in told]
+
+
+async def test_lost_store_degrades_the_scheduler_and_it_catches_up(services: Services) -> None:
+    """Scheduling goes on in memory; what happened meanwhile is saved once there is a store."""
+    service = await services.start()
+    services.store.away = True
+    await eventually(lambda: services.revivals, "the store is revived")
+    await service.open_application(opened())
+    degraded = (await service.status())["degraded"]
+    services.store.away = False
+    await eventually(lambda: "a" in services.store.stored_applications(), "what happened is saved")
+
+    assert AWAY == degraded
+    assert (await service.status())["degraded"] is None
+
+
+@pytest.mark.slow
+async def test_scheduler_without_a_store_waits_for_its_epoch(services: Services) -> None:
+    """Without one it cannot know what was promised; it says that it is not ready."""
+    services.store.away = True
+    service = services.service()
+    starting = asyncio.create_task(service.term.begin())
+    call = asyncio.create_task(service.open_application(opened()))
+    await eventually(lambda: services.revivals, "it has asked the store")
+    waiting, seen = await service.status(), await service.inspect()
+    services.store.away = False
+    await starting
+
+    for each in (waiting, seen):
+        assert (False, AWAY) == (each["ready"], each["degraded"])
+    assert 1 == (await call).epoch
+
+
+async def test_abandoned_scheduler_stands_down(services: Services) -> None:
+    """A detached actor that nobody needs any more must not hold memory for ever."""
+    await services.start(abandoned_s=0.05)
+    await eventually(lambda: services.reasons, "it stands down")
+
+    assert "nobody has called for 0.05 s" == services.reasons[0]
+
+
+async def test_grant_that_goes_with_the_answer_to_a_batch_is_no_sign_of_silence(
+    service: SchedulerService,
+) -> None:
+    """A cancellation in it made the room: that grant is told, and asks for no other message."""
+    await service.pull(pull(1))
+    batch = (opened(), inference("q1"), inference("q2"))
+    running = asyncio.create_task(service.pull(pull(2, wait_s=_FOREVER_S)))
+    await asyncio.sleep(0)
+    given = grants(await service.submit_many("i", 1, 0, batch))
+    await running
+    progress = (LeaseProgress(given[0].lease_id, 50, 1, True),)
+    holds = asyncio.create_task(service.pull(pull(3, ack=1, wait_s=_FOREVER_S, progress=progress)))
+    await asyncio.sleep(0)
+    mail = await service.submit_many("i", 1, 1, (InferenceCancelled("q1"),))
+    state = service.term.driver.core.state
+    (lease,) = state.leases.values()
+
+    assert "q2" == lease.request_id == grants(mail)[-1].request_id
+    assert lease.granted_at <= state.ingresses["i"]
+    await cancelled(holds)

@@ -1,0 +1,254 @@
+"""What a scheduler tells people: who is next and why, and how far behind each application is."""
+
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import pytest
+
+from justitia_ray.config import AppConfig
+from justitia_ray.core import SchedulerCore, Timeouts
+from justitia_ray.serve.scheduler.inspection import (
+    core_view,
+    first_applications,
+    head_view,
+    store_view,
+)
+from justitia_ray.store.scheduler_store import NoStore
+from tests.core_driver import CoreDriver
+from tests.fake_redis import AWAY, FakeSchedulerStore
+from tests.unit.serve.scheduler.services import CheckpointedCore
+
+_CONFIG = AppConfig.parse({"model": {"name": "m", "path": "none"}})
+_PATIENT = Timeouts(1e9, 1e9, 1e9, 1e9, 1e9)
+
+
+@pytest.fixture
+def core() -> CoreDriver:
+    """A giant that runs on the only seat, a mouse that waits for it, and one that is idle.
+
+    The giant's first token (40: 39 of prompt and itself) takes V to 40, where the mouse comes with
+    a cost of 2. The next nine, 41 + … + 49 = 405, are served 9 s later: GPS gives each of the two 2
+    of them, and the giant the rest, which takes V to 42 + 401 = 443. There the idle one comes.
+    """
+    driver = CoreDriver(SchedulerCore(timeouts=_PATIENT))
+    driver.open("giant", 931, tenant="big")
+    driver.submit("g", "giant", prompt=39, output=19)
+    driver.pull(kv=58, seats=1)
+    driver.now += 1
+    driver.pull(kv=58, seats=1, progress={"1": 1})
+    driver.open("mouse", 2, tenant="small")
+    driver.submit("m", "mouse", prompt=1, output=1)
+    driver.now += 9
+    driver.pull(kv=58, seats=1, progress={"1": 10})
+    driver.open("idle", 7)
+    return driver
+
+
+def first_names(driver: CoreDriver, most: int = 10) -> list[str]:
+    """Return the ids of the first applications, as told."""
+    told = first_applications(driver.core, driver.now, most)
+    return [application["application_id"] for application in told]
+
+
+def test_head_says_who_is_next_and_why(core: CoreDriver) -> None:
+    """F is V at the mouse's arrival and its cost, 40 + 2; it waits since, for the giant's seat."""
+    assert {
+        "application_id": "mouse",
+        "application_class": "class",
+        "tenant": "small",
+        "client": "mouse",
+        "key": [42, core.application("mouse").sequence],
+        "virtual_finish_time": 42,
+        "prompt_tokens": 1,
+        "predicted_output_tokens": 1,
+        "waited_s": 9.0,
+        "waits_for": "room",
+    } == head_view(core.core, core.now)
+
+
+def test_applications_come_in_order_with_their_tags_and_lags(core: CoreDriver) -> None:
+    """What waits, what runs, the rest; the mouse is late by all that was served since V was 40."""
+    mouse, giant, idle = first_applications(core.core, core.now, 10)
+
+    fields = ("application_id", "virtual_finish_time", "waiting", "running")
+    assert [("mouse", 42, 1, 0), ("giant", 931, 0, 1), ("idle", 450, 0, 0)] == [
+        tuple(seen[field] for field in fields) for seen in (mouse, giant, idle)
+    ]
+    lag = {"kv_token_time": 405, "seconds": 9.0, "bound_kv_token_time": 931 + 405}
+    assert lag == {name: mouse["gps_lag"][name] for name in lag}
+    assert ["mouse", "giant"] == first_names(core, 2)
+
+
+class _NotWalked(dict[str, Any]):
+    """Live applications, or what failed saves have left of them: there may be 50,000."""
+
+    def __iter__(self) -> Iterator[str]:
+        return map(_fail, ("the first",))
+
+    def values(self) -> Any:
+        """Return what fails when it is walked over."""
+        return iter(self)
+
+
+def _fail(name: str) -> NoReturn:
+    raise AssertionError(f"walked over: {name}")
+
+
+def test_nothing_is_walked_over_that_is_not_shown() -> None:
+    """Readiness probes ask for this all the time: with 50,000 applications a walk took 22 ms."""
+    driver = CoreDriver()
+    for name in "abc":
+        driver.open(name)
+        driver.submit(name, name)
+    driver.core.state.applications = _NotWalked(driver.core.state.applications)
+    core_view(driver.core, driver.now)
+    head_view(driver.core, driver.now)
+
+    assert ["a", "b", "c"] == first_names(driver, 3)
+    with pytest.raises(AssertionError, match="walked over"):
+        first_names(driver, 4)
+
+
+def test_applications_of_tenants_are_merged_by_their_keys() -> None:
+    """With fairness between tenants a tenant's second one may come before another's first."""
+    driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant"}, timeouts=_PATIENT))
+    for name, cost, tenant in (("a", 10, "t"), ("b", 20, "t"), ("c", 1_000, "u"), ("d", 30, "t")):
+        driver.open(name, cost, tenant=tenant)
+        driver.submit(name, name)
+    tags = {name: driver.core.tag(name) for name in "abcd"}
+
+    assert ["a", "b", "d", "c"] == first_names(driver) == sorted(tags, key=tags.__getitem__)
+
+
+def test_order_told_is_the_order_granted() -> None:
+    """Under a policy of other keys, too: whoever reads it plans by it."""
+    driver = CoreDriver(SchedulerCore("sjf", timeouts=_PATIENT))
+    for name, output in (("a", 30), ("b", 5), ("c", 17), ("d", 8)):
+        driver.open(name)
+        driver.submit(name, name, output=output)
+    told = first_names(driver)
+    driver.pull()
+    leases = driver.core.state.leases.values()
+
+    assert ["b", "d", "c", "a"] == told == [lease.request_id for lease in leases]
+
+
+def test_head_without_a_replica_waits_for_one_and_after_a_restart_for_reports() -> None:
+    """Engines that load for minutes are nothing that the order could change.
+
+    What ran under the scheduler before may still run, and holds the room.
+    """
+    driver, recovering = CoreDriver(), CoreDriver()
+    recovering.core.recover(["r0"], recovering.now)
+    for each in (driver, recovering):
+        each.open()
+        each.submit("x")
+    heads = [head_view(each.core, each.now) for each in (driver, recovering)]
+    driver.pull(draining=True)
+    heads.append(head_view(driver.core, driver.now))
+
+    assert ["replica", "recovery", "replica"] == [head["waits_for"] for head in heads if head]
+
+
+def test_policy_that_holds_back_says_for_how_long() -> None:
+    """At 100 s a client that has had its one request of [60, 120) goes on in 20 s."""
+    driver = CoreDriver(SchedulerCore("rpm", {"requests_per_minute": 1}))
+    driver.open()
+    driver.submit("x")
+    driver.submit("y")
+    driver.pull()
+    view = core_view(driver.core, driver.now)
+
+    assert head_view(driver.core, driver.now) is None
+    assert (1, 20.0) == (view["waiting"], view["held_back_s"])
+    assert ["a"] == first_names(driver)
+
+
+def test_replicas_tell_what_they_hold_and_run(core: CoreDriver) -> None:
+    """KV by the replica's own gauge, beside what is leased to it by the scheduler."""
+    view = core_view(core.core, core.now, {"r0": 49}.get)
+
+    assert (1, 1, 0) == (view["waiting"], view["in_flight"], view["kept_out"])
+    assert {
+        "r0": {
+            "kv_tokens": 58,
+            "used_kv_tokens": 49,
+            "leases": 1,
+            "running": 1,
+            "sequences": 1,
+            "max_num_seqs": 1,
+            "draining": False,
+            "silent_s": 0.0,
+        }
+    } == view["replicas"]
+
+
+def test_lease_whose_payload_has_not_come_does_not_run() -> None:
+    """A replica with leases and nothing that runs waits for an ingress."""
+    driver = CoreDriver()
+    driver.open()
+    driver.submit("x")
+    driver.pull()
+    replica = core_view(driver.core, driver.now)["replicas"]["r0"]
+
+    assert (1, 0, None) == (replica["leases"], replica["running"], replica["used_kv_tokens"])
+
+
+async def test_store_tells_what_is_not_saved_yet() -> None:
+    """What a machine that dies now would take with it."""
+    driver, store = CoreDriver(), FakeSchedulerStore()
+    kept = CheckpointedCore(store, driver.core)
+
+    def told() -> dict[str, Any]:
+        return store_view(_CONFIG, kept.checkpointer, driver.core)
+
+    driver.open("a")
+    before = told()
+    await kept.save()
+    saved = told()
+    store.away = True
+    driver.open("b")
+    await kept.save()
+    driver.open("c")
+    away = told()
+
+    expected: dict[str, Any] = {
+        "kind": "embedded",
+        "durability": "batched",
+        "connected": True,
+        "trouble": None,
+        "saved_s_ago": None,
+        "save_interval_s": _CONFIG.store.save_interval_s,
+        "unsaved_applications": 1,
+    }
+    assert expected == before
+    assert 0 <= saved["saved_s_ago"] <= away["saved_s_ago"] < 60
+    expected |= {"saved_s_ago": saved["saved_s_ago"], "unsaved_applications": 0}
+    assert expected == saved
+    assert (False, AWAY, 2) == (away["connected"], away["trouble"], away["unsaved_applications"])
+
+
+async def test_what_failed_saves_have_left_is_not_walked_over() -> None:
+    """Readiness probes ask most often when something is wrong. b is in it and has changed again."""
+    driver = CoreDriver()
+    checkpointer = CheckpointedCore(NoStore(), driver.core).checkpointer
+    checkpointer.unsaved = _NotWalked.fromkeys("xyb")
+    for name in "abc":
+        driver.open(name)
+
+    assert 5 == store_view(_CONFIG, checkpointer, driver.core)["unsaved_applications"]
+
+
+async def test_without_a_store_nothing_is_late() -> None:
+    """Saves that go nowhere must not look like saves."""
+    config = AppConfig.parse(
+        {"model": {"name": "m", "path": "none"}, "store": {"durability": "none"}}
+    )
+    driver = CoreDriver()
+    kept = CheckpointedCore(NoStore(), driver.core)
+    await kept.save()
+    told = store_view(config, kept.checkpointer, driver.core)
+
+    assert {"kind": "none", "durability": "none"} == {
+        name: value for name, value in told.items() if value is not None
+    }

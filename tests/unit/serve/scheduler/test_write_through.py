@@ -1,0 +1,185 @@
+"""Under `durability: strict` nothing of an application leaves the scheduler before it is stored."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from justitia_ray.core.actions import EndApplication, Refusal, Refuse
+from justitia_ray.core.events import ApplicationClosed, InferenceCancelled
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from tests.eventually import eventually
+from tests.unit.serve.scheduler.services import (
+    Services,
+    exporter_of,
+    granted,
+    inference,
+    opened,
+    waits_for_work,
+)
+
+_SHORT_S = 0.02
+"""Shorter than a save may take; so only for what is not to be stored."""
+
+
+@pytest.fixture
+async def services() -> AsyncIterator[Services]:
+    """Strict services."""
+    services = Services(durability="strict", strict_timeout_s=30.0)
+    yield services
+    await services.close()
+
+
+async def with_known(services: Services) -> SchedulerService:
+    """Return a service with a replica and a stored application `known`."""
+    service = await services.serving()
+    await service.open_application(opened("known"))
+    return service
+
+
+async def test_tag_is_stored_before_it_is_given_out(services: Services) -> None:
+    """That is what strict promises: no tag that was seen is ever forgotten."""
+    service = await services.start()
+    services.store.free.clear()
+    opening = asyncio.create_task(service.open_application(opened()))
+    again = asyncio.create_task(service.open_application(opened()))
+    seen = asyncio.create_task(service.application("a"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    early = [task.done() for task in (opening, again, seen)]
+    services.store.free.set()
+    answer = await opening
+
+    assert [False] * 3 == early
+    assert "a" in services.store.stored_applications()
+    assert (answer, None) == (await again, answer.refusal)
+    known = await seen
+    assert known is not None
+    assert answer.virtual_finish_time == known["virtual_finish_time"]
+
+
+async def test_batched_gives_a_tag_out_at_once() -> None:
+    """The default does not wait for Redis, so a strict test that passes there proves nothing."""
+    services = Services()
+    service = await services.start()
+    services.store.free.clear()
+
+    assert (await asyncio.wait_for(service.open_application(opened()), 5.0)).refusal is None
+    assert {} == services.store.stored_applications()
+    await services.close()
+
+
+async def test_grants_of_a_new_application_wait_and_those_of_others_do_not(
+    services: Services,
+) -> None:
+    """Durability of one must not hold up what is durable already."""
+    service = await with_known(services)
+    services.store.free.clear()
+    new = (opened("new"), inference("q-new", "new"), ApplicationClosed("new"))
+    first = await service.submit_many("i", 1, 0, (*new, inference("q-known", "known")))
+    view = await service.status()
+    await waits_for_work(service)
+    services.store.free.set()
+    late = await service.poll_grants("i", 1, first.messages[-1][0])
+
+    assert (["q-known"], ["q-new"]) == (granted(first), granted(late))
+    assert 1 == view["grants"]
+    assert "new" in services.store.stored_applications()
+
+
+async def test_openings_that_come_together_are_stored_together(services: Services) -> None:
+    """One save on its way, and one for all that gathered behind it."""
+    service = await services.start()
+    saves = services.store.saves
+    await asyncio.gather(*(service.open_application(opened(f"a{n}")) for n in range(100)))
+
+    assert 2 >= services.store.saves - saves
+
+
+async def test_opening_is_refused_and_forgotten_while_the_store_is_away(services: Services) -> None:
+    """After a bounded wait: a caller that hangs knows less than one that is told."""
+    service = await with_known(services)
+    admission = service.term.admission
+    patient_s, admission._timeout_s = admission._timeout_s, _SHORT_S
+    services.store.away = True
+    refused = await service.open_application(opened("a"))
+    first = await service.submit_many("i", 1, 0, (opened("b"), inference("q-b", "b")))
+    on = granted(await service.submit_many("i", 1, 0, (inference("q-known", "known"),)))
+    read = 0
+    told: list[Any] = []
+    while not any(isinstance(m, Refuse) for m in told):
+        mail = await service.poll_grants("i", 1, read)
+        told += [message for _, message in mail.messages]
+        read = mail.messages[-1][0]
+    await eventually(
+        lambda: 1 == len(service.term.driver.core.state.applications), "both are forgotten"
+    )
+
+    exporter_of(service).export()
+    counts = services.told.counts
+    told_of = {key: n for key, n in counts.items() if key[0] == "refusals_total" and n}
+    assert {("refusals_total", "not_stored"): 2} == told_of
+    assert 0 == counts["application_outcomes_total", "cancelled", "c", "t"]
+    assert (Refusal.NOT_STORED, [], ["q-known"]) == (refused.refusal, granted(first), on)
+    assert [Refuse("q-b", "i", Refusal.NOT_STORED)] == [m for m in told if isinstance(m, Refuse)]
+    assert {"a", "b"} >= {m.application_id for m in told if isinstance(m, EndApplication)}
+    services.store.away = False
+    admission._timeout_s = patient_s
+    await service.term.checkpointer.next_save()
+    assert ["known"] == list(services.store.stored_applications())
+    assert (await service.open_application(opened("a"))).refusal is None
+
+
+async def test_what_is_cancelled_before_it_is_stored_does_not_run(services: Services) -> None:
+    """Its cancellation is held back behind it, and must not be lost there."""
+    service = await with_known(services)
+    services.store.free.clear()
+    items = (opened("a"), inference("q1"), inference("q2"), InferenceCancelled("q1"))
+    await service.submit_many("i", 1, 0, items)
+    services.store.free.set()
+    mail = await service.poll_grants("i", 1, 0)
+
+    assert ["q2"] == [r for r in granted(mail) if r not in ("q1",)]
+    assert {"q2"} == set(service.term.driver.core.state.inferences)
+
+
+async def test_application_that_is_cancelled_before_it_is_stored_is_over(
+    services: Services,
+) -> None:
+    """What was held back of it is refused, and nobody waits for ever."""
+    service = await with_known(services)
+    services.store.free.clear()
+    await service.submit_many("i", 1, 0, (opened("a"), inference("q1")))
+    assert await service.cancel_application("a")
+    mail = await service.poll_grants("i", 1, 0)
+    services.store.free.set()
+
+    refused = [message for _, message in mail.messages if isinstance(message, Refuse)]
+    assert ["q1"] == [refusal.request_id for refusal in refused]
+    assert set() == {"q1"} & set(service.term.driver.core.state.inferences)
+
+
+async def test_application_that_is_closed_before_it_is_stored_ends_after_its_inferences(
+    services: Services,
+) -> None:
+    """Closed first, it would refuse what was submitted before."""
+    service = await with_known(services)
+    services.store.free.clear()
+    await service.submit_many("i", 1, 0, (opened("a"), inference("q1")))
+    assert await service.close_application("a")
+    services.store.free.set()
+    mail = await service.poll_grants("i", 1, 0)
+
+    assert ["q1"] == granted(mail)
+
+
+async def test_those_who_wait_to_be_stored_are_let_go_at_the_end(services: Services) -> None:
+    """A shutdown with Redis away must not leave calls behind."""
+    service = await services.start()
+    services.store.away = True
+    opening = asyncio.create_task(service.open_application(opened("a")))
+    await eventually(lambda: service.term.admission.unstored(), "it waits")
+    await service.term.end()
+
+    assert Refusal.NOT_STORED == (await opening).refusal

@@ -1,0 +1,115 @@
+"""The front's environment: limits that fit into open files, Serve's proxy without HAProxy."""
+
+import resource
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.serve import front
+from justitia_ray.serve.front import (
+    fitting_connections,
+    plan_front,
+    raise_descriptor_limit,
+    read_front,
+    wanted_descriptors,
+)
+
+HAPROXY = {"RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/sh"}
+"""Something that can be executed: the tests of a plan run nothing."""
+
+
+@pytest.fixture(autouse=True)
+def _linux(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The platform with HAProxy's binary."""
+    monkeypatch.setattr(sys, "platform", "linux")
+
+
+@pytest.mark.parametrize("descriptors", [0, 300, 1_024, 20_000, 20_001, 1_048_576])
+def test_connections_fit_into_open_files_and_one_more_does_not(descriptors: int) -> None:
+    """HAProxy dies at its start if it is promised more than fits; the next one is wasted memory."""
+    fitting = fitting_connections(descriptors)
+
+    assert wanted_descriptors(fitting) <= max(descriptors, wanted_descriptors(0))
+    assert wanted_descriptors(fitting + 1) > descriptors
+
+
+def test_haproxy_takes_2_and_a_half_open_files_a_connection() -> None:
+    """Measured: 7,980 connections start with 20,000 open files, 7,986 ask for 20,002."""
+    assert 7_800 < fitting_connections(20_000) < 7_980
+
+
+@pytest.mark.parametrize(
+    ("callers", "descriptors", "connections", "notes"),
+    [
+        (20_000, 1_048_576, "22000", 0),
+        (100, 1_048_576, "356", 0),
+        (20_000, 20_000, "7897", 1),
+    ],
+    ids=["callers and a tenth", "callers and some", "what fits"],
+)
+def test_limit_covers_callers_as_far_as_open_files_allow(
+    callers: int, descriptors: int, connections: str, notes: int
+) -> None:
+    """Every waiting caller holds a connection; what does not fit is said, with what to do."""
+    plan = plan_front(callers, descriptors, HAPROXY)
+
+    assert connections == plan.environment["RAY_SERVE_HAPROXY_MAXCONN"]
+    assert "1" == plan.environment["RAY_SERVE_ENABLE_HA_PROXY"]
+    assert notes == len(plan.notes)
+    assert all("Raise it to 55,256" in note for note in plan.notes)
+
+
+def test_without_haproxy_the_throughput_settings_are_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Alone they make nothing cheaper (measured); a front that is missing would end Serve."""
+    monkeypatch.setattr(front, "find_spec", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    plan = plan_front(1_000, 20_000, {})
+    too_few = plan_front(1_000, 400, HAPROXY)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    elsewhere = plan_front(1_000, 20_000, HAPROXY)
+
+    for found in (plan, too_few, elsewhere):
+        assert ["RAY_SERVE_METRICS_EXPORT_INTERVAL_MS"] == list(found.environment)
+    assert "no HAProxy here" in plan.notes[0]
+    assert "`ulimit -Hn` is 400" in too_few.notes[0]
+    assert "this is darwin" in elsewhere.notes[0]
+
+
+def test_binary_that_cannot_be_run_is_named(tmp_path: Path) -> None:
+    """Ray would find out at Serve's start, in the log of an actor."""
+    with pytest.raises(ConfigError, match=r"RAY_SERVE_HAPROXY_BINARY_PATH is '/.*none': the path"):
+        plan_front(1, 20_000, {"RAY_SERVE_HAPROXY_BINARY_PATH": str(tmp_path / "none")})
+
+
+def test_front_is_read_from_the_environment_of_the_process() -> None:
+    """Ray's own default limit counts where none is given."""
+    serve = read_front(HAPROXY)
+    default = read_front(HAPROXY | {"RAY_SERVE_ENABLE_HA_PROXY": "1"})
+    given = read_front(plan_front(20_000, 20_000, HAPROXY).environment | HAPROXY)
+
+    assert ("serve", None) == (serve.kind, serve.max_connections)
+    assert ("haproxy", 4_096) == (default.kind, default.max_connections)
+    assert ("haproxy", 7_897, 19_999) == (
+        given.kind,
+        given.max_connections,
+        given.wanted_descriptors,
+    )
+    assert serve.haproxy_can_run
+    assert not read_front({"RAY_SERVE_HAPROXY_BINARY_PATH": "/nowhere"}).haproxy_can_run
+
+
+def test_process_raises_its_limit_of_open_files_to_what_it_may_have() -> None:
+    """`ray start` leaves an ingress with the shell's 1,024, and each caller takes one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))
+    try:
+        raise_descriptor_limit()
+
+        assert (hard, hard) == resource.getrlimit(resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,42 @@
+"""The service's README names files and names in them; they are held to the code."""
+
+import re
+from importlib import import_module
+
+import pytest
+
+from tests.pages import ROOT
+
+SERVE = ROOT / "justitia_ray" / "serve"
+README = (SERVE / "README.md").read_text()
+LIFE = README.partition("## The life of an inference")[2].partition("\n## ")[0]
+STATIONS = [
+    (path, name)
+    for path, names in re.findall(r"`([\w./]+\.py)`:\s+((?:`[\w.]+`,?\s*)+)", LIFE)
+    for name in re.findall(r"`([\w.]+)`", names)
+]
+
+
+def test_life_of_an_inference_has_nine_steps_each_with_its_file() -> None:
+    """A newcomer follows them from file to file."""
+    steps = re.split(r"(?m)^\d\. ", LIFE)[1:]
+
+    assert 9 == len(steps)
+    assert [] == [step for step in steps if ".py`" not in step]
+    assert {*re.findall(r"`([\w./]+\.py)`", "".join(steps))} == {path for path, _ in STATIONS}
+
+
+@pytest.mark.parametrize(("path", "name"), STATIONS)
+def test_station_is_where_the_readme_says(path: str, name: str) -> None:
+    """A name that moved and is not found here is worse than no map."""
+    file = (SERVE / path).resolve().relative_to(ROOT)
+    found = import_module(".".join(file.with_suffix("").parts))
+    for part in name.split("."):
+        found = getattr(found, part)
+
+
+def test_every_folder_is_described() -> None:
+    """Each process has its row in the table."""
+    folders = {entry.name for entry in SERVE.iterdir() if (entry / "__init__.py").exists()}
+
+    assert folders == set(re.findall(r"^\| \[`(\w+)/`\]", README, re.M))

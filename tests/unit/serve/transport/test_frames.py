@@ -1,0 +1,164 @@
+"""Messages of one turn go in one frame; long ones go in pieces, and hold up nobody."""
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from justitia_ray.errors import ConnectionLost
+from justitia_ray.serve.transport.connection import MAX_FRAME_BYTES
+from justitia_ray.serve.transport.frames import (
+    FRAME_BYTES,
+    PIECE_BYTES,
+    Answer,
+    Call,
+    Cancel,
+    End,
+    Failure,
+    Incoming,
+    Item,
+    Message,
+    Outgoing,
+    Pause,
+    Piece,
+    Ping,
+    Resume,
+)
+
+_SMALL_LIMIT = 4 * PIECE_BYTES
+
+
+def raw(value: object) -> msgspec.Raw:
+    """Return a value as it is encoded."""
+    return msgspec.Raw(msgspec.msgpack.encode(value))
+
+
+def frames_of(*messages: Message) -> list[bytes]:
+    """Return the frames in which messages go that are sent in one turn."""
+    outgoing = Outgoing()
+    for message in messages:
+        outgoing.put(message)
+    frames = []
+    while outgoing:
+        frames.append(outgoing.take_frame())
+    assert 0 == outgoing.size_bytes
+    return frames
+
+
+def read(*frames: bytes, limit: int = 2**30) -> list[Message]:
+    """Return the messages that arrive in frames."""
+    incoming = Incoming(limit)
+    return [message for frame in frames for message in incoming.read_frame(frame)]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Call(1, "unary", raw(["lease", b"body"])),
+        Cancel(2),
+        Answer(3, raw({"a": 1})),
+        Item(4, raw(b"part")),
+        End(5),
+        Failure(6, "UnknownLease", ["lease", 7, None, 2.5, b"x"]),
+        Pause(7),
+        Resume(8),
+        Ping(),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_message_of_each_kind_arrives_as_it_was_sent(message: Message) -> None:
+    """The tag says which it is."""
+    assert [message] == read(*frames_of(message))
+
+
+def test_messages_of_one_turn_are_one_frame_in_their_order() -> None:
+    """A frame costs a call of the system; a message costs next to nothing."""
+    messages = [Item(number % 7, raw(number)) for number in range(500)]
+    frames = frames_of(*messages)
+
+    assert 1 == len(frames)
+    assert messages == read(*frames)
+
+
+def test_short_message_beside_a_large_body_is_there_before_it_is_whole() -> None:
+    """One large prompt must not hold up the streams of the connection."""
+    large, short = Call(1, "unary", raw(b"x" * 20 * PIECE_BYTES)), Item(2, raw(b"part"))
+    frames = frames_of(large, short)
+
+    assert len(frames) > 20
+    assert [short] == read(frames[0])
+    assert [short, large] == read(*frames)
+
+
+def test_large_bodies_take_turns() -> None:
+    """The second begins with the first frame, not after the first body."""
+    first, second = (Call(n, "unary", raw(b"x" * n * 5 * PIECE_BYTES)) for n in (3, 1))
+    frames = frames_of(first, second)
+
+    assert [second, first] == read(*frames)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3 * PIECE_BYTES)), max_size=12))
+def test_messages_of_one_call_keep_their_order_whatever_their_sizes(
+    sizes: list[tuple[int, int]],
+) -> None:
+    """An end may not overtake its last item, nor a cancel its call."""
+    messages = [Item(call, raw((place, bytes(size)))) for place, (call, size) in enumerate(sizes)]
+    frames = frames_of(*messages)
+    arrived = read(*frames)
+
+    for call in range(4):
+        assert [m for m in messages if m.id == call] == [m for m in arrived if m.id == call]
+    assert len(messages) == len(arrived)
+    assert all(len(frame) <= MAX_FRAME_BYTES for frame in frames)
+
+
+def test_frames_stay_below_the_length_that_closes_a_connection() -> None:
+    """With many messages, each as long as goes without pieces, and many large ones."""
+    messages: list[Message] = [Item(n, raw(bytes(PIECE_BYTES - 20))) for n in range(100)]
+    messages += [Item(1000 + n, raw(bytes(PIECE_BYTES + 1))) for n in range(100)]
+    frames = frames_of(*messages)
+
+    assert max(map(len, frames)) <= FRAME_BYTES + PIECE_BYTES + 1000 < MAX_FRAME_BYTES
+    assert 200 == len(read(*frames))
+
+
+def test_waiting_bytes_are_counted() -> None:
+    """Streams pause by them."""
+    outgoing = Outgoing()
+    outgoing.put(Item(1, raw(bytes(1000))))
+    outgoing.put(Item(2, raw(bytes(10 * PIECE_BYTES))))
+    before = outgoing.size_bytes
+    outgoing.take_frame()
+
+    assert 1000 + 10 * PIECE_BYTES < before < 1100 + 10 * PIECE_BYTES
+    assert before - 1100 - PIECE_BYTES < outgoing.size_bytes < before - 1000 - PIECE_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\xc1",
+        b"GET / HTTP/1.1",
+        msgspec.msgpack.encode("text"),
+        msgspec.msgpack.encode([[99, 1]]),
+        msgspec.msgpack.encode([["call", 1]]),
+        msgspec.msgpack.encode([[0, 1]]),
+        msgspec.msgpack.encode([[0, "one", "unary", []]]),
+        msgspec.msgpack.encode([Piece(1, b"\xc1", last=True)]),
+        msgspec.msgpack.encode([Cancel(1)]) + b"more",
+    ],
+)
+def test_frame_that_cannot_be_read_loses_the_connection(frame: bytes) -> None:
+    """What a peer means that does not speak our language is not guessed at."""
+    with pytest.raises(ConnectionLost, match="a frame cannot be read"):
+        read(frame)
+
+
+def test_message_that_is_too_long_loses_the_connection_before_it_is_whole() -> None:
+    """Pieces without a last one would fill the memory."""
+    frames = frames_of(Item(1, raw(bytes(2 * _SMALL_LIMIT))))
+    with pytest.raises(ConnectionLost, match=f"longer than {_SMALL_LIMIT} bytes"):
+        read(*frames[:-2], limit=_SMALL_LIMIT)

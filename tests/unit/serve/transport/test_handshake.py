@@ -1,0 +1,223 @@
+"""Who may connect: both sides know the secret, and it is whom the caller wants."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from justitia_ray.errors import ConnectionLost
+from justitia_ray.serve.transport import handshake
+from justitia_ray.serve.transport.frames import Call
+from justitia_ray.serve.transport.handshake import (
+    WIRE_VERSION,
+    Challenge,
+    Hello,
+    Key,
+    Keyring,
+    Offer,
+    Peer,
+    UnknownKey,
+    admit,
+    greet,
+)
+from tests.unit.serve.transport.ends import CALLER, KEY, NAME, frame_of, keyring
+
+OTHER = Key(KEY.key_id, b"o" * 32)
+"""Another secret by the same name."""
+
+
+class Wire:
+    """Messages on their way between both sides, all of which are kept."""
+
+    def __init__(self) -> None:
+        self.to_listener: asyncio.Queue[bytes] = asyncio.Queue()
+        self.to_caller: asyncio.Queue[bytes] = asyncio.Queue()
+        self.said: list[bytes] = []
+
+    def send(self, queue: asyncio.Queue[bytes]) -> Callable[[bytes], Awaitable[None]]:
+        """Return what sends to a side."""
+
+        async def send(data: bytes) -> None:
+            self.said.append(data)
+            queue.put_nowait(data)
+
+        return send
+
+    async def greet(self, key: Key, target: str = NAME) -> None:
+        """Do the caller's part."""
+        await greet(self.send(self.to_listener), self.to_caller.get, CALLER, target, key)
+
+    async def admit(self, ring: Keyring) -> Peer:
+        """Do the listener's part."""
+        return await admit(self.send(self.to_caller), self.to_listener.get, NAME, ring)
+
+
+async def meet(key: Key, ring: Keyring, target: str = NAME) -> tuple[Any, Any]:
+    """Return what came of the caller's and of the listener's part; one may wait for ever."""
+    wire = Wire()
+    sides = [asyncio.create_task(wire.greet(key, target)), asyncio.create_task(wire.admit(ring))]
+    await asyncio.wait(sides, return_when=asyncio.FIRST_EXCEPTION)
+    for side in sides:
+        side.cancel()
+    caller, listener = await asyncio.gather(*sides, return_exceptions=True)
+    return caller, listener
+
+
+async def test_sides_that_know_the_secret_know_each_other() -> None:
+    """The listener hears who has called."""
+    assert (None, CALLER) == await meet(KEY, keyring(KEY))
+
+
+async def test_key_before_the_current_one_is_accepted_and_an_older_one_is_not() -> None:
+    """A scheduler that is started again has another: nothing is to be closed for that."""
+    old, current = Key.new(), Key.new()
+
+    assert (None, CALLER) == await meet(old, keyring(KEY, old, current))
+    caller, listener = await meet(KEY, keyring(KEY, old, current))
+    assert type(caller) is UnknownKey
+    assert f"replica-1 does not know key '{KEY.key_id}'" == str(caller) == str(listener)
+
+
+def test_ring_keeps_two_keys_and_takes_no_offer_twice() -> None:
+    """The offer of one scheduler comes again after each lost connection."""
+    old, current = Key.new(), Key.new()
+    ring = keyring(KEY, old, current, current)
+
+    assert (current, old) == ring.keys
+
+
+async def test_listener_with_another_secret_is_told_nothing_more() -> None:
+    """A caller does not prove itself to somebody who has taken the port."""
+    wire = Wire()
+    listener = asyncio.create_task(wire.admit(keyring(OTHER)))
+    with pytest.raises(ConnectionLost, match="does not know the secret"):
+        await wire.greet(KEY)
+    listener.cancel()
+
+    assert 2 == len(wire.said)
+
+
+async def test_caller_with_another_secret_is_refused() -> None:
+    """Its own proof is what counts, whatever it makes of the listener's."""
+    wire = Wire()
+    listener = asyncio.create_task(wire.admit(keyring(KEY)))
+    await wire.send(wire.to_listener)(hello())
+    challenge = await wire.to_caller.get()
+    proof = msgspec.msgpack.decode(challenge, type=Challenge).proof
+    wire.to_listener.put_nowait(proof)  # the listener's own proof, sent back to it
+    with pytest.raises(ConnectionLost, match="the caller does not know the secret"):
+        await listener
+
+
+async def test_recorded_handshake_is_worth_nothing_the_second_time() -> None:
+    """The listener's nonce is another."""
+    wire = Wire()
+    await asyncio.gather(wire.greet(KEY), wire.admit(keyring(KEY)))
+    first, _, last = wire.said
+    again = Wire()
+    for data in (first, last):
+        again.to_listener.put_nowait(data)
+    with pytest.raises(ConnectionLost, match="the caller does not know the secret"):
+        await again.admit(keyring(KEY))
+
+
+async def test_process_that_has_another_ones_port_by_now_is_not_called() -> None:
+    """Ports are used again; a lease of the one is not the other's."""
+    caller, listener = await meet(KEY, keyring(KEY), target="replica-0")
+
+    assert "the caller wants 'replica-0': this is replica-1" == str(caller) == str(listener)
+    assert type(caller) is ConnectionLost
+
+
+async def test_other_wire_version_is_refused_with_both_named() -> None:
+    """In a rolling upgrade the log is to say what is the matter."""
+    caller, listener = Wire(), Wire()
+    task = asyncio.create_task(listener.admit(keyring(KEY)))
+    listener.to_listener.put_nowait(hello(wire_version=WIRE_VERSION + 1))
+    with pytest.raises(ConnectionLost, match=f"is {WIRE_VERSION + 1}: replica-1 speaks 1$"):
+        await task
+    caller.to_caller.put_nowait(await listener.to_caller.get())
+    with pytest.raises(ConnectionLost, match=f"is {WIRE_VERSION + 1}: replica-1 speaks 1$"):
+        await caller.greet(KEY)
+
+
+async def test_later_version_may_say_more_in_its_hello() -> None:
+    """Else the refusal would be that it cannot be read."""
+    longer = msgspec.msgpack.encode([*msgspec.msgpack.decode(hello(wire_version=2)), "more"])
+    wire = Wire()
+    wire.to_listener.put_nowait(longer)
+    with pytest.raises(ConnectionLost, match="wire version is 2"):
+        await wire.admit(keyring(KEY))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "cannot be read"),
+        (b"\xc1\xff", "cannot be read"),
+        (b"GET / HTTP/1.1", "cannot be read"),
+        (frame_of(Call(1, "inspect", msgspec.Raw(b"\x90"))), "cannot be read"),
+        (msgspec.msgpack.encode([1, "key", "role", "name", NAME, 7]), "cannot be read"),
+        (msgspec.msgpack.encode([1, "k" * 5000, "role", "name", NAME, b""]), "longer than 4096"),
+        (b"x" * 10**6, "longer than 4096"),
+    ],
+    ids=["empty", "garbage", "HTTP", "a call", "other types", "a long name", "a megabyte"],
+)
+async def test_first_message_that_is_no_hello_ends_the_handshake(data: bytes, reason: str) -> None:
+    """Nothing else is decoded for a stranger, and it hears nothing."""
+    wire = Wire()
+    wire.to_listener.put_nowait(data)
+    with pytest.raises(ConnectionLost, match=reason):
+        await wire.admit(keyring(KEY))
+
+    assert [] == wire.said
+
+
+@pytest.mark.parametrize("data", [b"\xc1", b"x" * 5000, msgspec.msgpack.encode(["", False, 1])])
+async def test_answer_that_is_no_challenge_ends_the_handshake(data: bytes) -> None:
+    """Something else listens at the address by now."""
+    wire = Wire()
+    wire.to_caller.put_nowait(data)
+    with pytest.raises(ConnectionLost, match="a message of the handshake"):
+        await wire.greet(KEY)
+
+
+def test_secret_is_shown_nowhere() -> None:
+    """Offers and keys stand in tracebacks and in logs of Ray."""
+    shown = repr([KEY, Offer("a:1", NAME, KEY), keyring(KEY).keys, str(KEY)])
+
+    assert KEY.key_id in shown
+    assert repr(KEY.secret)[2:10] not in shown
+    assert 32 == len(KEY.secret)
+    assert KEY.secret != Key.new().secret
+
+
+def hello(wire_version: int = WIRE_VERSION) -> bytes:
+    """Return a caller's first message."""
+    fields = (wire_version, KEY.key_id, CALLER.role, CALLER.name, NAME, b"n" * 32)
+    return msgspec.msgpack.encode(Hello(*fields))
+
+
+def test_proof_is_of_all_that_was_said() -> None:
+    """Nothing of it can be changed on the way: version, role, name, target, nonces, side."""
+    original = msgspec.msgpack.decode(hello(), type=Hello)
+    changed = [
+        msgspec.structs.replace(original, **{name: value})
+        for name, value in {
+            "wire_version": 2,
+            "role": "replica",
+            "name": "ingress-2",
+            "target": "replica-2",
+            "nonce": b"m" * 32,
+        }.items()
+    ]
+    proofs = {handshake._proof(KEY, b"caller", said, b"1") for said in (original, *changed)}
+    proofs |= {
+        handshake._proof(KEY, b"listener", original, b"1"),
+        handshake._proof(KEY, b"caller", original, b"2"),
+        handshake._proof(OTHER, b"caller", original, b"1"),
+    }
+
+    assert 9 == len(proofs)

@@ -1,0 +1,510 @@
+"""Calls and streams over a connection: order, flow control, cancelling, errors, loss."""
+
+import asyncio
+import gc
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from aiohttp import WSMsgType
+
+from justitia_ray.errors import (
+    ConnectionLost,
+    EngineError,
+    JustitiaError,
+    RemoteFailure,
+    SchedulerSuperseded,
+    UnknownLease,
+)
+from justitia_ray.serve.transport.connection import Connection
+from justitia_ray.serve.transport.frames import Answer, Cancel, Failure, Item, Ping
+from justitia_ray.serve.transport.link import SocketLink
+from tests.eventually import eventually
+from tests.harness.simulation.virtual_loop import run_virtually
+from tests.unit.serve.transport.ends import (
+    HOST,
+    KEY,
+    METHODS,
+    NAME,
+    FakeSocket,
+    Served,
+    dialer_with,
+    linked,
+    listener_of,
+)
+from tests.unit.serve.transport.test_frames import raw, read
+
+
+@pytest.fixture
+def served() -> Served:
+    """What serves calls, and what it saw."""
+    return Served()
+
+
+@pytest.fixture
+async def link(served: Served) -> AsyncIterator[SocketLink]:
+    """A connection over a real socket."""
+    async with linked(served) as link:
+        yield link
+
+
+# --- calls and streams
+
+
+async def test_calls_at_once_are_answered_each_with_its_own(link: SocketLink) -> None:
+    """One connection carries all of them."""
+    calls = (link.call("echo", number) for number in range(500))
+
+    assert [*range(500)] == await asyncio.gather(*calls)
+
+
+async def test_large_bodies_go_both_ways(link: SocketLink) -> None:
+    """They are longer than any frame."""
+    body = bytes(range(256)) * 20_000
+
+    assert body == await link.call("echo", body)
+
+
+async def test_small_call_is_answered_while_a_large_body_is_on_its_way(
+    link: SocketLink, served: Served
+) -> None:
+    """One large prompt must not hold up what goes beside it."""
+    order: list[str] = []
+
+    async def call(value: Any, name: str) -> None:
+        await link.call("echo", value)
+        order.append(name)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(call(bytes(20_000_000), "large"))
+        group.create_task(call(1, "small"))
+
+    assert ["small", "large"] == order
+
+
+async def test_stream_brings_its_items_in_order_and_ends(link: SocketLink) -> None:
+    """Whole, whatever number of them comes at once."""
+    batches = [items async for items in link.stream("count", "s", 1_000)]
+
+    assert [*range(1, 1_001)] == [item for items in batches for item in items]
+    assert [] == [items async for items in link.stream("count", "empty", 0)]
+
+
+async def test_stream_whose_reader_stops_is_held_back_and_the_others_go_on(
+    link: SocketLink, served: Served
+) -> None:
+    """Neither side keeps what nobody reads; when it is read again, nothing is missing."""
+    async with aclosing(link.stream("count", "slow", 2_000)) as slow:
+        seen = [*await anext(slow)]
+        async for _ in link.stream("count", "fast", 2_000):
+            held_back = served.counted["slow"]
+
+        assert 64 <= held_back < 1_000
+        assert held_back == served.counted["slow"]
+        async for items in slow:
+            assert len(items) < 1_000
+            seen += items
+
+    assert [*range(1, 2_001)] == seen
+
+
+# --- leaving
+
+
+async def test_call_that_is_cancelled_before_it_is_sent_is_not_made(
+    link: SocketLink, served: Served
+) -> None:
+    """Its caller left in the turn in which it came."""
+    task = asyncio.create_task(link.call("work"))
+    task.cancel()
+    await asyncio.wait([task])
+    await link.call("echo", 1)
+
+    assert ["echo"] == served.begun
+
+
+async def test_call_that_is_cancelled_in_the_turn_of_its_sending_ends_there(
+    link: SocketLink, served: Served
+) -> None:
+    """Call and cancel come in one frame: the task has not begun yet, and never does."""
+    task = asyncio.create_task(link.call("work"))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    await link.call("echo", 1)
+
+    assert ["echo"] == served.begun
+
+
+async def test_work_of_a_caller_that_leaves_is_cancelled(link: SocketLink, served: Served) -> None:
+    """The connection is not lost: who works knows that it is not wanted elsewhere either."""
+    task = asyncio.create_task(link.call("work"))
+    await eventually(lambda: served.begun, "it works")
+    task.cancel()
+
+    await eventually(lambda: served.ended == ["work cancelled: lost=False"], "it ends there")
+
+
+async def test_call_that_does_not_work_for_its_caller_goes_on_without_it(
+    link: SocketLink, served: Served
+) -> None:
+    """A submission that has begun is not to be half done."""
+    task = asyncio.create_task(link.call("finish"))
+    await eventually(lambda: served.begun, "it has begun")
+    task.cancel()
+    await link.call("echo", 1)
+    served.may_end.set()
+
+    await eventually(lambda: served.ended == ["finish"], "it was done")
+
+
+async def test_stream_that_is_closed_early_ends_there(link: SocketLink, served: Served) -> None:
+    """Also one that is held back at that moment."""
+    for read_until in (1, 200):
+        async with aclosing(link.stream("count", "s", -1)) as batches:
+            async for items in batches:
+                if items[-1] >= read_until:
+                    break
+        await eventually(lambda: served.ended == ["s: lost=False"], "it ends there")
+        served.ended.clear()
+
+
+async def test_nothing_is_cancelled_that_has_ended() -> None:
+    """A cancel for each call would be a message for each call."""
+    socket = FakeSocket()
+    link = SocketLink(socket.as_socket, "peer", METHODS)
+    calls = [asyncio.create_task(link.call("echo", number)) for number in range(3)]
+    await eventually(lambda: socket.sent, "the calls are sent")
+    socket.bring(Answer(1, raw("a")), Failure(2, "EngineError", ["dead"]))
+    await asyncio.wait(calls[:2])
+    calls[2].cancel()
+    await eventually(lambda: len(socket.sent) > 1, "a cancel is sent")
+    await link.close()
+
+    assert [Cancel(3)] == read(*socket.sent[1:])
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        UnknownLease("lease-1", "replica-1"),
+        SchedulerSuperseded("another leads", 7.5),
+        EngineError("dead"),
+        ConnectionLost("to somebody else"),
+        JustitiaError("of some kind", 1, None),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_error_arrives_with_its_class_and_fields(
+    link: SocketLink, served: Served, error: JustitiaError
+) -> None:
+    """Callers decide on them."""
+    served.error = error
+    with pytest.raises(type(error)) as raised:
+        await link.call("fail")
+
+    assert (error.args, vars(error)) == (raised.value.args, vars(raised.value))
+    assert not link.is_lost
+
+
+async def test_mistake_of_ours_is_logged_where_it_was_made_without_what_was_sent(
+    link: SocketLink, served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The caller is told that there is one; prompts stand in no log."""
+    served.error = ZeroDivisionError("division by zero")
+    with pytest.raises(RemoteFailure, match="replica-1 failed to answer: ZeroDivisionError"):
+        await link.call("fail")
+
+    (record,) = [record for record in caplog.records if record.message == "call.failed"]
+    assert "in fail\n    raise self.error" in caplog.text
+    assert record.exc_info is not None
+    assert 1 == await link.call("echo", 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (("count", "secret prompt", "x"), "ValidationError"),
+        (("echo", "secret prompt"), "TypeError"),
+    ],
+)
+async def test_call_that_cannot_be_read_or_answered_is_a_mistake_too(
+    link: SocketLink,
+    served: Served,
+    call: tuple[Any, ...],
+    named: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of it is in the log, and the connection goes on."""
+    monkeypatch.setattr(METHODS["echo"], "pack_answer", lambda answer: object())
+    with pytest.raises(RemoteFailure, match=named):
+        await link.call(*call)
+
+    assert "call.failed" in caplog.text
+    assert "secret prompt" not in caplog.text
+    assert "finish" == await _finish(link, served)
+
+
+async def test_error_with_what_cannot_be_sent_is_a_failure_that_names_it(
+    link: SocketLink, served: Served
+) -> None:
+    """Its class wants more than its text: it cannot be made again, and that ends no connection."""
+    served.error = UnknownLease(object(), "replica-1")  # type: ignore[arg-type]
+    with pytest.raises(RemoteFailure, match="UnknownLease"):
+        await link.call("fail")
+    served.error = EngineError(object())
+    with pytest.raises(EngineError, match="object object at"):
+        await link.call("fail")
+
+    assert "finish" == await _finish(link, served)
+
+
+async def test_call_whose_work_was_cancelled_by_somebody_else_is_answered(
+    link: SocketLink, served: Served
+) -> None:
+    """What it waited for was cancelled: its caller would wait for ever."""
+    served.error = asyncio.CancelledError()
+    with pytest.raises(RemoteFailure, match="CancelledError"):
+        await link.call("fail")
+
+    assert "finish" == await _finish(link, served)
+
+
+async def test_method_that_the_other_side_does_not_have_is_a_failure(
+    link: SocketLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wire version was not raised when it was added."""
+    monkeypatch.setitem(link._methods, "later", METHODS["finish"])
+    methods = {**METHODS}
+    monkeypatch.delitem(METHODS, "later")
+    link._methods = methods
+    with pytest.raises(RemoteFailure, match="KeyError"):
+        await link.call("later")
+
+
+async def test_answer_of_another_type_is_a_failure_and_the_connection_goes_on() -> None:
+    """Its reader may be a loop that no other error may end."""
+    socket = FakeSocket()
+    link = SocketLink(socket.as_socket, "peer", METHODS)
+    call = asyncio.create_task(link.call("work"))
+    await eventually(lambda: socket.sent, "it is sent")
+    socket.bring(Answer(1, raw(7)))
+    with pytest.raises(RemoteFailure, match="the answer of peer to work cannot be read"):
+        await call
+
+    assert not link.is_lost
+    await link.close()
+
+
+async def test_arguments_that_cannot_be_sent_leave_nothing_behind(link: SocketLink) -> None:
+    """A call that was never sent is never answered."""
+    for wrong in (object(), 2**70):
+        with pytest.raises((TypeError, OverflowError)):
+            await link.call("echo", wrong)
+    with pytest.raises(ValueError, match="zip"):
+        await link.call("echo")
+
+    assert {} == link._pending
+
+
+async def _finish(link: SocketLink, served: Served) -> Any:
+    served.may_end.set()
+    return await link.call("finish")
+
+
+# --- loss
+
+
+async def test_lost_connection_fails_every_call_at_once_and_cancels_work_there(
+    link: SocketLink, served: Served
+) -> None:
+    """Who works for the caller knows that it may be wanted elsewhere; other calls go on."""
+    calls = [asyncio.create_task(link.call(method)) for method in ("work", "finish")]
+    stream = link.stream("count", "s", -1)
+    await anext(stream)
+    await eventually(lambda: len(served.begun) == 2, "both are served")
+    closing = asyncio.create_task(link.close())
+    with pytest.raises(ConnectionLost, match="connection to replica-1 is lost: it is closed here"):
+        async for _ in stream:
+            pass
+    done, _ = await asyncio.wait(calls)
+
+    assert {ConnectionLost} == {type(call.exception()) for call in done}
+    assert link.is_lost
+    with pytest.raises(ConnectionLost):
+        await link.call("echo", 1)
+    await closing
+    await eventually(lambda: len(served.ended) == 2, "what works ends")
+    assert {"work cancelled: lost=True", "s: lost=True"} == {*served.ended}
+    assert 1 == len(served.lost)
+    served.may_end.set()
+    await eventually(lambda: "finish" in served.ended, "the other goes on")
+
+
+async def losing(lose: Any) -> float:
+    """Return how long after the loss the calls of a connection have failed."""
+    socket, loop = FakeSocket(closing_s=0.3), asyncio.get_running_loop()
+    link = SocketLink(socket.as_socket, "peer", METHODS)
+    failed_at: list[float] = []
+
+    async def call() -> None:
+        with pytest.raises(ConnectionLost):
+            await link.call("work")
+        failed_at.append(loop.time())
+
+    calls = [asyncio.create_task(call()) for _ in range(3)]
+    await asyncio.sleep(1.5)
+    lost_at = loop.time()
+    lose(socket, link)
+    await asyncio.wait(calls)
+    await link.close()
+    assert socket.is_closed
+    assert 1 == len(set(failed_at))
+    return failed_at[0] - lost_at
+
+
+@pytest.mark.parametrize(
+    "lose",
+    [
+        lambda socket, link: socket.arriving.put_nowait(None),
+        lambda socket, link: socket.bring(kind=WSMsgType.TEXT),
+        lambda socket, link: socket.bring(kind=WSMsgType.ERROR),
+        lambda socket, link: link._connection.abort("here"),
+    ],
+    ids=["closed there", "a text", "an error", "closed here"],
+)
+def test_calls_fail_at_the_instant_of_the_loss(lose: Any) -> None:
+    """Not when the closing handshake is over, which may take half a second."""
+    assert 0.0 == run_virtually(losing(lose))
+
+
+# --- signs of life
+
+
+async def lives(socket: FakeSocket) -> tuple[list[str], float]:
+    """Run a connection until it is lost; return why, and after how many seconds."""
+    loop, reasons = asyncio.get_running_loop(), []
+    began = loop.time()
+    ended_at: list[float] = []
+
+    def lose(reason: str) -> None:
+        reasons.append(reason)
+        ended_at.append(loop.time())
+
+    await Connection(socket.as_socket, lambda message: None, lose).run()
+    return reasons, ended_at[0] - began
+
+
+def test_silent_peer_is_given_up_after_five_pings() -> None:
+    """Each goes out, one a second; the sixth would."""
+
+    async def silent() -> None:
+        socket = FakeSocket()
+        reasons, lived_s = await lives(socket)
+        assert ["the other side was silent for 5 s"] == reasons
+        assert 6.0 == lived_s
+        assert [Ping()] * 5 == read(*socket.sent)
+
+    run_virtually(silent())
+
+
+def test_peer_that_says_anything_is_not_given_up() -> None:
+    """A ping every five seconds is enough."""
+
+    async def speaks() -> float:
+        socket = FakeSocket()
+
+        async def speak() -> None:
+            for _ in range(20):
+                await asyncio.sleep(5.0)
+                socket.bring(Ping())
+
+        speaking = asyncio.create_task(speak())
+        _, lived_s = await lives(socket)
+        await speaking
+        return lived_s
+
+    assert 106.0 == run_virtually(speaks())
+
+
+def test_process_that_stood_still_takes_nobody_for_lost() -> None:
+    """It wakes after a minute: the peer's pings lie in its buffers, and it has sent none itself."""
+
+    async def stands_still() -> float:
+        socket, loop = FakeSocket(), asyncio.get_running_loop()
+
+        async def stand() -> None:
+            await asyncio.sleep(2.5)
+            loop._now += 60.0  # type: ignore[attr-defined]  # nothing runs meanwhile
+            socket.bring(*[Ping()] * 60)
+
+        standing = asyncio.create_task(stand())
+        _, lived_s = await lives(socket)
+        await standing
+        return lived_s
+
+    assert run_virtually(stands_still()) > 60.0 + 5.0
+
+
+# --- leaks
+
+
+async def test_nothing_is_left_of_calls_that_have_ended(link: SocketLink, served: Served) -> None:
+    """A connection lives for weeks."""
+    for _ in range(3):
+        await link.call("echo", 1)
+        async for items in link.stream("count", "s", 200):
+            del items
+        served.error = EngineError("dead")
+        with pytest.raises(EngineError):
+            await link.call("fail")
+        task = asyncio.create_task(link.call("work"))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+
+    assert {} == link._pending
+    assert 0 == link._connection._outgoing.size_bytes
+
+
+def test_end_of_the_loop_leaves_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Connections that nobody closed, with calls on them: of a process that ends."""
+
+    async def main() -> None:
+        listener = listener_of(Served())
+        await listener.start(HOST)
+        link = await dialer_with(KEY).dial(listener.address, NAME)
+        await link.call("echo", 1)
+        calls = [asyncio.create_task(link.call(method)) for method in ("work", "finish")]
+        await asyncio.wait(calls, timeout=0)
+        assert listener._server is not None
+        listener._server.close()  # the port; its connections stay
+
+    with caplog.at_level(logging.WARNING):
+        asyncio.run(main())
+        gc.collect()
+
+    assert [] == [record.getMessage() for record in caplog.records]
+
+
+async def test_items_that_come_after_the_end_are_dropped() -> None:
+    """They were on their way when the reader left."""
+    socket = FakeSocket()
+    link = SocketLink(socket.as_socket, "peer", METHODS)
+    stream = link.stream("count", "s", 2)
+    first = asyncio.create_task(anext(stream))
+    await eventually(lambda: socket.sent, "it is sent")
+    socket.bring(Item(1, raw(1)))
+    assert [1] == await first
+    await stream.aclose()
+    socket.bring(Item(1, raw(2)), Item(77, raw(2)))
+    await eventually(lambda: socket.arriving.empty(), "they came")
+
+    assert {} == link._pending
+    await link.close()

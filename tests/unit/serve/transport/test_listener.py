@@ -1,0 +1,365 @@
+"""The port of a process: who is let in, who is turned away, and what a peer can make it hold."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+import ray
+
+from justitia_ray.config import TransportSection
+from justitia_ray.errors import ConfigError, ConnectionLost
+from justitia_ray.serve.transport import endpoint, listener
+from justitia_ray.serve.transport.frames import PIECE_BYTES, Call, Item, Pause
+from justitia_ray.serve.transport.frames import Resume as ResumeStream
+from justitia_ray.serve.transport.handshake import Key, Keyring
+from justitia_ray.serve.transport.listener import PATH, Listener
+from tests.eventually import eventually
+from tests.harness.local_front import free_port
+from tests.harness.simulation.virtual_loop import run_virtually
+from tests.unit.serve.transport.ends import (
+    CALLER,
+    HOST,
+    KEY,
+    METHODS,
+    NAME,
+    FakeSocket,
+    Served,
+    dialer_with,
+    frame_of,
+    listener_of,
+    listening,
+)
+from tests.unit.serve.transport.test_frames import raw, read
+
+
+@pytest.fixture
+def served() -> Served:
+    """What serves calls, and what it saw."""
+    return Served()
+
+
+@pytest.fixture
+async def port(served: Served) -> AsyncIterator[Listener]:
+    """A listener."""
+    async with listening(served) as listener:
+        yield listener
+
+
+async def is_served(port: Listener, *keys: Key) -> bool:
+    """Return whether a process with these keys is served."""
+    link = await dialer_with(*(keys or (KEY,))).dial(port.address, NAME)
+    answer = await link.call("echo", "here")
+    await link.close()
+    return bool(answer == "here")
+
+
+def refused(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """Return what was logged of refused connections."""
+    lines = [record.getMessage() for record in caplog.records]
+    return [
+        json.loads(line.partition(" ")[2]) for line in lines if line.startswith("connection.ref")
+    ]
+
+
+# --- keys
+
+
+async def test_caller_with_the_key_before_is_served(served: Served) -> None:
+    """It has not heard of the new scheduler yet."""
+    old, current = Key.new(), Key.new()
+    async with listening(served, old, current) as port:
+        assert await is_served(port, old)
+        assert await is_served(port, current)
+
+
+async def test_key_that_the_listener_has_not_heard_of_yet_is_not_the_last_word(
+    port: Listener,
+) -> None:
+    """The caller tries the one before it as well; then it gives up, and says why."""
+    assert await is_served(port, KEY, Key.new())
+    with pytest.raises(ConnectionLost, match="replica-1 does not know key"):
+        await is_served(port, Key.new(), Key.new())
+
+
+async def test_wrong_secret_is_refused_without_another_try(
+    port: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Somebody has the port who should not: nothing else is proved to it."""
+    wrong = Key(KEY.key_id, b"w" * 32)
+    with pytest.raises(ConnectionLost, match="does not know the secret of key"):
+        await is_served(port, KEY, wrong)
+
+    await eventually(lambda: refused(caplog), "it is logged")
+    assert repr(KEY.secret)[2:-1] not in caplog.text
+
+
+async def test_without_a_key_nothing_is_dialled() -> None:
+    """The scheduler has not been found yet."""
+    with pytest.raises(ConnectionLost, match="no key is known yet"):
+        await dialer_with().dial("127.0.0.1:1", NAME)
+
+
+async def test_nobody_there_is_a_lost_connection_that_says_where() -> None:
+    """A refused port, and one that opens and says nothing that we know."""
+    where = f"{HOST}:{free_port()}"
+    with pytest.raises(ConnectionLost, match=f"no connection to replica-1 at {where}: .*onnect"):
+        await dialer_with(KEY).dial(where, NAME)
+
+    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example.org ESMTP\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(other, HOST, 0)
+    async with server:
+        address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(ConnectionLost, match=f"at {address}: ."):
+            await dialer_with(KEY).dial(address, NAME)
+
+
+# --- strangers
+
+
+async def test_refused_connections_are_logged_more_and_more_rarely(
+    port: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process with another deployment's key tries again for ever."""
+    for _ in range(9):
+        with pytest.raises(ConnectionLost):
+            await is_served(port, Key.new())
+
+    assert [1, 2, 4, 8] == [line["refused_so_far"] for line in refused(caplog)]
+    assert "replica-1 does not know key" in refused(caplog)[0]["reason"]
+
+
+@pytest.mark.parametrize("send", [b"\xc1garbage", b"x" * 100_000, b"x" * 3_000_000, "a text"])
+async def test_stranger_that_talks_otherwise_is_closed_and_others_are_served(
+    port: Listener, caplog: pytest.LogCaptureFixture, send: bytes | str
+) -> None:
+    """Whatever it sends, and however long that is."""
+    url = f"http://{port.address}{PATH}"
+    async with aiohttp.ClientSession() as session, session.ws_connect(url) as stranger:
+        if isinstance(send, str):
+            await stranger.send_str(send)
+        else:
+            await stranger.send_bytes(send)
+        answer = await stranger.receive()
+
+    assert answer.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+    assert await is_served(port)
+    assert 1 == len(refused(caplog))
+
+
+async def test_slow_stranger_is_closed_when_its_time_is_over(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that opens a WebSocket and says nothing, one that says nothing at all, and HTTP."""
+    monkeypatch.setattr(listener, "HANDSHAKE_S", 0.1)
+    async with listening(served) as port, aiohttp.ClientSession() as session:
+        host, _, number = port.address.partition(":")
+        plain = [await asyncio.open_connection(host, int(number)) for _ in range(3)]
+        plain[0][1].write(f"GET {PATH} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        plain[1][1].write(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n")
+        async with session.ws_connect(f"http://{port.address}{PATH}") as stranger:
+            assert (await stranger.receive()).type is aiohttp.WSMsgType.CLOSE
+        answers = [await reader.read() for reader, _ in plain]  # to their ends
+
+        assert [b"HTTP/1.1 400", b"HTTP/1.1 404", b""] == [answer[:12] for answer in answers]
+        assert await is_served(port)
+        for _, writer in plain:
+            writer.close()
+    assert ["no handshake within 0.1 s"] == [line["reason"] for line in refused(caplog)]
+
+
+async def test_too_many_strangers_are_closed_and_then_there_is_room_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are known do not count: they are as many as there are processes."""
+    monkeypatch.setattr(listener, "_MAX_STRANGERS", 3)
+    monkeypatch.setattr(listener, "HANDSHAKE_S", 0.5)
+    async with listening(served) as port, AsyncExitStack() as stack:
+        for _ in range(5):
+            link = await dialer_with(KEY).dial(port.address, NAME)
+            stack.push_async_callback(link.close)
+        host, _, number = port.address.partition(":")
+        strangers = [await asyncio.open_connection(host, int(number)) for _ in range(3)]
+        with pytest.raises(ConnectionLost):
+            await is_served(port)
+        for reader, writer in strangers:
+            assert b"" == await reader.read()
+            writer.close()
+        assert await is_served(port)
+        assert 1 == await link.call("echo", 1)
+
+
+async def test_calls_before_the_handshake_are_not_served(port: Listener, served: Served) -> None:
+    """A hello that is proved by nothing, with calls behind it."""
+    url = f"http://{port.address}{PATH}"
+    frame = frame_of(Call(1, "echo", raw(["x"])))
+    async with aiohttp.ClientSession() as session, session.ws_connect(url) as stranger:
+        for _ in range(3):
+            await stranger.send_bytes(frame)
+        await stranger.receive()
+
+    assert [] == served.begun
+
+
+# --- what an admitted peer can do
+
+
+def calls(*messages: Any) -> FakeSocket:
+    """Return a socket on which these messages have come."""
+    fake = FakeSocket()
+    fake.bring(*messages)
+    return fake
+
+
+def test_memory_of_streams_is_bounded_while_the_peer_takes_nothing(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred streams of large items, to an ingress that does not keep up."""
+
+    async def floods() -> None:
+        made = 0
+
+        async def flood(*_: Any) -> AsyncGenerator[Any]:
+            nonlocal made
+            while True:
+                made += 1
+                yield bytes(PIECE_BYTES - 100)
+
+        monkeypatch.setattr(served, "count", flood)
+        fake = calls(*(Call(n, "count", raw(["s", -1])) for n in range(100)))
+        fake.takes.clear()
+        serving = asyncio.create_task(listener_of(served).serve_calls(fake.as_socket, CALLER))
+        await asyncio.sleep(3.0)
+        bound = made
+        assert 60 <= bound <= 100 + 4 * 2**20 // PIECE_BYTES + 20
+        fake.takes.set()
+        await asyncio.sleep(0)
+        fake.takes.clear()
+        await asyncio.sleep(1.0)
+        assert bound < made < bound + 200
+        fake.arriving.put_nowait(None)
+        await serving
+
+    run_virtually(floods())
+
+
+def test_stream_that_is_paused_makes_no_more_until_it_is_resumed(served: Served) -> None:
+    """A pause of what has ended, or of no stream, does nothing."""
+
+    async def pauses() -> None:
+        fake = calls(Pause(7), Call(1, "count", raw(["s", -1])), Pause(1), ResumeStream(9))
+        serving = asyncio.create_task(listener_of(served).serve_calls(fake.as_socket, CALLER))
+        await asyncio.sleep(0.5)
+        assert 1 == served.counted["s"]
+        fake.bring(ResumeStream(1))
+        await asyncio.sleep(0)
+        fake.bring(Pause(1))
+        await asyncio.sleep(0.5)
+        held = served.counted["s"]
+        assert 1 < held < 20
+        await asyncio.sleep(0.5)
+        assert held == served.counted["s"]
+        fake.arriving.put_nowait(None)  # lost while it is paused: it ends
+        await serving
+        await asyncio.sleep(0)
+        assert ["s: lost=True"] == served.ended
+        arrived = [message for message in read(*fake.sent) if isinstance(message, Item)]
+        numbers = [msgspec.msgpack.decode(item.value) for item in arrived]
+        assert [*range(1, held + 1)] == numbers
+
+    run_virtually(pauses())
+
+
+@pytest.mark.parametrize("frame", [b"\xc1", b"", b"\x91\x92\x63\x01", b"GET / HTTP/1.1"])
+async def test_frame_that_is_none_closes_the_connection_with_all_its_work(
+    served: Served, frame: bytes
+) -> None:
+    """It may be of another version, or of nobody: nothing behind it is read."""
+    fake = calls(Call(1, "work", raw([])))
+    serving = asyncio.create_task(listener_of(served).serve_calls(fake.as_socket, CALLER))
+    await eventually(lambda: served.begun, "it works")
+    fake.arriving.put_nowait(type("Frame", (), {"type": aiohttp.WSMsgType.BINARY, "data": frame}))
+    fake.bring(Call(2, "echo", raw([1])))
+    await serving
+    await asyncio.sleep(0)
+
+    assert ["work"] == served.begun
+    assert ["work cancelled: lost=True"] == served.ended
+    assert [CALLER] == served.lost
+    assert fake.is_closed
+
+
+async def test_stop_closes_the_port_and_every_connection(served: Served) -> None:
+    """The process leaves: callers hear of it at once, and find nobody."""
+    async with listening(served) as port:
+        link = await dialer_with(KEY).dial(port.address, NAME)
+        call = asyncio.create_task(link.call("work"))
+        await eventually(lambda: served.begun, "it works")
+        await port.stop()
+        with pytest.raises(ConnectionLost, match="the other side has closed it"):
+            await call
+        with pytest.raises(ConnectionLost):
+            await is_served(port)
+        await link.close()
+
+    assert ["work cancelled: lost=True"] == served.ended
+
+
+# --- ports
+
+
+async def test_first_free_port_of_the_range_is_taken(served: Served) -> None:
+    """Each process of a node takes the next one; the firewall knows the range."""
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        first = taken.getsockname()[1]
+        free = free_port()
+        async with listening(served, ports=[first, free]) as port:
+            assert f"{HOST}:{free}" == port.address
+            with pytest.raises(ConfigError, match=f"transport.ports: none .* on {HOST}: .*{free}"):
+                await listener_of(served).start(HOST, [first, free])
+            assert await is_served(port)
+
+
+async def test_listener_has_the_nodes_address_and_the_ports_of_the_file(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ends are included."""
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: HOST)
+    wanted = free_port()
+    section = TransportSection(ports=(wanted, wanted))
+    ring = Keyring()
+    ring.add(KEY)
+    opened = await endpoint.listen(section, NAME, ring, METHODS, {"echo": served.echo})
+    try:
+        assert f"{HOST}:{wanted}" == opened.address
+        link = await endpoint.dialer(section, CALLER, ring, METHODS).dial(opened.address, NAME)
+        assert 1 == await link.call("echo", 1)
+        with pytest.raises(ConfigError, match=r"transport\.ports"):
+            await endpoint.listen(section, NAME, ring, METHODS, {})
+        await link.close()
+    finally:
+        await opened.stop()
+
+
+async def test_ipv6_addresses_are_written_as_in_urls(served: Served) -> None:
+    """A node may have no other."""
+    if not socket.has_ipv6:
+        pytest.skip("this machine has no IPv6")
+    port = listener_of(served)
+    try:
+        await port.start("::1")
+    except ConfigError:
+        pytest.skip("this machine has no IPv6")
+    assert port.address.startswith("[::1]:")
+    assert await is_served(port)
+    await port.stop()

@@ -1,0 +1,172 @@
+"""What every method sends and answers arrives as it was sent, type for type."""
+
+import dataclasses
+from collections.abc import Mapping
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from justitia_ray.core.events import ApplicationArrived, NackReason
+from justitia_ray.protocol.engine import Output, ResponseHead
+from justitia_ray.protocol.messages import (
+    IngressMail,
+    IngressMessage,
+    Opened,
+    Pull,
+    ReplicaMail,
+    ReplicaMessage,
+    Submission,
+)
+from justitia_ray.protocol.stream_parts import Part, Resume
+from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS, Method
+
+HEADERS = dict[str, str]
+LEASED = (str, str, HEADERS, bytes)
+TYPES: dict[str, tuple[tuple[Any, ...], Any]] = {
+    "open_application": ((ApplicationArrived,), Opened),
+    "submit_many": ((str, int, int, tuple[Submission, ...]), IngressMail),
+    "poll_grants": ((str, int, int), IngressMail),
+    "refuse_lease": ((str, str, str, NackReason), bool),
+    "pull": ((Pull,), ReplicaMail),
+    "leave": ((str,), None),
+    "unary": (LEASED, tuple[int, HEADERS, bytes]),
+    "stream": ((*LEASED, Resume | None), ResponseHead | Part),
+    "inspect": ((), dict[str, str]),
+}
+"""Types of the arguments and of the answer of each method, as its callers have them."""
+METHODS: dict[str, Method] = {**SCHEDULER_METHODS, **REPLICA_METHODS}
+
+_LEAVES: dict[Any, st.SearchStrategy[Any]] = {
+    bool: st.booleans(),
+    int: st.integers(-(2**63), 2**63 - 1),
+    float: st.floats(allow_nan=False),
+    str: st.text(max_size=8),
+    bytes: st.binary(max_size=8),
+    NoneType: st.none(),
+    None: st.none(),
+}
+
+
+def values(kind: Any) -> st.SearchStrategy[Any]:
+    """Return values of a type of messages."""
+    if kind in _LEAVES:
+        return _LEAVES[kind]
+    arguments = get_args(kind)
+    match get_origin(kind):
+        case origin if origin in (Union, UnionType):
+            return st.one_of(*map(values, arguments))
+        case origin if origin is tuple and arguments[1:] == (...,):
+            return st.lists(values(arguments[0]), max_size=3).map(tuple)
+        case origin if origin is tuple:
+            return st.tuples(*map(values, arguments))
+        case origin if origin in (dict, Mapping):
+            return st.dictionaries(*map(values, arguments), max_size=2)
+    if issubclass(kind, Enum):
+        return st.sampled_from(list(kind))
+    assert dataclasses.is_dataclass(kind) or issubclass(kind, tuple)
+    return st.builds(kind, **{name: values(of) for name, of in get_type_hints(kind).items()})
+
+
+def sent(packed: Any) -> msgspec.Raw:
+    """Return what arrives of it."""
+    return msgspec.Raw(msgspec.msgpack.encode(packed))
+
+
+def test_types_are_given_here_for_every_method() -> None:
+    """One that is added is to be tested, too."""
+    assert METHODS.keys() == TYPES.keys()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_arguments_and_answers_arrive_as_they_were_sent(name: str) -> None:
+    """A value that arrives as another type fails later, and far away.
+
+    Equal is not enough: a named tuple is equal to a plain one.
+    """
+    method, (arguments, answer) = METHODS[name], TYPES[name]
+
+    @settings(max_examples=30, deadline=None)
+    @given(st.tuples(*map(values, arguments)), values(answer))
+    def arrives(given_arguments: tuple[Any, ...], given_answer: Any) -> None:
+        there = method.read_arguments(sent(method.pack_arguments(given_arguments)))
+        back = method.read_answer(sent(method.pack_answer(given_answer)))
+
+        assert (list(given_arguments), given_answer) == (there, back)
+        assert repr((list(given_arguments), given_answer)) == repr((there, back))
+
+    arrives()
+
+
+@pytest.mark.parametrize("kind", get_args(Submission), ids=lambda kind: kind.__name__)
+def test_each_kind_of_submission_is_read_as_itself(kind: Any) -> None:
+    """Several have the same fields: an end and a cancel are told apart by name only."""
+    _reads_as_itself("submit_many", lambda item: ("i", 1, 2, (item,)), kind)
+
+
+def _reads_as_itself(name: str, arguments: Any, kind: Any) -> None:
+    method = METHODS[name]
+
+    @settings(max_examples=5, deadline=None)
+    @given(values(kind))
+    def arrives(item: Any) -> None:
+        there = method.read_arguments(sent(method.pack_arguments(arguments(item))))
+        assert (item,) == there[-1]
+        assert type(item) is type(there[-1][0])
+
+    arrives()
+
+
+@pytest.mark.parametrize(
+    ("name", "mail", "kind"),
+    [
+        *(("poll_grants", IngressMail, kind) for kind in get_args(IngressMessage)),
+        *(("pull", ReplicaMail, kind) for kind in get_args(ReplicaMessage)),
+    ],
+)
+def test_each_kind_of_message_is_read_as_itself(name: str, mail: Any, kind: Any) -> None:
+    """A grant that was read as an abort would end what it should begin."""
+    method = METHODS[name]
+
+    @settings(max_examples=5, deadline=None)
+    @given(values(kind))
+    def arrives(message: Any) -> None:
+        answer = mail(7, ((3, message),))
+        assert answer == method.read_answer(sent(method.pack_answer(answer)))
+
+    arrives()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("submit_many", ["i", 1, 2, [["Grant", {}]]]),
+        ("submit_many", ["i", 1, 2, [["builtins.eval", "1"]]]),
+        ("submit_many", ["i", 1, 2, [["ApplicationClosed", {"id": "a"}]]]),
+        ("refuse_lease", ["q", "l", "r", "no such reason"]),
+        ("poll_grants", ["i", "one", 2]),
+        ("poll_grants", ["i", 1]),
+        ("leave", {"replica_id": "r"}),
+    ],
+)
+def test_arguments_of_other_types_are_an_error(name: str, arguments: Any) -> None:
+    """Names and types are those of a closed list: nothing is imported for a caller."""
+    with pytest.raises((msgspec.MsgspecError, KeyError)):
+        METHODS[name].read_arguments(sent(arguments))
+
+
+def test_wrong_number_of_arguments_is_an_error_at_the_caller() -> None:
+    """It is a mistake here, and not to be looked for in the other process."""
+    with pytest.raises(ValueError, match="zip"):
+        METHODS["leave"].pack_arguments(("r", "more"))
+
+
+def test_parts_of_a_stream_cost_few_bytes() -> None:
+    """There is one for each token: no field names go with them."""
+    part = Part(b"data: {}\n\n", 1, (Output((1, 2)),))
+
+    assert len(sent(REPLICA_METHODS["stream"].pack_answer(part))) < 25

@@ -1,0 +1,109 @@
+"""Inputs of applications: where the data directory is, and where users' texts come from."""
+
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.lab.workloads.play import WORKLOADS
+from justitia_ray.sim.suites.inputs import Input, data_directory, load_inputs
+
+
+def test_option_goes_before_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is typed is meant; the environment is only the default."""
+    given, other = tmp_path / "given", tmp_path / "other"
+    given.mkdir()
+    other.mkdir()
+    monkeypatch.setenv("JUSTITIA_DATA", str(other))
+
+    assert given == data_directory(given, required=True)
+    assert other == data_directory(None, required=True)
+
+
+@pytest.mark.parametrize("value", [None, ""])
+def test_no_directory_is_an_error_only_where_one_is_required(
+    monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
+    """A suite can be made up without data, a predictor cannot be trained; empty is not set."""
+    if value is None:
+        monkeypatch.delenv("JUSTITIA_DATA", raising=False)
+    else:
+        monkeypatch.setenv("JUSTITIA_DATA", value)
+
+    assert data_directory(None, required=False) is None
+    with pytest.raises(
+        ConfigError, match=r"^--data must name the data directory, or JUSTITIA_DATA"
+    ):
+        data_directory(None, required=True)
+
+
+@pytest.mark.parametrize("required", [False, True])
+def test_wrong_directory_is_blamed_on_who_named_it(
+    monkeypatch: pytest.MonkeyPatch, required: bool
+) -> None:
+    """A forgotten variable of the shell is hard to find if the message speaks of the option."""
+    monkeypatch.setenv("JUSTITIA_DATA", "/nowhere")
+
+    with pytest.raises(ConfigError, match=r"^JUSTITIA_DATA must be a directory, got '/nowhere'$"):
+        data_directory(None, required=required)
+    with pytest.raises(ConfigError, match=r"^--data must be a directory, got '/none'$"):
+        data_directory(Path("/none"), required=required)
+
+
+def _write(data_dir: Path, *lines: str) -> None:
+    (data_dir / "apps").mkdir()
+    (data_dir / "apps" / "SC.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def test_inputs_are_read_in_order(tmp_path: Path) -> None:
+    """Other fields are the file's own business; a line separator inside a text ends no line."""
+    second = '{"input": "b\u2028c", "id": "2"}'
+    _write(tmp_path, '{"id": "1", "class": "SC", "input": "a", "meta": {}}', "", second)
+
+    assert load_inputs(tmp_path, "SC") == [Input("1", "a"), Input("2", "b\u2028c")]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", r"SC\.jsonl:2: not JSON"),
+        ("[1]", r"SC\.jsonl:2: must be a JSON object"),
+        ('{"id": "2"}', r"SC\.jsonl:2: input must be a text .*, got None"),
+        ('{"id": 2, "input": "a"}', r"SC\.jsonl:2: id must be a text .*, got 2"),
+        ('{"id": "2", "input": " "}', r"SC\.jsonl:2: input must be a text .*, got ' '"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: str, said: str) -> None:
+    """File, line, field, value and what is allowed: enough to mend it."""
+    _write(tmp_path, '{"id": "1", "input": "a"}', line)
+
+    with pytest.raises(ConfigError, match=said):
+        load_inputs(tmp_path, "SC")
+
+
+def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
+    """Most often the directory is not the one that was meant; a load needs inputs."""
+    with pytest.raises(ConfigError, match=r"apps/SC\.jsonl: cannot be read"):
+        load_inputs(tmp_path, "SC")
+    _write(tmp_path)
+    with pytest.raises(ConfigError, match="at least one input"):
+        load_inputs(tmp_path, "SC")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_every_machine_has_texts_for_every_class(name: str) -> None:
+    """The demo and the tests run without any data of ours."""
+    inputs = load_inputs(None, name)
+
+    assert inputs == load_inputs(None, name)
+    assert len(inputs) == len({item.text for item in inputs}) >= 20
+    assert all(item.text.strip() for item in inputs)
+
+
+def test_a_class_without_texts_is_refused() -> None:
+    """By name, with those that are allowed."""
+    with pytest.raises(ConfigError, match=r"one of SC, KBQAV, MRS, .*, got 'XY'"):
+        load_inputs(None, "XY")

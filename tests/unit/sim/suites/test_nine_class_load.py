@@ -1,0 +1,133 @@
+"""The mixed suite as a live load: its mix, its lengths, and the same load for the simulator."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.sim.suites import SuiteOptions, build_suite
+from justitia_ray.sim.suites.live_loads import (
+    WORDS_PER_TINY_TOKEN,
+    nine_class_plan,
+    planned_application,
+)
+from justitia_ray.sim.suites.load_plan import PlannedApplication
+from justitia_ray.sim.suites.papers import MIXES
+from justitia_ray.sim.workload import WorkloadApplication, checked_application
+from tests.dry_run import dry_run
+from tests.unit.sim.data_directory import write_lines
+
+OF_A_HUNDRED = {
+    "CC": 22, "KBQAV": 22, "ALFWI": 22, "EV": 3, "FV": 3, "PE": 13, "SC": 13, "DM": 1, "MRS": 1
+}  # fmt: skip
+TEXT = "Some text of a few words. Four boxes of 12 are 4 * 12 = 48."
+Load = list[PlannedApplication]
+Draw = Callable[..., Load]
+
+
+@pytest.fixture(scope="module")
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three inputs of each class, and no recorded runs."""
+    directory = tmp_path_factory.mktemp("data")
+    for name in OF_A_HUNDRED:
+        lines = ({"id": f"{name}-{i}", "input": f"{TEXT} {i}"} for i in range(3))
+        write_lines(directory / "apps" / f"{name}.jsonl", *lines)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def draw(data_dir: Path) -> Draw:
+    """Draws loads on those."""
+
+    def drawn(count: int = 100, **options: Any) -> Load:
+        return nine_class_plan(data_dir, 1, count, **({"window_s": 50.0} | options))
+
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def load(draw: Draw) -> Load:
+    """A deck."""
+    return draw()
+
+
+def test_a_hundred_applications_have_the_paper_s_mix(load: Load) -> None:
+    """72 small, 26 medium, 2 large."""
+    assert OF_A_HUNDRED == MIXES["paper"]
+    assert OF_A_HUNDRED == Counter(planned.application_class for planned in load)
+
+
+def test_arrivals_are_of_a_window_or_given(draw: Draw) -> None:
+    """The window is the mean of a Poisson process; a trace's instants are kept."""
+    instants = [float(number) for number in range(10)]
+    given = draw(10, arrivals=instants)
+
+    assert instants == [planned.arrived_at_s for planned in given]
+
+
+def test_what_is_planned_fits_the_context_and_keeps_its_shape(
+    load: Load,
+) -> None:
+    """All lengths are cut by one factor: a DM still costs hundreds of times what a CC does."""
+    worst, cost = 0, Counter[str]()
+    for planned in load:
+        for stage in planned.lengths.stages.values():
+            for call in stage.calls:
+                worst = max(worst, round(call.prompt_words * 3.4) + call.output_tokens)
+                cost[planned.application_class] += call.output_tokens * (
+                    round(call.prompt_words / WORDS_PER_TINY_TOKEN) + call.output_tokens // 2
+                )
+    assert worst <= 2_048 - 64
+    # Whole recorded runs: DM 140,504, MRS 5,547, CC 250 thousand token·iterations.
+    mean = {name: cost[name] / OF_A_HUNDRED[name] for name in cost}
+    assert 200 <= mean["DM"] / mean["CC"] <= 1200
+    assert 5 <= mean["MRS"] / mean["CC"] <= 80
+
+
+async def test_the_simulator_gets_the_same_load(load: Load) -> None:
+    """One plan, two forms: every inference of the agent is in the file, with what it waits for."""
+    for planned in small(load):
+        calls = await dry_run(planned, lambda text: len(text))
+        application = planned_application(planned, "a")
+
+        checked_application(application)
+        assert planned.arrived_at_s == application.arrived_at_s
+        assert {f"{call.stage}/{call.index}": call.output_tokens for call in calls} == {
+            inference.inference_id: inference.output_tokens for inference in application.inferences
+        }
+
+
+def test_subtasks_wait_as_the_agent_has_them_wait(load: Load) -> None:
+    """PE's stages are a graph: what a subtask's tool takes delays those that need it."""
+    for planned in of_class(load, "PE"):
+        file = planned_application(planned, "a")
+        after = {i.inference_id: set(i.after) for i in file.inferences}
+        tools = sum(subtask.exec_s for subtask in planned.lengths.subtasks)
+
+        assert set() == after["task_planning/0"]
+        assert after["response/0"]
+        # Made-up plans are chains: all tool time lies between the plan and the response.
+        assert tools == pytest.approx(sum(i.delay_s for i in file.inferences), abs=1e-4)
+
+
+def test_the_suite_is_that_load(load: Load, data_dir: Path) -> None:
+    """`justitia workload --suite nine-class-live` writes what `scripts/bench_live` plays."""
+    options = SuiteOptions(count=100, window_s=50.0, seed=1, data_dir=data_dir, arrivals="poisson")
+    suite = build_suite("nine-class-live", options)
+
+    def shape(applications: list[WorkloadApplication]) -> list[tuple[str, int]]:
+        return [(a.application_class, len(a.inferences)) for a in applications]
+
+    assert shape(suite) == shape([planned_application(p, "a") for p in load])
+    assert max(a.arrived_at_s for a in suite) <= 50.0
+
+
+def of_class(load: Load, name: str) -> Load:
+    return [planned for planned in load if planned.application_class == name]
+
+
+def small(load: Load) -> Load:
+    """Return two applications of each class, one where there is one."""
+    return [planned for name in OF_A_HUNDRED for planned in of_class(load, name)[:2]]

@@ -1,0 +1,193 @@
+"""The Justitia paper's mixed suite."""
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.suites import SuiteOptions, build_suite
+from justitia_ray.sim.suites.papers import MIXES, parse_mix
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference, checked_application
+from tests.unit.sim.data_directory import REAL, needs_real_data, write_lines
+
+SMALL, MEDIUM, LARGE = {"EV", "FV", "CC", "ALFWI", "KBQAV"}, {"CG", "PE", "SC"}, {"DM", "MRS"}
+"""As the paper puts them (v1, Sec. V-A)."""
+
+
+def built(**options: Any) -> list[WorkloadApplication]:
+    return build_suite("nine-class", SuiteOptions(**options))
+
+
+def without_arrivals(applications: list[WorkloadApplication]) -> list[WorkloadApplication]:
+    return [replace(application, arrived_at_s=0.0) for application in applications]
+
+
+def hand_made(data_dir: Path) -> Path:
+    """Write two recorded runs of CC, with their inputs, and two questions of SC."""
+    meta = {"recorded_cot_chars": {"one": 330, "two": 660, "three": 6600}}
+    for n in range(2):
+        stages = [{"name": "generate_testcases", "calls": [[100 + 100 * n, 10]]}]
+        write_lines(data_dir / "recorded" / "CC.jsonl", {"item_id": f"CC-{n}", "stages": stages})
+        write_lines(data_dir / "apps" / "CC.jsonl", {"id": f"CC-{n}", "input": f"task {n}"})
+        write_lines(
+            data_dir / "apps" / "SC.jsonl", {"id": f"SC-{n}", "input": "xy"[n] * 60, "meta": meta}
+        )
+    return data_dir
+
+
+def test_the_mix_is_the_paper_s() -> None:
+    """Nine classes; of a hundred applications 72 are small, 26 medium and 2 large."""
+    for name, medium in [("paper", {"PE", "SC"}), ("recorded", {"PE", "CG"})]:
+        mix = MIXES[name]
+
+        assert SMALL | medium | LARGE == set(mix)
+        assert [72, 26, 2] == [
+            sum(mix[c] for c in mix if c in size) for size in (SMALL, MEDIUM, LARGE)
+        ]
+
+
+def test_300_applications_have_exactly_the_mix() -> None:
+    """Large ones carry most of the load: one more or less of six would change it by a sixth."""
+    classes = Counter(application.application_class for application in built(count=300, seed=5))
+
+    assert {name: 3 * number for name, number in MIXES["paper"].items()} == classes
+
+
+def test_recorded_run_and_its_text_come_together(tmp_path: Path) -> None:
+    """A predictor learns what a text costs: with another's text it would learn nonsense."""
+    applications = built(count=4, data_dir=hand_made(tmp_path), mix="CC=1", arrivals="uniform")
+
+    prompts = {"task 0": 100, "task 1": 200}
+    assert all(prompts[a.input] == a.inferences[0].prompt_tokens for a in applications)
+    # Each once, then each again.
+    assert {"task 0", "task 1"} == {a.input for a in applications[:2]}
+    assert [a.input for a in applications[:2]] == [a.input for a in applications[2:]]
+
+
+@pytest.mark.parametrize("name", ["CC", "SC"])
+def test_seed_says_which_run_comes_first(tmp_path: Path, name: str) -> None:
+    """With five seeds and few applications, five seeds must not be one run five times over."""
+    hand_made(tmp_path)
+
+    first = [
+        built(count=1, data_dir=tmp_path, mix=f"{name}=1", arrivals="uniform", seed=seed)[0].input
+        for seed in range(12)
+    ]
+
+    assert 2 == len(set(first))
+
+
+def test_votes_are_samples_of_recorded_answers(tmp_path: Path) -> None:
+    """Prompt: (600 + 60) / 3.3 = 200 tokens. Answers: 330 / 3.3 = 100, 200, and at most 512."""
+    [application] = built(
+        count=1, data_dir=hand_made(tmp_path), mix="SC=1", arrivals="uniform", sc_samples=60
+    )
+
+    assert 60 == len(application.inferences)
+    assert {200} == {i.prompt_tokens for i in application.inferences}
+    assert {100, 200, 512} == {i.output_tokens for i in application.inferences}
+    assert {()} == {i.after for i in application.inferences}
+
+
+def test_window_moves_arrivals_and_nothing_else() -> None:
+    """1x, 2x and 3x must be the same applications, else density is not what is compared."""
+    sparse, dense = built(count=60, window_s=1080), built(count=60, window_s=360)
+
+    assert without_arrivals(sparse) == without_arrivals(dense)
+    assert [3 * a.arrived_at_s for a in dense] == pytest.approx(
+        [a.arrived_at_s for a in sparse], abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("change", [{"arrivals": "uniform"}, {"tenants": 3}])
+def test_options_are_drawn_apart(change: dict[str, Any]) -> None:
+    """A study that varies one thing must not draw other applications by it."""
+    before, after = built(count=60), built(count=60, **change)
+
+    def shapes(applications: list[WorkloadApplication]) -> list[Any]:
+        return [(a.application_class, a.inferences) for a in applications]
+
+    assert shapes(before) == shapes(after)
+
+
+def test_seed_says_everything_and_more_applications_begin_with_the_same() -> None:
+    """The same arguments give the same applications; a longer run extends a shorter one."""
+    some, more = built(count=50), built(count=150)
+
+    assert without_arrivals(some) == without_arrivals(more)[:50]
+    assert built(count=50, seed=3) == built(count=50, seed=3)
+    assert without_arrivals(built(count=50, seed=3)) != without_arrivals(built(count=50, seed=4))
+
+
+def test_tenants_share_the_load() -> None:
+    """Of 300 applications each of three has 100 ± 25, three standard deviations."""
+    by_tenant = Counter(application.tenant for application in built(tenants=3))
+
+    assert {"t0", "t1", "t2"} == set(by_tenant)
+    assert all(75 <= number <= 125 for number in by_tenant.values())
+    assert {"default"} == {application.tenant for application in built(count=9)}
+
+
+def test_own_mix_is_dealt() -> None:
+    """Three KBQAV to one MRS, in every four."""
+    applications = built(count=8, mix="KBQAV=3, MRS=1, PE=0")
+
+    for deck in (applications[:4], applications[4:]):
+        assert {"KBQAV": 3, "MRS": 1} == Counter(a.application_class for a in deck)
+
+
+@pytest.mark.parametrize(
+    "mix", ["", "paper,recorded", "XY=1", "CC", "CC=-1", "CC=0.5", "CC=1,CC=2", "CC=99999", "CC=0"]
+)
+def test_wrong_mix_is_refused(mix: str) -> None:
+    """What is allowed is said, with the part that is wrong."""
+    with pytest.raises(ConfigError, match="mix must "):
+        parse_mix(mix)
+
+
+def test_class_without_runs_is_refused(tmp_path: Path) -> None:
+    """Made-up runs among recorded ones would pass for measurements."""
+    hand_made(tmp_path)
+
+    with pytest.raises(ConfigError, match=r"recorded/PE\.jsonl: must hold at least one run"):
+        built(count=4, data_dir=tmp_path, mix="PE=1", arrivals="uniform")
+
+
+@pytest.mark.parametrize(
+    "meta", [None, {}, {"recorded_cot_chars": {}}, {"recorded_cot_chars": {"m": 0}}]
+)
+def test_question_without_recorded_answers_is_refused(tmp_path: Path, meta: Any) -> None:
+    """Its samples would have no length."""
+    write_lines(tmp_path / "apps" / "SC.jsonl", {"id": "SC-0", "input": "x", "meta": meta})
+
+    with pytest.raises(ConfigError, match=r"SC\.jsonl:1: meta\.recorded_cot_chars must be"):
+        built(count=1, data_dir=tmp_path, mix="SC=1", arrivals="uniform")
+
+
+@needs_real_data
+def test_recorded_suite_is_sound() -> None:
+    """Every class is there, with the text it ran on but for MRS, whose documents are not known."""
+    applications = built(count=300, window_s=360, seed=1, data_dir=REAL)
+
+    assert set(MIXES["paper"]) == {a.application_class for a in applications}
+    assert {"MRS"} == {a.application_class for a in applications if not a.input}
+    assert (0.0, 360.0) == (applications[0].arrived_at_s, applications[-1].arrived_at_s)
+    for application in applications:
+        checked_application(application)
+    applications = built(count=300, seed=1, data_dir=REAL)
+    texts = [a.input for a in applications if a.input and a.application_class != "ALFWI"]
+    assert len(texts) == len(set(texts))
+
+
+@needs_real_data
+def test_code_generation_loops_wait_for_their_sandbox() -> None:
+    """A turn comes 12 s or so after the one before: the recorded gap."""
+    loops = [a.inferences for a in built(count=131, mix="CG=1", data_dir=REAL)]
+    later: list[WorkloadInference] = [turn for turns in loops for turn in turns[1:]]
+
+    # The recorded runs hold 36 turns after a first one.
+    assert 36 == len(later)
+    assert all(12 < turn.delay_s < 13 and len(turn.after) == 1 for turn in later)

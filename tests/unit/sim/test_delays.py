@@ -1,0 +1,136 @@
+"""Delays of a served call: payloads under way, the front end, engines held up by calls."""
+
+from typing import Any
+
+import pytest
+
+from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
+from justitia_ray.sim.results import RunResult
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import simulate
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+
+HELD_UP = 0.25
+EXACT, LATE = 0.0, 0.25
+"""Of reports: both ways of the simulator to go from one event to the next."""
+
+
+def played(
+    *applications: WorkloadApplication, base_s: float = 1.0, engine: Any = None, **settings: Any
+) -> RunResult:
+    """Simulate applications on engines with iterations of `base_s`, in order of submission."""
+    knobs = {"kv_tokens": 100, **(engine or {})}
+    profile = EngineProfile(iteration=IterationCost(base_s=base_s), **knobs)
+    return simulate(
+        list(applications),
+        RunSettings(**{"policy": "fcfs", "report_interval_s": 0.25, **settings}, engine=profile),
+    )
+
+
+def alone(name: str, prompt: int, output: int, at: float = 0.0) -> WorkloadApplication:
+    """Return an application of one inference."""
+    return WorkloadApplication(name, "class", at, (WorkloadInference("only", prompt, output),))
+
+
+def ends(result: RunResult) -> list[float | None]:
+    """Return when each application ended."""
+    return [a.finished_at_s for a in result.applications]
+
+
+def run(dispatch_s: float, kv_tokens: int, *sizes: tuple[int, int]) -> RunResult:
+    """Simulate applications of one inference that arrive at once, on one engine."""
+    load = [alone(f"a{n}", *size) for n, size in enumerate(sizes)]
+    engine = {"kv_tokens": kv_tokens, "admission": "peak"}
+    return played(*load, base_s=0.1, engine=engine, dispatch_s=dispatch_s)
+
+
+def test_inference_is_computed_when_its_payload_is_there() -> None:
+    """Ten tokens of 0.1 s each, half a second late."""
+    assert [pytest.approx(1.0)] == ends(run(0.0, 1000, (100, 10)))
+    assert [pytest.approx(1.5)] == ends(run(0.5, 1000, (100, 10)))
+
+
+def test_memory_is_kept_while_the_payload_is_on_its_way() -> None:
+    """Two that do not fit together run one after the other, and each pays its way."""
+    result = run(0.5, 150, (100, 10), (100, 10))
+
+    assert [pytest.approx(1.5), pytest.approx(3.0)] == ends(result)
+    assert 0 == result.preemptions
+
+
+def test_payload_joins_what_runs_at_its_next_boundary() -> None:
+    """An engine does not stop for it: it is part of the next iteration."""
+    result = run(0.25, 1000, (100, 10), (100, 20))
+
+    assert [pytest.approx(1.25), pytest.approx(2.25)] == ends(result)
+
+
+def test_many_in_little_memory_all_end() -> None:
+    """What arrives meanwhile, ends meanwhile and waits meanwhile is neither lost nor preempted."""
+    result = run(0.13, 500, *((50 + n % 7, 5 + n % 11) for n in range(60)))
+
+    assert all(end is not None for end in ends(result))
+    assert 0 == result.preemptions
+
+
+def front_end_run(front_end_s: float) -> RunResult:
+    """Let an application of two inferences, one after the other, run on an empty engine."""
+    inferences = (WorkloadInference("a", 1, 2, ()), WorkloadInference("b", 1, 2, ("a",)))
+    load = WorkloadApplication("x", "class", 0.0, inferences)
+    return played(load, front_end_s=front_end_s)
+
+
+def test_each_inference_passes_it_two_times() -> None:
+    """Into the queue, and with its answer, which the next stage waits for.
+
+    Two iterations each; three ways, for nobody waits for the last answer.
+    """
+    near, far = front_end_run(0.0), front_end_run(0.5)
+
+    assert 2 + 2 == near.makespan_s
+    assert 3 * 0.5 + near.makespan_s == far.makespan_s
+    assert 0.5 == far.front_end_s
+
+
+def test_calls_wait_for_each_other_before_they_wait_in_the_queue() -> None:
+    """Two that are due at once are submitted one after the other; no memory is held meanwhile."""
+    both = tuple(WorkloadInference(name, 1, 2, ()) for name in "ab")
+    load = WorkloadApplication("x", "class", 0.0, both)
+    rows = played(load, front_end_s=0.5).inferences
+
+    assert [0.0, 0.0] == [row.submitted_at_s for row in rows]
+    assert [0.5, 1.5] == [row.dispatched_at_s for row in rows]
+
+
+def hold_up_run(*arrivals: tuple[float, int], reports_s: float, seats: int = 1) -> RunResult:
+    """Let applications of one call, by arrival and output, run on two engines."""
+    load = [alone(f"a{n}", 1, output, at) for n, (at, output) in enumerate(arrivals)]
+    held = {"report_interval_s": reports_s, "hold_up_s": HELD_UP, "replicas": 2}
+    return played(*load, engine={"max_num_seqs": seats}, **held)
+
+
+@pytest.mark.parametrize("reports_s", [EXACT, LATE])
+def test_a_call_that_comes_holds_up_all_engines(reports_s: float) -> None:
+    """Two that come at once cost both engines twice; of who is left alone nobody takes the core."""
+    result = hold_up_run((0.0, 3), (0.0, 5), reports_s=reports_s)
+
+    assert [3 + 2 * HELD_UP, 5 + 2 * HELD_UP] == ends(result)
+    assert [1 + 2 * HELD_UP] * 2 == [row.first_token_at_s for row in result.inferences]
+
+
+@pytest.mark.parametrize("reports_s", [EXACT, LATE])
+def test_a_call_that_ends_holds_up_who_goes_on(reports_s: float) -> None:
+    """Its answer is taken away by the same cores. Each engine has two calls here; one ends first.
+
+    Four come at once, one ends after three iterations, and then nothing before the fifth.
+    """
+    result = hold_up_run((0.0, 3), (0.0, 5), (0.0, 5), (0.0, 5), reports_s=reports_s, seats=2)
+
+    begun = 4 * HELD_UP
+    assert [3 + begun, *[5 + begun + HELD_UP] * 3] == ends(result)
+
+
+@pytest.mark.parametrize("reports_s", [EXACT, LATE])
+def test_one_engine_alone_is_not_held_up(reports_s: float) -> None:
+    """The core of the other one is free."""
+    assert [3.0, 14.0] == ends(hold_up_run((0.0, 3), (10.0, 4), reports_s=reports_s))

@@ -1,0 +1,361 @@
+"""Playing a workload against a service in memory, in virtual time."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from justitia_ray.client.load import LoadProgress
+from justitia_ray.errors import ConfigError, ResponseError
+from justitia_ray.sim.replay import Replay, prompt_token_ids, replay_workload
+from justitia_ray.sim.results import ApplicationResult, InferenceResult, Lateness
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from tests.harness.simulation.virtual_loop import run_virtually
+from tests.unit.sim.fake_service import MODEL, FakeService
+
+
+def one(
+    name: str,
+    output_tokens: int = 1,
+    *,
+    after: tuple[str, ...] = (),
+    delay_s: float = 0.0,
+    prompt_tokens: int = 4,
+) -> WorkloadInference:
+    """Return an inference; the service takes 1 s + 0.5 s for each further token."""
+    return WorkloadInference(name, prompt_tokens, output_tokens, after, delay_s)
+
+
+def application(
+    *inferences: WorkloadInference, name: str = "a", arrived_at_s: float = 0.0
+) -> WorkloadApplication:
+    """Return an application of class MRS."""
+    return WorkloadApplication(name, "MRS", arrived_at_s, inferences, "t1", 2.0, "a text")
+
+
+def played(service: FakeService, *applications: WorkloadApplication, **options: Any) -> Replay:
+    """Play against the service in virtual time."""
+    return run_virtually(
+        replay_workload("http://service", applications, network=service.network(), **options)
+    )
+
+
+def times(done: Replay) -> dict[str, tuple[float | None, ...]]:
+    """Return (submitted, first token, finished) of each inference that was sent."""
+    return {
+        row.inference_id: (row.submitted_at_s, row.first_token_at_s, row.finished_at_s)
+        for row in done.run.inferences
+    }
+
+
+@pytest.fixture
+def service() -> FakeService:
+    """A service that nothing has been asked of."""
+    return FakeService()
+
+
+def test_rows_say_what_was_measured(service: FakeService) -> None:
+    """Arrival 5 s; 3 tokens end at 7; a tool of 2 s; 1 token ends at 10: a completion time of 5 s.
+
+    The cost is that of the tokens: 4·3 + 3·4/2 and 6·1 + 1. What the service does not tell is None.
+    """
+    done = played(
+        service,
+        application(
+            one("x", 3), one("y", prompt_tokens=6, after=("x",), delay_s=2.0), arrived_at_s=5.0
+        ),
+    )
+
+    assert [
+        ApplicationResult("a", "MRS", "t1", 5.0, 10.0, 5.0, 25.0, 70.0, 7.5, None, "finished")
+    ] == done.run.applications
+    assert [
+        InferenceResult("a", "x", None, 5.0, None, 6.0, 7.0, 4, 3),
+        InferenceResult("a", "y", None, 9.0, None, 10.0, 10.0, 6, 1),
+    ] == done.run.inferences
+    assert () == done.failures
+
+
+def test_service_is_asked_as_the_workload_says(service: FakeService) -> None:
+    """Lengths are forced on both sides, or the load is another one than that of the file."""
+    played(service, application(one("x", 3, prompt_tokens=321)))
+    [(_, _, opened)] = service.sent("/v1/applications")
+    [(_, _, body)] = service.sent("/v1/completions")
+    [sent] = [one for one in service.raw if one.url.path == "/v1/completions"]
+
+    assert {
+        "application_id": "a",
+        "application_class": "MRS",
+        "tenant": "t1",
+        "weight": 2.0,
+        "input": "a text",
+    } == opened
+    assert 321 == len(body.pop("prompt"))
+    assert {
+        "model": "tiny",
+        "max_tokens": 3,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    } == body
+    assert "a" == sent.headers["x-justitia-application"]
+    assert 1 == len(service.sent("/v1/applications/a/close"))
+
+
+def test_application_is_opened_at_its_instant_and_waits_for_nobody(service: FakeService) -> None:
+    """The load is open: a slow service gets the next application all the same."""
+    done = played(
+        service,
+        application(one("x", 100), name="slow"),
+        application(one("y"), name="late", arrived_at_s=2.5),
+    )
+
+    assert [0.0, 2.5] == [at for at, _, _ in service.sent("/v1/applications")]
+    assert [50.5, 1.0] == [a.jct_s for a in done.run.applications]
+
+
+def test_speed_divides_instants_and_delays(service: FakeService) -> None:
+    """An hour of load in half an hour; results are in the seconds that really passed."""
+    done = played(
+        service,
+        application(one("x"), one("y", after=("x",), delay_s=3.0), arrived_at_s=10.0),
+        speed=2.0,
+    )
+
+    assert {"x": (5.0, 6.0, 6.0), "y": (7.5, 8.5, 8.5)} == times(done)
+    assert (5.0, 3.5) == (done.run.applications[0].arrived_at_s, done.run.applications[0].jct_s)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "error", "first_token_at_s"),
+    [
+        ("error", "500: broken", None),
+        ("cut", "the stream ended before [DONE]", 1.0),
+        ("event", "502: the replica was lost", 1.0),
+        ("no usage", "200: the stream ended without usage", 1.0),
+    ],
+)
+def test_inference_that_fails_ends_its_successors_and_nobody_else(
+    service: FakeService, trouble: str, error: str, first_token_at_s: float | None
+) -> None:
+    """What an agent could not have sent is not sent, or the load would be one of no agent.
+
+    y fails; z after it and w after z are not sent; v, which needs only x, is. The application has
+    failed and is closed; the other one is as it was.
+    """
+    service.streams = {2: trouble}
+    broken = application(
+        one("x"),
+        one("y", 2),
+        one("z", after=("x", "y")),
+        one("w", after=("z",)),
+        one("v", after=("x",)),
+    )
+    done = played(service, broken, application(one("u"), name="b"))
+
+    assert [("a", "y", error)] == [
+        (f.application_id, f.inference_id, f.error) for f in done.failures
+    ]
+    assert {
+        "x": (0.0, 1.0, 1.0),
+        "y": (0.0, first_token_at_s, None),
+        "v": (1.0, 2.0, 2.0),
+        "u": (0.0, 1.0, 1.0),
+    } == times(done)
+    assert [("failed", None, None), ("finished", 1.0, 1.0)] == [
+        (a.outcome, a.finished_at_s, a.jct_s) for a in done.run.applications
+    ]
+    assert 1 == done.failed_applications
+    assert 1 == len(service.sent("/v1/applications/a/close"))
+
+
+def test_application_that_is_refused_sends_nothing(service: FakeService) -> None:
+    """Its requests would open it anew, in the default class and with another weight."""
+    service.refused = {"a"}
+    done = played(service, application(one("x")))
+
+    assert [("a", None, "400: no such weight")] == [
+        (f.application_id, f.inference_id, f.error) for f in done.failures
+    ]
+    assert [] == service.sent("/v1/completions")
+    assert "failed" == done.run.applications[0].outcome
+    assert 0.0 == done.run.makespan_s
+
+
+def test_inference_that_takes_too_long_has_failed(service: FakeService) -> None:
+    """Else one lost answer would hold the results of an hour for ever."""
+    service.streams = {2: "silent"}
+    done = played(service, application(one("x", 2), one("y", 8)), timeout_s=6.0)
+
+    assert [("x", "not finished within 6 s (--timeout-s)")] == [
+        (f.inference_id, f.error) for f in done.failures
+    ]
+    assert {"x": (0.0, None, None), "y": (0.0, 1.0, 4.5)} == times(done)
+
+
+def test_lag_and_final_tag_come_from_the_service(service: FakeService) -> None:
+    """The scheduler measures them in service, also on a live run."""
+    lag = {"kv_token_time": 9, "seconds": 1.5, "bound_kv_token_time": 20, "bound_s": 3.0}
+    service.known = {"virtual_finish_time": 8.25, "gps_lag": lag}
+    done = played(service, application(one("x")))
+
+    assert {"a": Lateness(1.5, 3.0)} == done.run.lateness
+    assert 8.25 == done.run.applications[0].virtual_finish_time
+
+
+def test_run_has_the_services_policy_and_memory(service: FakeService) -> None:
+    """Totals grow from before the run: 30 of 60 token·s and one preemption are its own."""
+    service.later = {"kv": {"used_token_s": 40.0, "capacity_token_s": 160.0, "preemptions": 3}}
+    done = played(service, application(one("x", 3), arrived_at_s=2.0))
+
+    assert "justitia" == done.policy
+    assert (0.5, 1, 2.0) == (done.run.kv_utilization, done.run.preemptions, done.run.makespan_s)
+    assert {"model": "tiny", "replicas": 2, "settings": {"admission": "peak"}} == done.service
+
+
+def test_totals_of_a_scheduler_that_was_started_again_are_not_used(service: FakeService) -> None:
+    """It counts from zero: the difference would be of nothing."""
+    service.later = {"kv": {"used_token_s": 1.0, "capacity_token_s": 4.0, "preemptions": 0}}
+    done = played(service, application(one("x")))
+
+    assert (None, 0) == (done.run.kv_utilization, done.run.preemptions)
+
+
+def test_caller_is_told_each_end_and_that_others_use_the_service(service: FakeService) -> None:
+    """Whoever waits for an hour wants to see it; a service in use gives other figures."""
+    progress: list[LoadProgress] = []
+    warnings: list[str] = []
+    service.status["applications"] = 3
+    workload = [application(one("x"), name=name) for name in "ab"]
+    played(service, *workload, on_progress=progress.append, on_warning=warnings.append)
+
+    assert [LoadProgress(2, 1), LoadProgress(2, 2)] == progress[:2]
+    assert [LoadProgress(2, 2, 1), LoadProgress(2, 2, 2)] == progress[2:]
+    assert ["3 applications are open on the service already; results mix"] == warnings
+
+
+def test_service_that_is_not_ready_is_asked_nothing_more(service: FakeService) -> None:
+    """Its reason is the sentence that the user needs."""
+    service.ready = (503, {"status": "degraded", "reason": "no replica pulls"})
+
+    with pytest.raises(ConnectionError, match=r"^http://service is not ready: no replica pulls$"):
+        played(service, application(one("x")))
+    assert ["/readyz"] == [path for _, _, path, _ in service.requests]
+
+
+def test_other_server_is_told_from_ours(service: FakeService) -> None:
+    """A wrong port often has somebody else's server behind it."""
+    service.ready = (404, {})
+    with pytest.raises(ConnectionError, match="not ready: /readyz answered with status 404"):
+        played(service, application(one("x")))
+    service.ready = (200, {})
+    service.status = {}
+    with pytest.raises(ResponseError, match="http://service does not answer as this service does"):
+        played(service, application(one("x")))
+
+
+def test_service_that_cannot_be_reached_is_said(service: FakeService) -> None:
+    """One sentence, with the host."""
+
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused", request=request)
+
+    with pytest.raises(ConnectionError, match=r"^no connection to service: refused$"):
+        run_virtually(replay_workload("http://service", [], network=httpx.MockTransport(refuse)))
+
+
+def test_service_that_is_silent_is_given_up() -> None:
+    """A port that takes connections and answers nothing must not hold the command."""
+
+    async def silent(request: httpx.Request) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with pytest.raises(ConnectionError, match="no answer to /readyz within 15 s"):
+        run_virtually(replay_workload("http://service", [], network=httpx.MockTransport(silent)))
+
+
+@pytest.mark.parametrize(
+    ("models", "model", "complaint"),
+    [
+        ([MODEL], "other", r"--model must be one that http://service serves \(tiny\), got 'other'"),
+        ([MODEL, {"id": "b"}], None, r"serves \(tiny, b\), got None"),
+        ([], None, r"serves \(none\), got None"),
+    ],
+)
+def test_model_must_be_served(
+    service: FakeService, models: list[dict[str, Any]], model: str | None, complaint: str
+) -> None:
+    """Every inference would fail of it."""
+    service.models = models
+
+    with pytest.raises(ConfigError, match=complaint):
+        played(service, application(one("x")), model=model)
+
+
+def test_model_is_chosen_among_several(service: FakeService) -> None:
+    """`--model` decides; one without a known context takes what the replicas' memory takes.
+
+    Policy and memory are those of its queue, before and after; another's would be compared for
+    nothing.
+    """
+    service.models = [MODEL, {"id": "org/n"}]
+    done = played(service, application(one("x")), model="org/n")
+
+    assert "org/n" == done.service["model"]
+    assert "org/n" == service.sent("/v1/completions")[0][2]["model"]
+    assert "org/n" == service.sent("/v1/applications")[0][2]["model"]
+    asked = [one.url.raw_path for one in service.raw if one.url.path == "/v1/status"]
+    assert [b"/v1/status?model=org%2Fn"] * 2 == asked
+
+
+@pytest.mark.parametrize(
+    ("max_model_len", "complaint"),
+    [
+        (1000, "prompt_tokens \\+ output_tokens = 801 must be at most the KV memory of a replica"),
+        (800, "= 801 must be at most the "),
+        (600, "application 'a', inference 'x': .* = 601 must be at most the context of tiny, 600"),
+    ],
+)
+def test_inference_that_can_never_run_is_found_before_anything_is_sent(
+    service: FakeService, max_model_len: int, complaint: str
+) -> None:
+    """The largest replica has 800 tokens; half a replay would be in the way of the right one."""
+    service.models = [{"id": "tiny", "max_model_len": max_model_len}]
+    total = 601 if max_model_len == 600 else 801
+
+    with pytest.raises(ConfigError, match=complaint):
+        played(service, application(one("x", 1, prompt_tokens=total - 1)))
+    assert [] == service.sent("/v1/applications")
+
+
+def test_prompt_is_the_same_in_every_replay_and_has_exactly_its_tokens() -> None:
+    """Two policies are compared on one load, whose lengths text would not keep."""
+    assert [1, 7, 5000] == [len(prompt_token_ids("a", "0", count)) for count in (1, 7, 5000)]
+    assert prompt_token_ids("a", "0", 100) == prompt_token_ids("a", "0", 100)
+
+
+def test_prompts_do_not_begin_alike_and_are_in_every_vocabulary() -> None:
+    """Nothing is saved by a cache of prefixes (vLLM shares 16 tokens), and no id is refused."""
+    begins = {
+        tuple(prompt_token_ids(application, str(inference), 1000)[:16])
+        for application in "abcde"
+        for inference in range(100)
+    }
+
+    assert 500 == len(begins)
+    ids = prompt_token_ids("a", "0", 10_000)
+    assert (10, 249) == (min(ids), max(ids))
+
+
+def test_inference_waits_for_the_last_of_its_predecessors(service: FakeService) -> None:
+    """A reduce step needs all of the map; a root's delay counts from the arrival.
+
+    x ends at 1 s, y (submitted at 0.5 s, 5 tokens) at 3.5 s; z is submitted then.
+    """
+    done = played(
+        service, application(one("z", after=("x", "y")), one("x"), one("y", 5, delay_s=0.5))
+    )
+
+    assert {"z": (3.5, 4.5, 4.5), "x": (0.0, 1.0, 1.0), "y": (0.5, 1.5, 3.5)} == times(done)

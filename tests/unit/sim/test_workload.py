@@ -1,0 +1,247 @@
+"""The workload file: what is written is read again; a mistake is one sentence that says where."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray import json_lines
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.workload import (
+    WorkloadApplication,
+    WorkloadInference,
+    read_workload,
+    write_workload,
+)
+
+APPLICATION: dict[str, Any] = {
+    "application_id": "a17",
+    "application_class": "KBQAV",
+    "tenant": "t1",
+    "weight": 2.0,
+    "arrived_at_s": 12.3,
+    "input": "Wer weiß?",
+    "inferences": [
+        {
+            "inference_id": "0",
+            "prompt_tokens": 621,
+            "output_tokens": 68,
+            "after": [],
+            "delay_s": 0.0,
+        },
+        {
+            "inference_id": "1",
+            "prompt_tokens": 9,
+            "output_tokens": 1,
+            "after": ["0"],
+            "delay_s": 1.1,
+        },
+    ],
+}
+READ = WorkloadApplication(
+    "a17",
+    "KBQAV",
+    12.3,
+    (WorkloadInference("0", 621, 68), WorkloadInference("1", 9, 1, ("0",), 1.1)),
+    tenant="t1",
+    weight=2.0,
+    input="Wer weiß?",
+)
+
+
+def changed(**fields: Any) -> dict[str, Any]:
+    return {**APPLICATION, **fields}
+
+
+def without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in APPLICATION.items() if key != name}
+
+
+def inferences(*changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the application with its inferences changed, one after the other."""
+    pairs = zip(APPLICATION["inferences"], changes, strict=True)
+    return changed(inferences=[{**inference, **change} for inference, change in pairs])
+
+
+def error_of(tmp_path: Path, *lines: Any) -> str:
+    """Write lines, texts or objects; return what reading them complains of, after `FILE:`."""
+    file = tmp_path / "w.jsonl"
+    texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
+    file.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        read_workload(file)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"{file}:")
+    return message.removeprefix(f"{file}:")
+
+
+def test_the_contract_s_line_is_read(tmp_path: Path) -> None:
+    """Other tools write such lines."""
+    (tmp_path / "w.jsonl").write_text(json.dumps(APPLICATION), encoding="utf-8")
+
+    assert [READ] == read_workload(tmp_path / "w.jsonl")
+
+
+def test_what_may_be_missing_has_defaults(tmp_path: Path) -> None:
+    """`tenant`, `weight`, `input` and `delay_s` may be missing, and nothing else."""
+    line = {
+        "application_id": "a",
+        "application_class": "x",
+        "arrived_at_s": 0,
+        "inferences": [{"inference_id": "0", "prompt_tokens": 1, "output_tokens": 1, "after": []}],
+    }
+    (tmp_path / "w.jsonl").write_text(json.dumps(line), encoding="utf-8")
+
+    [read] = read_workload(tmp_path / "w.jsonl")
+
+    assert ("default", 1.0, "") == (read.tenant, read.weight, read.input)
+    assert 0.0 == read.inferences[0].delay_s
+
+
+@pytest.mark.parametrize("name", ["w.jsonl", "w.jsonl.gz"])
+def test_what_is_written_is_read_again(tmp_path: Path, name: str) -> None:
+    """Nothing is lost on the way, packed or not; the order stays, whatever the arrivals are."""
+    other = WorkloadApplication(
+        "a2", "CC", 0.1 + 0.2, (WorkloadInference("x", 5, 6),), input="\ud800"
+    )
+    file = tmp_path / name
+
+    write_workload(file, [READ, other])
+
+    assert [READ, other] == read_workload(file)
+    assert [name] == os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        (without("application_id"), "application_id is missing"),
+        (changed(colour="red"), "'colour' is not a known key; allowed are application_id, "),
+        (changed(application_id=""), "application_id: must not be blank, got ''"),
+        (changed(application_id=17), "application_id: Input should be a valid string, got 17"),
+        (changed(tenant=" "), "tenant: must not be blank, got ' '"),
+        (
+            changed(arrived_at_s=-1),
+            "arrived_at_s: Input should be greater than or equal to 0, got -1",
+        ),
+        (changed(arrived_at_s="1"), "arrived_at_s: Input should be a valid number, got '1'"),
+        (
+            changed(arrived_at_s=float("nan")),
+            "arrived_at_s: Input should be a finite number, got nan",
+        ),
+        (changed(weight=0), "weight: Input should be greater than 0, got 0"),
+        (changed(weight=True), "weight: Input should be a valid number, got True"),
+        (changed(inferences={}), "inferences: Input should be a valid tuple, got {}"),
+        (changed(inferences=[]), "inferences: Tuple should have at least 1 item"),
+        (changed(inferences=[1]), "inferences[0]: Input should be a dictionary"),
+        (
+            inferences({}, {"prompt_tokens": -5}),
+            "inferences[1].prompt_tokens: Input should be greater than or equal to 1, got -5",
+        ),
+        (
+            inferences({"output_tokens": 0}, {}),
+            "inferences[0].output_tokens: Input should be greater than or equal to 1, got 0",
+        ),
+        (
+            inferences({"output_tokens": 6.0}, {}),
+            "inferences[0].output_tokens: Input should be a valid integer, got 6.0",
+        ),
+        (
+            inferences({}, {"delay_s": -1}),
+            "inferences[1].delay_s: Input should be greater than or equal to 0, got -1",
+        ),
+        (inferences({}, {"tool": 1}), "'inferences[1].tool' is not a known key; allowed are "),
+        (
+            changed(inferences=[{"inference_id": "0", "prompt_tokens": 1, "output_tokens": 1}]),
+            "inferences[0].after is missing",
+        ),
+        (
+            inferences({}, {"inference_id": "0", "after": []}),
+            "inferences[1].inference_id must be unique in its application, got '0' again",
+        ),
+        (inferences({}, {"after": "0"}), "inferences[1].after: Input should be a valid tuple"),
+        (
+            inferences({}, {"after": ["0", "0"]}),
+            "inferences[1].after must name inferences of its application, each once",
+        ),
+        (
+            inferences({}, {"after": ["7"]}),
+            "inferences[1].after must name inferences of its application, each once, got ['7']",
+        ),
+        (
+            inferences({"after": ["1"]}, {}),
+            "inferences: `after` must have no cycle, but '0', '1' wait for each other",
+        ),
+        ('{"application_id": ', "not JSON: "),
+        ("[" * 100_000, "not JSON: "),
+        ("[1]", "must be a JSON object, got '[1]'"),
+    ],
+)
+def test_mistake_is_named_with_line_field_value_and_what_is_allowed(
+    tmp_path: Path, line: Any, complaint: str
+) -> None:
+    """A workload has thousands of lines, and its writer must find the one; blank ones count."""
+    assert error_of(tmp_path, APPLICATION, "", line).startswith(f"3: {complaint}")
+
+
+def test_second_application_of_one_id_names_the_first(tmp_path: Path) -> None:
+    """Results are joined by it."""
+    complaint = error_of(tmp_path, APPLICATION, without("weight"))
+
+    first = f"{tmp_path / 'w.jsonl'}:1"
+    assert f"2: application_id must be unique, and {first} has it already, got 'a17'" == complaint
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \n"])
+def test_empty_file_is_said_to_be_empty(tmp_path: Path, content: bytes) -> None:
+    """A simulation of nothing would end well."""
+    (tmp_path / "w.jsonl").write_bytes(content)
+
+    with pytest.raises(ConfigError, match="must hold at least one application, is empty"):
+        read_workload(tmp_path / "w.jsonl")
+
+
+def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path) -> None:
+    """Missing, a directory, bytes that are no UTF-8, a broken archive."""
+    (tmp_path / "bytes").write_bytes(json.dumps(APPLICATION).encode() + b"\n\xff")
+    (tmp_path / "broken.gz").write_bytes(gzip.compress(b"{" * 1000)[:20])
+    (tmp_path / "plain.gz").write_bytes(b"{}")
+
+    for name, complaint in [
+        ("missing", "missing: cannot be read: .*No such file"),
+        (".", "cannot be read: .*directory"),
+        ("bytes", "bytes:2: cannot be read: not UTF-8"),
+        ("broken.gz", "broken.gz: cannot be read: "),
+        ("plain.gz", "plain.gz: cannot be read: Not a gzipped file"),
+    ]:
+        with pytest.raises(ConfigError, match=complaint):
+            read_workload(tmp_path / name)
+
+
+def test_file_of_two_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    """It is some other file; reading it would take minutes and gigabytes to say so."""
+    file = tmp_path / "w.jsonl"
+    with file.open("wb") as sparse:
+        sparse.truncate(2 * 1024**3)
+
+    with pytest.raises(ConfigError, match=r"w\.jsonl: must be at most 1 GiB, unpacked"):
+        read_workload(file)
+
+
+def test_endless_lines_and_archives_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small archive can unpack to anything: what was unpacked counts, line by line."""
+    monkeypatch.setattr(json_lines, "MAX_LINE_BYTES", 2 * 1024**2)
+    monkeypatch.setattr(json_lines, "MAX_FILE_BYTES", 3 * 1024**2)
+    (tmp_path / "line.gz").write_bytes(gzip.compress(b"\n" + b" " * (2 * 1024**2 + 1)))
+    (tmp_path / "lines.gz").write_bytes(gzip.compress((b" " * 1023 + b"\n") * 3073))
+
+    with pytest.raises(ConfigError, match=r"line\.gz:2: a line must be at most 2 MiB long"):
+        read_workload(tmp_path / "line.gz")
+    with pytest.raises(ConfigError, match=r"lines\.gz: must be at most"):
+        read_workload(tmp_path / "lines.gz")

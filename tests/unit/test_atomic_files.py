@@ -1,0 +1,97 @@
+"""A file is replaced whole or not at all."""
+
+import gzip
+import os
+from pathlib import Path
+from typing import IO, AnyStr
+
+import pytest
+
+from justitia_ray.atomic_files import replacing, replacing_text
+from justitia_ray.errors import ConfigError
+
+
+def fail_halfway(file: IO[AnyStr], half: AnyStr, error: Exception) -> None:
+    """Write half of something."""
+    file.write(half)
+    raise error
+
+
+def test_file_is_replaced_at_the_end(tmp_path: Path) -> None:
+    """A reader sees the old file until the new one is complete, and no other file after."""
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"old")
+
+    with replacing(path) as file:
+        file.write(b"new")
+        seen_meanwhile = path.read_bytes()
+
+    assert b"old" == seen_meanwhile
+    assert b"new" == path.read_bytes()
+    assert ["model.bin"] == os.listdir(tmp_path)
+
+
+def test_old_file_stays_after_an_error(tmp_path: Path) -> None:
+    """Half a file must not take the place of a whole one, whatever went wrong."""
+    path = tmp_path / "model.bin"
+    path.write_bytes(b"old")
+
+    with pytest.raises(RuntimeError, match="bug"), replacing(path) as file:
+        fail_halfway(file, b"half", RuntimeError("bug"))
+
+    assert b"old" == path.read_bytes()
+    assert ["model.bin"] == os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_full_disk_is_a_sentence(tmp_path: Path, packed: bool) -> None:
+    """The user is told which file, and the old one stays."""
+    path = tmp_path / "w.jsonl"
+    path.write_bytes(b"old")
+
+    with (
+        pytest.raises(ConfigError, match=r"w\.jsonl: cannot be written: No space left on device$"),
+        replacing_text(path, packed=packed) as file,
+    ):
+        fail_halfway(file, "half", OSError(28, "No space left on device"))
+
+    assert b"old" == path.read_bytes()
+    assert ["w.jsonl"] == os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["missing/w.json", "file/w.json", "directory"])
+def test_where_nothing_can_be_written_is_said(tmp_path: Path, name: str) -> None:
+    """A missing directory, a file in its place, a directory in the file's place."""
+    (tmp_path / "file").touch()
+    (tmp_path / "directory").mkdir()
+
+    with (
+        pytest.raises(ConfigError, match=f"{name}: cannot be written"),
+        replacing_text(tmp_path / name),
+    ):
+        pass
+
+    assert ["directory", "file"] == sorted(os.listdir(tmp_path))
+
+
+def test_path_without_a_name_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`--out .` is a user's mistake, not a bug."""
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigError, match=r"^\.: cannot be written"), replacing(Path()):
+        pass
+
+    assert [] == os.listdir(tmp_path)
+
+
+def test_packed_text_is_the_same_bytes_each_time(tmp_path: Path) -> None:
+    """A checksum names a file's content; gzip by default stamps the time and the name."""
+    paths = [tmp_path / "a.gz", tmp_path / "b.gz"]
+
+    for path in paths:
+        with replacing_text(path, packed=True) as file:
+            file.write("ü\n")
+
+    first, second = (path.read_bytes() for path in paths)
+    assert "ü\n".encode() == gzip.decompress(first)
+    assert first == second
