@@ -49,6 +49,11 @@ def log_event(logger: logging.Logger, level: int, event: str, **fields: Any) -> 
         logger.log(level, "%s %s", event, text, stacklevel=2)
 
 
+def is_logged(times: int) -> bool:
+    """Return whether an event that repeats is logged: the 1st, 2nd, 4th, 8th and so on are."""
+    return times.bit_count() == 1
+
+
 def application_ended(
     logger: logging.Logger, ended: EndApplication, model: str, epoch: Epoch
 ) -> None:

@@ -81,6 +81,8 @@ class ReplicaFacts(_InspectionModel):
 
     unclaimed: tuple[LeaseId, ...] = ()
     """Named leases that an earlier scheduler granted and no ingress has claimed yet."""
+    address: str = ""
+    """Host and port where it takes calls, as its last pull said; empty before the first."""
     silent_s: Seconds
     draining_s: Seconds | None = None
     """None if the replica takes leases."""

@@ -80,7 +80,7 @@ class RawIngress:
     async def nack(self, grant: Grant, reason: NackReason) -> bool:
         """Give a lease back; return whether its inference waits again."""
         still_waits: bool = await self.scheduler.call(
-            "refuse_lease", grant.request_id, grant.lease_id, grant.replica_id, reason
+            "refuse_lease", grant.request_id, grant.lease_id, reason
         )
         return still_waits
 

@@ -26,12 +26,12 @@ from justitia_ray.protocol.inspection import (
 from justitia_ray.serve.front import read_front
 from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
-from justitia_ray.units import Seconds
+from justitia_ray.units import ReplicaId, Seconds
 
 _SCHEDULER_S: Seconds = 10.0
 """A scheduler walks over all there is."""
 _REPLICA_S: Seconds = 3.0
-"""A router waits 2 s for a replica that it does not know yet."""
+"""A replica that was never called has to be connected to first."""
 _SERVE_S: Seconds = 5.0
 _FALLBACK_PROXY = "SERVE_PROXY_ACTOR-fallback-"
 """Actor that Serve starts behind HAProxy only, for when no ingress is left."""
@@ -79,7 +79,12 @@ class InspectionCalls:
             _within(_SCHEDULER_S, "scheduler", self._ask_scheduler(), silent),
             _within(_SERVE_S, "serve", self._ask_serve(), silent),
         )
-        known = {} if scheduler is None else dict.fromkeys(scheduler.replicas)
+        known: dict[ReplicaId, None] = {}
+        if scheduler is not None:
+            known = dict.fromkeys(scheduler.replicas)
+            self._replicas.links.note_addresses(
+                {name: facts.address for name, facts in scheduler.replicas.items() if facts.address}
+            )
         if seen_by_serve is not None:
             running = (n for n, r in seen_by_serve.replicas.items() if r.state == "RUNNING")
             known |= dict.fromkeys(running)

@@ -125,7 +125,7 @@ class SchedulerSession:
             asked = self._terms
             try:
                 still_waits: bool = await self._scheduler.call(
-                    "refuse_lease", request_id, grant.lease_id, grant.replica_id, reason
+                    "refuse_lease", request_id, grant.lease_id, reason
                 )
                 if not still_waits and self._terms == asked:
                     await self._read_reason(asked)

@@ -37,7 +37,7 @@ from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
 from justitia_ray.serve.transport.listener import Caller
 from justitia_ray.serve.transport.methods import SCHEDULER_METHODS
 from justitia_ray.store.leader import LeaderRecord
-from justitia_ray.units import ApplicationId, Epoch, IngressId, ReplicaId, RequestId
+from justitia_ray.units import ApplicationId, Epoch, IngressId, LeaseId, ReplicaId, RequestId
 
 logger = logging.getLogger(__name__)
 
@@ -125,7 +125,7 @@ class SchedulerService:
         return IngressMail(term.epoch, forgotten=True)
 
     async def refuse_lease(
-        self, request_id: RequestId, lease_id: str, replica_id: ReplicaId, reason: ev.NackReason
+        self, request_id: RequestId, lease_id: LeaseId, reason: ev.NackReason
     ) -> bool:
         """Nack a lease that the ingress could not use; return whether its inference waits on.
 

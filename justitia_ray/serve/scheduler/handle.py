@@ -18,7 +18,7 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
 from justitia_ray import __version__
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import ConnectionLost, JustitiaError, RemoteFailure
-from justitia_ray.observability.log_events import log_event
+from justitia_ray.observability.log_events import is_logged, log_event
 from justitia_ray.serve.scheduler.actor import SchedulerActor
 from justitia_ray.serve.transport.handshake import Keyring, Offer
 from justitia_ray.serve.transport.link import Link
@@ -176,9 +176,9 @@ class SchedulerLink:
                 return self._link
 
     def _note_unreachable(self, error: ConnectionLost) -> None:
-        """Log that the scheduler's port is not reached: first, and each time twice as often."""
+        """Log that the scheduler's port is not reached, seldomer the longer it lasts."""
         self._failures += 1
-        if self._failures & (self._failures - 1) == 0:
+        if is_logged(self._failures):
             log_event(logger, logging.WARNING, "scheduler.unreachable", reason=str(error))
 
     async def _find(self) -> Offer:

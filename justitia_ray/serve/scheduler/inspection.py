@@ -399,6 +399,7 @@ def _replica_facts(
     unread = [] if outbox is None else outbox.unread(0)
     capacity, since = replica.capacity, replica.drains_since
     return ReplicaFacts(
+        address="" if outbox is None or outbox.last_pull is None else outbox.last_pull.address,
         unclaimed=tuple(
             lease_id
             for lease_id, reported in core.recovery.reported.items()

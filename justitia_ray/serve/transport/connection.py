@@ -23,7 +23,7 @@ _SILENT_PINGS = 5
 """Pings of ours, a second apart, after which a silent peer is given up. Counted, not timed: a loop
 that stood still has sent none meanwhile, and takes nobody for lost. aiohttp's `heartbeat` would:
 it closes half an interval after it."""
-_CLOSE_S: Seconds = 0.5
+CLOSE_S: Seconds = 0.5
 """Time for a closing handshake; the peer may be gone."""
 _WRITABLE_BYTES = 4 * 2**20
 """Waiting bytes above which streams pause: the other process does not keep up."""
@@ -87,7 +87,7 @@ class Connection:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             with suppress(Exception):  # of whatever kind: it is closed in any case
-                await asyncio.wait_for(self._socket.close(), _CLOSE_S)
+                await asyncio.wait_for(self._socket.close(), CLOSE_S)
 
     def abort(self, reason: str) -> None:
         """End the connection for this reason, whatever waits to be sent."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import aiohttp
 
 from justitia_ray.errors import ConnectionLost
-from justitia_ray.serve.transport.connection import MAX_FRAME_BYTES
+from justitia_ray.serve.transport.connection import CLOSE_S, MAX_FRAME_BYTES
 from justitia_ray.serve.transport.handshake import Key, Keyring, Peer, UnknownKey, greet
 from justitia_ray.serve.transport.link import SocketLink
 from justitia_ray.serve.transport.listener import HANDSHAKE_S, PATH, receive
@@ -15,7 +15,6 @@ from justitia_ray.serve.transport.methods import Method
 from justitia_ray.units import Seconds
 
 _CONNECT_S: Seconds = 2.0
-_CLOSE_S: Seconds = 0.5
 
 
 class Dialer:
@@ -85,7 +84,7 @@ class Dialer:
                 f"{self._scheme}://{address}{PATH}",
                 max_msg_size=MAX_FRAME_BYTES,
                 compress=0,
-                timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_S),
             )
         finally:
             session.detach()  # the socket lives on by itself, and there is nothing else to close

@@ -12,8 +12,13 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from justitia_ray.errors import ConfigError, ConnectionLost, JustitiaError
-from justitia_ray.observability.log_events import log_event
-from justitia_ray.serve.transport.connection import MAX_FRAME_BYTES, Connection, Socket
+from justitia_ray.observability.log_events import is_logged, log_event
+from justitia_ray.serve.transport.connection import (
+    CLOSE_S,
+    MAX_FRAME_BYTES,
+    Connection,
+    Socket,
+)
 from justitia_ray.serve.transport.frames import (
     Answer,
     Call,
@@ -36,7 +41,6 @@ HANDSHAKE_S: Seconds = 5.0
 """Time after which a connection that has not proved itself is closed."""
 _MAX_STRANGERS = 256
 """Connections at once that have not proved themselves; more are closed as they come."""
-_CLOSE_S: Seconds = 0.5
 
 Serve = Callable[..., Awaitable[Any]] | Callable[..., AsyncGenerator[Any]]
 
@@ -104,7 +108,7 @@ class Listener:
         """
         self._http = web.Server(self._accept, access_log=None)
         loop = asyncio.get_running_loop()
-        handshake_s, close_s = (None, None) if self._tls is None else (HANDSHAKE_S, _CLOSE_S)
+        handshake_s, close_s = (None, None) if self._tls is None else (HANDSHAKE_S, CLOSE_S)
         tried: OSError | None = None
         for port in ports:
             try:
@@ -130,7 +134,7 @@ class Listener:
             served.connection.abort("it is closed there")
         if self._server is not None and self._http is not None:
             self._server.close()
-            await self._http.shutdown(_CLOSE_S)
+            await self._http.shutdown(CLOSE_S)
 
     def _next_protocol(self) -> asyncio.Protocol:
         """Return what reads a new connection, until which proves itself there is little time."""
@@ -139,7 +143,7 @@ class Listener:
         stranger = self._http()
         self._strangers.add(stranger)
         # One whose handshake is only slow is told so before.
-        within_s = HANDSHAKE_S + _CLOSE_S
+        within_s = HANDSHAKE_S + CLOSE_S
         asyncio.get_running_loop().call_later(within_s, self._turn_away, stranger)
         return stranger
 
@@ -158,7 +162,7 @@ class Listener:
         if request.path != PATH:
             return web.Response(status=404)
         socket = web.WebSocketResponse(
-            max_msg_size=MAX_FRAME_BYTES, compress=False, timeout=_CLOSE_S
+            max_msg_size=MAX_FRAME_BYTES, compress=False, timeout=CLOSE_S
         )
         # A BaseRequest is all that it needs.
         opening = socket.prepare(cast("web.Request", request))
@@ -193,9 +197,9 @@ class Listener:
             self._on_lost(peer)
 
     def _note_refused(self, error: Exception) -> None:
-        """Log a refused connection: the first, and then each time there are twice as many."""
+        """Log a refused connection, seldomer the more there are."""
         self._refused += 1
-        if self._refused & (self._refused - 1) == 0:
+        if is_logged(self._refused):
             reason = str(error) or f"no handshake within {HANDSHAKE_S:g} s"
             log_event(
                 self._log,

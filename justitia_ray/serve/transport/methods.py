@@ -163,7 +163,7 @@ SCHEDULER_METHODS: dict[str, Method] = {
     "open_application": Method((ApplicationArrived,), Opened),
     "submit_many": Method((IngressId, Epoch, int, _MANY_SUBMISSIONS), _INGRESS_MAIL),
     "poll_grants": Method((IngressId, Epoch, int), _INGRESS_MAIL),
-    "refuse_lease": Method((RequestId, LeaseId, ReplicaId, NackReason), bool),
+    "refuse_lease": Method((RequestId, LeaseId, NackReason), bool),
     "pull": Method((Pull,), _REPLICA_MAIL),
     "leave": Method((ReplicaId,), None),
 }

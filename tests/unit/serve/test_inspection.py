@@ -31,10 +31,12 @@ from justitia_ray.serve.ingress.inspection import InspectionCalls
 from justitia_ray.serve.ingress.models import ServedModel
 from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
+from justitia_ray.serve.ingress.replica_links import ReplicaLinks
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.puller import Puller
 from justitia_ray.serve.scheduler import inspection as scheduler_inspection
 from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.serve.transport.link import Link
 from tests.eventually import eventually
 from tests.unit.serve.ingress.http_client import client_of
 from tests.unit.serve.scheduler import services
@@ -96,7 +98,7 @@ async def test_scheduler_says_who_holds_what(desk: Desk) -> None:
     await desk.submit(opened(), inference("q1"), inference("q2"))
     await desk.pull()
     running = LeaseProgress("1-1", 50, 1, running=True)
-    await desk.pull(progress=(running,), free_kv_tokens=40, ack=1)
+    await desk.pull(progress=(running,), free_kv_tokens=40, ack=1, address="10.0.0.1:7001")
     seen = await desk.seen()
 
     application, replica = seen.applications["a"], seen.replicas["r"]
@@ -109,6 +111,7 @@ async def test_scheduler_says_who_holds_what(desk: Desk) -> None:
     assert_shows(application, state="open", ingress_id="i", waiting=1, in_flight=1, active=True)
     assert application.finish > seen.virtual_time > 0
     assert_shows(replica, leases=1, unexplained_kv_tokens=9, free_for_first=False)
+    assert "10.0.0.1:7001" == replica.address
     assert 1.1 == pytest.approx(replica.silent_s)
     assert {"i": 1} == {name: ingress.unread for name, ingress in seen.ingresses.items()}
     assert () == seen.broken_rules
@@ -280,10 +283,17 @@ async def inspect_replica(replica_id: str) -> dict[str, Any]:
 async def scheduler_of_two() -> dict[str, Any]:
     """The scheduler hears of r1 and r2."""
     replica = {"silent_s": 0.1, "kv_tokens": 100}
-    return {"ready": True, "epoch": 3, "replicas": {"r1": replica, "r2": replica}}
+    heard_of = {"r1": {"address": "10.0.0.1:7001"} | replica, "r2": replica}
+    return {"ready": True, "epoch": 3, "replicas": heard_of}
 
 
-def calls(scheduler: Callable[[], Awaitable[Any]] = scheduler_of_two) -> InspectionCalls:
+async def _never(address: str, target: str) -> Link:
+    raise AssertionError("no connection is wanted here")
+
+
+def calls(
+    scheduler: Callable[[], Awaitable[Any]] = scheduler_of_two, links: ReplicaLinks | None = None
+) -> InspectionCalls:
     """Return the calls of an ingress of which Serve runs r1 and r3, and starts r4.
 
     One of its inferences runs, and one waits.
@@ -292,6 +302,7 @@ def calls(scheduler: Callable[[], Awaitable[Any]] = scheduler_of_two) -> Inspect
         "q1": SimpleNamespace(held_lease=lambda: "3-1"),
         "q2": SimpleNamespace(held_lease=lambda: None),
     }
+    links = ReplicaLinks(_never) if links is None else links
     queue = SimpleNamespace(
         session=SimpleNamespace(ingress_id="ingress-1", epoch=3),
         pending=SimpleNamespace(inferences=inferences, applications={"a": 1, "b": 2}),
@@ -300,7 +311,7 @@ def calls(scheduler: Callable[[], Awaitable[Any]] = scheduler_of_two) -> Inspect
         PlacedModel(CONFIG, "Replica", "Predictor"),
         "demo",
         cast(ActorHandle, SimpleNamespace(inspect=SimpleNamespace(remote=scheduler))),
-        cast(ReplicaCalls, SimpleNamespace(inspect=inspect_replica)),
+        cast(ReplicaCalls, SimpleNamespace(inspect=inspect_replica, links=links)),
         cast(QueueClient, queue),
     )
 
@@ -336,6 +347,22 @@ async def test_all_that_should_answer_are_asked_and_silence_is_noted() -> None:
         front=read_front(),
     )
     assert own == found.ingress
+
+
+async def test_replica_that_was_never_called_is_asked_where_the_scheduler_has_it() -> None:
+    """An ingress learns addresses with its grants; without traffic it has none."""
+    dialled: list[tuple[str, str]] = []
+
+    async def dial(address: str, target: str) -> Link:
+        dialled.append((address, target))
+        raise ConnectionLost("not needed")
+
+    links = ReplicaLinks(dial)
+    await calls(links=links).inspect()
+    with pytest.raises(ConnectionLost, match="not needed"):
+        await links.link_to("r1")
+
+    assert [("10.0.0.1:7001", "r1")] == dialled
 
 
 async def hangs() -> Any:

@@ -16,7 +16,7 @@ class FakeScheduler:
         self.epoch = 1
         self.batches: list[tuple[int, tuple[Submission, ...]]] = []
         """(epoch, items) of each submission that was taken."""
-        self.refused: list[tuple[str, str, str, NackReason]] = []
+        self.refused: list[tuple[str, str, NackReason]] = []
         self.still_waits = True
         self.refusal: Refusal | None = None
         """Why no application is opened."""
@@ -96,10 +96,8 @@ class FakeScheduler:
         self._maybe_fail("poll_grants")
         return mail
 
-    async def _refuse_lease(
-        self, request_id: str, lease_id: str, replica_id: str, reason: NackReason
-    ) -> bool:
-        self.refused.append((request_id, lease_id, replica_id, reason))
+    async def _refuse_lease(self, request_id: str, lease_id: str, reason: NackReason) -> bool:
+        self.refused.append((request_id, lease_id, reason))
         return self.still_waits
 
     async def _open_application(self, arrival: ApplicationArrived) -> Opened:

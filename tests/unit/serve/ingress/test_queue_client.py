@@ -223,7 +223,7 @@ async def test_lease_that_could_not_be_used_is_refused_and_the_next_one_taken(ri
     await rig.client.nack_lease(ticket, first, NackReason.CONNECTION)
     rig.scheduler.post(grant(lease_id="1-2"))
 
-    assert [("q", "1-1", "r", NackReason.CONNECTION)] == rig.scheduler.refused
+    assert [("q", "1-1", NackReason.CONNECTION)] == rig.scheduler.refused
     assert "1-2" == (await rig.client.next_grant(ticket)).lease_id
 
 

@@ -142,8 +142,8 @@ async def test_refused_lease_says_whether_its_inference_still_waits(
 ) -> None:
     """An ingress whose inference has ended here must submit it anew, or wait for ever."""
     grant = await leased(service)
-    waits = await service.refuse_lease("q", grant.lease_id, "r", NackReason.LEASE)
-    known = await service.refuse_lease("other", grant.lease_id, "r", NackReason.LEASE)
+    waits = await service.refuse_lease("q", grant.lease_id, NackReason.LEASE)
+    known = await service.refuse_lease("other", grant.lease_id, NackReason.LEASE)
 
     assert (True, False) == (waits, known)
 
