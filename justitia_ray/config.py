@@ -130,6 +130,9 @@ class EngineSection(Section):
     `model.adapters`."""
     env: dict[str, str] = Field(default={})
     """Environment of the replica, set before vLLM is imported."""
+    start_timeout_s: Positive = 3_600.0
+    """An engine that has not started after this time, its model loaded, is given up: its process
+    ends, and Serve starts another. vLLM itself waits without end for one that hangs."""
     fake: FakeEngineSection = FakeEngineSection()
 
 

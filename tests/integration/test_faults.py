@@ -250,7 +250,7 @@ async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
 async def test_replica_whose_port_is_blocked_is_not_given_up(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Its work goes elsewhere: no ingress reaches it, and the scheduler hears it all the time."""
+    """Other replicas run its inferences; the scheduler, which still hears it, does not drain it."""
     replicas = await service.pulling()
     blocked = replicas[0]
     async with known_load(http) as load:

@@ -76,7 +76,7 @@ async def test_new_version_under_load_loses_nothing(
 async def test_killed_ingress_takes_only_its_own_callers_with_it(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Its connections break; the other's go on, and no engine generates for it any longer."""
+    """The other ingress's streams go on, and no engine generates for the dead one any longer."""
     service.ingresses = 2
     await service.deploy()
     streams: list[OpenStream] = []

@@ -28,7 +28,7 @@ _MAX_MODEL_LEN = 65_536
 _LONGEST = 60_000
 _ENDLESS = completion(max_tokens=_LONGEST)
 _TOKENS = 60
-"""Of a stream that outlasts a change of HAProxy, and ends long before it is cut."""
+"""Length of a stream that outlasts a change of HAProxy, and ends long before it is cut."""
 _CALLERS = 4
 _CHANGED_WITHIN_S = 120.0
 

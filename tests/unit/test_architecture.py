@@ -112,7 +112,7 @@ RULES: dict[str, Rule] = {
     "serve.transport.endpoint": Rule((*BASE, "config", "serve.transport"), ("ray",)),
     "serve.scheduler": Rule(SERVE, ("ray",)),
     "serve.predictor": Rule(SERVE, ("ray",)),
-    "serve.replica": Rule(SERVE, ("ray",)),
+    "serve.replica": Rule(SERVE, ("psutil", "ray")),
     "serve.ingress": Rule(SERVE, ("fastapi", "pydantic", "ray", "starlette")),
     "serve.engines": Rule(
         (*BASE, "config", "protocol", "serve.asgi"),

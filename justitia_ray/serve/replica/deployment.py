@@ -28,6 +28,7 @@ from justitia_ray.serve.ray_metrics import Exporter, RayMetrics, new_measures
 from justitia_ray.serve.replica.coalesce import coalesce
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.puller import Puller
+from justitia_ray.serve.replica.start_deadline import start_deadline
 from justitia_ray.serve.scheduler.handle import SchedulerLink, get_current_scheduler
 from justitia_ray.serve.transport.endpoint import dialer, listen
 from justitia_ray.serve.transport.handshake import Keyring, Peer
@@ -62,8 +63,9 @@ class EngineReplica:
         self._listener: Listener | None = None
         self._config: AppConfig = AppConfig.parse(config)
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
-        self._engine: Engine = await build_engine(self._config)
-        self._capacity: EngineCapacity = await self._engine.start()
+        with start_deadline(self._config.engine.start_timeout_s):
+            self._engine: Engine = await build_engine(self._config)
+            self._capacity: EngineCapacity = await self._engine.start()
         self._leases = LeaseTable(
             self._replica_id, self._engine, self._config.replica.lease_grace_s
         )

@@ -77,7 +77,7 @@ def test_yaml_is_the_env_of_a_container(capsys: pytest.CaptureFixture[str]) -> N
 def test_callers_of_a_file_are_those_of_all_its_ingresses_and_models(
     tmp_path: Path, ingress: str, models: int, callers: int
 ) -> None:
-    """One HAProxy may hold the callers of all of them."""
+    """All ingresses may have their callers at the same HAProxy."""
     assert callers == most_callers(file_with(tmp_path, ingress, models))
 
 

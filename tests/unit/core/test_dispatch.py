@@ -414,7 +414,7 @@ def test_share_of_the_memory_is_filled_and_not_exceeded_while_others_wait(
 
 
 def test_share_is_of_each_replica() -> None:
-    """What it holds on one does not keep it from another."""
+    """An application that holds its share of one replica may still be given a seat on another."""
     driver = _core()
     driver.handle(ev.PullAnswered("r0"))
     for name, prompt in (("a1", 40), ("a2", 40), ("b1", 80)):

@@ -59,7 +59,7 @@ def test_running_lease_does_not_expire(leased: CoreDriver) -> None:
 
 
 def test_refused_lease_returns_to_its_place(leased: CoreDriver) -> None:
-    """Its replica did not hold it; another may take it, or the same."""
+    """A replica that did not hold a lease may be given the inference again, as may any other."""
     actions = leased.handle(ev.LeaseNacked("1", ev.NackReason.LEASE))
 
     assert (aborted(actions), leased.waiting()) == (["1"], ["x", "z"])

@@ -22,7 +22,7 @@ from tests.unit.k8s.manifests import (
 )
 
 GRACEFUL_SHUTDOWN_S = 600
-"""Of an ingress and of a replica (justitia_ray/serve/app.py)."""
+"""What Serve gives an ingress or a replica to end its calls (justitia_ray/serve/app.py)."""
 
 ENGINE_LOADS_S = 240
 """What the whole application took to be ready on two busy cores (k8s/README.md)."""

@@ -1,0 +1,52 @@
+"""What becomes of a replica whose engine does not start in time."""
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import psutil  # type: ignore[import-untyped]
+
+from justitia_ray.serve.replica.start_deadline import start_deadline
+from tests.eventually import eventually
+
+_HANGING = """
+import subprocess, sys, threading
+from justitia_ray.serve.replica.start_deadline import start_deadline
+
+child = subprocess.Popen(["sleep", "600"])
+print(child.pid, flush=True)
+with start_deadline(0.01):
+    threading.Event().wait()
+"""
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process runs; one that is dead may be listed until its parent has asked."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def test_start_that_hangs_ends_the_process_and_what_it_started() -> None:
+    """Serve would wait for it without end, and its engine would hold its memory."""
+    command = [sys.executable, "-c", _HANGING]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=False, timeout=60
+    )
+
+    assert 1 == ended.returncode
+    assert "replica.start_timed_out" in ended.stderr
+    assert "threading.py" in ended.stderr, "the stacks say where it hangs"
+    child = int(ended.stdout)
+    await eventually(lambda: not is_running(child), "what it started has ended")
+
+
+def test_start_in_time_goes_on() -> None:
+    """The deadline is that of the start alone."""
+    with start_deadline(3_600):
+        (timer,) = (one for one in threading.enumerate() if isinstance(one, threading.Timer))
+    timer.join(60)
+
+    assert not timer.is_alive()
