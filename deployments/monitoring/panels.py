@@ -343,7 +343,7 @@ _SCHEDULER = (
     curves(
         401,
         "Decision time",
-        "In what time the scheduler handles half and 99 % of its events: an arrival, a grant, a"
+        "In what time the scheduler takes half and 99 % of its decisions: an arrival, a grant, a"
         " report, an end. Meant to stay below 100 µs.",
         _quantiles(m.DECISIONS_TOTAL, "model", 0.5, 0.99),
         unit="s",
@@ -352,7 +352,7 @@ _SCHEDULER = (
     curves(
         402,
         "Decisions",
-        "Events that the scheduler handled each second.",
+        "Decisions that the scheduler took each second.",
         (Query(per_second(m.DECISIONS_TOTAL, "model", where={"le": "+Inf"}), "{{model}}"),),
         unit="ops",
     ),

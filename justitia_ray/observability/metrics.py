@@ -203,8 +203,9 @@ APPLICATION_OUTCOMES_TOTAL = Metric(
 )
 DECISIONS_TOTAL = Metric(
     "justitia_decisions_total",
-    "Events that the core handled in at most `le` seconds: cumulative, as the buckets of a"
-    " histogram are, so that `histogram_quantile` takes them.",
+    "Decisions of the core that took at most `le` seconds: an event is one, and if it grants"
+    " several inferences as many, each with its share. Cumulative, as the buckets of a histogram"
+    " are, so that `histogram_quantile` takes them.",
     ("le",),
 )
 DECISION_SECONDS_TOTAL = Metric(

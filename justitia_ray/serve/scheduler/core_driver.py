@@ -9,7 +9,7 @@ from typing import Any
 from justitia_ray.config import SchedulerSection, SchedulingConfig
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import Action, EndApplication
+from justitia_ray.core.actions import Action, EndApplication, Grant
 from justitia_ray.core.snapshot import latest_instant, restore
 from justitia_ray.core.state import SchedulerLimits
 from justitia_ray.observability.log_events import application_ended, log_event
@@ -132,7 +132,8 @@ class CoreDriver:
         took_s = time.perf_counter() - began_at
         self.outboxes.deliver(actions, self.core.state, quiet)
         self._set_timer()
-        self.decisions.record_decision(took_s)
+        granted = sum(isinstance(action, Grant) for action in actions)
+        self.decisions.record_decisions(took_s, max(1, granted))
         self._report(event, actions, unstored)
 
     def configure(self, settings: dict[str, Any]) -> bool:

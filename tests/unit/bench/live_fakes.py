@@ -202,7 +202,7 @@ class LiveService:
                 (self.settings["policy"], fields["application_class"], fields["input"])
             )
             self._classes[name] = fields["application_class"]
-            self._decisions.record_decision(1e-4)
+            self._decisions.record_decisions(1e-4)
             tag = {"predicted_kv_token_time": 5.0, "virtual_finish_time": None}
             return _answer({"application_id": name, **tag})
         if path == "/v1/chat/completions":

@@ -206,10 +206,10 @@ def test_decisions_of_an_arm_are_those_between_two_readings() -> None:
     """The counts only grow: what an earlier arm decided must not show in a later one's figures."""
     meter = DecisionMeter()
     for _ in range(50):
-        meter.record_decision(1.0)
+        meter.record_decisions(1.0)
     before = meter.totals()
     for duration_s in (*(100e-6,) * 98, 5e-3, 5e-3):
-        meter.record_decision(duration_s)
+        meter.record_decisions(duration_s)
 
     found = decisions_between(before, meter.totals())
     assert found.p50_s is not None

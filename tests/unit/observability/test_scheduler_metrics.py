@@ -219,7 +219,7 @@ def test_scheduler_that_lost_its_office_tells_of_no_queue(watch: Watch) -> None:
     driver.open("a", 1_000)
     driver.submit("x")
     driver.pull(seats=1)
-    watch.decisions.record_decision(1e-3)
+    watch.decisions.record_decisions(1e-3)
     driver.submit("y")
     watch.told()
     driver.pull(finished={"1-1": 10}, seats=1)
@@ -271,7 +271,7 @@ def test_bound_is_held_against_the_lag(
 def test_decisions_are_buckets_of_a_histogram(watch: Watch) -> None:
     """Cumulative: 3 of 50 µs, one of 3 ms; `histogram_quantile` reads them so."""
     for duration_s in (5e-5, 5e-5, 5e-5, 3e-3):
-        watch.decisions.record_decision(duration_s)
+        watch.decisions.record_decisions(duration_s)
     told = watch.told().counts
 
     counts = {le: told["decisions_total", le] for le in ("2.51e-05", "5.01e-05", "0.001", "0.01")}
@@ -280,11 +280,21 @@ def test_decisions_are_buckets_of_a_histogram(watch: Watch) -> None:
     assert told["decision_seconds_total",] == pytest.approx(3.15e-3)
 
 
+def test_event_that_grants_several_inferences_is_several_decisions() -> None:
+    """Replicas that pull seldomer would make the same work look slower."""
+    meter = DecisionMeter()
+    meter.record_decisions(3e-3, 100)
+
+    assert 100 == meter.count_within(5.01e-5)
+    assert 0 == meter.count_within(2.51e-5)
+    assert 3e-3 == meter.total_s
+
+
 def test_table_of_decisions_is_bounded() -> None:
     """A scheduler runs for months; durations below a microsecond or beyond minutes share a step."""
     meter = DecisionMeter()
     for power in range(-12, 9):
-        meter.record_decision(10.0**power)
+        meter.record_decisions(10.0**power)
 
     totals = meter.totals()
     assert 21 == totals["count"]

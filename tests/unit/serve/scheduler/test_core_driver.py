@@ -33,6 +33,17 @@ async def test_mistake_in_what_is_counted_loses_no_grant(caplog: pytest.LogCaptu
     driver.stop_timer()
 
 
+async def test_each_grant_of_a_pull_is_counted_as_a_decision() -> None:
+    """An application, two inferences, and the pull that is granted both."""
+    driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
+    pull = ev.ReplicaPulled("r", ReplicaCapacity(100), 100)
+    for event in (opened(), inference("q1"), inference("q2"), pull):
+        driver.apply(event)
+
+    assert 5 == driver.decisions.totals()["count"]
+    driver.stop_timer()
+
+
 async def test_timer_is_set_anew_for_an_earlier_deadline_only() -> None:
     """Nearly every event sets a deadline, and nearly all are later than the next."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
