@@ -12,7 +12,7 @@ from justitia_ray.errors import JustitiaError
 from justitia_ray.units import Seconds
 from scripts.bench.output import print_machine, progress_printer, write_json
 from scripts.bench.serve import SETTINGS, Bench, Load, Setting, arms_of
-from scripts.bench.serve_arms import BenchArms, RunningArms
+from scripts.bench.serve_arms import BenchArms, RunningArms, release_arm
 from scripts.bench.serve_report import burn_table, cpu_table, document, rows, table, verdicts
 
 _ENGINES = {
@@ -36,8 +36,12 @@ def main() -> int:
     }
     names = ("metrics",) if options.metrics else _ENGINES[options.engine]
     try:
+        release = None if options.release is None else release_arm(options.release)
         chosen = [
-            (SETTINGS[name], SETTINGS[name].choose_loads(options.arms, quick=options.quick))
+            (
+                SETTINGS[name],
+                SETTINGS[name].choose_loads(options.arms, quick=options.quick, release=release),
+            )
             for name in names
         ]
         for setting, loads in chosen:
@@ -140,6 +144,12 @@ def parse_arguments() -> argparse.Namespace:
         type=lambda text: text.split(","),
         metavar="NAME,…",
         help="these arms and what they are compared with (default: all)",
+    )
+    parser.add_argument(
+        "--release",
+        type=Path,
+        metavar="DIR",
+        help="compare with another release of the service, too: a worktree of it (arm `release`)",
     )
     parser.add_argument(
         "--front",

@@ -81,7 +81,7 @@ class DecisionMeter:
 
 
 def _ends_at(step: int) -> Seconds:
-    return 10.0 ** (step / _STEPS_A_DECADE + math.log10(_LEAST_S))
+    return math.pow(10.0, step / _STEPS_A_DECADE + math.log10(_LEAST_S))
 
 
 class LiveLag:

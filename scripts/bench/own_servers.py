@@ -1,4 +1,4 @@
-"""The arms of scripts/bench_serve that do without Ray: LiteLLM's proxy, and vLLM's own server."""
+"""The arms of scripts/bench_serve beside its cluster: LiteLLM's proxy, vLLM's server, a release."""
 
 import json
 import os
@@ -8,12 +8,13 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import psutil  # type: ignore[import-untyped]
 import yaml
 
 from justitia_ray.config import AppConfig
@@ -85,6 +86,59 @@ def litellm_proxy(config: AppConfig, engines: int) -> Iterator[OwnServer]:
         yield OwnServer(port, {pid: "proxy"} | {engine: "replica" for _, engine in servers})
 
 
+# Passed as text: Ray puts the directory of a driver's file before what an application names.
+_CLUSTER = """
+import json, signal, sys
+import ray
+from ray import serve
+from ray.serve.context import _get_global_client
+from ray.serve.schema import ServeDeploySchema
+
+values = json.loads(sys.argv[1])
+ends = {signal.SIGTERM}
+ray.init(address="local", num_cpus=64, include_dashboard=False, log_to_driver=False)
+signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+serve.start(proxy_location="HeadOnly", http_options=values["http_options"])
+_get_global_client().deploy_apps(ServeDeploySchema.model_validate(values), _blocking=True)
+signal.sigwait(ends)
+ray.shutdown()
+"""
+
+
+@contextmanager
+def release_cluster(code: Path, application: Mapping[str, Any]) -> Iterator[OwnServer]:
+    """Run an application with the code of another release, on a Ray cluster with Serve's own proxy.
+
+    Args:
+        code: A worktree of the release.
+        application: The application, as a Serve configuration file has it.
+
+    Raises:
+        JustitiaError: If it does not come up.
+    """
+    port = free_port()
+    values = {
+        "proxy_location": "HeadOnly",
+        "http_options": {"host": "127.0.0.1", "port": port},
+        "applications": [
+            {**application, "runtime_env": {"env_vars": {"PYTHONPATH": str(code)}}},
+        ],
+    }
+    command = [sys.executable, "-P", "-c", _CLUSTER, json.dumps(values)]
+    path = f"{application['route_prefix']}/v1/models"
+    with (
+        TemporaryDirectory(prefix="justitia-release-") as directory,
+        _process(command, port, path, {"PYTHONPATH": str(code)}, directory) as pid,
+    ):
+        started = psutil.Process(pid).children(recursive=True)
+        try:
+            yield OwnServer(port, {pid: "ray"})
+        finally:
+            for process in started:  # a scheduler is detached, and has a Redis
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+
+
 @contextmanager
 def _running(module: str, config: AppConfig) -> Iterator[tuple[int, int]]:
     """Run a module of ours that serves a configuration; yield its port and process id."""
@@ -97,14 +151,22 @@ def _running(module: str, config: AppConfig) -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _process(
-    command: list[str], port: int, path: str, environment: Mapping[str, str]
+    command: list[str],
+    port: int,
+    path: str,
+    environment: Mapping[str, str],
+    cwd: str | None = None,
 ) -> Iterator[int]:
     """Run a server while the block lasts, from when it answers `path` on; yield its process id."""
     with TemporaryDirectory(prefix="justitia-server-") as directory:
         said = Path(directory) / "output"
         with said.open("wb") as output:
             process = subprocess.Popen(
-                command, stdout=output, stderr=output, env={**os.environ, **environment}
+                command,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+                cwd=cwd,
             )
         try:
             _wait_until_up(command, process, f"http://127.0.0.1:{port}{path}", said)

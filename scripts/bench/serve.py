@@ -84,13 +84,25 @@ class Setting:
     warm_up_calls: int = 128
     """To each arm, by as many callers as the greatest load has; not counted."""
 
-    def choose_loads(self, names: Sequence[str] | None, *, quick: bool) -> tuple[Load, ...]:
+    def choose_loads(
+        self, names: Sequence[str] | None, *, quick: bool, release: Arm | None = None
+    ) -> tuple[Load, ...]:
         """Return the loads for the arms of these names, each with its baseline.
+
+        Args:
+            names: Names of arms; None: all.
+            quick: Fewer calls.
+            release: Another release of the service, to be called wherever this one is.
 
         Raises:
             JustitiaError: If there is no such arm.
         """
         loads = self.loads(quick=quick)
+        if release is not None:
+            loads = tuple(
+                replace(load, arms=(*load.arms, release)) if JUSTITIA in load.arms else load
+                for load in loads
+            )
         if names is None:
             return loads
         known = {arm.name for load in loads for arm in load.all_arms}
@@ -146,7 +158,7 @@ _OURS = replace(JUSTITIA, chunk_interval_s=_JOIN_S)
 _THEIRS = replace(DIRECT, chunk_interval_s=_JOIN_S)
 _JOINED = Arm("joined", iteration_s=0.01, chunk_interval_s=0.03)
 _UNJOINED = Arm("unjoined", iteration_s=0.01)
-_JOINED_VLLM = Arm("joined", chunk_interval_s=0.03)
+_JOINED_30_MS = Arm("joined", chunk_interval_s=0.03)
 _MEASURED = Arm("measured")
 _UNMEASURED = Arm("unmeasured", metrics=False)
 
@@ -162,7 +174,7 @@ def path_loads(*, quick: bool) -> tuple[Load, ...]:
             32,
             192 if quick else 512,
             0.1,
-            arms,
+            (*arms, _JOINED_30_MS),
             FLOOR,
             (*FIRST_TOKEN, CALLS, CPU, CHUNKS),
         ),
@@ -232,7 +244,7 @@ def vllm_loads(*, quick: bool) -> tuple[Load, ...]:
             quick=quick,
             ours=JUSTITIA,
             theirs=DIRECT,
-            joined=_JOINED_VLLM,
+            joined=_JOINED_30_MS,
             unjoined=JUSTITIA,
             callers=64,
             saturating_calls=(320, 640),

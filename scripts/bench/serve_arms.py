@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from justitia_ray.config import AppConfig
+from justitia_ray.errors import JustitiaError
 from justitia_ray.units import Seconds
 from scripts.bench.load import Target
 from scripts.bench.machine import Role, cpu_by_role
-from scripts.bench.own_servers import OwnServer, litellm_proxy, vllm_server
+from scripts.bench.own_servers import OwnServer, litellm_proxy, release_cluster, vllm_server
 from tests.harness.local_cluster import LocalCluster, read_serve_config
 from tests.harness.ray_code import repository_environment
 
@@ -42,6 +43,8 @@ class Arm:
     iteration_s: Seconds | None = None
     """Iteration of the fake engine, in place of the setting's."""
     metrics: bool = True
+    code: Path | None = None
+    """Worktree of another release of the project; it runs on a cluster of its own."""
 
 
 JUSTITIA = Arm("justitia")
@@ -52,6 +55,20 @@ FASTAPI = Arm("fastapi", "scripts.bench.fastapi_app:build")
 RAY_LLM = Arm("ray-llm", "scripts.bench.ray_llm_app:build", "FakeLLMServer:Replica")
 LITELLM = Arm("litellm", None, server=litellm_proxy)
 VLLM = Arm("vllm", None, server=vllm_server)
+
+
+def release_arm(code: Path) -> Arm:
+    """Return the service as another release has it, behind the front that this had.
+
+    Args:
+        code: A worktree of the release. Its configuration has to allow what this one's files say.
+
+    Raises:
+        JustitiaError: If it holds no release.
+    """
+    if not (code / "justitia_ray").is_dir():
+        raise JustitiaError(f"--release {code}: there is no justitia_ray")
+    return Arm("release", code=code.absolute())
 
 
 def arm_application(
@@ -123,6 +140,11 @@ class RunningArms:
     roles: dict[int, Role] = field(default_factory=dict)
     """Arm and role of processes whose titles do not tell them, by process id."""
 
+    def add_server(self, arm: Arm, server: OwnServer, path: str) -> None:
+        """Add an arm that runs beside the cluster, and answers under a path."""
+        self.targets[arm.name] = Target(server.port, path)
+        self.roles |= {pid: (arm.name, role) for pid, role in server.roles.items()}
+
     def read_cpu(self) -> dict[Role, Seconds]:
         """Return the CPU time so far, by arm and role; what all arms share has no arm's name."""
         return cpu_by_role(os.getpid(), self.roles)
@@ -155,7 +177,12 @@ class BenchArms(LocalCluster):
         super().__init__(_DECLARED_CPUS, haproxy=haproxy)
         self.values = read_serve_config(file)
         application = self.values["applications"][0]
-        self._on_serve = [arm for arm in arms if arm.import_path is not None]
+        self._releases = {
+            arm: arm_application(application, arm, replicas, self.data_dir, fake)
+            for arm in arms
+            if arm.code is not None
+        }
+        self._on_serve = [arm for arm in arms if arm.import_path and arm.code is None]
         self._own = {
             arm: AppConfig.parse(arm_args(application["args"], arm, fake))
             for arm in arms
@@ -183,8 +210,12 @@ class BenchArms(LocalCluster):
             for arm, config in self._own.items():
                 assert arm.server is not None
                 server = stack.enter_context(arm.server(config, self._replicas))
-                running.targets[arm.name] = Target(server.port, "")
-                running.roles |= {pid: (arm.name, role) for pid, role in server.roles.items()}
+                running.add_server(arm, server, "")
+            for arm, values in self._releases.items():
+                assert arm.code is not None
+                server = stack.enter_context(release_cluster(arm.code, values))
+                running.add_server(arm, server, f"/{arm.name}")
+                running.roles |= scheduler_roles(server.port, [arm])
             super().__enter__()
             self._servers = stack.pop_all()
         running.targets |= {arm.name: Target(self.port, f"/{arm.name}") for arm in self._on_serve}

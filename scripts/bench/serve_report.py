@@ -16,6 +16,7 @@ from scripts.bench.serve import (
     Load,
     Measured,
 )
+from scripts.bench.serve_arms import JUSTITIA
 from scripts.bench.serve_figures import (
     CALLS,
     CPU,
@@ -32,6 +33,8 @@ from scripts.bench.statistics import (
     spread,
 )
 
+_FEW = 10.0
+"""Figures below are printed with two digits behind the point."""
 _ROLES = ("proxy", "ingress", "scheduler", "predictor", "replica", "engine", "ray", "client")
 
 
@@ -79,7 +82,8 @@ class Target:
         less = self.figure.is_better_when_less
         met = found.median <= self.bound if less else found.median >= self.bound
         sign = "<=" if less else ">="
-        target = f"{self.load}: {self.figure.name} {sign} {self.bound:g}{unit}{of}"
+        of_arm = "" if self.arm == JUSTITIA.name else f", {self.arm}"
+        target = f"{self.load}{of_arm}: {self.figure.name} {sign} {self.bound:g}{unit}{of}"
         return Verdict(target, met, f"{found.format(digits)}{unit}")
 
 
@@ -111,7 +115,8 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target(CPU_UNARY, CALLS, 600.0),
         Target(IDLE_STREAM, FIRST_TOKEN_P50, 3.5, "floor"),
         Target(CPU_STREAM, FIRST_TOKEN_P50, 5.0, "floor"),
-        *_ahead_of("direct", "fastapi", "ray-llm", "litellm"),
+        *_ahead_of("direct", "fastapi", "ray-llm", "litellm", "release"),
+        Target(CPU_STREAM, CPU, 1.0, "release", "joined"),
     ),
     "fake": _queue_targets(0.97),
     "vllm": (
@@ -163,7 +168,8 @@ def table(found: Sequence[Row]) -> str:
     for row in found:
         digits = 3 if row.comparison == "ratio" else 1
         mark = "x" if row.comparison == "ratio" else " added"
-        values = (row.value.format(1), row.baseline, row.baseline_value.format(1))
+        exact = 2 if row.value.median < _FEW else 1
+        values = (row.value.format(exact), row.baseline, row.baseline_value.format(exact))
         lines.append((row.load, row.figure, row.arm, *values, row.compared.format(digits) + mark))
     return text_table(lines)
 
@@ -211,7 +217,7 @@ def document(
 
 
 def _cpu_of(blocks: Sequence[Block], role: str) -> str:
-    return f"{spread([block.cpu_ms.get(role, 0.0) for block in blocks]).median:.1f}"
+    return f"{spread([block.cpu_ms.get(role, 0.0) for block in blocks]).median:.2f}"
 
 
 def _block(block: Block) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from justitia_ray.config import AppConfig
 from scripts import bench_serve
 from scripts.bench.load import Target
 from scripts.bench.own_servers import litellm_proxy
-from scripts.bench.serve import METRICS, SETTINGS, Load, arms_of, path_loads, queue_loads
+from scripts.bench.serve import METRICS, SETTINGS, Load, arms_of, queue_loads
 from scripts.bench.serve_arms import (
     DIRECT,
     JUSTITIA,
@@ -23,6 +23,7 @@ from scripts.bench.serve_arms import (
     RunningArms,
     arm_application,
     arm_args,
+    release_arm,
     scheduler_roles,
 )
 from tests.harness.local_cluster import read_serve_config
@@ -32,6 +33,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _FILE = Path(__file__).parents[2] / "deployments" / "local-fake.yaml"
 _FAKE = SETTINGS["path"].fake
+_PATH_LOADS = SETTINGS["path"].choose_loads(
+    None, quick=True, release=release_arm(Path(__file__).parents[2])
+)
 _VARIANT = Arm("unjoined", chunk_interval_s=0.0, metrics=False)
 """Stands for every variant of the service."""
 _QUEUE_LOADS = queue_loads(
@@ -58,7 +62,7 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
     """The arms with one engine each: on the cluster of the tests, or servers of their own."""
     application = read_serve_config(_FILE)["applications"][0]
     application["args"]["scheduler"] = {"namespace": serving.namespace}
-    on_serve = [arm for arm in (*arms_of(path_loads(quick=True)), _VARIANT) if arm is not LITELLM]
+    on_serve = [arm for arm in (*arms_of(_PATH_LOADS), _VARIANT) if arm is not LITELLM]
     redis = str(serving.directory / "redis")
     applications = [arm_application(application, arm, 1, redis, _FAKE) for arm in on_serve]
     for arm, values in zip(on_serve, applications, strict=True):
@@ -79,7 +83,7 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
 
 @pytest.mark.parametrize(
     ("setting", "loads"),
-    [("path", path_loads(quick=True)), ("fake", _QUEUE_LOADS), ("metrics", _METRICS_LOADS)],
+    [("path", _PATH_LOADS), ("fake", _QUEUE_LOADS), ("metrics", _METRICS_LOADS)],
     ids=["path", "fake", METRICS],
 )
 async def test_every_arm_answers_every_kind_of_call(

@@ -1,5 +1,7 @@
 """The report of scripts/bench_serve: pairs, verdicts, arms chosen by name."""
 
+from pathlib import Path
+
 import pytest
 
 from justitia_ray.errors import JustitiaError
@@ -13,7 +15,7 @@ from scripts.bench.serve import (
     arms_of,
     order_of,
 )
-from scripts.bench.serve_arms import Arm
+from scripts.bench.serve_arms import Arm, release_arm
 from scripts.bench.serve_figures import FIRST_TOKEN_P50, Block
 from scripts.bench.serve_report import TARGETS, compare, verdicts
 
@@ -69,9 +71,8 @@ def test_verdicts_follow_the_targets(
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_target_is_measured(name: str) -> None:
     """A target whose load or arm was renamed would silently never be judged."""
-    arms_by_load = {
-        load.name: {arm.name for arm in load.all_arms} for load in SETTINGS[name].loads(quick=True)
-    }
+    loads = SETTINGS[name].choose_loads(None, quick=True, release=Arm("release"))
+    arms_by_load = {load.name: {arm.name for arm in load.all_arms} for load in loads}
 
     for target in TARGETS[name]:
         assert {target.arm, target.against or target.arm} <= arms_by_load[target.load]
@@ -86,6 +87,18 @@ def test_no_arm_gains_by_its_turn(count: int) -> None:
     places = [[order.index(arm) for order in orders] for arm in arms]
     assert [count * (count - 1)] * count == [sum(of) for of in places]
     assert orders[0] == orders[1][::-1]
+
+
+def test_another_release_is_called_wherever_this_one_is(tmp_path: Path) -> None:
+    """What a change is worth is seen in pairs, in one run on one machine."""
+    release = release_arm(Path(__file__).parents[3])
+    loads = SETTINGS["path"].choose_loads(["justitia", "release"], quick=True, release=release)
+
+    assert {("floor", "justitia", "release")} == {
+        tuple(arm.name for arm in load.all_arms) for load in loads
+    }
+    with pytest.raises(JustitiaError, match=r"--release .*: there is no justitia_ray"):
+        release_arm(tmp_path)
 
 
 def test_chosen_arms_are_measured_with_their_baselines() -> None:
