@@ -146,6 +146,7 @@ VLLM_BENCH = "vllm bench serve"
 
 _IDLE_STREAM = Shape(True, (64, 64), (2, 2))
 _IDLE_UNARY = Shape(False, (64, 64), (2, 2))
+_SHORT_STREAM = Shape(True, (64, 64), (32, 32))
 _CONCURRENT = Shape(True, (64, 128), (64, 128))
 _SATURATED_UNARY = Shape(False, (64, 192), (64, 128))
 _SATURATED_STREAM = Shape(True, (64, 192), (64, 128))
@@ -169,14 +170,24 @@ def path_loads(*, quick: bool) -> tuple[Load, ...]:
     return (
         Load(IDLE_STREAM, _IDLE_STREAM, 1, 20 if quick else 60, 0.03, arms, FLOOR, FIRST_TOKEN),
         Load(
-            CPU_STREAM,
-            Shape(True, (64, 64), (32, 32)),
+            CONCURRENT,
+            _SHORT_STREAM,
             32,
             192 if quick else 512,
             0.1,
-            (*arms, _JOINED_30_MS),
+            arms,
             FLOOR,
             (*FIRST_TOKEN, CALLS, CPU, CHUNKS),
+        ),
+        Load(
+            CPU_STREAM,
+            _SHORT_STREAM,
+            128,
+            256 if quick else 512,
+            0.1,
+            (*arms, _JOINED_30_MS),
+            FLOOR,
+            (CALLS, CPU, CHUNKS),
         ),
         Load(
             CPU_UNARY,

@@ -96,7 +96,7 @@ def _ahead_of(*rivals: str) -> tuple[Target, ...]:
             Target(CPU_UNARY, CPU, 1.0, rival),
             Target(CPU_STREAM, CPU, 1.0, rival),
             Target(IDLE_STREAM, FIRST_TOKEN_P50, 0.0, rival),
-            Target(CPU_STREAM, FIRST_TOKEN_P50, 0.0, rival),
+            Target(CONCURRENT, FIRST_TOKEN_P50, 0.0, rival),
         )
     )
 
@@ -114,7 +114,7 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target(CPU_UNARY, CPU, 2.5),
         Target(CPU_UNARY, CALLS, 600.0),
         Target(IDLE_STREAM, FIRST_TOKEN_P50, 3.5, "floor"),
-        Target(CPU_STREAM, FIRST_TOKEN_P50, 5.0, "floor"),
+        Target(CONCURRENT, FIRST_TOKEN_P50, 5.0, "floor"),
         *_ahead_of("direct", "fastapi", "ray-llm", "litellm", "release"),
         Target(CPU_STREAM, CPU, 1.0, "release", "joined"),
     ),
