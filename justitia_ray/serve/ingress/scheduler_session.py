@@ -260,7 +260,9 @@ class SchedulerSession:
                 log_event(logger, logging.ERROR, "scheduler.superseded", reason=error.message)
             elif self._is_given_up():
                 self._on_given_up()
-        elif not isinstance(error, RayActorError | ConnectionLost):
+        elif isinstance(error, RayActorError | ConnectionLost):
+            self._superseded_at = None  # the next to answer may be another one
+        else:
             log_event(logger, logging.ERROR, "scheduler.call_failed", call=call, reason=str(error))
 
     def _is_given_up(self) -> bool:

@@ -17,7 +17,7 @@ from ray.exceptions import ActorDiedError, RayActorError, RayError, RayTaskError
 
 from justitia_ray import __version__
 from justitia_ray.config import AppConfig
-from justitia_ray.errors import ConnectionLost, JustitiaError, RemoteFailure
+from justitia_ray.errors import ConnectionLost, JustitiaError, RemoteFailure, SchedulerSuperseded
 from justitia_ray.observability.log_events import is_logged, log_event
 from justitia_ray.serve.scheduler.actor import SchedulerActor
 from justitia_ray.serve.transport.handshake import Keyring, Offer
@@ -117,7 +117,7 @@ def _parts(version: str) -> tuple[int, ...]:
 
 
 class SchedulerLink:
-    """The way to a scheduler: a connection, opened anew as soon as there is another scheduler."""
+    """The way to a scheduler: a connection, opened anew as soon as Ray has another scheduler."""
 
     def __init__(
         self, scheduler: Any, keyring: Keyring, dial: Callable[[str, str], Awaitable[Link]]
@@ -133,6 +133,10 @@ class SchedulerLink:
         self._keyring = keyring
         self._dial = dial
         self._link: Link | None = None
+        self._offer: Offer | None = None
+        """Where the connection leads."""
+        self._is_superseded = False
+        """Whether the scheduler there has said that another one leads."""
         self._search: asyncio.Task[Link] | None = None
         self._failures = 0
 
@@ -145,9 +149,14 @@ class SchedulerLink:
             JustitiaError: As the method, or as the scheduler says why it cannot lead.
         """
         link = self._link
-        if link is None or link.is_lost:
+        if link is None or link.is_lost or self._is_superseded:
             link = await self.connected()
-        return await link.call(method, *arguments)
+        try:
+            return await link.call(method, *arguments)
+        except SchedulerSuperseded:
+            # A process that Ray took for dead may live on, and so may the connection to it.
+            self._is_superseded |= link is self._link
+            raise
 
     async def connected(self) -> Link:
         """Return an open connection, once there is one."""
@@ -164,7 +173,10 @@ class SchedulerLink:
 
     async def _connect(self) -> Link:
         while True:
-            offer = await self._find()
+            offer, last = await self._find(), self._link
+            self._is_superseded = False
+            if offer == self._offer and last is not None and not last.is_lost:
+                return last
             self._keyring.add(offer.key)
             try:
                 self._link = await self._dial(offer.address, offer.target)
@@ -172,7 +184,9 @@ class SchedulerLink:
                 self._note_unreachable(error)
                 await asyncio.sleep(_RETRY_S)
             else:
-                self._failures = 0
+                self._failures, self._offer = 0, offer
+                if last is not None:
+                    await last.close()
                 return self._link
 
     def _note_unreachable(self, error: ConnectionLost) -> None:

@@ -558,6 +558,22 @@ async def test_successor_that_is_found_soon_loses_nothing(rig: Rig) -> None:
     assert grant() == await rig.client.next_grant(ticket)
 
 
+async def test_two_superseded_schedulers_are_not_one_that_never_ends(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two failovers in a row each has its time, whatever lay between their answers."""
+    monkeypatch.setattr(scheduler_session, "_GIVE_UP_S", 0.0)
+    monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.001)
+    ticket = rig.client.submit_inference(inference(), opened())
+    await rig.taken(2)
+    rig.scheduler.fail_next("poll_grants", superseded(), ConnectionLost("cut"), superseded())
+    rig.scheduler.replace()
+    await rig.taken(2)
+    rig.scheduler.post(grant())
+
+    assert grant() == await rig.client.next_grant(ticket)
+
+
 async def test_what_a_new_scheduler_has_to_be_told_is_repeated_until_it_is(rig: Rig) -> None:
     """Settings that reach it no more would be those of its store, or the defaults."""
     rig.failures = [RayActorError(), RaySystemError("it is not in office any more")]

@@ -12,7 +12,13 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
 
 from justitia_ray import __version__
 from justitia_ray.config import AppConfig
-from justitia_ray.errors import ConnectionLost, RemoteFailure, StoreError, UnknownModel
+from justitia_ray.errors import (
+    ConnectionLost,
+    RemoteFailure,
+    SchedulerSuperseded,
+    StoreError,
+    UnknownModel,
+)
 from justitia_ray.serve.scheduler import handle
 from justitia_ray.serve.scheduler.handle import SchedulerLink
 from justitia_ray.serve.transport.handshake import Key, Keyring, Offer
@@ -36,6 +42,7 @@ class Actor(ActorHandle):
         self._leads_at = leads_at
         self._for_good = for_good
         self.asked = 0
+        self.address = "127.0.0.1:1"
 
     async def _link(self) -> Offer:
         self.asked += 1
@@ -48,7 +55,7 @@ class Actor(ActorHandle):
         if self.error is not None:
             why = str(self.error)
             raise RayTaskError("link", why, self.error, proctitle="", pid=1, ip="0.0.0.0")
-        return Offer("127.0.0.1:1", "scheduler", KEY)
+        return Offer(self.address, "scheduler", KEY)
 
 
 class Connection:
@@ -57,10 +64,13 @@ class Connection:
     def __init__(self) -> None:
         self.is_lost = False
         self.closed = 0
+        self.is_superseded = False
 
     async def call(self, method: str, *arguments: Any) -> Any:
         if self.is_lost:
             raise ConnectionLost("cut")
+        if self.is_superseded:
+            raise SchedulerSuperseded("another one leads")
         if method == "refuse_lease":
             raise UnknownModel("no")
         return arguments
@@ -83,7 +93,7 @@ class Rig:
         self.link = SchedulerLink(cast(ActorHandle, actor), self.keyring, self._dial)
 
     async def _dial(self, address: str, target: str) -> Any:
-        assert (address, target) == ("127.0.0.1:1", "scheduler")
+        assert (address, target) == (self.actor.address, "scheduler")
         assert (KEY,) == self.keyring.keys
         self.dialled_at.append(_now())
         if self.refusals:
@@ -147,6 +157,23 @@ async def test_open_connection_asks_the_actor_nothing() -> None:
         await rig.link.call("refuse_lease")
 
     assert (1, 1) == (rig.actor.asked, len(rig.connections))
+
+
+@virtually
+async def test_superseded_scheduler_is_left_for_the_one_that_ray_knows() -> None:
+    """A process that Ray took for dead may live, and nothing breaks the connection to it."""
+    rig = Rig(Actor(0.0))
+    await rig.link.call("pull")
+    (old,) = rig.connections
+    old.is_superseded = True
+    for _ in range(3):  # Ray knows no other: the connection stays
+        with pytest.raises(SchedulerSuperseded):
+            await rig.link.call("pull")
+    assert [old] == rig.connections
+
+    rig.actor.address = "127.0.0.1:2"
+    assert ("word",) == await rig.link.call("pull", "word")
+    assert [True, False] == [connection.is_lost for connection in rig.connections]
 
 
 @virtually
