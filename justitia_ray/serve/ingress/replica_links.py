@@ -9,7 +9,8 @@ from justitia_ray.serve.transport.link import Link
 from justitia_ray.units import ReplicaId, Seconds
 
 _PAUSE_S: Seconds = 0.1
-_LONGEST_PAUSE_S: Seconds = 5.0
+LONGEST_PAUSE_S: Seconds = 5.0
+"""After a connection was lost or could not be opened, no other is tried for at most so long."""
 _MOST_KNOWN = 4096
 """Addresses kept; replicas come and go."""
 
@@ -29,7 +30,7 @@ class _Known:
     def pause(self) -> None:
         """Begin a pause, twice as long as the one before."""
         self.not_before = asyncio.get_running_loop().time() + self.pause_s
-        self.pause_s = min(_LONGEST_PAUSE_S, 2 * self.pause_s)
+        self.pause_s = min(LONGEST_PAUSE_S, 2 * self.pause_s)
 
 
 class ReplicaLinks:

@@ -26,6 +26,7 @@ with what waits.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from justitia_ray.serve.ingress.replica_links import LONGEST_PAUSE_S
 from justitia_ray.units import Seconds
 from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Call, EngineRun, TagAcrossRestart
@@ -73,7 +74,8 @@ HIDES_REPLICAS = frozenset(
         FaultKind.PORT_BLOCKED,
     }
 )
-"""Faults by which an ingress may fail to reach a replica that serves others."""
+"""Faults by which an ingress may fail to reach a replica that serves others, and for a pause after
+each does not try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,4 +174,5 @@ def _may_have_lost(window: FaultWindow, since: Seconds, until: Seconds) -> bool:
 
 
 def _may_have_hidden(window: FaultWindow, since: Seconds, until: Seconds) -> bool:
-    return window.kind in HIDES_REPLICAS and window.ends_at >= since and window.begins_at <= until
+    hidden_until = window.ends_at + LONGEST_PAUSE_S
+    return window.kind in HIDES_REPLICAS and hidden_until >= since and window.begins_at <= until
