@@ -225,7 +225,7 @@ class Service:
         """Return the replicas of a deployment whose processes live."""
         details = self.serving.client.get_serve_details()["applications"][self.name]
         replicas = details["deployments"][deployment]["replicas"]
-        return {one["replica_id"] for one in replicas if psutil.pid_exists(one["pid"] or 0)}
+        return {one["replica_id"] for one in replicas if psutil.pid_exists(one.get("pid") or 0)}
 
     async def delete(self) -> None:
         """Take it off Serve; its scheduler stays."""

@@ -146,11 +146,11 @@ class QueueClient:
                 inference.lease_id = answer.lease_id
                 return answer
             is_unknown = answer.reason is Refusal.UNKNOWN_APPLICATION
-            may_have_ended = inference.item.resubmitted and inference.application is not None
-            if not (is_unknown and may_have_ended):
+            if not is_unknown or inference.application is None:
                 raise refusal_error(answer.reason, inference.item.application_id)
-            # The scheduler before this one had ended it with its inference; the answer was lost.
-            self._submit_anew(inference)
+            # It was open. If the inference was submitted before, the last scheduler had ended both,
+            # and the answer was lost; else the application has expired in this very moment.
+            self._submit_anew(inference, was_closed=inference.item.resubmitted)
 
     async def nack_lease(
         self, inference: PendingInference, grant: Grant, reason: NackReason
@@ -166,8 +166,13 @@ class QueueClient:
         if self.pending.inferences.pop(inference.item.request_id, None) is not None:
             self.session.send(InferenceCancelled(inference.item.request_id))
 
-    def _submit_anew(self, inference: PendingInference) -> None:
-        """Submit an inference under another id: the scheduler holds the old one for ended."""
+    def _submit_anew(self, inference: PendingInference, *, was_closed: bool = True) -> None:
+        """Submit an inference under another id: the scheduler holds the old one for ended.
+
+        Args:
+            inference: The inference.
+            was_closed: Whether its application, if it has ended, had been closed.
+        """
         if self.pending.inferences.pop(inference.item.request_id, None) is None:
             return  # cancelled meanwhile
         inference.item = replace(
@@ -180,8 +185,7 @@ class QueueClient:
         if inference.opening is None:
             inference.opening = self.pending.applications.get(inference.item.application_id)
         if inference.opening is None and inference.application is not None:
-            # The application was closed, and has ended meanwhile.
-            inference.opening, inference.is_last = inference.application, True
+            inference.opening, inference.is_last = inference.application, was_closed
         if inference.opening is not None:
             # This ingress may have another id by now, and the end is told to the one that opens.
             inference.opening = replace(

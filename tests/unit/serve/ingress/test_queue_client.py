@@ -216,6 +216,22 @@ async def test_refused_inference_tells_its_caller_why(rig: Rig) -> None:
         await rig.client.next_grant(ticket)
 
 
+async def test_application_that_expires_as_an_inference_comes_is_opened_again(rig: Rig) -> None:
+    """The inference was on its way: its caller did nothing that it could be refused for."""
+    await rig.client.open_application(opened())
+    ticket = rig.client.submit_inference(inference())
+    await rig.taken(1)
+    rig.scheduler.post(ended(), Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
+    waiting = asyncio.ensure_future(rig.client.next_grant(ticket))
+    opening, item = (await rig.taken(3))[1:]
+    rig.scheduler.post(replace(grant(), request_id="q+"))
+
+    assert replace(opened(), resubmitted=True) == opening
+    assert isinstance(item, InferenceSubmitted)
+    assert "q+" == (await waiting).request_id == item.request_id
+    assert not rig.scheduler.batches[-1][1][2:], "it stays open for the next one"
+
+
 async def test_lease_that_could_not_be_used_is_refused_and_the_next_one_taken(rig: Rig) -> None:
     """The inference keeps its place; a scheduler that is away is asked again."""
     ticket, first = await rig.granted()
