@@ -18,8 +18,6 @@ from justitia_ray.units import ApplicationId, Epoch, Seconds
 
 _STEPS_A_DECADE = 10
 """Steps for each power of ten, which is then the end of a step."""
-STEP = 10 ** (1 / _STEPS_A_DECADE)
-"""Ratio of the end of a step to its beginning."""
 _LEAST_S: Seconds = 1e-6
 """Least duration that is told apart."""
 _LAST = 9 * _STEPS_A_DECADE
