@@ -105,14 +105,19 @@ async def test_class_is_trained_in_service_and_all_replicas_serve_its_model(
         return bool(known["samples"] == 12 and known["active"] > 0)
 
     await eventually(has_model, "a model has taken over", TRAINED_WITHIN_S)
-    estimate: Json = await eventually(
-        lambda: by_model(service, "report", 50), "the replicas agree", LEARNED_WITHIN_S
-    )
+
+    async def agreed() -> Json | None:
+        """Return the replicas' estimate, if the ingress says the same of an application."""
+        estimate = await by_model(service, "report", 50)
+        opening = {"application_class": "report", "input": text_of(50)}
+        opened = (await http.post("/v1/applications", json=opening)).json()
+        await http.post(f"/v1/applications/{opened['application_id']}/close")
+        predicted = opened["predicted_kv_token_time"]
+        return estimate if estimate is not None and estimate["kv_token_time"] == predicted else None
+
+    # A replica that has not read the new model yet may answer either of them.
+    estimate: Json = await eventually(agreed, "all say the same", LEARNED_WITHIN_S)
     assert estimate["p10"] <= estimate["kv_token_time"] <= estimate["p90"]
-    opening = {"application_class": "report", "input": text_of(50)}
-    opened = (await http.post("/v1/applications", json=opening)).json()
-    assert estimate["kv_token_time"] == opened["predicted_kv_token_time"]
-    await http.post(f"/v1/applications/{opened['application_id']}/close")
 
 
 async def test_model_looks_at_the_input(service: Service) -> None:
