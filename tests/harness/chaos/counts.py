@@ -2,9 +2,9 @@
 
 - **lost**: an inference whose caller has no answer in the end.
 - **doubled**: an inference that was answered more than once; or one call of which two runs were
-  made to their end, unless the first one's answer could reach nobody, because the process that
-  carried it (replica or ingress) was killed within the grace time after, or its connections were
-  cut then, or stood still; or an inference that the
+  made to their end, unless the first one's answer could reach nobody: its replica or an ingress was
+  killed within the grace time after, or lost its connections then, or stood still and has not had
+  the grace time to notice that they were given up; or an inference that the
   scheduler counts as ended more often than its caller called and its process was lost: `ended` of
   an application, when nothing of it is left, is the number of its calls, whatever became of them.
 - **wrong**: an answer that differs from the one that the prompt decides, in text, usage or ends, or
@@ -25,25 +25,32 @@ from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Call, Ending, EngineRun, InjectedFault, RunRecords
 
 GRACE_S: Seconds = 2.0
-"""A call made so soon after a process has died may still be sent to it."""
+"""A call made so soon after a process has died may still be sent to it, and a run for a connection
+that is lost may still come to its end."""
 NOTICED_WITHIN_S: Seconds = 30.0
 """Serve's proxy may notice so late that the ingress behind a call is dead, on busy cores."""
 _DIED_UNDER_IT = ("ConnectionError", "500: Internal Server Error")
 """Errors of a caller whose ingress dies, from its connection or from Serve. Errors of the service
 itself, which say what is wrong, are never excused."""
 
-_BREAKS_RUNS = frozenset(
+_BREAKS_RUNS_THERE = frozenset(
     {
         FaultKind.REPLICA_KILLED,
         FaultKind.ENGINE_KILLED,
-        FaultKind.INGRESS_KILLED,
         FaultKind.REPLICA_CUT,
-        FaultKind.INGRESS_CUT,
         FaultKind.REPLICA_HALF_OPEN,
-        FaultKind.INGRESS_HALF_OPEN,
         FaultKind.PORT_BLOCKED,
     }
 )
+"""Faults of one replica: answers of the others come through."""
+_BREAKS_RUNS_ANYWHERE = frozenset(
+    {
+        FaultKind.INGRESS_KILLED,
+        FaultKind.INGRESS_CUT,
+        FaultKind.INGRESS_HALF_OPEN,
+    }
+)
+"""Faults of an ingress, which may have asked any replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +132,12 @@ def _run_twice(records: RunRecords, runs: Sequence[EngineRun]) -> list[str]:
 
 
 def _answer_was_lost(faults: Sequence[InjectedFault], run: EngineRun) -> bool:
-    return run.ended_at is not None and any(
-        fault.kind in _BREAKS_RUNS and fault.injected_at - GRACE_S <= run.ended_at <= fault.back_at
+    ended_at = run.ended_at
+    return ended_at is not None and any(
+        fault.injected_at - GRACE_S <= ended_at <= fault.back_at + GRACE_S
         for fault in faults
+        if fault.kind in _BREAKS_RUNS_ANYWHERE
+        or (fault.kind in _BREAKS_RUNS_THERE and fault.pid == run.pid)
     )
 
 

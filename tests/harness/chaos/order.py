@@ -23,7 +23,7 @@ allowed. Displacement through what already runs does not enter: nothing running 
 with what waits.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from justitia_ray.serve.ingress.replica_links import LONGEST_PAUSE_S
@@ -65,17 +65,16 @@ LOSES_LEASES = frozenset(
 )
 """Faults by which a grant may be lost before its payload comes, or a run be taken away."""
 
-HIDES_REPLICAS = frozenset(
-    {
-        FaultKind.REPLICA_CUT,
-        FaultKind.INGRESS_CUT,
-        FaultKind.REPLICA_HALF_OPEN,
-        FaultKind.INGRESS_HALF_OPEN,
-        FaultKind.PORT_BLOCKED,
-    }
-)
-"""Faults by which an ingress may fail to reach a replica that serves others, and for a pause after
-each does not try."""
+HIDES_REPLICAS: Mapping[FaultKind, Seconds] = {
+    FaultKind.REPLICA_CUT: SETTLE_S,
+    FaultKind.INGRESS_CUT: SETTLE_S,
+    FaultKind.REPLICA_HALF_OPEN: SETTLE_S,
+    FaultKind.INGRESS_HALF_OPEN: SETTLE_S,
+    # Every attempt of an ingress fails, and the pause before the next is twice as long.
+    FaultKind.PORT_BLOCKED: LONGEST_PAUSE_S,
+}
+"""Faults by which an ingress may fail to reach a replica that serves others, and how long after its
+recovery one may still leave the replica alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,5 +173,5 @@ def _may_have_lost(window: FaultWindow, since: Seconds, until: Seconds) -> bool:
 
 
 def _may_have_hidden(window: FaultWindow, since: Seconds, until: Seconds) -> bool:
-    hidden_until = window.ends_at + LONGEST_PAUSE_S
-    return window.kind in HIDES_REPLICAS and hidden_until >= since and window.begins_at <= until
+    after_s = HIDES_REPLICAS.get(window.kind)
+    return after_s is not None and window.ends_at + after_s >= since and window.begins_at <= until

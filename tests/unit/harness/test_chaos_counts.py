@@ -55,7 +55,7 @@ def test_clean_run_counts_nothing() -> None:
     assert Counts(2, 2, (), (), (), (), (), 0) == found
 
 
-KILLED = fault(FaultKind.REPLICA_KILLED, 1.2)
+KILLED = fault(FaultKind.REPLICA_KILLED, 1.2, pid=1)
 INGRESS = fault(FaultKind.INGRESS_KILLED, 2.0)
 LOST = "ResponseError: 500: the replica was lost"
 
@@ -83,12 +83,26 @@ LOST = "ResponseError: 500: the replica was lost"
             faults=[replace(KILLED, injected_at=9.0)],
             told="a.0: call 1 was run to its end 2 times",
         ),
-        # A process that stands still keeps its answers until nobody wants them any more.
+        # What died was another replica.
         case(
             "doubled",
             BOTH,
             *TWICE,
-            faults=[fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 7.0)],
+            faults=[replace(KILLED, pid=2)],
+            told="a.0: call 1 was run to its end 2 times",
+        ),
+        # Its answer was asked for by an ingress that is dead.
+        case("doubled", BOTH, *TWICE, faults=[replace(INGRESS, injected_at=1.2)]),
+        # A process that stands still keeps its answers until nobody wants them any more, and may
+        # make one to its end before it has noticed that.
+        case("doubled", BOTH, *TWICE, faults=[fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 7.0, pid=1)]),
+        case("doubled", BOTH, *TWICE, faults=[fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 0.9, pid=1)]),
+        case(
+            "doubled",
+            BOTH,
+            *[replace(made, ended_at=12.0) for made in TWICE],
+            faults=[fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 7.0, pid=1)],
+            told="a.0: call 1 was run to its end 2 times",
         ),
         case(
             "doubled",
