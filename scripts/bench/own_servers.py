@@ -130,13 +130,7 @@ def release_cluster(code: Path, application: Mapping[str, Any]) -> Iterator[OwnS
         TemporaryDirectory(prefix="justitia-release-") as directory,
         _process(command, port, path, {"PYTHONPATH": str(code)}, directory) as pid,
     ):
-        started = psutil.Process(pid).children(recursive=True)
-        try:
-            yield OwnServer(port, {pid: "ray"})
-        finally:
-            for process in started:  # a scheduler is detached, and has a Redis
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+        yield OwnServer(port, {pid: "ray"})
 
 
 @contextmanager
@@ -157,7 +151,10 @@ def _process(
     environment: Mapping[str, str],
     cwd: str | None = None,
 ) -> Iterator[int]:
-    """Run a server while the block lasts, from when it answers `path` on; yield its process id."""
+    """Run a server while the block lasts, from when it answers `path` on; yield its process id.
+
+    What it has started ends with it, also if it never answers.
+    """
     with TemporaryDirectory(prefix="justitia-server-") as directory:
         said = Path(directory) / "output"
         with said.open("wb") as output:
@@ -172,12 +169,24 @@ def _process(
             _wait_until_up(command, process, f"http://127.0.0.1:{port}{path}", said)
             yield process.pid
         finally:
+            started = _descendants(process.pid)
             process.terminate()
             try:
                 process.wait(_ENDS_WITHIN_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            for left in started:  # a scheduler on Ray is detached, and has a Redis
+                with suppress(psutil.NoSuchProcess):
+                    left.kill()
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    try:
+        found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+    return found
 
 
 def _wait_until_up(

@@ -13,7 +13,7 @@ import pytest_asyncio
 from justitia_ray.config import AppConfig
 from scripts import bench_serve
 from scripts.bench.load import Target
-from scripts.bench.own_servers import litellm_proxy
+from scripts.bench.own_servers import litellm_proxy, release_cluster
 from scripts.bench.serve import METRICS, SETTINGS, Load, arms_of, queue_loads
 from scripts.bench.serve_arms import (
     DIRECT,
@@ -31,11 +31,12 @@ from tests.integration.service import Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
-_FILE = Path(__file__).parents[2] / "deployments" / "local-fake.yaml"
+_CODE = Path(__file__).parents[2]
+_FILE = _CODE / "deployments" / "local-fake.yaml"
 _FAKE = SETTINGS["path"].fake
-_PATH_LOADS = SETTINGS["path"].choose_loads(
-    None, quick=True, release=release_arm(Path(__file__).parents[2])
-)
+_RELEASE = release_arm(_CODE)
+"""This release, in place of another one."""
+_PATH_LOADS = SETTINGS["path"].choose_loads(None, quick=True, release=_RELEASE)
 _VARIANT = Arm("unjoined", chunk_interval_s=0.0, metrics=False)
 """Stands for every variant of the service."""
 _QUEUE_LOADS = queue_loads(
@@ -62,23 +63,25 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
     """The arms with one engine each: on the cluster of the tests, or servers of their own."""
     application = read_serve_config(_FILE)["applications"][0]
     application["args"]["scheduler"] = {"namespace": serving.namespace}
-    on_serve = [arm for arm in (*arms_of(_PATH_LOADS), _VARIANT) if arm is not LITELLM]
+    beside = (LITELLM, _RELEASE)
+    on_serve = [arm for arm in (*arms_of(_PATH_LOADS), _VARIANT) if arm not in beside]
     redis = str(serving.directory / "redis")
     applications = [arm_application(application, arm, 1, redis, _FAKE) for arm in on_serve]
     for arm, values in zip(on_serve, applications, strict=True):
         serving.add(Service(serving, arm.name, str(arm.import_path), 1, {}, values["args"]))
     config = AppConfig.parse(arm_args(application["args"], LITELLM, _FAKE))
+    release = arm_application(application, _RELEASE, 1, redis, _FAKE)
     with ExitStack() as stack:
         proxy = await asyncio.to_thread(stack.enter_context, litellm_proxy(config, 1))
+        cluster = await asyncio.to_thread(stack.enter_context, release_cluster(_CODE, release))
         async with serving.deployed_applications(*applications):
             port = int(serving.base_url.rpartition(":")[2])
             targets = {arm.name: Target(port, f"/{arm.name}") for arm in on_serve}
             roles = await asyncio.to_thread(scheduler_roles, port, on_serve)
-            yield RunningArms(
-                config,
-                targets | {LITELLM.name: Target(proxy.port, "")},
-                roles | {pid: (LITELLM.name, role) for pid, role in proxy.roles.items()},
-            )
+            running = RunningArms(config, targets, roles)
+            running.add_server(LITELLM, proxy, "")
+            running.add_server(_RELEASE, cluster, f"/{_RELEASE.name}")
+            yield running
 
 
 @pytest.mark.parametrize(
