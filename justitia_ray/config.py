@@ -24,9 +24,10 @@ from pydantic import (
     model_validator,
 )
 
+from justitia_ray.access.identity import check_tenant
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import parse_options
-from justitia_ray.errors import ConfigError, shown_short
+from justitia_ray.errors import ConfigError, RequestError, shown_short
 from justitia_ray.predictor.observation import LEAST_MINIMUM_SAMPLES
 from justitia_ray.store.redis_url import Setup, read_redis_url
 
@@ -41,6 +42,9 @@ Count = Annotated[int, Field(gt=0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]
 LabelCount = Annotated[int, Field(gt=0, le=1_000)]
+JwtAlgorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
+]
 
 
 class Section(BaseModel):
@@ -368,6 +372,84 @@ class TransportSection(Section):
         return ports
 
 
+class JwtIssuerSection(Section):
+    """An issuer of JSON Web Tokens."""
+
+    issuer: Annotated[str, Field(min_length=1)]
+    """Value of a token's `iss`, exactly."""
+    audience: Annotated[str, Field(min_length=1)]
+    """A token's `aud` has to name it."""
+    jwks_url: str | None = None
+    """Where the issuer's public keys are, `https://…`; `null`: as its discovery document says,
+    `ISSUER/.well-known/openid-configuration`. `http://` is allowed for this machine only."""
+    jwks_ca_file: str | None = None
+    """Certificates that are trusted there, a file on every node; `null`: those of the system."""
+    algorithms: Annotated[tuple[JwtAlgorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
+    """Signatures that are accepted, of the asymmetric ones."""
+    tenant_claim: str = "tenant"
+    """Claim with the tenant: a path of names with dots between, `org.team`. A token without it is
+    refused."""
+    tenant_below: str | None = None
+    """Tenant that those of this issuer are below: `acme` makes `acme/search` of `search`. `null`:
+    its word is taken for any tenant."""
+    user_claim: str = "sub"
+    """Claim with the user."""
+    scope_claim: str = "scope"
+    """Claim with the scopes, with blanks between or as a list. Those that do not begin with
+    `scope_prefix` are others' business."""
+    scope_prefix: str = "justitia."
+    """`justitia.infer justitia.own` give `infer` and `own`."""
+    max_weight: Positive = 1.0
+    """Largest weight that a token's applications may ask for."""
+    leeway_s: NotNegative = 30.0
+    """Clocks may differ by so much."""
+
+
+class AccessSection(Section):
+    """Credentials of callers; see [access](#who-may-call)."""
+
+    keys_file: str | None = None
+    """A file of API keys, as `justitia keys create` writes it, on every node of the ingress. It is
+    read again when it changes; one that cannot be read leaves the last one in force."""
+    keys_in_redis: bool = False
+    """Whether API keys are in the Redis of `store.redis_url`, too."""
+    reload_s: Positive = 5.0
+    """How often keys are looked at: a revoked key is good for so long, and a new one unknown."""
+    jwt: tuple[JwtIssuerSection, ...] = ()
+    """Issuers whose JSON Web Tokens are accepted."""
+    anonymous: str = "deny"
+    """`deny`: a call without a credential is answered with 401. Or the tenant that such calls are
+    for, with the scopes `infer` and `own`."""
+    anonymous_max_weight: Positive = 1.0
+    """Largest weight that applications of such calls may ask for."""
+
+    @property
+    def default_tenant(self) -> str | None:
+        """The tenant of calls without a credential; None: they are refused."""
+        return None if self.anonymous == "deny" else self.anonymous
+
+    @model_validator(mode="after")
+    def _somebody_may_call(self) -> "AccessSection":
+        for name, tenant in [
+            ("anonymous", self.default_tenant),
+            *((f"jwt: {one.issuer}: tenant_below", one.tenant_below) for one in self.jwt),
+        ]:
+            if tenant is not None:
+                try:
+                    check_tenant(tenant)
+                except RequestError as error:
+                    raise ValueError(f"{name}: {error}") from None
+        issuers = [one.issuer for one in self.jwt]
+        if len(set(issuers)) != len(issuers):
+            raise ValueError("jwt: each issuer is allowed once")
+        if self.default_tenant is None and not (self.keys_file or self.keys_in_redis or self.jwt):
+            raise ValueError(
+                "nobody could call: name keys_file, keys_in_redis or jwt, or a tenant under"
+                " anonymous"
+            )
+        return self
+
+
 # --- one model
 
 
@@ -390,6 +472,14 @@ class SharedSections(Section):
     ingress: IngressSection = IngressSection()
     metrics: MetricsSection = MetricsSection()
     transport: TransportSection = TransportSection()
+    access: AccessSection | None = None
+    """Who may call. `null`: everybody, for the tenant that the call names."""
+
+    @model_validator(mode="after")
+    def _keys_have_a_redis(self) -> Self:
+        if self.access is not None and self.access.keys_in_redis and self.store.redis_url is None:
+            raise ValueError("access.keys_in_redis is for a store.redis_url; none is given")
+        return self
 
     @model_validator(mode="after")
     def _leases_are_reported_before_they_expire(self) -> Self:

@@ -5,8 +5,12 @@
     ├── RequestError                the caller: the request can never succeed as it stands
     │   ├── UnknownModel, UnknownApplication, ApplicationIsClosed, ContextLengthExceeded
     │   └── UnsupportedOperation, NotServed, BodyTooLarge
+    ├── Unauthenticated             the caller: it has not proved who it is
+    ├── Forbidden                   the caller: its credential does not give it the right
+    │   └── MissingScope
     ├── AdmissionError              the caller, later: the system cannot take it now
-    │   └── QueueFull, TooManyApplications, NoReplicaAnswers, SchedulerSuperseded
+    │   ├── QueueFull, TooManyApplications, NoReplicaAnswers, SchedulerSuperseded
+    │   └── TooManyFailures
     ├── ConnectionLost              our processes, between themselves: another way, or again
     ├── RemoteFailure               nobody: a mistake of ours in another process, whose log has it
     ├── LeaseError                  ingress and replica, between themselves
@@ -91,6 +95,40 @@ class BodyTooLarge(RequestError):
     """The request's body is longer than is read."""
 
 
+class Unauthenticated(JustitiaError):
+    """The caller has not proved who it is; the message never shows what it sent."""
+
+
+class Forbidden(JustitiaError):
+    """The caller is known, and may not do this.
+
+    Attributes:
+        message: What is not allowed, and what is.
+        code: Code of the answer.
+    """
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message, code)
+        self.message = message
+        self.code = code
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class MissingScope(Forbidden):
+    """The caller's credential lacks a scope.
+
+    Attributes:
+        scope: The scope.
+    """
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"this credential lacks the scope {scope!r}", "missing_scope")
+        self.args = (scope,)
+        self.scope = scope
+
+
 class AdmissionError(JustitiaError):
     """The system cannot take the request now.
 
@@ -114,6 +152,10 @@ class QueueFull(AdmissionError):
 
 class TooManyApplications(AdmissionError):
     """As many applications are open as the configuration allows."""
+
+
+class TooManyFailures(AdmissionError):
+    """So many calls with wrong credentials wait that this one is not looked at."""
 
 
 class NoReplicaAnswers(AdmissionError):

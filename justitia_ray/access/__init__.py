@@ -1,0 +1,1 @@
+"""Credentials: who calls, for which tenant, and what they may do. Without Ray, without HTTP."""

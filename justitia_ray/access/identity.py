@@ -1,0 +1,107 @@
+"""Identities: the tenant, the user and the rights that a credential gives.
+
+A tenant is a path, `acme/search/alice`: the parts of a path below another belong to it.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from justitia_ray.errors import Forbidden, MissingScope, RequestError, shown_short
+
+LONGEST_TENANT = 128
+MAX_WEIGHT = 1e6
+"""Largest weight that anybody may ask for."""
+
+_TENANT = re.compile(r"[A-Za-z0-9._:-]+(/[A-Za-z0-9._:-]+)*")
+
+
+class Scope(StrEnum):
+    """Rights of a credential."""
+
+    INFER = "infer"
+    """Ask models, and see which there are."""
+    OWN = "own"
+    """Open, look up, close and cancel applications of its tenant."""
+    OPERATE = "operate"
+    """See and change what belongs to the service or to others."""
+    PROXY = "proxy"
+    """Name any tenant: for a gateway that has checked its callers itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An identified caller."""
+
+    tenant: str | None
+    """Tenant that its calls are for, unless it names one below; None: it has to name one."""
+    scopes: frozenset[Scope]
+    credential: str
+    """Public name of the credential, for logs: a key's id, a token's issuer and subject."""
+    user: str | None = None
+    max_weight: float = MAX_WEIGHT
+    """Largest weight that its applications may have."""
+
+    def check_scope(self, scope: Scope) -> None:
+        """Accept a call that takes a right.
+
+        Raises:
+            MissingScope: If the credential does not give it.
+        """
+        if scope not in self.scopes:
+            raise MissingScope(scope.value)
+
+    def choose_tenant(self, named: str | None) -> str:
+        """Return the tenant that a call is for.
+
+        Args:
+            named: Tenant that the call names, None if it names none.
+
+        Raises:
+            Forbidden: If the credential is not good for the named tenant.
+            RequestError: If the tenant has another form than is allowed, or none is named and the
+                credential has none.
+        """
+        if named is None:
+            if self.tenant is None:
+                raise RequestError("tenant is required: this credential has none of its own")
+            return self.tenant
+        check_tenant(named)
+        if Scope.PROXY in self.scopes or self.tenant is None or is_within(named, self.tenant):
+            return named
+        raise Forbidden(
+            f"tenant is {named!r}: this credential is good for {self.tenant!r} and what is below"
+            " it",
+            "forbidden_tenant",
+        )
+
+    def check_weight(self, weight: float | None) -> None:
+        """Accept the weight that a call asks for, if it asks for any.
+
+        Raises:
+            Forbidden: If it is above the credential's cap.
+        """
+        if weight is not None and weight > self.max_weight:
+            raise Forbidden(
+                f"weight is {weight:g}: this credential allows at most {self.max_weight:g}",
+                "weight_above_cap",
+            )
+
+
+def is_within(tenant: str, other: str) -> bool:
+    """Return whether a tenant is another one, or below it."""
+    return tenant == other or tenant.startswith(f"{other}/")
+
+
+def check_tenant(tenant: str) -> None:
+    """Accept a tenant's name.
+
+    Raises:
+        RequestError: If it has another form than is allowed.
+    """
+    if len(tenant) > LONGEST_TENANT or not _TENANT.fullmatch(tenant):
+        raise RequestError(
+            f"tenant is {shown_short(tenant)}: a path of A-Z a-z 0-9 . _ : - with / between its"
+            f" parts is allowed, of 1 to {LONGEST_TENANT} characters",
+            "tenant",
+        )
