@@ -640,6 +640,16 @@ class AppSettings(SchedulingConfig):
     models: dict[str, dict[str, Any]] = Field(default={})
     """With several models: by a model's name, the keys of this table in which it differs."""
 
+    def fair_between_tenants(self) -> "AppSettings":
+        """Return the settings where tenants are who they say: `justitia` shares between them first.
+
+        Settings that name another `fairness`, or a clock that cannot do it, stay as they are.
+        """
+        options = self.policy_options
+        if self.policy != "justitia" or "fairness" in options or "clock" in options:
+            return self
+        return self.model_copy(update={"policy_options": options | {"fairness": "tenant"}})
+
     def each_model(self, names: Sequence[str]) -> dict[str, SchedulingConfig]:
         """Return the settings of each of these models.
 

@@ -64,16 +64,24 @@ class Identity:
         """
         if named is None:
             if self.tenant is None:
-                raise RequestError("tenant is required: this credential has none of its own")
+                raise RequestError(
+                    "tenant is required: this credential has none of its own", "tenant"
+                )
             return self.tenant
         check_tenant(named)
-        if Scope.PROXY in self.scopes or self.tenant is None or is_within(named, self.tenant):
+        if self.is_good_for(named):
             return named
         raise Forbidden(
-            f"tenant is {named!r}: this credential is good for {self.tenant!r} and what is below"
-            " it",
+            f"tenant is {named!r}: this credential is good for {self.tenant or 'none'!r} and what"
+            " is below it",
             "forbidden_tenant",
         )
+
+    def is_good_for(self, tenant: str) -> bool:
+        """Return whether calls for a tenant are allowed."""
+        if Scope.PROXY in self.scopes:
+            return True
+        return self.tenant is not None and is_within(tenant, self.tenant)
 
     def check_weight(self, weight: float | None) -> None:
         """Accept the weight that a call asks for, if it asks for any.

@@ -134,7 +134,7 @@ class Application:
             verb, method, path = ("close", "POST", f"{self._path}/close")
         try:
             async with asyncio.timeout(_LEAVE_WITHIN_S):
-                await self._calls.call(method, path)
+                await self._calls.call(method, path, headers=self._tenant_headers)
         except (ResponseError, ConnectionError, TimeoutError) as failure:
             _log.warning(
                 "application.%s_failed",
@@ -174,7 +174,7 @@ class Application:
             ResponseError: If the service does not know the application any more.
             ConnectionError: If the service did not answer.
         """
-        return await self._calls.call("GET", self._path)
+        return await self._calls.call("GET", self._path, headers=self._tenant_headers)
 
     async def chat(
         self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
@@ -262,12 +262,15 @@ class Application:
     def _headers(self) -> dict[str, str]:
         # Class and tenant are said again so that a service that lost the application opens the
         # same one anew, and not one of the default class.
-        tenant = {} if self.tenant is None else {TENANT_HEADER: self.tenant}
         return {
             APPLICATION_HEADER: self.application_id,
             CLASS_HEADER: self.application_class,
-            **tenant,
+            **self._tenant_headers,
         }
+
+    @property
+    def _tenant_headers(self) -> dict[str, str]:
+        return {} if self.tenant is None else {TENANT_HEADER: self.tenant}
 
 
 def _conversation(messages: Messages) -> list[dict[str, Any]]:
@@ -336,6 +339,7 @@ class JustitiaClient:
         tenant: str | None = None,
         max_retries: int = 2,
         headers: Mapping[str, str] | None = None,
+        api_key: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> Self:
         """Return a client that reaches the service over HTTP; see `HttpTransport`.
@@ -343,7 +347,7 @@ class JustitiaClient:
         Raises:
             ConfigError: If `base_url` is not an http(s) URL, or `max_retries` is negative.
         """
-        http = HttpTransport(base_url, headers=headers, transport=transport)
+        http = HttpTransport(base_url, headers=headers, api_key=api_key, transport=transport)
         return cls(http, model=model, tenant=tenant, max_retries=max_retries)
 
     @classmethod

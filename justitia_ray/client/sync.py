@@ -45,11 +45,17 @@ class SyncClient:
         tenant: str | None = None,
         max_retries: int = 2,
         headers: Mapping[str, str] | None = None,
+        api_key: str | None = None,
     ) -> Self:
         """Return a client that reaches the service over HTTP; see `JustitiaClient.connect`."""
         return cls(
             lambda: JustitiaClient.connect(
-                base_url, model=model, tenant=tenant, max_retries=max_retries, headers=headers
+                base_url,
+                model=model,
+                tenant=tenant,
+                max_retries=max_retries,
+                headers=headers,
+                api_key=api_key,
             )
         )
 

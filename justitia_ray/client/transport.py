@@ -6,6 +6,7 @@ is two methods and an agent inside Ray Serve can use a deployment handle instead
 
 import asyncio
 import contextvars
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -73,13 +74,19 @@ class Transport(Protocol):
         """Give back every connection. Safe to call twice."""
 
 
+API_KEY_VARIABLE = "JUSTITIA_API_KEY"
+"""Environment variable with the credential of clients and commands that are given no other."""
+
+
 class HttpTransport:
     """The service over HTTP, with one connection pool.
 
     Args:
         base_url: Where the application is mounted, e.g. `http://localhost:8000`; a trailing `/v1`,
             as the OpenAI client wants it, is accepted.
-        headers: Sent with every request, e.g. `{"authorization": "Bearer …"}`.
+        headers: Sent with every request.
+        api_key: An API key or a JSON Web Token, sent as `Authorization: Bearer …`; by default what
+            the variable JUSTITIA_API_KEY holds, if it is set.
         connect_timeout_s: How long a connection may take to be made.
         read_timeout_s: How long the service may be silent. None by default: an inference may wait
             for minutes in the queue, and that is the service working as meant.
@@ -94,6 +101,7 @@ class HttpTransport:
         base_url: str,
         *,
         headers: Mapping[str, str] | None = None,
+        api_key: str | None = None,
         connect_timeout_s: Seconds = 10.0,
         read_timeout_s: Seconds | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
@@ -102,7 +110,7 @@ class HttpTransport:
             raise ConfigError(f"base_url must start with http:// or https://, got {base_url!r}")
         self._client = httpx.AsyncClient(
             base_url=base_url.rstrip("/").removesuffix("/v1"),
-            headers=headers,
+            headers=_with_credential(headers or {}, api_key),
             timeout=httpx.Timeout(None, connect=connect_timeout_s, read=read_timeout_s),
             # An application may fan out as wide as it likes: the queue is in the service. Idle
             # connections go before uvicorn's 5 s, else a call now and then meets a closing one.
@@ -132,6 +140,14 @@ class HttpTransport:
     async def aclose(self) -> None:
         """Close the pool."""
         await self._client.aclose()
+
+
+def _with_credential(headers: Mapping[str, str], api_key: str | None) -> dict[str, str]:
+    said = {name.lower(): value for name, value in headers.items()}
+    credential = os.environ.get(API_KEY_VARIABLE) if api_key is None else api_key
+    if credential and not said.keys() & {"authorization", "x-api-key"}:
+        said["authorization"] = f"Bearer {credential}"
+    return said
 
 
 async def _chunks(answer: httpx.Response) -> AsyncGenerator[bytes]:

@@ -6,6 +6,7 @@ Sources: OpenAI's and Anthropic's API references, "Errors" and "Streaming".
 import json
 from typing import Any
 
+from justitia_ray.application_key import split_key
 from justitia_ray.core.actions import Refusal
 from justitia_ray.errors import (
     AdmissionError,
@@ -14,6 +15,7 @@ from justitia_ray.errors import (
     ConfigError,
     ContextLengthExceeded,
     EngineError,
+    Forbidden,
     JustitiaError,
     NoReplicaAnswers,
     NotServed,
@@ -21,14 +23,19 @@ from justitia_ray.errors import (
     RequestError,
     SchedulerSuperseded,
     TooManyApplications,
+    TooManyFailures,
+    Unauthenticated,
     UnknownApplication,
     UnknownModel,
     UnsupportedOperation,
 )
 from justitia_ray.protocol.generation_bodies import COUNT_TOKENS, MESSAGES, RESPONSES
+from justitia_ray.units import ApplicationId
 
 STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
     # error: (status, OpenAI's error type, code)
+    Unauthenticated: (401, "invalid_request_error", "invalid_api_key"),
+    Forbidden: (403, "PermissionDeniedError", None),  # each says its own code
     UnknownModel: (404, "NotFoundError", "model_not_found"),
     UnknownApplication: (404, "NotFoundError", "application_not_found"),
     ApplicationIsClosed: (409, "ConflictError", "application_closed"),
@@ -40,6 +47,7 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
     ConfigError: (400, "BadRequestError", None),
     QueueFull: (429, "RateLimitError", "queue_full"),
     TooManyApplications: (429, "RateLimitError", "too_many_applications"),
+    TooManyFailures: (429, "RateLimitError", "too_many_failures"),
     NoReplicaAnswers: (503, "ServiceUnavailableError", "no_replica"),
     SchedulerSuperseded: (503, "ServiceUnavailableError", "scheduler_superseded"),
     AdmissionError: (503, "ServiceUnavailableError", None),
@@ -79,10 +87,10 @@ _REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError], str]] = {
 }
 
 
-def refusal_error(reason: Refusal, application_id: str) -> RequestError | AdmissionError:
-    """Return the caller's error for a refusal of the scheduler."""
+def refusal_error(reason: Refusal, key: ApplicationId) -> RequestError | AdmissionError:
+    """Return the caller's error for a refusal of the scheduler, given an application's key."""
     error, text = _REFUSALS[reason]
-    message = f"application {application_id!r}{text}"
+    message = f"application {split_key(key)[1]!r}{text}"
     if issubclass(error, AdmissionError):
         return error(message, _RETRY_AFTER_S)
     return error(message)
@@ -92,7 +100,8 @@ def status_of(error: JustitiaError) -> tuple[int, str, str | None]:
     """Return status, type and code of an error; 500 for an error that no caller should see."""
     for kind in type(error).__mro__:
         if kind in STATUS:
-            return STATUS[kind]
+            status, type_, code = STATUS[kind]
+            return status, type_, error.code if isinstance(error, Forbidden) else code
     return 500, "InternalServerError", None
 
 
@@ -114,11 +123,15 @@ def error_headers(error: JustitiaError) -> dict[str, str]:
     """Return the headers that go with an error."""
     if isinstance(error, AdmissionError):
         return {"retry-after": str(max(1, round(error.retry_after_s)))}
+    if isinstance(error, Unauthenticated):
+        return {"www-authenticate": "Bearer"}
     return {}
 
 
 _ANTHROPIC_TYPES = {
     400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
     429: "rate_limit_error",

@@ -26,11 +26,19 @@ def build(args: dict[str, Any]) -> Application:
             (`num_replicas`, `ray_actor_options`, `user_config`) stands under `deployments`.
 
     Raises:
-        ConfigError: If a key is unknown or a value is not allowed.
+        ConfigError: If a key is unknown or a value is not allowed, or this cluster cannot serve
+            it safely.
     """
     parsed = AppArgs.parse(args)
     placed = parsed.each_model()
     _refuse_embedded_store_on_many_nodes(placed[0].config)
+    _refuse_tls_behind_haproxy()
+    if parsed.access is None:
+        logger.warning(
+            "%s is OPEN: everybody who reaches it may call it, for any tenant and with any weight."
+            " `access` in its arguments asks for keys",
+            parsed.name,
+        )
     ingress = serve.deployment(
         serve.ingress()(Ingress),
         name="Ingress",
@@ -79,4 +87,21 @@ def _refuse_embedded_store_on_many_nodes(config: AppConfig) -> None:
         raise ConfigError(
             f"store.redis_url: the cluster has {nodes} nodes, and the embedded Redis serves one;"
             " run a Redis server that all nodes reach and name it here"
+        )
+
+
+def _refuse_tls_behind_haproxy() -> None:
+    """Refuse certificates that Serve would give to the ingresses alone.
+
+    HAProxy would then speak plaintext to processes that expect TLS, and to callers.
+    """
+    if not ray.is_initialized() or read_front().kind != "haproxy":
+        return
+    serve_client = _get_global_client(raise_if_no_controller_running=False)
+    if serve_client is not None and serve_client.http_config.ssl_certfile is not None:
+        raise ConfigError(
+            "http_options.ssl_certfile: HAProxy, the front of this cluster, has no TLS. Start Ray"
+            " without RAY_SERVE_ENABLE_HA_PROXY, so that Serve's own proxy has it, or leave"
+            " http_options.ssl_* out and let what stands before the cluster (the ingress of"
+            " Kubernetes, a load balancer) end TLS"
         )

@@ -4,7 +4,14 @@ httpx's ASGITransport collects the whole body before it returns, so it cannot st
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    MutableMapping,
+)
 from contextvars import Context
 from typing import Any, TypeAlias
 from urllib.parse import unquote
@@ -28,6 +35,7 @@ async def call_asgi(
     body: bytes,
     context: Context | None = None,
     method: str = "POST",
+    more: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[Message]:
     """Send `body` to `path` and yield the application's messages as it sends them.
 
@@ -42,6 +50,7 @@ async def call_asgi(
         body: The whole request body.
         context: Context that the application runs in; by default a copy of the caller's.
         method: HTTP method.
+        more: Entries of the ASGI scope that no server sets.
 
     Raises:
         EngineError: If the application ends before its last message. What it raises after that
@@ -58,7 +67,7 @@ async def call_asgi(
         return {"type": "http.disconnect"}
 
     async def run() -> None:
-        await app(_scope(method, path, headers), receive, messages.put)
+        await app({**_scope(method, path, headers), **(more or {})}, receive, messages.put)
 
     task = asyncio.create_task(run(), context=context)
     # Without this an application that raises before its last message would hang its caller.

@@ -10,6 +10,7 @@ and the next one begins again.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from justitia_ray.application_key import application_key
 from justitia_ray.store.schema import SCHEMA_VERSION, JsonObject
 from justitia_ray.units import ApplicationId
 
@@ -47,5 +48,23 @@ def _from_1(records: Records) -> Records:
     return Records(clock, applications)
 
 
-MIGRATIONS: dict[int, Callable[[Records], Records]] = {1: _from_1}
+def _from_2(records: Records) -> Records:
+    """Put the tenant before the ids of applications, which were the same for all tenants.
+
+    What GPS still owed to applications that had ended goes by without their tenant. Counts of a
+    policy may be by application: they begin anew.
+    """
+    clock = records.clock
+    if clock is not None:
+        clock = {**clock, "counted": {}}
+    applications = {
+        application_key(str(record.get("tenant", _DEFAULT_TENANT)), name): record
+        for name, record in records.applications.items()
+    }
+    return Records(clock, applications)
+
+
+_DEFAULT_TENANT = "default"
+
+MIGRATIONS: dict[int, Callable[[Records], Records]] = {1: _from_1, 2: _from_2}
 """Steps by the version that they begin with; each leads to the next version."""

@@ -76,6 +76,7 @@ local schema, epoch, clock, applications = unpack(KEYS)
 if epoch_in(epoch) ~= tonumber(ARGV[1]) then return 'overtaken' end
 if redis.call('GET', schema) ~= ARGV[2] then return 'overtaken' end
 if ARGV[4] ~= '' then redis.call('SET', clock, ARGV[4]) end
+redis.call('DEL', applications)
 for i = 5, #ARGV, 2 do redis.call('HSET', applications, ARGV[i], ARGV[i + 1]) end
 redis.call('SET', schema, ARGV[3])
 return 'done'

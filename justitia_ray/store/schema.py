@@ -9,7 +9,7 @@ hash tag: all keys of a model live in one slot, so that a script may touch them 
 | `epoch` | string | integer >= 1, raised by each leader, at least to Redis's clock in ms |
 | `office` | string | JSON object, the leader: `epoch`, and the fields of `leader.LeaderRecord` |
 | `clock` | string | JSON object: the virtual clock |
-| `applications` | hash | application_id → JSON object |
+| `applications` | hash | application key, `tenant|application_id` → JSON object |
 | `settings` | string | JSON object: the scheduling settings in force |
 | `replicas` | hash | replica_id → JSON object, the replicas a scheduler knows |
 | `prediction:classes` | hash | application class → JSON object, the statistics of its costs |
@@ -26,7 +26,8 @@ Of inputs, samples hold features, and the text only under `store_inputs`. Values
 checked arrays of numbers (`predictor.model_file`), never pickles: whoever can write to Redis must
 not be able to run code here.
 
-Version 2 (this one) added `office`: a scheduler of version 1 would leave the name of another one
+Version 3 (this one) has applications by their keys: the ids of version 2 were the same for all
+tenants. Version 2 added `office`: a scheduler of version 1 would leave the name of another one
 there. Since then every live application has `ended_leases`, and `replicas` and `kv_token_time`, and
 the clock `grants`, `policy` and `counted`, which version 1 did not always write. `migrations` has
 the steps.
@@ -39,7 +40,7 @@ from typing import Any, NoReturn, TypeAlias
 
 from justitia_ray.errors import ConfigError, StoreError
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised by every change of the table above that an older version would misread."""
 
 JsonObject: TypeAlias = dict[str, Any]

@@ -17,11 +17,12 @@ import justitia_ray
 
 ROOT = Path(justitia_ray.__file__).parent
 
-BASE = ("errors", "units", "cost")
+BASE = ("errors", "units", "application_key", "cost")
 """The words of the project; they import nothing but each other."""
 LEARNING = ("numpy", "safetensors", "sklearn", "torch")
 SERVE = (
     *BASE,
+    "access",
     "config",
     "core",
     "protocol",
@@ -78,6 +79,7 @@ PURE = (
 RULES: dict[str, Rule] = {
     "errors": Rule(),
     "units": Rule(),
+    "application_key": Rule(BASE),
     "cost": Rule(BASE),
     "atomic_files": Rule(BASE),
     "json_lines": Rule(BASE),

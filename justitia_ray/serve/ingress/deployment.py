@@ -16,6 +16,8 @@ from justitia_ray.observability.part_metrics import IngressMetrics
 from justitia_ray.protocol.inference_body import CountPrompt
 from justitia_ray.serve.asgi import call_asgi
 from justitia_ray.serve.front import raise_descriptor_limit
+from justitia_ray.serve.ingress.access_keeper import AccessKeeper
+from justitia_ray.serve.ingress.door import TRUSTED
 from justitia_ray.serve.ingress.estimates import Estimates
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.http_app import build_http_app
@@ -199,7 +201,9 @@ class Ingress:
                     InspectionCalls(place, context.app_name, scheduler, queue.calls, queue.client),
                 )
             )
-        self._http_app = build_http_app(ServedModels(models), specs)
+        self._access = AccessKeeper(self._args)
+        self._http_app = build_http_app(ServedModels(models), specs, self._access.door)
+        await self._access.start()
         for queue in self._queues:
             queue.start()
 
@@ -209,7 +213,10 @@ class Ingress:
         Raises:
             ConfigError: If a setting is not allowed; those in force stay, of all models.
         """
-        settings = AppSettings.parse(user_config or {}).each_model(self._args.model_names)
+        shared = AppSettings.parse(user_config or {})
+        if self._args.access is not None:
+            shared = shared.fair_between_tenants()
+        settings = shared.each_model(self._args.model_names)
         await asyncio.gather(
             *(queue.reconfigure(settings[queue.config.model.name]) for queue in self._queues)
         )
@@ -235,7 +242,8 @@ class Ingress:
                 f"headers: {shown_short(error.object)} holds what HTTP headers cannot: only"
                 " characters of Latin-1 are allowed"
             ) from None
-        async with aclosing(call_asgi(self._http_app, path, raw, body, method=method)) as messages:
+        answer = call_asgi(self._http_app, path, raw, body, method=method, more={TRUSTED: True})
+        async with aclosing(answer) as messages:
             async for message in messages:
                 if message["type"] == "http.response.start":
                     pairs = message.get("headers", [])
@@ -249,4 +257,5 @@ class Ingress:
 
     async def __del__(self) -> None:
         """End all talk; Serve calls this when nothing runs any more."""
+        await self._access.stop()
         await asyncio.gather(*(queue.stop() for queue in self._queues))

@@ -33,6 +33,7 @@ from justitia_ray.serve.ingress.replica_calls import (
     ReplicaCalls,
     StreamItem,
 )
+from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache, Submitter
 from justitia_ray.serve.ingress.token_counter import TokenCounter
 
@@ -202,17 +203,17 @@ class Gateway:
         )
         self.submitter = Submitter(queue, estimates, counter, self.max_model_len, specs, metrics)
 
-    async def answer(self, path: str, headers: Mapping[str, str], body: InferenceBody) -> Answer:
+    async def answer(self, path: str, context: RequestContext, body: InferenceBody) -> Answer:
         """Run an inference and return its whole answer.
 
         Raises:
             JustitiaError: If the inference cannot run; `protocol.errors` has its HTTP answer.
         """
-        submit = partial(self.submitter.submit_inference, headers, body)
+        submit = partial(self.submitter.submit_inference, context, body)
         return await self._attempts.answer(submit, path, body.payload)
 
     def stream(
-        self, path: str, headers: Mapping[str, str], body: InferenceBody
+        self, path: str, context: RequestContext, body: InferenceBody
     ) -> AsyncGenerator[StreamItem]:
         """Run an inference and yield its answer: (status, headers), then bytes as they come.
 
@@ -222,8 +223,8 @@ class Gateway:
             JustitiaError: If the inference cannot run, before anything was yielded.
         """
         if not body.stream:
-            return _in_items(partial(self.answer, path, headers, body))
-        submit = partial(self.submitter.submit_inference, headers, body)
+            return _in_items(partial(self.answer, path, context, body))
+        submit = partial(self.submitter.submit_inference, context, body)
         return self._attempts.stream(submit, path, body.payload)
 
     def parse(self, path: str, body: bytes, fields: dict[str, Any] | None = None) -> InferenceBody:

@@ -6,7 +6,6 @@ parts unless the query names a `model`.
 """
 
 import asyncio
-import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any
@@ -14,14 +13,14 @@ from typing import Annotated, Any
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from justitia_ray.errors import UnknownApplication, shown_short
+from justitia_ray.access.identity import MAX_WEIGHT
+from justitia_ray.application_key import split_key
+from justitia_ray.serve.ingress.audit import audit_act
+from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
-from justitia_ray.serve.ingress.submission import (
-    DEFAULT_TENANT,
-    ApplicationSpec,
-    ApplicationSpecCache,
-)
+from justitia_ray.serve.ingress.request_context import RequestContext, unknown_application
+from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
 from justitia_ray.units import ApplicationId
 
 Json = dict[str, Any]
@@ -36,8 +35,8 @@ class ApplicationBody(BaseModel):
 
     application_class: str
     input: str = ""
-    tenant: str = DEFAULT_TENANT
-    weight: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] | None = None
+    tenant: str | None = None
+    weight: Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)] | None = None
     application_id: str | None = None
     model: str | None = None
     """The model to open at. Without one of several: each, when the application comes there."""
@@ -58,11 +57,9 @@ def add_applications(
     @app.post("/v1/applications")
     async def open_application(request: Request) -> Json:
         body = await bodies.read_model(request, ApplicationBody)
-        spec = ApplicationSpec(**body.model_dump(exclude={"model"}))
+        spec = _spec_of(context_of(request.scope), body)
         if models.only is not None:
             return await _open(models.named(body.model), spec)
-        if spec.application_id is None:
-            spec = replace(spec, application_id=f"app-{uuid.uuid4().hex}")
         answer: Json = {
             "application_id": spec.application_id,
             "predicted_kv_token_time": None,
@@ -70,52 +67,87 @@ def add_applications(
         }
         if body.model is not None:
             answer = await _open(models.named(body.model), spec)
-        specs.add_spec(answer["application_id"], spec, _now())
+        specs.add_spec(spec, _now())
         return answer
 
     @app.get("/v1/applications/{application_id:path}")
-    async def application(application_id: str, model: str | None = None) -> Json:
+    async def application(application_id: str, request: Request, model: str | None = None) -> Json:
+        key = context_of(request.scope).key_of(application_id)
         asked = models.chosen(model)
-        views = await _of_each([m.scheduler.find_application(application_id) for m in asked])
+        views = await _of_each([m.scheduler.find_application(key) for m in asked])
         known: dict[str, Json] = {
-            m.name: view for m, view in zip(asked, views, strict=True) if view is not None
+            m.name: _for_its_tenant(view)
+            for m, view in zip(asked, views, strict=True)
+            if view is not None
         }
         if models.only is not None and known:
             return known[models.only.name]
-        spec = specs.find_spec(application_id, _now())
+        spec = specs.find_spec(key, _now())
         if known:
-            return _view(application_id, next(iter(known.values())), known)
+            return _view(next(iter(known.values())), known)
         if spec is None or model is not None:
-            raise _unknown(application_id)
-        return _view(application_id, asdict(spec), {})
+            raise unknown_application(application_id)
+        return _view(asdict(spec), {})
 
     @app.post("/v1/applications/{application_id:path}/close")
-    async def close(application_id: str, model: str | None = None) -> Json:
-        await end(application_id, model, lambda m: m.scheduler.close_application(application_id))
-        return {"application_id": application_id, "closed": True}
+    async def close(application_id: str, request: Request, model: str | None = None) -> Json:
+        key = context_of(request.scope).key_of(application_id)
+        await end(key, model, lambda m: m.scheduler.close_application(key))
+        _audit(request, "application.close", key)
+        return {"application_id": split_key(key)[1], "closed": True}
 
     @app.delete("/v1/applications/{application_id:path}")
-    async def cancel(application_id: str, model: str | None = None) -> Json:
-        await end(application_id, model, lambda m: m.scheduler.cancel_application(application_id))
-        return {"application_id": application_id, "cancelled": True}
+    async def cancel(application_id: str, request: Request, model: str | None = None) -> Json:
+        key = context_of(request.scope).key_of(application_id)
+        await end(key, model, lambda m: m.scheduler.cancel_application(key))
+        _audit(request, "application.cancel", key)
+        return {"application_id": split_key(key)[1], "cancelled": True}
 
     async def end(
-        application_id: ApplicationId,
+        key: ApplicationId,
         model: str | None,
         verb: Callable[[ServedModel], Awaitable[bool]],
     ) -> None:
         """End an application's part in one queue, or all parts and its spec."""
         known = await _of_each([verb(m) for m in models.chosen(model)])
         if model is None:
-            known.append(specs.drop_spec(application_id))
+            known.append(specs.drop_spec(key))
         if not any(known):
-            raise _unknown(application_id)
+            raise unknown_application(split_key(key)[1])
+
+
+def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
+    """Return the application that a caller asks for, if it may.
+
+    Raises:
+        Forbidden: If it may not ask for that tenant or weight.
+        RequestError: If a name has another form than is allowed.
+    """
+    context.identity.check_weight(body.weight)
+    spec = ApplicationSpec(
+        body.application_class, body.input, context.tenant_or(body.tenant), body.weight
+    )
+    if body.application_id is None:
+        return spec
+    return replace(spec, application_id=body.application_id)
+
+
+def _for_its_tenant(view: Json) -> Json:
+    """Return the scheduler's view of an application with the id that its tenant has for it."""
+    return view | {"application_id": split_key(view["application_id"])[1]}
+
+
+def _audit(request: Request, act: str, key: ApplicationId) -> None:
+    """Write down what an operator did to an application of somebody else."""
+    context, tenant = context_of(request.scope), split_key(key)[0]
+    if not context.identity.is_good_for(tenant):
+        audit_act(context.identity, act, application_id=key)
 
 
 async def _open(model: ServedModel, spec: ApplicationSpec) -> Json:
     arrival, tag = await model.gateway.submitter.open_application(spec)
     return {
-        "application_id": arrival.application_id,
+        "application_id": spec.application_id,
         "predicted_kv_token_time": arrival.predicted_kv_token_time,
         "virtual_finish_time": tag,
     }
@@ -130,14 +162,13 @@ async def _of_each(answers: Sequence[Awaitable[Any]]) -> list[Any]:
     return list(found)
 
 
-def _view(application_id: ApplicationId, opened: Json, views: Mapping[str, Json]) -> Json:
+def _view(opened: Json, views: Mapping[str, Json]) -> Json:
     """Return one view of an application's parts in the queues that it has come to, if any.
 
     Amounts are summed. A tag, or a lag, of one queue says nothing in another: the view has them
     only if the application is in one queue.
 
     Args:
-        application_id: The application.
         opened: What it was opened with.
         views: The scheduler's view of each part, by model.
     """
@@ -146,7 +177,7 @@ def _view(application_id: ApplicationId, opened: Json, views: Mapping[str, Json]
     is_open = not parts or any(part["state"] == "open" for part in parts)
     summed: Json = {name: sum(part[name] for part in parts) for name in _SUMMED}
     return {
-        "application_id": application_id,
+        "application_id": opened["application_id"],
         "application_class": opened["application_class"],
         "tenant": opened["tenant"],
         "weight": opened["weight"],
@@ -161,7 +192,3 @@ def _view(application_id: ApplicationId, opened: Json, views: Mapping[str, Json]
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _unknown(application_id: ApplicationId) -> UnknownApplication:
-    return UnknownApplication(f"application {shown_short(application_id)} is not open")

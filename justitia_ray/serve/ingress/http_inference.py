@@ -13,20 +13,17 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from justitia_ray.errors import JustitiaError
-from justitia_ray.protocol.endpoints import (
-    APPLICATION_HEADER,
-    INFERENCE_PATHS,
-    TENANT_HEADER,
-    UNSCHEDULED_PATHS,
-)
+from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
 from justitia_ray.protocol.errors import engine_error_in_form, error_event
 from justitia_ray.protocol.inference_body import read_object
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
+from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.http_errors import error_response, unforeseen_response
 from justitia_ray.serve.ingress.idempotency import IdempotentAttempts
 from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.replica_calls import Answer, Head, StreamItem, end_task
+from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.units import Seconds
 
 KEEPALIVE = b": waiting\n\n"
@@ -181,8 +178,8 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
         watcher.cancel()
 
 
-Respond = Callable[[Reply, Mapping[str, str], bytes], Coroutine[Any, Any, None]]
-"""Answers a call, given its headers and its body."""
+Respond = Callable[[Reply, RequestContext, bytes], Coroutine[Any, Any, None]]
+"""Answers a call, given its context and its body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,9 +194,8 @@ class Endpoint:
         """Answer one call."""
         reply = Reply(self.path, send)
         try:
-            headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
-            body = await self.bodies.read_body(headers.get("content-length", ""), receive)
-            await until_disconnect(receive, self.respond(reply, headers, body))
+            body = await self.bodies.read_body(_declared_length(scope), receive)
+            await until_disconnect(receive, self.respond(reply, context_of(scope), body))
         except JustitiaError as error:
             if not reply.begun:
                 await error_response(self.path, error)(scope, receive, send)
@@ -211,6 +207,10 @@ class Endpoint:
             if not reply.begun:
                 await response(scope, receive, send)
             raise
+
+
+def _declared_length(scope: Message) -> str:
+    return next((v.decode("latin-1") for k, v in scope["headers"] if k == b"content-length"), "")
 
 
 def inference_endpoints(models: ServedModels, bodies: BodyReader) -> dict[str, AsgiApp]:
@@ -225,23 +225,23 @@ def inference_endpoints(models: ServedModels, bodies: BodyReader) -> dict[str, A
         section.retry_linger_s, section.retry_kept_s, section.retry_kept_bytes
     )
 
-    async def infer(reply: Reply, headers: Mapping[str, str], raw: bytes) -> None:
+    async def infer(reply: Reply, context: RequestContext, raw: bytes) -> None:
         fields = read_object(raw)
         gateway = models.asked_for(fields).gateway
         await gateway.check_served(reply.path)
         body = gateway.parse(reply.path, raw, fields)
-        key = headers.get("idempotency-key")
+        key = context.idempotency_key
         if key is None and not body.stream:
-            await reply.send_whole(await gateway.answer(reply.path, headers, body))
+            await reply.send_whole(await gateway.answer(reply.path, context, body))
             return
         if key is None:
-            items = gateway.stream(reply.path, headers, body)
+            items = gateway.stream(reply.path, context, body)
         else:
-            caller = (headers.get(TENANT_HEADER, ""), headers.get(APPLICATION_HEADER, ""), key)
+            scope = (context.tenant, context.application_id, key)
             items = attempts.join_attempt(
-                hashlib.sha256(json.dumps(caller).encode()).hexdigest(),
+                hashlib.sha256(json.dumps(scope).encode()).hexdigest(),
                 reply.path.encode() + raw,
-                lambda: gateway.stream(reply.path, headers, body),
+                lambda: gateway.stream(reply.path, context, body),
             )
         if body.stream:
             await send_stream(reply, items, section.keepalive_s)
@@ -251,7 +251,7 @@ def inference_endpoints(models: ServedModels, bodies: BodyReader) -> dict[str, A
             whole = b"".join(cast("list[bytes]", [item async for item in items]))
         await reply.send_whole((status, head, whole))
 
-    async def ask_any(reply: Reply, headers: Mapping[str, str], raw: bytes) -> None:
+    async def ask_any(reply: Reply, context: RequestContext, raw: bytes) -> None:
         fields = read_object(raw)
         gateway = models.asked_for(fields).gateway
         await reply.send_whole(await gateway.unscheduled(reply.path, raw, fields))

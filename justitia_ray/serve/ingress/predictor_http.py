@@ -1,5 +1,6 @@
 """The predictor over HTTP: its classes, going back to an earlier model, a user's own history."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
@@ -7,6 +8,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from ray.exceptions import RayError, RayTaskError
 
 from justitia_ray.errors import AdmissionError, JustitiaError, RequestError, StoreError
+from justitia_ray.serve.ingress.audit import audit_act
+from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.replica_calls import call_remote
@@ -53,7 +56,10 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
     async def samples(request: Request, model: str | None = None) -> dict[str, Any]:
         asked = models.named(model)
         body = await bodies.read_model(request, HistoryBody)
-        return {"taken": int(await _ask(asked, "take_history", body.samples))}
+        taken = int(await _ask(asked, "take_history", body.samples))
+        identity = context_of(request.scope).identity
+        audit_act(identity, "predictor.samples", after={"taken": taken}, model=asked.name)
+        return {"taken": taken}
 
     @app.post("/v1/predictor/{application_class}/rollback")
     async def rollback(
@@ -63,9 +69,25 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
         body = await bodies.read_model(request, RollbackBody, b"{}")
         if body.release and body.version is not None:
             raise RequestError("version and release cannot be given together", param="version")
+        before = (await _overview(asked))["classes"].get(application_class)
         arguments = (application_class, body.version, body.release)
         state: dict[str, Any] = await _ask(asked, "roll_back", *arguments)
+        audit_act(
+            context_of(request.scope).identity,
+            "predictor.rollback",
+            _what_serves(before),
+            _what_serves(state),
+            model=asked.name,
+            application_class=application_class,
+        )
         return state
+
+
+def _what_serves(overview: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return what a rollback changes of a class's overview."""
+    if overview is None:
+        return None
+    return {name: overview[name] for name in ("serving", "active", "pinned") if name in overview}
 
 
 async def _overview_or_why(model: ServedModel) -> dict[str, Any]:

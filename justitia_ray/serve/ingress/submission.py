@@ -5,29 +5,26 @@ import re
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from justitia_ray.access.identity import check_tenant
+from justitia_ray.application_key import application_key
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.observability.part_metrics import IngressMetrics
 from justitia_ray.predictor.class_names import check_class_name
 from justitia_ray.predictor.estimate import Estimate, Source
 from justitia_ray.predictor.stages import CHARGE_FACTOR, still_needed
-from justitia_ray.protocol.endpoints import (
-    APPLICATION_HEADER,
-    CLASS_HEADER,
-    TENANT_HEADER,
-    prompt_text,
-)
+from justitia_ray.protocol.endpoints import prompt_text
 from justitia_ray.protocol.inference_body import InferenceBody, output_bound
 from justitia_ray.serve.ingress.estimates import Estimates, InputSummary
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
 from justitia_ray.serve.ingress.queue_client import QueueClient
+from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.token_counter import PromptSize, TokenCounter
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, VirtualTime
 
 DEFAULT_CLASS = "default"
-DEFAULT_TENANT = "default"
 
 _ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 _MAX_CHARACTERS = 16 * 2**20
@@ -44,19 +41,25 @@ class ApplicationSpec:
 
     application_class: str
     input: str
-    tenant: str = DEFAULT_TENANT
+    tenant: str
     weight: float | None = None
-    application_id: str | None = None
+    application_id: str = field(default_factory=lambda: f"app-{uuid.uuid4().hex}")
+    """Id that its tenant has for it."""
 
     def __post_init__(self) -> None:
-        for name, value in (("application_id", self.application_id), ("tenant", self.tenant)):
-            if value is not None and not _ID.fullmatch(value):
-                raise RequestError(
-                    f"{name} is {shown_short(value)}: 1 to 128 of A-Z a-z 0-9 . _ : / - are"
-                    " allowed",
-                    name,
-                )
+        if not _ID.fullmatch(self.application_id):
+            raise RequestError(
+                f"application_id is {shown_short(self.application_id)}: 1 to 128 of A-Z a-z 0-9 ."
+                " _ : / - are allowed",
+                "application_id",
+            )
+        check_tenant(self.tenant)
         check_class_name(self.application_class)
+
+    @property
+    def key(self) -> ApplicationId:
+        """The application's id for everybody."""
+        return application_key(self.tenant, self.application_id)
 
 
 class ApplicationSpecCache:
@@ -83,12 +86,12 @@ class ApplicationSpecCache:
         self._characters = 0
         self._kept: OrderedDict[ApplicationId, tuple[ApplicationSpec, Seconds]] = OrderedDict()
 
-    def add_spec(self, application_id: ApplicationId, spec: ApplicationSpec, now: Seconds) -> None:
+    def add_spec(self, spec: ApplicationSpec, now: Seconds) -> None:
         """Cache a spec, unless the application has one already; a huge input is left out."""
         if len(spec.input) > self._max_characters:
             spec = replace(spec, input="")
-        if self.find_spec(application_id, now) is None:
-            self._kept[application_id] = (spec, now)
+        if self.find_spec(spec.key, now) is None:
+            self._kept[spec.key] = (spec, now)
             self._characters += len(spec.input)
             while len(self._kept) > self._max_specs or self._characters > self._max_characters:
                 self.drop_spec(next(iter(self._kept)))
@@ -161,18 +164,25 @@ class Submitter:
         return arrival, tag
 
     async def submit_inference(
-        self, headers: Mapping[str, str], body: InferenceBody
+        self, context: RequestContext, body: InferenceBody
     ) -> PendingInference:
-        """Submit an inference; one that names no application is an application of its own."""
+        """Submit an inference; one that names no application is an application of its own.
+
+        Raises:
+            Forbidden: If the caller may not submit for the tenant that it names.
+            RequestError: If a header has another form than is allowed.
+            QueueFull: If too many inferences are pending here.
+        """
+        tenant = context.tenant
         size = await self._counter.prompt_size(body)
         most = output_bound(body, size.longest_tokens, self._max_model_len)
         choices = size.prompts * body.n
-        application_id = headers.get(APPLICATION_HEADER)
-        opening = source = None
-        opened_here = self._queue.pending.applications
-        application = None if application_id is None else opened_here.get(application_id)
+        opening = source = application = None
+        if context.application_id is not None:
+            key = application_key(tenant, context.application_id)
+            application = self._queue.pending.applications.get(key)
         if application is None:
-            application, source = await self._opening(headers, body, size, most)
+            application, source = await self._opening(context, tenant, body, size, most)
             opening = application
         stage, inferences = self._queue.pending.next_stage(application.application_id)
         each, remaining = self._foresee(
@@ -190,7 +200,7 @@ class Submitter:
             stage=stage,
             remaining_kv_token_time=remaining,
         )
-        is_last = application_id is None
+        is_last = context.application_id is None
         inference = self._queue.submit_inference(item, opening, is_last=is_last)
         if source is not None and self._metrics is not None:
             self._metrics.record_estimate(application.application_id, source)
@@ -229,23 +239,27 @@ class Submitter:
         return length, CHARGE_FACTOR * needed
 
     async def _opening(
-        self, headers: Mapping[str, str], body: InferenceBody, size: PromptSize, most: Tokens
+        self,
+        context: RequestContext,
+        tenant: str,
+        body: InferenceBody,
+        size: PromptSize,
+        most: Tokens,
     ) -> tuple[ApplicationArrived, Source]:
         """Return the application that an inference opens, and the source of its estimate.
 
         The predictor is asked for applications that name a class.
         """
-        application_id = headers.get(APPLICATION_HEADER)
-        named_class = headers.get(CLASS_HEADER)
+        named_class = context.application_class
+        text = "" if named_class is None else prompt_text(body)
+        spec = ApplicationSpec(named_class or DEFAULT_CLASS, text, tenant)
         elsewhere = None
-        if application_id is not None:
-            elsewhere = self._specs.find_spec(application_id, asyncio.get_running_loop().time())
+        if context.application_id is not None:
+            spec = replace(spec, application_id=context.application_id)
+            elsewhere = self._specs.find_spec(spec.key, asyncio.get_running_loop().time())
         if elsewhere is not None:
             arrival, summary, source = await self._predicted(elsewhere, None, None)
         else:
-            text = "" if named_class is None else prompt_text(body)
-            tenant = headers.get(TENANT_HEADER) or DEFAULT_TENANT
-            spec = ApplicationSpec(named_class or DEFAULT_CLASS, text, tenant, None, application_id)
             if named_class is None:
                 estimate = self._estimates.classes.estimate(DEFAULT_CLASS, size.total_tokens, most)
                 return self._arrival(spec, estimate), estimate.source
@@ -278,7 +292,7 @@ class Submitter:
         if weight is None:
             weight = self.tenant_weights.get(spec.tenant, 1.0)
         return ApplicationArrived(
-            spec.application_id or f"app-{uuid.uuid4().hex}",
+            spec.key,
             spec.application_class,
             spec.tenant,
             weight,

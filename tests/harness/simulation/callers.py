@@ -12,8 +12,10 @@ from typing import Any
 
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from justitia_ray.application_key import application_key
 from justitia_ray.errors import AdmissionError
-from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
+from justitia_ray.serve.ingress.door import ANYBODY
+from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpec
 from justitia_ray.units import Seconds
 from tests.harness.answers import Answer, StreamedAnswer, unary_answer
@@ -149,13 +151,13 @@ class Callers:
                 await asyncio.sleep(_CHANGES_MIND_S)
                 for record in records:
                     record.cancelled = True
-                await self._end(name, "cancel")
+                await self._end(application.tenant, name, "cancel")
             await asyncio.gather(*calls)
             await asyncio.sleep(application.gap_s)
         if name is None or application.ending is Ending.CANCEL:
             return
         if application.ending is Ending.CLOSE:
-            await self._end(name, "close")
+            await self._end(application.tenant, name, "close")
         else:
             self.unclosed.append(name)
 
@@ -165,10 +167,11 @@ class Callers:
             lambda host: host.answers.gateway.submitter.open_application(opening), f"open {name}"
         )
 
-    async def _end(self, name: str, verb: str) -> None:
+    async def _end(self, tenant: str, name: str, verb: str) -> None:
         self._recorder.add_event("caller", f"{verb}s {name}")
+        key = application_key(tenant, name)
         await self._do(
-            lambda host: getattr(host.answers.scheduler_calls, f"{verb}_application")(name),
+            lambda host: getattr(host.answers.scheduler_calls, f"{verb}_application")(key),
             f"{verb} {name}",
         )
 
@@ -223,12 +226,12 @@ class Callers:
     async def _ask_once(
         self, application: PlannedApplication, record: CallRecord, host: IngressHost
     ) -> None:
-        headers = _headers(application)
+        context = _context(application)
         raw = body_of(record.planned, self._model)
 
         def answer() -> Any:
             gateway = host.answers.gateway
-            items = gateway.stream(PATH, headers, gateway.parse(PATH, raw))
+            items = gateway.stream(PATH, context, gateway.parse(PATH, raw))
             return _slowly(items, record.planned.reads_every_s)
 
         items = self._network.stream(here(), host.process, answer, record.planned.name)
@@ -258,10 +261,7 @@ async def _slowly(items: AsyncGenerator[Any], every_s: Seconds) -> AsyncGenerato
                 await asyncio.sleep(every_s)
 
 
-def _headers(application: PlannedApplication) -> dict[str, str]:
-    headers = {TENANT_HEADER: application.tenant}
-    if application.application_id is not None:
-        headers[APPLICATION_HEADER] = application.application_id
-        if application.opens or len(application.stages) > 1:
-            headers[CLASS_HEADER] = "c"
-    return headers
+def _context(application: PlannedApplication) -> RequestContext:
+    named = application.application_id
+    names_class = named is not None and (application.opens or len(application.stages) > 1)
+    return RequestContext(ANYBODY, application.tenant, named, "c" if names_class else None)

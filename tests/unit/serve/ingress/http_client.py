@@ -9,9 +9,11 @@ import httpx
 
 from justitia_ray.config import AppConfig
 from justitia_ray.protocol.endpoints import parse_body
+from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.replica_calls import Answer, StreamItem
+from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
 
 
@@ -39,15 +41,15 @@ class StandInGateway:
         if self.refusal is not None:
             raise self.refusal
 
-    async def answer(self, path: str, headers: dict[str, str], body: Any) -> Answer:
+    async def answer(self, path: str, context: RequestContext, body: Any) -> Answer:
         """Return the items as a whole answer, or fail."""
-        async with aclosing(self.stream(path, headers, body)) as answer:
+        async with aclosing(self.stream(path, context, body)) as answer:
             items: list[Any] = [item async for item in answer]
         (status, head), *chunks = items
         return status, head, b"".join(chunks)
 
     async def stream(
-        self, path: str, headers: dict[str, str], body: Any
+        self, path: str, context: RequestContext, body: Any
     ) -> AsyncGenerator[StreamItem]:
         """Yield the items, or fail."""
         self.answered += 1
@@ -83,10 +85,15 @@ def model_of(
 async def client_of(
     *models: ServedModel,
     specs: ApplicationSpecCache | None = None,
+    door: Door | None = None,
     raise_app_exceptions: bool = True,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Serve models in this process, and yield a client of them."""
-    app = build_http_app(ServedModels(models), specs or ApplicationSpecCache(600.0, 100))
+    app = build_http_app(
+        ServedModels(models),
+        specs or ApplicationSpecCache(600.0, 100),
+        door or Door(None, DEFAULT_TENANT),
+    )
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=raise_app_exceptions)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
         yield client

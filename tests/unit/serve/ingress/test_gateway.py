@@ -23,9 +23,11 @@ from justitia_ray.predictor.observation import Sample
 from justitia_ray.predictor.stages import CHARGE_FACTOR, StageTable
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES
 from justitia_ray.protocol.pooling_bodies import EMBEDDINGS
+from justitia_ray.serve.ingress.door import ANYBODY
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
 from justitia_ray.serve.ingress.replica_calls import Answer
+from justitia_ray.serve.ingress.request_context import RequestContext, read_context
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import PromptSize
 from tests.unit.observability.recording_backend import exported, measures
@@ -65,6 +67,12 @@ class FakeQueueClient:
 
     def cancel_inference(self, inference: PendingInference) -> None:
         pass
+
+
+def context(headers: dict[str, str]) -> RequestContext:
+    """Return the context of a call with these headers, of tenant `t` if they name none."""
+    named = {"x-justitia-tenant": "t"} | headers
+    return read_context(ANYBODY, [(k.encode(), v.encode()) for k, v in named.items()])
 
 
 class FakeEstimates:
@@ -139,7 +147,7 @@ class Desk:
 
     async def open_application(self, application_class: str, application_id: str) -> None:
         """Open an application with some input."""
-        spec = ApplicationSpec(application_class, "input", application_id=application_id)
+        spec = ApplicationSpec(application_class, "input", "t", None, application_id)
         await self.gateway.submitter.open_application(spec)
 
     async def submit(self, headers: dict[str, str], **fields: Any) -> InferenceSubmitted:
@@ -153,7 +161,7 @@ class Desk:
         """Let one inference be submitted, and return what the scheduler is told."""
         parsed = self.gateway.parse(path, json.dumps(body).encode())
         with pytest.raises(EngineError, match="no replica here"):
-            await self.gateway.answer(path, headers, parsed)
+            await self.gateway.answer(path, context(headers), parsed)
         return self.client.items[-1]
 
     def predictions(self) -> dict[str, float]:
@@ -206,7 +214,7 @@ async def test_unknown_class_needs_what_it_has_submitted(desk: Desk) -> None:
 
 async def test_more_is_charged_than_is_predicted(desk: Desk) -> None:
     """And the prediction is told as it is: it is what is compared with the truth in the end."""
-    arrival, _ = await desk.gateway.submitter.open_application(ApplicationSpec("EV", "input"))
+    arrival, _ = await desk.gateway.submitter.open_application(ApplicationSpec("EV", "input", "t"))
 
     # One inference of ten tokens and the prior's 256.
     assert 10 * 256 + 256 * 257 // 2 == arrival.predicted_kv_token_time

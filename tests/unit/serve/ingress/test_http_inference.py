@@ -13,6 +13,7 @@ from justitia_ray.errors import EngineError, NotServed, QueueFull
 from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
 from justitia_ray.protocol.generation_bodies import COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.serve.asgi import Message
+from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.http_inference import (
     KEEPALIVE,
@@ -37,6 +38,7 @@ _BODY: dict[str, Any] = {
     "max_tokens": 5,
 }
 """Holds what any of the endpoints asks for."""
+_OPEN = Door(None, DEFAULT_TENANT)
 _SOON_S = 0.001
 _ENGINE_ERROR = b'{"error": {"message": "m", "type": "BadRequestError", "code": 400}}'
 
@@ -245,7 +247,7 @@ async def _post(
     gateway: StandInGateway, path: str, caller: Caller, keepalive_s: float = 60.0
 ) -> None:
     model = model_of(gateway, ingress={"keepalive_s": keepalive_s})
-    app = build_http_app(ServedModels([model]), ApplicationSpecCache(600.0, 100))
+    app = build_http_app(ServedModels([model]), ApplicationSpecCache(600.0, 100), _OPEN)
     scope: Message = {"type": "http", "method": "POST", "path": path, "headers": []}
     await app(scope, caller.receive, caller.send)
 
@@ -323,7 +325,7 @@ async def test_other_methods_are_refused_as_on_every_route(
 
 async def test_prefix_of_the_service_is_no_part_of_the_path(gateway: StandInGateway) -> None:
     """Serve passes the whole path, and the prefix of the application beside it."""
-    app = build_http_app(ServedModels([model_of(gateway)]), ApplicationSpecCache(600.0, 100))
+    app = build_http_app(ServedModels([model_of(gateway)]), ApplicationSpecCache(600.0, 100), _OPEN)
     answers = []
     for path in ("/llm/v1/messages", "/v1/messages", "/v1/messages/"):
         caller = Caller(json.dumps(_BODY).encode())

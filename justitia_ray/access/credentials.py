@@ -1,0 +1,57 @@
+"""Credentials as HTTP calls carry them: found in the headers, never shown."""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from justitia_ray.errors import RequestError, Unauthenticated
+
+_AUTHORIZATION = b"authorization"
+_API_KEY = b"x-api-key"
+_SCHEME = b"bearer "
+
+
+def find_credential(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the credential of a call: `Authorization: Bearer …` or `x-api-key`; None without one.
+
+    Args:
+        headers: Names in lower case, and values.
+
+    Raises:
+        Unauthenticated: If a credential has another form than is allowed, or two are given.
+    """
+    found = set()
+    for name, value in headers:
+        if name == _API_KEY:
+            found.add(value.strip())
+        elif name == _AUTHORIZATION:
+            if value[: len(_SCHEME)].lower() != _SCHEME:
+                raise Unauthenticated("Authorization: only the scheme Bearer is allowed")
+            found.add(value[len(_SCHEME) :].strip())
+    if len(found) > 1:
+        raise Unauthenticated("Authorization and x-api-key hold two credentials: one is allowed")
+    if not found:
+        return None
+    credential = found.pop()
+    if not credential or not credential.isascii():
+        raise Unauthenticated("the credential is empty or holds other characters than ASCII")
+    return credential.decode("ascii")
+
+
+def check_single(headers: Iterable[tuple[bytes, bytes]], identifying: Iterable[bytes]) -> None:
+    """Accept headers of which none that identifies somebody comes twice.
+
+    A proxy and its caller may each have set one, and which of them a reader believes is chance.
+
+    Args:
+        headers: Names in lower case, and values.
+        identifying: Names of the headers that identify somebody, besides those of credentials.
+
+    Raises:
+        RequestError: If one comes twice; the message names it.
+    """
+    times = Counter(name for name, _ in headers)
+    for name in (_AUTHORIZATION, _API_KEY, *identifying):
+        if times[name] > 1:
+            raise RequestError(
+                f"the header {name.decode()} comes {times[name]} times: once is allowed"
+            )

@@ -1,0 +1,117 @@
+"""The gate: from a call's headers to the identity of its caller, or a refusal.
+
+Nothing is read from a call but its headers, and a refusal says nothing of what they held.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
+
+from justitia_ray.access.credentials import find_credential
+from justitia_ray.access.failure_delays import FailureDelays
+from justitia_ray.access.identity import Identity
+from justitia_ray.access.keys import KeyTable, public_id
+from justitia_ray.errors import TooManyFailures, Unauthenticated
+from justitia_ray.units import Seconds
+
+_MOST_WAITING = 1_000
+"""Calls with wrong credentials that are held back at once; further ones are not looked at."""
+
+
+class IdentifiesToken(Protocol):
+    """A verifier of JSON Web Tokens."""
+
+    async def identify(self, token: str) -> Identity:
+        """Return the identity that a token proves."""
+        ...
+
+
+class Gate:
+    """Identifies callers; use it from one event loop."""
+
+    def __init__(
+        self,
+        tables: Sequence[Callable[[], KeyTable]],
+        tokens: IdentifiesToken | None,
+        anonymous: Identity | None,
+        *,
+        on_failure: Callable[[str], None] = lambda public_id: None,
+        clock: Callable[[], Seconds] = time.monotonic,
+        calendar: Callable[[], Seconds] = time.time,
+        sleep: Callable[[Seconds], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """Begin without failures.
+
+        Args:
+            tables: Each returns the keys of a source, as they are in force.
+            tokens: Verifies JSON Web Tokens; None: there are none.
+            anonymous: Identity of calls without a credential; None: they are refused.
+            on_failure: Told of each failure, with the id of the key that was shown, or `token`.
+            clock: Never goes back.
+            calendar: Seconds since 1970, for expiry.
+            sleep: Holds failures back; a test passes its own.
+        """
+        self._tables = tables
+        self._tokens = tokens
+        self._anonymous = anonymous
+        self._on_failure = on_failure
+        self._clock = clock
+        self._calendar = calendar
+        self._sleep = sleep
+        self._delays = FailureDelays()
+        self._waiting = 0
+
+    async def identify(self, headers: Iterable[tuple[bytes, bytes]]) -> Identity:
+        """Return the identity of a caller.
+
+        Args:
+            headers: Of its call: names in lower case, and values.
+
+        Raises:
+            Unauthenticated: If the credential is missing or wrong; after a delay, if many were.
+            Forbidden: If a token is good, but names no tenant.
+            TooManyFailures: If too many failures are held back now.
+            AdmissionError: If an issuer's public keys cannot be had now.
+        """
+        credential = find_credential(headers)
+        if credential is None:
+            if self._anonymous is None:
+                raise Unauthenticated(
+                    "a credential is required: Authorization: Bearer KEY, or x-api-key: KEY"
+                )
+            return self._anonymous
+        if self._tokens is not None and credential.count(".") == 2:
+            try:
+                return await self._tokens.identify(credential)
+            except Unauthenticated:
+                await self._hold_back("token")
+                raise
+        try:
+            return self._find_key(credential)
+        except Unauthenticated:
+            await self._hold_back(public_id(credential))
+            raise
+
+    def _find_key(self, secret: str) -> Identity:
+        now = self._calendar()
+        failure = Unauthenticated("the API key is not known")
+        for table in self._tables:
+            try:
+                return table().find(secret, now)
+            except Unauthenticated as error:
+                failure = error
+        raise failure
+
+    async def _hold_back(self, shown: str) -> None:
+        delay_s = self._delays.note_failure(shown, self._clock())
+        self._on_failure(shown)
+        if delay_s <= 0:
+            return
+        if self._waiting >= _MOST_WAITING:
+            raise TooManyFailures("too many calls with wrong credentials wait for their answers")
+        self._waiting += 1
+        try:
+            await self._sleep(delay_s)
+        finally:
+            self._waiting -= 1

@@ -1,0 +1,143 @@
+"""Access as an ingress keeps it: keys and issuers of the settings, brought up to date in time."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.access.gate import Gate
+from justitia_ray.access.identity import Identity, Scope
+from justitia_ray.access.key_file import KeyFile
+from justitia_ray.access.keys import KeyTable, read_stored
+from justitia_ray.access.tokens import Issuer, TokenVerifier
+from justitia_ray.config import AccessSection, AppArgs
+from justitia_ray.errors import AdmissionError, StoreError
+from justitia_ray.observability.log_events import is_logged, log_event
+from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
+from justitia_ray.serve.ingress.replica_calls import in_fresh_context
+from justitia_ray.serve.stores import key_store
+from justitia_ray.store.key_store import KeyStore
+
+logger = logging.getLogger("ray.serve")
+
+
+class RedisKeys:
+    """The keys in Redis, as they were when it last answered."""
+
+    def __init__(self, store: KeyStore) -> None:
+        """Begin without keys; nothing is read before `refresh`."""
+        self._store = store
+        self._table: KeyTable | None = None
+        self._trouble: str | None = None
+
+    def table(self) -> KeyTable:
+        """Return the keys in force.
+
+        Raises:
+            AdmissionError: If they could not be read so far: a key may be good.
+        """
+        if self._table is None:
+            raise AdmissionError("the API keys cannot be read from Redis now")
+        return self._table
+
+    async def refresh(self) -> None:
+        """Read the keys; if Redis does not answer, those in force stay."""
+        try:
+            records, damage = read_stored(await self._store.load())
+        except StoreError as error:
+            self._note_trouble(str(error))
+            return
+        self._table = KeyTable(records)
+        self._note_trouble("; ".join(damage) or None)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._store.aclose()
+
+    def _note_trouble(self, reason: str | None) -> None:
+        if reason != self._trouble and reason is not None:
+            log_event(logger, logging.ERROR, "access.keys_unreadable", source="redis", why=reason)
+        self._trouble = reason
+
+
+class AccessKeeper:
+    """The door of an ingress, and what it goes by."""
+
+    def __init__(self, args: AppArgs) -> None:
+        """Make the door; a file of keys is read here.
+
+        Raises:
+            ConfigError: If the file of keys cannot be read, or an issuer's settings are wrong.
+        """
+        section = args.access
+        self._file: KeyFile | None = None
+        self._redis: RedisKeys | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self._failures = 0
+        if section is None:
+            self.door = Door(None, DEFAULT_TENANT)
+            return
+        self._reload_s = section.reload_s
+        tables: list[Any] = []
+        if section.keys_file is not None:
+            self._file = file = KeyFile(Path(section.keys_file).expanduser(), _tell_of_file)
+            tables.append(lambda: file.table)
+        if section.keys_in_redis:
+            self._redis = RedisKeys(key_store(args))
+            tables.append(self._redis.table)
+        issuers = [Issuer(**one.model_dump()) for one in section.jwt]
+        tokens = TokenVerifier(issuers, _tell_of_issuer) if issuers else None
+        gate = Gate(tables, tokens, _anonymous(section), on_failure=self._note_failure)
+        self.door = Door(gate, section.default_tenant)
+
+    async def start(self) -> None:
+        """Read the keys in Redis, and begin to keep all keys up to date."""
+        if self._redis is not None:
+            await self._redis.refresh()
+        if self._file is not None or self._redis is not None:
+            self._refreshing = in_fresh_context(self._keep_refreshing())
+
+    async def stop(self) -> None:
+        """Read no more."""
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+        if self._redis is not None:
+            await self._redis.aclose()
+
+    async def _keep_refreshing(self) -> None:
+        while True:
+            await asyncio.sleep(self._reload_s)
+            if self._file is not None:
+                await asyncio.to_thread(self._file.refresh)
+            if self._redis is not None:
+                await self._redis.refresh()
+
+    def _note_failure(self, shown: str) -> None:
+        self._failures += 1
+        if is_logged(self._failures):
+            log_event(
+                logger,
+                logging.WARNING,
+                "access.refused",
+                credential=shown,
+                failures=self._failures,
+            )
+
+
+def _anonymous(section: AccessSection) -> Identity | None:
+    if section.default_tenant is None:
+        return None
+    return Identity(
+        section.default_tenant,
+        frozenset({Scope.INFER, Scope.OWN}),
+        "anonymous",
+        max_weight=section.anonymous_max_weight,
+    )
+
+
+def _tell_of_file(reason: str) -> None:
+    log_event(logger, logging.ERROR, "access.keys_unreadable", source="file", why=reason)
+
+
+def _tell_of_issuer(issuer: str, reason: str) -> None:
+    log_event(logger, logging.ERROR, "access.issuer_fails", issuer=issuer, why=reason)

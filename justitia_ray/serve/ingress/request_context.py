@@ -1,0 +1,109 @@
+"""The context of a request: whose it is, and for which tenant and application."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from justitia_ray.access.identity import Identity, Scope
+from justitia_ray.application_key import SEPARATOR, application_key, split_key
+from justitia_ray.errors import Forbidden, RequestError, UnknownApplication, shown_short
+from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
+from justitia_ray.units import ApplicationId
+
+IDEMPOTENCY_HEADER = "idempotency-key"
+IDENTIFYING = tuple(
+    name.encode() for name in (APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER, IDEMPOTENCY_HEADER)
+)
+"""Headers that say for whom a call is: each may come once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """What is known of a request before its body is read."""
+
+    identity: Identity
+    named_tenant: str | None = None
+    """Tenant that a header names."""
+    application_id: str | None = None
+    """Application that a header names, by the id that its tenant has for it."""
+    application_class: str | None = None
+    idempotency_key: str | None = None
+
+    @property
+    def tenant(self) -> str:
+        """The tenant that the call is for.
+
+        Raises:
+            Forbidden: If the credential is not good for the tenant that the call names.
+            RequestError: If the call has to name one, and does not.
+        """
+        return self.identity.choose_tenant(self.named_tenant)
+
+    def tenant_or(self, named: str | None) -> str:
+        """Return the tenant that the call is for, by its header or its body.
+
+        Raises:
+            Forbidden: As `tenant`.
+            RequestError: As `tenant`, and if header and body name two.
+        """
+        if named is None or self.named_tenant in (None, named):
+            return self.identity.choose_tenant(named or self.named_tenant)
+        raise RequestError(
+            f"tenant is {shown_short(named)}, and {TENANT_HEADER} names"
+            f" {shown_short(self.named_tenant)}: one tenant is allowed",
+            "tenant",
+        )
+
+    def key_of(self, application_id: str) -> ApplicationId:
+        """Return the key of an application that a path names, by its id or by its key.
+
+        An operator may mean anybody's, others those of their tenant.
+
+        Raises:
+            UnknownApplication: If it belongs to another tenant: a caller is not to learn that it
+                exists.
+            Forbidden: As `tenant`.
+            RequestError: As `tenant`.
+        """
+        named, plain = self.named_tenant, application_id
+        if SEPARATOR in application_id:
+            named, plain = split_key(application_id)
+        try:
+            if named is not None and self.operates:
+                tenant = named
+            else:
+                tenant = self.identity.choose_tenant(named)
+        except Forbidden:
+            raise unknown_application(application_id) from None
+        return application_key(tenant, plain)
+
+    @property
+    def operates(self) -> bool:
+        """Whether the caller is an operator."""
+        return Scope.OPERATE in self.identity.scopes
+
+
+def read_context(identity: Identity, headers: Iterable[tuple[bytes, bytes]]) -> RequestContext:
+    """Return the context of a request.
+
+    Args:
+        identity: Of the caller.
+        headers: Of the request: names in lower case, and values.
+    """
+    said: Mapping[bytes, bytes] = dict(headers)
+
+    def named(header: str) -> str | None:
+        value = said.get(header.encode(), b"").decode("latin-1")
+        return value or None
+
+    return RequestContext(
+        identity,
+        named(TENANT_HEADER),
+        named(APPLICATION_HEADER),
+        named(CLASS_HEADER),
+        named(IDEMPOTENCY_HEADER),
+    )
+
+
+def unknown_application(application_id: str) -> UnknownApplication:
+    """Return the error of a call for an application that is not there, or not the caller's."""
+    return UnknownApplication(f"application {shown_short(application_id)} is not open")
