@@ -1,18 +1,15 @@
 """Encrypted connections: both sides show a certificate of the authority, or there is none."""
 
 import asyncio
-import ipaddress
 import ssl
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import ray
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from justitia_ray.config import TlsSection, TransportSection
 from justitia_ray.errors import ConfigError, ConnectionLost
@@ -20,6 +17,7 @@ from justitia_ray.serve.transport import listener
 from justitia_ray.serve.transport.dialer import Dialer
 from justitia_ray.serve.transport.endpoint import dialer, listen
 from justitia_ray.serve.transport.listener import Listener
+from tests.certificates import make_certificate
 from tests.unit.serve.transport.ends import CALLER, HOST, KEY, METHODS, NAME, Served, keyring
 
 
@@ -36,7 +34,7 @@ class Authority:
         """Return a new one."""
         folder.mkdir()
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(folder.name, key, folder.name, key, is_authority=True)
+        certificate = make_certificate(folder.name, key, folder.name, key, is_authority=True)
         _write(folder / "authority.pem", certificate.public_bytes(serialization.Encoding.PEM))
         return cls(folder, key, certificate)
 
@@ -48,7 +46,7 @@ class Authority:
             authority: That the node trusts; None for this one.
         """
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(name, key, self.folder.name, self.key, is_authority=False)
+        certificate = make_certificate(name, key, self.folder.name, self.key, is_authority=False)
         pem = key.private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -67,52 +65,6 @@ class Authority:
 
 def _write(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-
-
-def _certificate(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: str,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    *,
-    is_authority: bool,
-) -> x509.Certificate:
-    now = datetime.now(UTC)
-    called = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    by = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)])
-    names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("10.9.9.9"))])
-    issuer_id = x509.SubjectKeyIdentifier.from_public_key(issuer_key.public_key())
-    return (
-        x509.CertificateBuilder()
-        .subject_name(called)
-        .issuer_name(by)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(issuer_id),
-            critical=False,
-        )
-        .add_extension(
-            x509.KeyUsage(
-                digital_signature=True,
-                content_commitment=False,
-                key_encipherment=False,
-                data_encipherment=False,
-                key_agreement=False,
-                key_cert_sign=is_authority,
-                crl_sign=is_authority,
-                encipher_only=False,
-                decipher_only=False,
-            ),
-            critical=True,
-        )
-        .add_extension(names, critical=False)  # another address: names are not compared
-        .sign(issuer_key, hashes.SHA256())
-    )
 
 
 @pytest.fixture

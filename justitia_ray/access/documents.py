@@ -1,0 +1,115 @@
+"""Documents of other services: small ones, in bounded time, over HTTPS or from this machine."""
+
+import asyncio
+import ssl
+import time
+from http.client import HTTPException, HTTPMessage
+from typing import IO
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import (
+    HTTPRedirectHandler,
+    HTTPSHandler,
+    OpenerDirector,
+    ProxyHandler,
+    Request,
+    build_opener,
+    getproxies,
+)
+
+from justitia_ray.errors import shown_short
+from justitia_ray.units import Seconds
+
+LONGEST_DOCUMENT_BYTES = 1 << 20
+SILENCE_S: Seconds = 5.0
+"""A server may be silent for so long."""
+_LONGEST_READ_S: Seconds = 10.0
+"""A read ends after so long, even if a server that drips is never silent."""
+
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+
+
+def check_url(url: str) -> None:
+    """Accept an address that documents may be read from.
+
+    Raises:
+        ValueError: If it is neither `https://` nor `http://` of this machine.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "http" and parts.hostname in _THIS_MACHINE:
+        return
+    if parts.scheme != "https" or not parts.hostname:
+        raise ValueError(
+            f"{shown_short(url)} is not read: only https://, and http:// of this machine, are"
+            " allowed"
+        )
+
+
+async def fetch(url: str, ca_file: str | None) -> bytes:
+    """Return a document.
+
+    Args:
+        url: Where it is; redirects are followed to addresses that `check_url` accepts.
+        ca_file: Certificates that are trusted there; None for those of the system.
+
+    Raises:
+        OSError: If it cannot be had: no connection, another status than 200, or too slow.
+        ValueError: If the address is not allowed, or the document too long.
+    """
+    # A look-up of the host's name has no timeout of its own: its thread ends later, by itself.
+    async with asyncio.timeout(_LONGEST_READ_S + SILENCE_S):
+        return await asyncio.to_thread(_read, url, ca_file)
+
+
+class _Redirects(HTTPRedirectHandler):
+    """Redirects, to addresses that may be read only."""
+
+    max_redirections = 3
+
+    def redirect_request(
+        self,
+        req: Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: HTTPMessage,
+        newurl: str,
+    ) -> Request | None:
+        try:
+            check_url(newurl)
+        except ValueError:
+            fp.close()
+            raise
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _opener(ca_file: str | None) -> OpenerDirector:
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise OSError(f"{ca_file}: the certificates cannot be read: {error}") from error
+    # Plain HTTP is for this machine: a proxy would carry it off.
+    proxies = {scheme: url for scheme, url in getproxies().items() if scheme == "https"}
+    return build_opener(ProxyHandler(proxies), HTTPSHandler(context=context), _Redirects())
+
+
+def _read(url: str, ca_file: str | None) -> bytes:
+    check_url(url)
+    ends_at = time.monotonic() + _LONGEST_READ_S
+    # Some gateways refuse the name that urllib gives by itself.
+    headers = {"Accept": "application/json", "User-Agent": "justitia-ray"}
+    document = b""
+    try:
+        with _opener(ca_file).open(Request(url, headers=headers), timeout=SILENCE_S) as response:
+            while piece := response.read1(1 << 16):
+                document += piece
+                if len(document) > LONGEST_DOCUMENT_BYTES:
+                    raise ValueError(f"{url}: longer than {LONGEST_DOCUMENT_BYTES} bytes")
+                if time.monotonic() > ends_at:
+                    raise TimeoutError(f"{url}: not read within {_LONGEST_READ_S:g} s")
+    except HTTPError as error:
+        error.close()
+        raise OSError(f"{url}: answered with status {error.code}") from None
+    except HTTPException as error:
+        raise OSError(f"{url}: {error!r}") from error
+    return document

@@ -1,0 +1,188 @@
+"""Public keys of token issuers: fetched once for all callers, kept, and fetched again in time.
+
+The times of a set: fresh for 300 s; then it serves while a new one is fetched in the background;
+after 600 s calls wait for the new one, unless the last attempt failed; an issuer that is away
+leaves its set in force for a day. No sequence of calls makes more than one fetch in 30 s, or in
+5 s while there are no keys.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import jwt
+
+from justitia_ray.errors import AdmissionError, shown_short
+from justitia_ray.units import Seconds
+
+Fetch: TypeAlias = Callable[[str, str | None], Awaitable[bytes]]
+"""Returns the document at an address; the certificates trusted there, None for the system's. Raises
+OSError or ValueError."""
+
+FRESH_S: Seconds = 300.0
+"""A set is fetched again after so long, and serves meanwhile."""
+STALE_S: Seconds = 600.0
+"""Calls wait for a new set after so long without traffic: a key may have been withdrawn."""
+KEPT_S: Seconds = 86_400.0
+"""A set of an issuer that is away is in force for so long."""
+PAUSE_S: Seconds = 30.0
+"""Least time from one fetch to the next, whatever keys tokens name."""
+PAUSE_WITHOUT_KEYS_S: Seconds = 5.0
+"""Least time from one fetch to the next while no key is known: every call is refused meanwhile."""
+_MOST_KEYS = 100
+
+KEY_TYPES: dict[str, tuple[str, tuple[str | None, ...]]] = {
+    **dict.fromkeys(("RS256", "RS384", "RS512", "PS256", "PS384", "PS512"), ("RSA", (None,))),
+    "ES256": ("EC", ("P-256",)),
+    "ES384": ("EC", ("P-384",)),
+    "ES512": ("EC", ("P-521",)),
+    "EdDSA": ("OKP", ("Ed25519", "Ed448")),
+}
+"""The type and the curves of the keys that fit an algorithm: none of these has a shared secret."""
+
+_Keys: TypeAlias = dict[tuple[str, str], jwt.PyJWK]
+"""Keys by their id and the algorithm that they verify."""
+
+
+def discovery_url(issuer: str) -> str:
+    """Return where an issuer says where its keys are (OpenID Connect Discovery 1.0, Sec. 4.1)."""
+    return f"{issuer.removesuffix('/')}/.well-known/openid-configuration"
+
+
+class KeySet:
+    """Public keys of one issuer."""
+
+    def __init__(
+        self,
+        issuer: str,
+        jwks_url: str | None,
+        ca_file: str | None,
+        algorithms: Sequence[str],
+        *,
+        fetch: Fetch,
+        clock: Callable[[], Seconds],
+        on_trouble: Callable[[str, str], None],
+    ) -> None:
+        """Begin without keys.
+
+        Args:
+            issuer: Name of the issuer.
+            jwks_url: Where its keys are; None: where its discovery document says.
+            ca_file: Certificates that are trusted there; None for those of the system.
+            algorithms: Algorithms that keys are kept for, of `KEY_TYPES`.
+            fetch: Returns a document.
+            clock: A monotonic clock.
+            on_trouble: Told the issuer and the reason whenever the keys could not be fetched.
+        """
+        self._issuer = issuer
+        self._jwks_url = jwks_url
+        self._ca_file = ca_file
+        self._algorithms = algorithms
+        self._fetch = fetch
+        self._clock = clock
+        self._on_trouble = on_trouble
+        self._keys: _Keys = {}
+        self._fetched_at = -math.inf
+        self._not_before = -math.inf
+        self._has_failed = False
+        self._fetching: asyncio.Task[None] | None = None
+
+    async def find(self, key_id: str, algorithm: str) -> jwt.PyJWK | None:
+        """Return the key of that id that fits an algorithm, None if the issuer has none such.
+
+        Raises:
+            AdmissionError: If it is not among the keys at hand, and others cannot be had now.
+        """
+        age = self._clock() - self._fetched_at
+        if age >= KEPT_S:
+            self._keys = {}
+        key = self._keys.get((key_id, algorithm))
+        if key is None or age >= FRESH_S:
+            fetching = self._fetch_if_due()
+            was_idle = age >= STALE_S and not self._has_failed
+            if fetching is not None and (key is None or was_idle):
+                await asyncio.shield(fetching)
+                key = self._keys.get((key_id, algorithm))
+        if key is None and self._has_failed:
+            raise AdmissionError(
+                "the keys of the token's issuer cannot be had now", PAUSE_WITHOUT_KEYS_S
+            )
+        return key
+
+    def _fetch_if_due(self) -> asyncio.Task[None] | None:
+        """Return the fetch that is under way or begins now, None if it is too early for one."""
+        if self._fetching is None:
+            if self._clock() < self._not_before:
+                return None
+            self._fetching = asyncio.create_task(self._refresh())
+        return self._fetching
+
+    async def _refresh(self) -> None:
+        try:
+            self._keys = await self._read_keys()
+            self._fetched_at = self._clock()
+            reason = "" if self._keys else f"no key fits {', '.join(self._algorithms)}"
+        except (OSError, ValueError, RecursionError) as error:
+            reason = str(error) or type(error).__name__
+        finally:
+            pause = PAUSE_S if self._keys else PAUSE_WITHOUT_KEYS_S
+            self._not_before = self._clock() + pause
+            self._fetching = None
+        self._has_failed = bool(reason)
+        if reason:
+            self._on_trouble(self._issuer, reason)
+
+    async def _read_keys(self) -> _Keys:
+        url = self._jwks_url or await self._discover()
+        found = _json_object(url, await self._fetch(url, self._ca_file)).get("keys")
+        if not isinstance(found, list) or len(found) > _MOST_KEYS:
+            raise ValueError(f"{url}: has no list of at most {_MOST_KEYS} keys")
+        keys: _Keys = {}
+        for jwk in found:
+            for algorithm in self._algorithms:
+                if isinstance(jwk, dict) and (key := _signing_key(jwk, algorithm)) is not None:
+                    keys.setdefault((str(key.key_id), algorithm), key)
+        return keys
+
+    async def _discover(self) -> str:
+        url = discovery_url(self._issuer)
+        said = _json_object(url, await self._fetch(url, self._ca_file))
+        if said.get("issuer") != self._issuer:
+            raise ValueError(f"{url}: is of another issuer, {shown_short(said.get('issuer'))}")
+        jwks_url = said.get("jwks_uri")
+        if not isinstance(jwks_url, str):
+            raise ValueError(f"{url}: has no jwks_uri")
+        return jwks_url
+
+
+def _json_object(url: str, document: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(document)
+    except ValueError as error:
+        raise ValueError(f"{url}: is not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise ValueError(f"{url}: is not a JSON object")
+    return value
+
+
+def _signing_key(jwk: dict[str, Any], algorithm: str) -> jwt.PyJWK | None:
+    """Return a key as one that verifies an algorithm's signatures, None if it is not for that."""
+    kind, curves = KEY_TYPES[algorithm]
+    is_for_it = (
+        isinstance(jwk.get("kid"), str)
+        and jwk.get("kty") == kind
+        and jwk.get("crv") in curves
+        and jwk.get("alg", algorithm) == algorithm
+        and jwk.get("use", "sig") == "sig"
+        and "d" not in jwk  # everybody can sign with a private key that is public
+    )
+    if not is_for_it:
+        return None
+    try:
+        key = jwt.PyJWK(jwk, algorithm)
+        is_long_enough = key.Algorithm.check_key_length(key.key) is None
+    except Exception:  # cryptography's errors have no common root; the other keys are good
+        return None
+    return key if is_long_enough else None

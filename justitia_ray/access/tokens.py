@@ -1,0 +1,295 @@
+"""JSON Web Tokens: verified with the keys of their issuer, and mapped to an identity.
+
+A verified token is remembered for at most 60 s and never beyond its end, so that most calls cost a
+hash and a look-up. A key that its issuer withdraws is therefore good for as long as its set is kept
+(see `key_sets`) and 60 s.
+"""
+
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import jwt
+
+from justitia_ray.access.documents import check_url, fetch
+from justitia_ray.access.identity import Identity, Scope, check_tenant
+from justitia_ray.access.key_sets import KEY_TYPES, Fetch, KeySet, discovery_url
+from justitia_ray.errors import ConfigError, Forbidden, RequestError, Unauthenticated
+from justitia_ray.units import Seconds
+
+LONGEST_TOKEN = 16_384
+"""Characters of the longest token that is looked at: gateways allow headers of 8 to 16 KiB."""
+REMEMBERED_S: Seconds = 60.0
+"""A verified token is not verified again for so long."""
+MOST_REMEMBERED = 10_000
+"""Verified tokens that are remembered; the one not seen for longest goes first."""
+
+_LONGEST_CREDENTIAL = 100
+_LONGEST_USER = 255
+"""Longest subject that OpenID Connect allows."""
+_LAST_INSTANT = 253_402_300_799
+"""End of the year 9999: a larger number is in milliseconds, or a mistake."""
+
+_Claims: TypeAlias = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Issuer:
+    """An issuer of tokens: its name, its keys, and where its claims have tenant, user and scopes.
+
+    Raises:
+        ConfigError: If its keys may not be read from their address, or an algorithm is not one of
+            the asymmetric ones.
+    """
+
+    issuer: str
+    """Value of a token's `iss`, exactly."""
+    audience: str
+    """A token's `aud` has to name it."""
+    jwks_url: str | None = None
+    """Where its keys are; None: as its discovery document says."""
+    jwks_ca_file: str | None = None
+    """Certificates that are trusted there; None for those of the system."""
+    algorithms: tuple[str, ...] = ("RS256", "ES256")
+    """Signatures that are accepted."""
+    tenant_claim: str = "tenant"
+    """Claim with the tenant. The name of a claim, as the next two: dots lead inwards, `org.team`,
+    unless a claim has exactly that name, as `https://acme.com/tenant`."""
+    tenant_below: str | None = None
+    """Tenant that those of this issuer are below; None: its word is taken for any tenant."""
+    user_claim: str = "sub"
+    """Claim with the user."""
+    scope_claim: str = "scope"
+    """Claim with the scopes, with blanks between or as a list."""
+    scope_prefix: str = "justitia."
+    """Start of the scopes that are meant for this service."""
+    max_weight: float = 1.0
+    """Largest weight that a token's applications may ask for."""
+    leeway_s: Seconds = 30.0
+    """Clocks may differ by so much."""
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.algorithms if name not in KEY_TYPES]
+        if unknown or not self.algorithms:
+            raise ConfigError(
+                f"jwt: {self.issuer}: algorithms is {', '.join(unknown) or 'empty'}: allowed are"
+                f" {', '.join(KEY_TYPES)}"
+            )
+        try:
+            check_url(self.jwks_url or discovery_url(self.issuer))
+        except ValueError as error:
+            raise ConfigError(f"jwt: {self.issuer}: jwks_url: {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """A token that was verified."""
+
+    identity: Identity
+    ends_at: Seconds
+    """End of the token, on the calendar."""
+    forget_at: Seconds
+
+
+class TokenVerifier:
+    """Identifies callers by the tokens of some issuers, in one event loop."""
+
+    def __init__(
+        self,
+        issuers: Sequence[Issuer],
+        on_trouble: Callable[[str, str], None],
+        *,
+        fetch: Fetch = fetch,
+        clock: Callable[[], Seconds] = time.monotonic,
+        calendar: Callable[[], Seconds] = time.time,
+    ) -> None:
+        """Begin without keys: the first token of an issuer has them fetched.
+
+        Args:
+            issuers: The issuers that are trusted.
+            on_trouble: Told the issuer and the reason whenever its keys could not be fetched.
+            fetch: Returns the document at an address.
+            clock: A monotonic clock.
+            calendar: The time since 1970, as tokens have it.
+        """
+        self._issuers = {one.issuer: one for one in issuers}
+        self._key_sets = {
+            one.issuer: KeySet(
+                one.issuer,
+                one.jwks_url,
+                one.jwks_ca_file,
+                one.algorithms,
+                fetch=fetch,
+                clock=clock,
+                on_trouble=on_trouble,
+            )
+            for one in issuers
+        }
+        self._clock = clock
+        self._calendar = calendar
+        self._verified: OrderedDict[bytes, _Verified] = OrderedDict()
+
+    async def identify(self, token: str) -> Identity:
+        """Return the caller that a token is of.
+
+        Raises:
+            Unauthenticated: If the token does not prove who calls.
+            Forbidden: If it does, but names no tenant.
+            AdmissionError: If the issuer's keys cannot be had now: the token may be good.
+        """
+        if len(token) > LONGEST_TOKEN:
+            raise Unauthenticated(f"the token is longer than {LONGEST_TOKEN} characters")
+        if not token.isascii():
+            raise Unauthenticated("the token is not a JSON Web Token")
+        digest = hashlib.sha256(token.encode()).digest()
+        verified = self._verified.get(digest)
+        if verified is not None:
+            if self._calendar() < verified.ends_at and self._clock() < verified.forget_at:
+                self._verified.move_to_end(digest)
+                return verified.identity
+            del self._verified[digest]
+        issuer, claims = await self._verify(token)
+        ends_at = _check_times(claims, self._calendar(), issuer.leeway_s)
+        identity = _identity(issuer, claims)
+        self._verified[digest] = _Verified(identity, ends_at, self._clock() + REMEMBERED_S)
+        if len(self._verified) > MOST_REMEMBERED:
+            self._verified.popitem(last=False)
+        return identity
+
+    async def _verify(self, token: str) -> tuple[Issuer, _Claims]:
+        """Return a token's issuer and its claims, whose times are not checked yet."""
+        issuer, algorithm, key_id = self._read_unverified(token)
+        key = await self._key_sets[issuer.issuer].find(key_id, algorithm)
+        if key is None:
+            raise Unauthenticated("the token is signed with a key that its issuer does not show")
+        try:
+            claims = jwt.decode(
+                token,
+                key,
+                algorithms=issuer.algorithms,
+                audience=issuer.audience,
+                issuer=issuer.issuer,
+                options={
+                    "require": ["exp"],
+                    # PyJWT asks the machine's clock: `_check_times` asks ours.
+                    "verify_exp": False,
+                    "verify_nbf": False,
+                    "verify_iat": False,
+                },
+            )
+        except jwt.InvalidSignatureError:
+            raise Unauthenticated("the token's signature is wrong") from None
+        except jwt.InvalidAudienceError:
+            raise Unauthenticated(_not_for(issuer)) from None
+        except jwt.MissingRequiredClaimError as error:
+            if error.claim == "aud":
+                raise Unauthenticated(_not_for(issuer)) from None
+            raise Unauthenticated(f"the token has no {error.claim}") from None
+        except (jwt.PyJWTError, ValueError):
+            raise Unauthenticated(
+                "the token cannot be verified: sub and jti, if it has them, have to be text"
+            ) from None
+        return issuer, claims
+
+    def _read_unverified(self, token: str) -> tuple[Issuer, str, str]:
+        """Return the issuer, the algorithm and the key's id that a token names."""
+        try:
+            read = jwt.decode_complete(token, options={"verify_signature": False})
+        except jwt.DecodeError:
+            raise Unauthenticated("the token is not a JSON Web Token") from None
+        except jwt.PyJWTError:
+            raise Unauthenticated(
+                "the token's header has a kid that is not text, or a crit that is not known here"
+            ) from None
+        header, named = read["header"], read["payload"].get("iss")
+        issuer = self._issuers.get(named) if isinstance(named, str) else None
+        if issuer is None:
+            raise Unauthenticated("the token's issuer is not trusted here")
+        algorithm, key_id = header.get("alg"), header.get("kid")
+        if algorithm not in issuer.algorithms:
+            raise Unauthenticated(
+                f"the token's algorithm is not accepted: {', '.join(issuer.algorithms)} may sign"
+            )
+        if key_id is None:
+            raise Unauthenticated("the token's header has no kid, the id of its key")
+        return issuer, algorithm, key_id
+
+
+def _not_for(issuer: Issuer) -> str:
+    return f"the token is not for this service: its aud has to name {issuer.audience!r}"
+
+
+def _check_times(claims: _Claims, now: Seconds, leeway_s: Seconds) -> Seconds:
+    """Return when a token ends, on the calendar and with the leeway.
+
+    Raises:
+        Unauthenticated: If it has ended, or does not hold yet.
+    """
+    for name in ("exp", "nbf", "iat"):
+        value = claims.get(name, 0)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value <= _LAST_INSTANT:
+            raise Unauthenticated(f"the token's {name} is not a time in seconds")
+    ends_at = float(claims["exp"]) + leeway_s
+    if now >= ends_at:
+        raise Unauthenticated("the token has expired")
+    if max(claims.get("nbf", 0), claims.get("iat", 0)) > now + leeway_s:
+        raise Unauthenticated("the token does not hold yet (nbf, iat)")
+    return ends_at
+
+
+def _identity(issuer: Issuer, claims: _Claims) -> Identity:
+    user = _claim(claims, issuer.user_claim)
+    is_user = isinstance(user, str) and user.isprintable() and 0 < len(user) <= _LONGEST_USER
+    subject = claims.get("sub")
+    credential = f"jwt:{issuer.issuer}" + (f":{subject}" if subject else "")
+    return Identity(
+        tenant=_tenant(issuer, claims),
+        scopes=_scopes(issuer, claims),
+        credential="".join(
+            letter if letter.isprintable() else "?" for letter in credential[:_LONGEST_CREDENTIAL]
+        ),
+        user=user if is_user else None,
+        max_weight=issuer.max_weight,
+    )
+
+
+def _tenant(issuer: Issuer, claims: _Claims) -> str:
+    found = _claim(claims, issuer.tenant_claim)
+    if isinstance(found, list) and len(found) == 1:
+        (found,) = found
+    if not isinstance(found, str):
+        raise Forbidden(
+            f"the token's claim {issuer.tenant_claim!r} has to name exactly one tenant", "no_tenant"
+        )
+    tenant = found if issuer.tenant_below is None else f"{issuer.tenant_below}/{found}"
+    try:
+        check_tenant(tenant)
+    except RequestError as error:
+        raise Forbidden(
+            f"the token's claim {issuer.tenant_claim!r}: {error}", "no_tenant"
+        ) from None
+    return tenant
+
+
+def _scopes(issuer: Issuer, claims: _Claims) -> frozenset[Scope]:
+    """Return a token's scopes. `proxy` is not among them: only keys that are made here give it."""
+    found = _claim(claims, issuer.scope_claim)
+    named = found.split() if isinstance(found, str) else found
+    if not isinstance(named, list):
+        return frozenset()
+    known = {f"{issuer.scope_prefix}{scope}": scope for scope in Scope if scope != Scope.PROXY}
+    return frozenset(known[name] for name in named if isinstance(name, str) and name in known)
+
+
+def _claim(claims: _Claims, path: str) -> Any:
+    """Return a claim by its name, or by a path with dots; None if there is none."""
+    if path in claims:
+        return claims[path]
+    found: Any = claims
+    for name in path.split("."):
+        found = found.get(name) if isinstance(found, dict) else None
+    return found

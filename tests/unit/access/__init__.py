@@ -1,0 +1,1 @@
+"""Credentials, without a service around them."""

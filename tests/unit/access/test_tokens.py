@@ -1,0 +1,933 @@
+"""JSON Web Tokens: every refusal, the keys' life, the mapping of claims, and real HTTPS."""
+
+import asyncio
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from justitia_ray.access import documents, key_sets, tokens
+from justitia_ray.access.documents import LONGEST_DOCUMENT_BYTES, fetch
+from justitia_ray.access.identity import Identity, Scope
+from justitia_ray.access.key_sets import (
+    FRESH_S,
+    KEPT_S,
+    PAUSE_S,
+    PAUSE_WITHOUT_KEYS_S,
+    STALE_S,
+)
+from justitia_ray.access.tokens import LONGEST_TOKEN, REMEMBERED_S, Issuer, TokenVerifier
+from justitia_ray.errors import AdmissionError, ConfigError, Forbidden, Unauthenticated
+from tests.certificates import make_certificate
+
+ISSUER = "https://login.acme.com"
+JWKS_URL = "https://login.acme.com/keys"
+DISCOVERY_URL = f"{ISSUER}/.well-known/openid-configuration"
+NOW = 1_800_000_000
+"""Calendar of the tests when they begin, in 2027."""
+
+PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+
+RSA = rsa.generate_private_key(65537, 2048)
+EC = ec.generate_private_key(ec.SECP256R1())
+EC_384 = ec.generate_private_key(ec.SECP384R1())
+ED = ed25519.Ed25519PrivateKey.generate()
+OTHER_EC = ec.generate_private_key(ec.SECP256R1())
+
+
+def jwk(key: PrivateKey, key_id: str, **fields: Any) -> dict[str, Any]:
+    """Return the public part of a key, as an issuer shows it."""
+    shown: dict[str, Any]
+    match key:
+        case rsa.RSAPrivateKey():
+            shown = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+        case ec.EllipticCurvePrivateKey():
+            shown = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+        case _:
+            shown = jwt.algorithms.OKPAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    return {**shown, "kid": key_id, **fields}
+
+
+def signed(header: dict[str, Any], claims: dict[str, Any], key: Any, algorithm: str) -> str:
+    """Return a token with any header, whatever it says of the algorithm."""
+    parts = (jwt.utils.base64url_encode(json.dumps(part).encode()) for part in (header, claims))
+    message = b".".join(parts)
+    signature = jwt.algorithms.get_default_algorithms()[algorithm].sign(message, key)
+    return b".".join((message, jwt.utils.base64url_encode(signature))).decode()
+
+
+class World:
+    """A verifier, its issuer, and the time; a test changes all of them."""
+
+    def __init__(self, **fields: Any) -> None:
+        """Begin with an issuer that shows an RSA and an EC key.
+
+        Args:
+            fields: Of the `Issuer`.
+        """
+        self.at = 0.0
+        self.calendar_at: float = NOW
+        self.documents: dict[str, Any] = {}
+        self.asked: list[str] = []
+        self.troubles: list[tuple[str, str]] = []
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.show(jwk(RSA, "rsa"), jwk(EC, "ec"))
+        self.issuer = Issuer(
+            **{
+                "issuer": ISSUER,
+                "audience": "justitia",
+                "jwks_url": JWKS_URL,
+                **fields,
+            }
+        )
+        self.verifier = TokenVerifier(
+            [self.issuer],
+            lambda *trouble: self.troubles.append(trouble),
+            fetch=self._fetch,
+            clock=lambda: self.at,
+            calendar=lambda: self.calendar_at,
+        )
+
+    def show(self, *keys: Any) -> None:
+        """Have the issuer show these keys."""
+        self.documents[JWKS_URL] = {"keys": keys}
+
+    def pass_time(self, seconds: float) -> None:
+        """Move both clocks."""
+        self.at += seconds
+        self.calendar_at += seconds
+
+    def token(
+        self,
+        key: Any = EC,
+        algorithm: str = "ES256",
+        header: dict[str, Any] | None = None,
+        **claims: Any,
+    ) -> str:
+        """Return a token that is good for an hour; a header or a claim of None is left out."""
+        key_id = {RSA: "rsa", EC_384: "ec-384", ED: "ed"}.get(key, "ec")
+        headers = {"alg": algorithm, "kid": key_id, **(header or {})}
+        said = {
+            "iss": ISSUER,
+            "aud": "justitia",
+            "exp": self.calendar_at + 3600,
+            "sub": "alice",
+            "tenant": "acme/search",
+            "scope": "openid justitia.infer justitia.own",
+            **claims,
+        }
+        return signed(
+            {name: value for name, value in headers.items() if value is not None},
+            {name: value for name, value in said.items() if value is not None},
+            key,
+            algorithm,
+        )
+
+    async def identify(self, *arguments: Any, **claims: Any) -> Identity:
+        """Return the caller of a new token."""
+        return await self.verifier.identify(self.token(*arguments, **claims))
+
+    async def settle(self) -> None:
+        """Let a fetch in the background end."""
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    async def _fetch(self, url: str, ca_file: str | None) -> bytes:
+        self.asked.append(url)
+        await self.answers.wait()
+        match self.documents.get(url, OSError("no route to host")):
+            case Exception() as error:
+                raise error
+            case bytes() as document:
+                return document
+            case document:
+                return json.dumps(document).encode()
+
+
+@pytest.fixture
+def world() -> World:
+    """A verifier of ES256 and RS256 tokens."""
+    return World()
+
+
+# --- good tokens
+
+
+@pytest.mark.parametrize(
+    ("key", "algorithm"),
+    [
+        *((RSA, name) for name in ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")),
+        (EC, "ES256"),
+        (EC_384, "ES384"),
+        (ED, "EdDSA"),
+    ],
+)
+async def test_token_of_each_algorithm_identifies_its_caller(
+    key: PrivateKey, algorithm: str
+) -> None:
+    """One RSA key verifies all of RSA's algorithms, unless it says which."""
+    world = World(algorithms=tuple(key_sets.KEY_TYPES), max_weight=3.0)
+    world.show(jwk(RSA, "rsa"), jwk(EC, "ec"), jwk(EC_384, "ec-384"), jwk(ED, "ed"))
+    expected = Identity(
+        tenant="acme/search",
+        scopes=frozenset({Scope.INFER, Scope.OWN}),
+        credential="jwt:https://login.acme.com:alice",
+        user="alice",
+        max_weight=3.0,
+    )
+
+    assert expected == await world.identify(key, algorithm)
+    assert [] == world.troubles
+
+
+@pytest.mark.parametrize(
+    ("claims", "fields"),
+    [
+        ({"aud": ["other", "justitia"]}, {}),
+        ({"exp": NOW - 29}, {}),
+        ({"exp": NOW + 1}, {"leeway_s": 0.0}),
+        ({"nbf": NOW + 30, "iat": NOW + 30}, {}),
+        ({"exp": NOW + 0.5}, {}),
+    ],
+)
+async def test_token_at_the_edge_is_accepted(
+    claims: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    """Audiences may be a list, and clocks differ by the leeway."""
+    assert "acme/search" == (await World(**fields).identify(**claims)).tenant
+
+
+# --- refusals
+
+
+@pytest.mark.parametrize(
+    ("claims", "message"),
+    [
+        ({"iss": "https://evil.com"}, "the token's issuer is not trusted here"),
+        ({"iss": f"{ISSUER}/"}, "the token's issuer is not trusted here"),
+        ({"iss": None}, "the token's issuer is not trusted here"),
+        ({"iss": [ISSUER]}, "the token's issuer is not trusted here"),
+        ({"aud": "other"}, r"its aud has to name 'justitia'"),
+        ({"aud": None}, r"its aud has to name 'justitia'"),
+        ({"aud": {"justitia": 1}}, r"its aud has to name 'justitia'"),
+        ({"exp": None}, "the token has no exp"),
+        ({"exp": NOW - 30}, "the token has expired"),
+        *(
+            ({"exp": value}, "the token's exp is not a time in seconds")
+            for value in ("soon", "1900000000", True, float("nan"), float("inf"), -1, 10**400)
+        ),
+        ({"exp": NOW * 1000}, "the token's exp is not a time in seconds"),
+        ({"nbf": "later"}, "the token's nbf is not a time in seconds"),
+        ({"iat": []}, "the token's iat is not a time in seconds"),
+        ({"nbf": NOW + 31}, "the token does not hold yet"),
+        ({"iat": NOW + 31}, "the token does not hold yet"),
+        ({"sub": 7}, "sub and jti, if it has them, have to be text"),
+        ({"jti": 7}, "sub and jti, if it has them, have to be text"),
+        ({"header": {"kid": None}}, "the token's header has no kid"),
+        ({"header": {"kid": 7}}, "a kid that is not text"),
+        ({"header": {"kid": "gone"}}, "a key that its issuer does not show"),
+        ({"header": {"kid": "rsa"}}, "a key that its issuer does not show"),
+        ({"header": {"crit": ["exp"], "exp": 1}}, "a crit that is not known here"),
+        ({"key": OTHER_EC}, "the token's signature is wrong"),
+        *(
+            ({"key": key, "algorithm": name}, "not accepted: RS256, ES256 may sign")
+            for key, name in [
+                (b"secret", "HS256"),
+                (None, "none"),
+                (ED, "EdDSA"),
+                (EC_384, "ES384"),
+                (RSA, "PS256"),
+            ]
+        ),
+    ],
+)
+async def test_token_that_proves_nothing_is_refused(
+    world: World, claims: dict[str, Any], message: str
+) -> None:
+    """The message says why in a sentence, and has nothing of the token."""
+    token = world.token(**claims)
+    with pytest.raises(Unauthenticated, match=message) as caught:
+        await world.verifier.identify(token)
+
+    assert not any(part in str(caught.value) for part in token.split(".") if part)
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        ("", "not a JSON Web Token"),
+        ("sk-justitia-123", "not a JSON Web Token"),
+        ("a.b.c", "not a JSON Web Token"),
+        ("e30.e30.", "issuer is not trusted"),
+        ("e30.W10.", "not a JSON Web Token"),
+        ("tökén.e30.", "not a JSON Web Token"),
+        ("\udc80.e30.", "not a JSON Web Token"),
+        ("x" * LONGEST_TOKEN, "not a JSON Web Token"),
+        ("x" * (LONGEST_TOKEN + 1), "longer than 16384 characters"),
+    ],
+)
+async def test_text_that_is_no_token_is_refused_without_a_fetch(
+    world: World, token: str, message: str
+) -> None:
+    """A stranger cannot have us ask anybody."""
+    with pytest.raises(Unauthenticated, match=message):
+        await world.verifier.identify(token)
+
+    assert [] == world.asked
+
+
+async def test_unknown_issuer_and_algorithm_are_refused_without_a_fetch(world: World) -> None:
+    """The address of a fetch is never one that a token names."""
+    for claims in ({"iss": "https://evil.com"}, {"header": {"alg": "HS256"}}):
+        with pytest.raises(Unauthenticated):
+            await world.identify(**claims)
+
+    assert [] == world.asked
+
+
+async def test_public_key_is_no_shared_secret() -> None:
+    """An attacker who signs HS256 with the bytes of the public key is refused by the algorithm.
+
+    A header that says RS256 above such a signature is refused by the signature.
+    """
+    world = World()
+    encoding = (
+        serialization.Encoding.PEM,
+        serialization.PublicFormat.SubjectPublicKeyInfo,
+    )
+    public = RSA.public_key().public_bytes(*encoding)
+    for said, message in [("HS256", "is not accepted"), ("RS256", "signature is wrong")]:
+        with pytest.raises(Unauthenticated, match=message):
+            await world.identify(public, "HS256", {"alg": said, "kid": "rsa"})
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        jwk(EC, "ec", use="enc"),
+        jwk(EC, "ec", alg="ES384"),
+        jwk(EC_384, "ec"),
+        jwk(EC, "ec", crv=["P-256"]),
+        jwk(EC, "ec", x="AA"),
+        jwk(EC, "ec", y=None),
+        {**jwt.algorithms.ECAlgorithm.to_jwk(EC, as_dict=True), "kid": "ec"},
+        jwk(RSA, "ec"),
+        jwk(RSA, "ec", n="AQAB"),
+        jwk(EC, "ec", kid=None),
+        {"kty": "oct", "kid": "ec", "k": "c2VjcmV0"},
+        {"kid": "ec"},
+        "ec",
+    ],
+)
+async def test_key_that_does_not_fit_is_ignored(world: World, key: Any) -> None:
+    """A key for encryption, of another curve, broken, shared or private: the others still serve."""
+    world.show(key, jwk(RSA, "rsa"))
+    with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
+        await world.identify()
+
+    assert "alice" == (await world.identify(RSA, "RS256")).user
+    assert [] == world.troubles
+
+
+async def test_short_rsa_key_is_ignored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """RSA below 2048 bits can be broken; here the bound is moved instead of the key."""
+    token = world.token(RSA, "RS256")
+    monkeypatch.setattr(jwt.algorithms.RSAAlgorithm, "_MIN_KEY_SIZE", 4096)
+    with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
+        await world.verifier.identify(token)
+
+
+# --- claims
+
+
+@pytest.mark.parametrize(
+    ("fields", "claims", "tenant"),
+    [
+        ({}, {"tenant": "acme"}, "acme"),
+        ({}, {"tenant": ["acme"]}, "acme"),
+        ({"tenant_below": "acme"}, {"tenant": "search/eu"}, "acme/search/eu"),
+        ({"tenant_claim": "org.team"}, {"org": {"team": "acme"}}, "acme"),
+        ({"tenant_claim": "https://acme.com/t"}, {"https://acme.com/t": "acme"}, "acme"),
+    ],
+)
+async def test_tenant_is_read_from_its_claim(
+    fields: dict[str, Any], claims: dict[str, Any], tenant: str
+) -> None:
+    """A claim inside others, one whose name has dots itself, or a list of one."""
+    assert tenant == (await World(**fields).identify(**claims)).tenant
+
+
+@pytest.mark.parametrize(
+    ("fields", "value", "message"),
+    [
+        ({}, None, "exactly one tenant"),
+        ({}, 7, "exactly one tenant"),
+        ({}, [], "exactly one tenant"),
+        ({}, [7], "exactly one tenant"),
+        ({}, ["a", "b"], "exactly one tenant"),
+        ({}, {"a": "b"}, "exactly one tenant"),
+        ({}, "", "a path of A-Z"),
+        ({}, "acme//x", "a path of A-Z"),
+        ({}, "x" * 129, "a path of A-Z"),
+        ({"tenant_below": "acme"}, "", "a path of A-Z"),
+        ({"tenant_below": "acme"}, "/x", "a path of A-Z"),
+        ({"tenant_claim": "tenant.team"}, "acme", "'tenant.team' has to name"),
+    ],
+)
+async def test_token_without_one_tenant_is_forbidden(
+    fields: dict[str, Any], value: Any, message: str
+) -> None:
+    """The caller is known: another token would do, the same one never."""
+    with pytest.raises(Forbidden, match=message) as caught:
+        await World(**fields).identify(tenant=value)
+
+    assert "no_tenant" == caught.value.code
+
+
+@pytest.mark.parametrize(
+    ("fields", "claims", "scopes"),
+    [
+        ({}, {"scope": "justitia.infer"}, {Scope.INFER}),
+        ({}, {"scope": ["justitia.operate", 7, "other"]}, {Scope.OPERATE}),
+        ({}, {"scope": "infer justitia.justitia.own justitia.fly"}, set()),
+        ({}, {"scope": None}, set()),
+        ({}, {"scope": {"justitia.infer": True}}, set()),
+        ({}, {"scope": "justitia.proxy justitia.own"}, {Scope.OWN}),
+        ({"scope_prefix": ""}, {"scope": "proxy own"}, {Scope.OWN}),
+        ({"scope_claim": "access.roles"}, {"access": {"roles": ["justitia.own"]}}, {Scope.OWN}),
+    ],
+)
+async def test_scopes_are_those_with_the_prefix_but_never_proxy(
+    fields: dict[str, Any], claims: dict[str, Any], scopes: set[Scope]
+) -> None:
+    """Scopes of other services are none of ours, and no issuer may name any tenant."""
+    assert scopes == (await World(**fields).identify(**claims)).scopes
+
+
+@pytest.mark.parametrize(
+    ("fields", "claims", "user", "credential"),
+    [
+        ({"user_claim": "email"}, {"email": "a@b.c"}, "a@b.c", f"jwt:{ISSUER}:alice"),
+        ({}, {"sub": None}, None, f"jwt:{ISSUER}"),
+        ({"user_claim": "id"}, {"id": 7}, None, f"jwt:{ISSUER}:alice"),
+        ({}, {"sub": "a\nb"}, None, f"jwt:{ISSUER}:a?b"),
+        ({}, {"sub": "x" * 256}, None, f"jwt:{ISSUER}:{'x' * 73}"),
+    ],
+)
+async def test_user_and_credential_are_fit_for_a_log(
+    fields: dict[str, Any], claims: dict[str, Any], user: str | None, credential: str
+) -> None:
+    """A subject is the issuer's text: it could have new lines, and any length."""
+    caller = await World(**fields).identify(**claims)
+
+    assert (user, credential) == (caller.user, caller.credential)
+    assert len(caller.credential) <= 100
+
+
+# --- the cache of verified tokens
+
+
+async def test_verified_token_is_remembered_and_ends_at_its_end(world: World) -> None:
+    """Within its time a known token is not read again, and not a second longer than it holds."""
+    token = world.token(exp=NOW + 40)
+    first = await world.verifier.identify(token)
+    world.pass_time(59)
+
+    assert first is await world.verifier.identify(token)
+
+    world.calendar_at = NOW + 40 + world.issuer.leeway_s
+    with pytest.raises(Unauthenticated, match="the token has expired"):
+        await world.verifier.identify(token)
+
+
+async def test_remembered_token_is_verified_again_in_time(world: World) -> None:
+    """A key that was withdrawn is good for the time of the cache, no longer."""
+    token = world.token()
+    first = await world.verifier.identify(token)
+    world.pass_time(REMEMBERED_S)
+
+    again = await world.verifier.identify(token)
+    assert (True, False) == (first == again, first is again)
+
+
+async def test_refused_token_is_not_remembered(world: World) -> None:
+    """A token that does not hold yet holds later."""
+    token = world.token(nbf=NOW + 40)
+    with pytest.raises(Unauthenticated, match="does not hold yet"):
+        await world.verifier.identify(token)
+    world.pass_time(10)
+
+    assert "alice" == (await world.verifier.identify(token)).user
+
+
+async def test_cache_forgets_the_token_not_seen_for_longest(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is bounded, whoever asks."""
+    monkeypatch.setattr(tokens, "MOST_REMEMBERED", 2)
+    signed = [world.token(sub=name) for name in "abc"]
+    first, second = [await world.verifier.identify(token) for token in signed[:2]]
+    await world.verifier.identify(signed[0])
+    await world.verifier.identify(signed[2])
+
+    assert first is await world.verifier.identify(signed[0])
+    assert second is not await world.verifier.identify(signed[1])
+    assert 2 == len(world.verifier._verified)
+
+
+# --- keys: fetched, kept, rotated
+
+
+async def test_concurrent_calls_share_one_fetch(world: World) -> None:
+    """A caller that gives up ends nobody else's wait."""
+    world.answers.clear()
+    calls = [asyncio.create_task(world.identify(sub=str(n))) for n in range(20)]
+    await world.settle()
+    calls.pop().cancel()
+    world.answers.set()
+
+    assert {str(n) for n in range(19)} == {one.user for one in await asyncio.gather(*calls)}
+    assert [JWKS_URL] == world.asked
+
+
+async def test_new_key_is_known_after_one_more_fetch(world: World) -> None:
+    """An issuer that rotates its keys has its new tokens accepted at once, the old ones no more."""
+    await world.identify()
+    world.pass_time(PAUSE_S)
+    world.show(jwk(ED, "ed"), jwk(OTHER_EC, "new"))
+
+    assert "alice" == (await world.identify(OTHER_EC, header={"kid": "new"})).user
+    assert [JWKS_URL] * 2 == world.asked
+    with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
+        await world.identify()
+
+
+async def test_flood_of_key_ids_makes_one_fetch_in_a_while(world: World) -> None:
+    """1,000 keys that nobody has, in 100 s: the issuer is asked four times, nothing is kept."""
+    for number in range(1000):
+        with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
+            await world.identify(header={"kid": f"random-{number}"})
+        world.pass_time(0.1)
+
+    assert 4 == len(world.asked)
+    assert 2 == len(world.verifier._key_sets[ISSUER]._keys)
+
+
+async def test_old_set_serves_while_a_new_one_is_fetched(world: World) -> None:
+    """No call waits for the issuer, and a key that it withdraws goes with the new set."""
+    await world.identify()
+    world.pass_time(FRESH_S)
+    world.show(jwk(RSA, "rsa"))
+    world.answers.clear()
+
+    assert "alice" == (await world.identify()).user
+
+    world.answers.set()
+    await world.settle()
+    assert [JWKS_URL] * 2 == world.asked
+    with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
+        await world.identify(sub="bob")
+
+
+async def test_first_call_after_a_silence_waits_for_the_new_set(world: World) -> None:
+    """Without traffic nothing was fetched: hours later the set may have a key that was stolen."""
+    await world.identify()
+    world.pass_time(STALE_S)
+    world.show(jwk(RSA, "rsa"))
+
+    with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
+        await world.identify()
+
+
+async def test_set_of_an_issuer_that_is_away_is_in_force_for_a_day(world: World) -> None:
+    """Each failure is told of, calls do not wait, and when it is back its keys are read again."""
+    await world.identify()
+    shown = world.documents.pop(JWKS_URL)
+    while world.at + STALE_S < KEPT_S:
+        world.pass_time(STALE_S)
+        async with asyncio.timeout(5):
+            assert "alice" == (await world.identify()).user
+        world.answers.set()
+        await world.settle()
+        world.answers.clear()  # the next call must not wait for an answer
+    world.answers.set()
+
+    away = (ISSUER, "no route to host")
+    assert [away] * (len(world.asked) - 1) == world.troubles
+    with pytest.raises(AdmissionError, match="cannot be had now"):
+        await world.identify(header={"kid": "new"})
+
+    world.pass_time(STALE_S)
+    with pytest.raises(AdmissionError, match="keys of the token's issuer cannot be had"):
+        await world.identify()
+
+    world.documents[JWKS_URL] = shown
+    world.pass_time(PAUSE_WITHOUT_KEYS_S)
+    assert "alice" == (await world.identify()).user
+
+
+async def test_issuer_that_was_never_there_is_asked_every_few_seconds(world: World) -> None:
+    """Callers are told to come again: their tokens may be good."""
+    shown = world.documents.pop(JWKS_URL)
+    for _ in range(3):
+        with pytest.raises(AdmissionError) as caught:
+            await world.identify()
+        assert PAUSE_WITHOUT_KEYS_S == caught.value.retry_after_s
+
+    assert [JWKS_URL] == world.asked
+    world.documents[JWKS_URL] = shown
+    world.pass_time(PAUSE_WITHOUT_KEYS_S)
+    assert "alice" == (await world.identify()).user
+
+
+async def test_issuer_that_is_away_harms_no_other() -> None:
+    """Each issuer has its keys, its fetches and its troubles."""
+    world = World()
+    world.documents["https://two.com/keys"] = {"keys": [jwk(EC, "ec")]}
+    del world.documents[JWKS_URL]
+    second = Issuer("https://two.com", "justitia", "https://two.com/keys")
+    verifier = TokenVerifier(
+        [world.issuer, second],
+        lambda *trouble: None,
+        fetch=world._fetch,
+        clock=lambda: 0.0,
+        calendar=lambda: NOW,
+    )
+    with pytest.raises(AdmissionError):
+        await verifier.identify(world.token())
+
+    caller = await verifier.identify(world.token(iss="https://two.com"))
+    assert "jwt:https://two.com:alice" == caller.credential
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (OSError("refused"), "refused"),
+        (TimeoutError(), "TimeoutError"),
+        (b"<html>", "is not JSON"),
+        (b"\xff\xfe\xff", "is not JSON"),
+        (b"[" * 100_000, "recursion"),
+        (b"[]", "is not a JSON object"),
+        (b"{}", "has no list of at most 100 keys"),
+        ({"keys": {}}, "has no list of at most 100 keys"),
+        ({"keys": [{}] * 101}, "has no list of at most 100 keys"),
+        ({"keys": []}, "no key fits RS256, ES256"),
+        ({"keys": [jwk(ED, "ec")]}, "no key fits RS256, ES256"),
+    ],
+)
+async def test_keys_that_cannot_be_had_are_a_trouble_of_ours(
+    world: World, document: Any, reason: str
+) -> None:
+    """The caller comes again, and whoever runs the service reads the reason."""
+    world.documents[JWKS_URL] = document
+    with pytest.raises(AdmissionError, match="cannot be had now"):
+        await world.identify()
+
+    ((issuer, said),) = world.troubles
+    assert issuer == ISSUER
+    assert reason in said
+
+
+async def test_issuer_that_withdraws_all_its_keys_is_obeyed(world: World) -> None:
+    """An empty set is an answer: unlike an issuer that is away it leaves no key in force."""
+    await world.identify()
+    world.show()
+    world.pass_time(STALE_S)
+
+    with pytest.raises(AdmissionError):
+        await world.identify()
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        ({"issuer": ISSUER, "jwks_uri": JWKS_URL}, None),
+        ({"issuer": "https://evil.com", "jwks_uri": JWKS_URL}, "is of another issuer"),
+        ({"jwks_uri": JWKS_URL}, "is of another issuer"),
+        ({"issuer": ISSUER}, "has no jwks_uri"),
+        ({"issuer": ISSUER, "jwks_uri": 7}, "has no jwks_uri"),
+    ],
+)
+async def test_discovery_document_says_where_the_keys_are(
+    said: dict[str, Any], reason: str | None
+) -> None:
+    """One that is of another issuer could name keys of an attacker."""
+    world = World(jwks_url=None)
+    world.documents[DISCOVERY_URL] = said
+    if reason is None:
+        assert "alice" == (await world.identify()).user
+        assert [DISCOVERY_URL, JWKS_URL] == world.asked
+        return
+    with pytest.raises(AdmissionError):
+        await world.identify()
+
+    assert reason in world.troubles[0][1]
+    assert [DISCOVERY_URL] == world.asked
+
+
+# --- settings
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"algorithms": ("ES256", "HS256")}, "algorithms is HS256"),
+        ({"algorithms": ("none",)}, "algorithms is none"),
+        ({"algorithms": ()}, "algorithms is empty"),
+        ({"jwks_url": "http://login.acme.com/keys"}, "only https://"),
+        ({"jwks_url": "file:///etc/passwd"}, "only https://"),
+        ({"jwks_url": "http://localhost.evil.com/"}, "only https://"),
+        ({"jwks_url": "http://localhost@evil.com/"}, "only https://"),
+        ({"jwks_url": "https:///keys"}, "only https://"),
+        ({"jwks_url": None, "issuer": "acme"}, "only https://"),
+    ],
+)
+def test_issuer_that_could_not_be_trusted_is_a_wrong_setting(
+    fields: dict[str, Any], message: str
+) -> None:
+    """A start says so, not the first caller."""
+    with pytest.raises(ConfigError, match=message):
+        Issuer(**{"issuer": ISSUER, "audience": "justitia", **fields})
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]"])
+def test_plain_http_is_allowed_for_this_machine(host: str) -> None:
+    """A sidecar that serves the keys needs no certificate."""
+    Issuer(ISSUER, "justitia", f"http://{host}/keys")
+
+
+# --- real HTTPS
+
+
+class _Pages(BaseHTTPRequestHandler):
+    """Answers of an issuer, by path."""
+
+    def do_GET(self) -> None:
+        body, location = b"", ""
+        match self.path:
+            case "/keys":
+                body = json.dumps({"keys": [jwk(EC, "ec")]}).encode()
+            case "/long":
+                body = bytes(LONGEST_DOCUMENT_BYTES + 1)
+            case "/moved":
+                location = "/keys"
+            case "/away":
+                location = "http://10.9.9.9/keys"
+            case "/ftp":
+                location = "ftp://localhost/keys"
+            case "/file":
+                location = "file:///etc/passwd"
+            case "/loop":
+                location = "/loop"
+            case "/broken":
+                self.wfile.write(b"nothing of HTTP\r\n\r\n")
+                return
+        self.send_response(200 if body else 302 if location else 404)
+        if location:
+            self.send_header("Location", location)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Write nothing."""
+
+
+def _serve(server: ThreadingHTTPServer) -> Iterator[int]:
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def ca_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of 127.0.0.1, which signs itself, with its key beside it."""
+    file = tmp_path_factory.mktemp("tls") / "ca.pem"
+    certificate = make_certificate("login", EC, "login", EC, is_authority=True, address="127.0.0.1")
+    file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    file.with_suffix(".key").write_bytes(
+        EC.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return file
+
+
+@pytest.fixture(scope="module")
+def https(ca_file: Path) -> Iterator[str]:
+    """The address of a server with that certificate."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Pages)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(ca_file, ca_file.with_suffix(".key"))
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    for port in _serve(server):
+        yield f"https://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def http() -> Iterator[str]:
+    """The address of a server without encryption."""
+    for port in _serve(ThreadingHTTPServer(("127.0.0.1", 0), _Pages)):
+        yield f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+
+
+async def test_keys_come_over_https_with_the_authority_of_the_settings(
+    https: str, ca_file: Path
+) -> None:
+    """A company's own authority is trusted for its issuer, and for nothing else."""
+    troubles: list[tuple[str, str]] = []
+    world = World()
+    for file in (str(ca_file), None, str(ca_file.with_name("missing.pem"))):
+        issuer = Issuer(ISSUER, "justitia", f"{https}/keys", file)
+        verifier = TokenVerifier(
+            [issuer], lambda *trouble: troubles.append(trouble), calendar=lambda: NOW
+        )
+        if file == str(ca_file):
+            assert "alice" == (await verifier.identify(world.token())).user
+            assert [] == troubles
+        else:
+            with pytest.raises(AdmissionError):
+                await verifier.identify(world.token())
+
+    assert "CERTIFICATE_VERIFY_FAILED" in troubles[0][1]
+    assert "missing.pem: the certificates cannot be read" in troubles[1][1]
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("/moved", None, ""),
+        ("/missing", OSError, "answered with status 404"),
+        ("/long", ValueError, "longer than 1048576 bytes"),
+        ("/away", ValueError, "only https://"),
+        ("/ftp", ValueError, "only https://"),
+        ("/file", OSError, "answered with status 302"),
+        ("/loop", OSError, "answered with status 302"),
+        ("/broken", OSError, "BadStatusLine"),
+    ],
+)
+@pytest.mark.parametrize("scheme", ["http", "https"])
+async def test_document_that_is_not_simply_there_is_refused(
+    path: str,
+    error: type[Exception] | None,
+    message: str,
+    scheme: str,
+    ca_file: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    """Redirects are followed to allowed addresses only, and an answer has a bound."""
+    url = f"{request.getfixturevalue(scheme)}{path}"
+    if error is None:
+        assert b"keys" in await fetch(url, str(ca_file))
+        return
+    with pytest.raises(error, match=message):
+        await fetch(url, str(ca_file))
+
+
+async def test_address_that_is_not_allowed_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A discovery document may name any address; the way there is closed before it is opened."""
+    monkeypatch.setattr(documents, "build_opener", None)
+    for url in ("http://10.9.9.9/keys", "file:///etc/passwd", "ftp://localhost/x", "http://["):
+        with pytest.raises(ValueError, match=r"only https://|Invalid IPv6"):
+            await fetch(url, None)
+
+
+async def test_document_that_drips_is_given_up(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is never silent for long could hold a thread for days."""
+    monkeypatch.setattr(documents, "_LONGEST_READ_S", -1.0)
+    with pytest.raises(TimeoutError, match="not read within"):
+        await fetch(f"{http}/keys", None)
+
+
+# --- any text
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+@pytest.fixture(scope="module")
+def identified() -> Iterator[Any]:
+    """What becomes of a token: an identity, or the refusal."""
+    world = World(algorithms=("ES256", "RS256", "EdDSA"))
+    with asyncio.Runner() as runner:
+
+        def identify(token: str) -> Identity | Exception:
+            try:
+                return runner.run(world.verifier.identify(token))
+            except (Unauthenticated, Forbidden) as refusal:
+                return refusal
+
+        yield identify
+
+
+@pytest.fixture(scope="module")
+def token() -> str:
+    """A good token, the same for every example."""
+    return World().token()
+
+
+@settings(max_examples=50, deadline=None)
+@given(text=st.text() | st.lists(st.text(), min_size=3, max_size=3).map(".".join))
+def test_any_text_is_refused(identified: Any, text: str) -> None:
+    """Whatever stands in the header of a call, its answer is 401."""
+    assert isinstance(identified(text), Unauthenticated)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_mangled_token_is_refused(identified: Any, token: str, data: st.DataObject) -> None:
+    """One character that is changed, taken away or put in: nobody is identified."""
+    at = data.draw(st.integers(0, len(token) - 1))
+    put = data.draw(st.sampled_from(["", "A", "b", ".", "=", "é", token[at] * 2]))
+    mangled = token[:at] + put + token[at + 1 :]
+
+    assert mangled == token or isinstance(identified(mangled), Unauthenticated)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    claims=st.dictionaries(
+        st.sampled_from(["exp", "nbf", "iat", "aud", "sub", "jti", "tenant", "scope", "iss"]), JSON
+    ),
+    header=st.dictionaries(st.sampled_from(["alg", "kid", "crit", "b64", "typ", "enc"]), JSON),
+)
+def test_any_claim_and_header_is_answered(
+    identified: Any, claims: dict[str, Any], header: dict[str, Any]
+) -> None:
+    """An issuer signs what it likes: the answer is an identity with a tenant, or a refusal."""
+    found = identified(
+        signed(
+            {"alg": "ES256", "kid": "ec", **header},
+            {"iss": ISSUER, "aud": "justitia", "exp": NOW + 60, "tenant": "a", **claims},
+            EC,
+            "ES256",
+        )
+    )
+
+    assert isinstance(found, Unauthenticated | Forbidden) or found.tenant
