@@ -6,8 +6,8 @@ that have the memory only: nobody waits for a certain replica, and nobody is pas
 application submits at once before anything of it is finished spreads over the replicas.
 
 An inference *avoids* the replicas that its ingress could not reach: it is neither leased to them
-nor in line for them, and others start there. Every two seconds the avoided ones are tried again if
-no other could hold it.
+nor in line for them, and others start there, those of its application first. Every two seconds the
+avoided ones are tried again if no other could hold it.
 
 An inference that waits for memory is *in line* for every replica that could hold it if it were
 empty. A later one may start on a replica for which nobody is in line (the replica is too small for
@@ -189,12 +189,7 @@ class Leases:
                 break  # a walk over all replicas would find nothing new
             others_wait = len(queue) + len(unscheduled) > 1
             cap = options.kv_share_cap if others_wait else 1.0
-            found = placement.find(application, inference, cap, line, options.backfill)
-            if found is not None:
-                replica, passed = found
-                for other in passed:
-                    other.passes += 1
-                self._grant(application, inference, replica)
+            if self._grant_one(application, cap, line):
                 continue
             if not placement.is_capped(inference, cap):
                 line.append(inference)
@@ -208,6 +203,34 @@ class Leases:
             queue.touch(application)
         if len(unscheduled) > len(line) and len(queue) == 1:
             self.grant_all()  # all others have started, so it is capped no more
+
+    def _grant_one(self, application: Application, cap: float, line: Sequence[Inference]) -> bool:
+        """Grant the first of an application's inferences that can start; return whether one can.
+
+        One that is not the first can start only where those before it avoid the replica.
+
+        Args:
+            application: The first in order.
+            cap: Share of a replica's KV that it may hold.
+            line: The inferences before it in order that wait for memory.
+        """
+        backfill = self._ledger.options.backfill
+        before = list(line)
+        avoided: set[frozenset[ReplicaId]] = set()
+        first = application.waiting.first
+        for inference in application.waiting if first.avoided else (first,):
+            if inference.avoided in avoided:
+                continue
+            avoided.add(inference.avoided)
+            found = self.placement.find(application, inference, cap, before, backfill)
+            if found is not None:
+                replica, passed = found
+                for other in passed:
+                    other.passes += 1
+                self._grant(application, inference, replica)
+                return True
+            before.append(inference)
+        return False
 
     def _grant(self, application: Application, inference: Inference, replica: KnownReplica) -> None:
         state, ledger = self._state, self._ledger

@@ -110,6 +110,7 @@ class ChaosRun:
         callers = Callers(http, handle, self.records)
         try:
             expected = await self._expected(http)
+            await count_resources(self._target)  # opens connections that it keeps
             before = await self._settled(None)
             sampling = asyncio.create_task(keep_sampling(self._target, self.records))
             try:

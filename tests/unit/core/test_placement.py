@@ -237,6 +237,24 @@ def test_inference_waits_at_its_place_for_the_replicas_that_it_can_reach() -> No
     assert {"x": "r0", "z": "r0"} == _places(driver.handle(ev.InferenceCancelled("held")))
 
 
+def test_application_of_an_inference_that_avoids_a_replica_keeps_its_turn_there() -> None:
+    """Another of its inferences starts there before those of later applications."""
+    driver = _pool(r0=1000, r1=1000)
+    _ask(driver, "held", 980, 10)
+    driver.open("x")
+    driver.submit("x1", "x", prompt=50, output=20)
+    assert {} == _cut_off(driver, "x1")
+    driver.handle(ev.ReplicaLost("r1"))
+    for name in ("x2", "x3"):
+        driver.submit(name, "x", prompt=50, output=20)
+    _ask(driver, "y", 50, 20)
+
+    assert {"x2": "r1"} == _places(driver.pull("r1", kv=100))
+    driver.handle(ev.PullAnswered("r1"))
+    assert {"x3": "r1", "y": "r1"} == _places(driver.pull("r1", kv=1000))
+    assert {"x1": "r0"} == _places(driver.handle(ev.InferenceCancelled("held")))
+
+
 def test_inference_that_can_reach_no_replica_tries_all_again_after_two_seconds() -> None:
     """The connections may be back; at once it would use up its leases, and keep the queue busy."""
     driver = _pool(r0=1000, r1=1000)
