@@ -98,6 +98,8 @@ class ConnectionFaults:
         if mistakes:
             raise mistakes[0]
         count = sum(answer for answer in answers if isinstance(answer, int))
+        # Of the load there may be nothing left to run.
+        await self._callers.probe_inferences(f"probe-{fault_round.number}", _PROBES)
         return injected_fault(FaultKind.SCHEDULER_CUT, fault_round, at, at, f"{count} connections")
 
     # --- stand still
