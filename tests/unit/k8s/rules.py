@@ -268,6 +268,8 @@ def secrets_are_documented(found: list[Manifest], text: str) -> Iterator[str]:
             command = f"kubectl -n justitia create secret generic {value['name']}"
             if command not in text or f"{value['key']}=" not in text:
                 yield f"{value['name']}, {value['key']}"
+        if path.endswith(".secret") and f"create secret generic {value['secretName']}" not in text:
+            yield value["secretName"]
 
 
 def numbers_have_reasons(file: Path) -> Iterator[str]:
