@@ -17,5 +17,5 @@ def application_key(tenant: str, application_id: str) -> ApplicationId:
 
 def split_key(key: ApplicationId) -> tuple[str, str]:
     """Return the tenant and the plain id of an application, given its key."""
-    tenant, _, application_id = key.partition(SEPARATOR)
+    tenant, _, application_id = key.rpartition(SEPARATOR)
     return tenant, application_id

@@ -24,7 +24,7 @@ class Scope(StrEnum):
     OWN = "own"
     """Open, look up, close and cancel applications of its tenant."""
     OPERATE = "operate"
-    """See and change what belongs to the service or to others."""
+    """See and change what belongs to the service or to others; includes `own`."""
     PROXY = "proxy"
     """Name any tenant: for a gateway that has checked its callers itself."""
 
@@ -48,7 +48,8 @@ class Identity:
         Raises:
             MissingScope: If the credential does not give it.
         """
-        if scope not in self.scopes:
+        included = scope is Scope.OWN and Scope.OPERATE in self.scopes
+        if scope not in self.scopes and not included:
             raise MissingScope(scope.value)
 
     def choose_tenant(self, named: str | None) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from justitia_ray.application_key import split_key
 from justitia_ray.cli.text_table import cell, text_table
 from justitia_ray.client.inspection import ask_each_model
 from justitia_ray.client.transport import HttpTransport
@@ -134,8 +135,8 @@ def _next(status: Json) -> list[tuple[str, str | None]]:
     return [
         (
             "next",
-            f"{_short(head['application_id'], 32)} of tenant {_short(head['tenant'], 12)}:"
-            f" F {_amount(head['virtual_finish_time'])}, least key ({key})",
+            f"{_short(split_key(head['application_id'])[1], 32)} of tenant"
+            f" {_short(head['tenant'], 12)}: F {_amount(head['virtual_finish_time'])}, least key ({key})",
         ),
         (
             "",
@@ -184,7 +185,7 @@ def _applications(status: Json) -> Sequence[Sequence[str]]:
         ["application", "class", "tenant", "F", "lag s", "bound s", "waits", "runs", "age s"],
         *(
             [
-                _short(application["application_id"], 24),
+                _short(split_key(application["application_id"])[1], 24),
                 _short(application["application_class"], 12),
                 _short(application["tenant"], 12),
                 _amount(application["virtual_finish_time"]),

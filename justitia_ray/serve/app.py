@@ -1,18 +1,23 @@
 """The composition root: from the configuration to a Serve application. It decides nothing."""
 
+import logging
 from typing import Any
 
 import ray
 from ray import serve
 from ray.serve import Application
+from ray.serve.context import _get_global_client  # there is no public way to its http_options
 
 from justitia_ray.config import AppArgs, AppConfig, PlacedModel, SharedSections
 from justitia_ray.errors import ConfigError
 from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
+from justitia_ray.serve.front import read_front
 from justitia_ray.serve.ingress.deployment import Ingress
 from justitia_ray.serve.predictor.deployment import Predictor
 from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.stores import embedded_server
+
+logger = logging.getLogger("ray.serve")
 
 _UNBOUNDED = 100_000
 """Ongoing calls of a deployment: the queue is ours, Serve must never hold a call back."""

@@ -1,0 +1,253 @@
+"""Access in service: credentials of every kind, changes of keys, fair shares between tenants."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from justitia_ray.client import JustitiaClient
+from justitia_ray.client.transport import HandleTransport, HttpTransport
+from justitia_ray.errors import ResponseError
+from justitia_ray.protocol.generation_bodies import MESSAGES
+from tests.eventually import eventually
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.guarded import KeyRing, TestIssuer, http_as, running_issuer
+from tests.integration.service import Service, Serving
+
+pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
+
+SEATS = 4
+_PER_TENANT = 40
+_OUTPUT = 40
+_ANSWER = {"prompt": "a b c", "max_tokens": 2}
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Guarded:
+    """A guarded application and what opens it."""
+
+    service: Service
+    keys: KeyRing
+    issuer: TestIssuer
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def guarded(serving: Serving) -> AsyncIterator[Guarded]:
+    """An application that asks for keys, on one engine with few seats."""
+    keys = KeyRing(serving.directory / "keys.yaml")
+    keys.add("acme", "acme", max_weight=2.0)
+    keys.add("beta", "beta")
+    keys.add("looks", "acme", "own")
+    keys.add("operator", "ops", "operate")
+    keys.add("gateway", None, "proxy", "infer", "own")
+    keys.write()
+    with running_issuer(serving.directory) as issuer:
+        jwt = {
+            "issuer": issuer.url,
+            "audience": "justitia",
+            "jwks_ca_file": str(issuer.ca_file),
+            "tenant_claim": "org.team",
+            "tenant_below": "acme",
+        }
+        async with serving.deployed_service(
+            "guarded",
+            replicas=1,
+            fake={"max_num_seqs": SEATS},
+            access={"keys_file": str(keys.file), "reload_s": 0.1, "jwt": [jwt]},
+        ) as service:
+            yield Guarded(service, keys, issuer)
+
+
+async def answer_to(service: Service, secret: str | None, **headers: str) -> tuple[int, Json]:
+    """Return status and body of the answer to a completion."""
+    async with http_as(service, secret, **headers) as http:
+        answer = await http.post(COMPLETIONS, json=_ANSWER)
+    return answer.status_code, answer.json()
+
+
+async def served_tenant(service: Service, secret: str, **headers: str) -> str:
+    """Return the tenant that a credential's applications are of."""
+    async with http_as(service, secret, **headers) as http:
+        opened = (await http.post("/v1/applications", json={"application_class": "c"})).json()
+        path = f"/v1/applications/{opened['application_id']}"
+        tenant: str = (await http.get(path)).json()["tenant"]
+        assert 200 == (await http.delete(path)).status_code
+    return tenant
+
+
+async def test_credential_gives_the_tenant(guarded: Guarded) -> None:
+    """A header narrows it to one below; a gateway's key and a token's claim name it."""
+    service, secrets = guarded.service, guarded.keys.secrets
+    token = guarded.issuer.token(scope="justitia.own justitia.infer", org={"team": "search"})
+
+    assert "acme" == await served_tenant(service, secrets["acme"])
+    assert "acme/x/y" == await served_tenant(service, secrets["acme"], x_justitia_tenant="acme/x/y")
+    assert "any/one" == await served_tenant(
+        service, secrets["gateway"], x_justitia_tenant="any/one"
+    )
+    assert "acme/search" == await served_tenant(service, token)
+
+
+@pytest.mark.parametrize(
+    ("name", "headers", "status", "code"),
+    [
+        (None, {}, 401, "invalid_api_key"),
+        ("unknown", {}, 401, "invalid_api_key"),
+        ("acme", {"x_justitia_tenant": "beta"}, 403, "forbidden_tenant"),
+        ("acme", {"x_justitia_tenant": "acmelike"}, 403, "forbidden_tenant"),
+        ("acme", {"x_justitia_tenant": "acme/../beta/"}, 400, None),
+        ("looks", {}, 403, "missing_scope"),
+        ("operator", {}, 403, "missing_scope"),
+        ("gateway", {}, 400, None),
+    ],
+)
+async def test_refusal_says_what_is_missing(
+    guarded: Guarded, name: str | None, headers: dict[str, str], status: int, code: str | None
+) -> None:
+    """In OpenAI's form, and with a hint how to authenticate."""
+    secret = None if name is None else guarded.keys.secrets.get(name, "jk-" + "0" * 43)
+    found, body = await answer_to(guarded.service, secret, **headers)
+
+    assert (status, code) == (found, body["error"]["code"])
+    assert secret is None or secret not in str(body)
+
+
+async def test_anthropics_callers_get_anthropics_errors(guarded: Guarded) -> None:
+    """Its key comes in `x-api-key`."""
+    async with http_as(guarded.service, None) as http:
+        body = {"model": "fake-7b", "messages": [], "max_tokens": 1}
+        keys = [{}, {"x-api-key": "nonsense"}, {"x-api-key": guarded.keys.secrets["looks"]}]
+        answers = [await http.post(MESSAGES, json=body, headers=key) for key in keys]
+
+    assert [401, 401, 403] == [answer.status_code for answer in answers]
+    assert ["authentication_error", "authentication_error", "permission_error"] == [
+        answer.json()["error"]["type"] for answer in answers
+    ]
+    assert "Bearer" == answers[0].headers["www-authenticate"]
+
+
+async def test_paths_of_operators_are_theirs_alone(guarded: Guarded) -> None:
+    """And an operator ends what belongs to others."""
+    paths = ("/v1/status", "/v1/examination", "/v1/predictor")
+    async with http_as(guarded.service, guarded.keys.secrets["acme"]) as http:
+        assert [403] * 3 == [(await http.get(path)).status_code for path in paths]
+        opening = {"application_class": "c", "application_id": "stuck"}
+        assert 200 == (await http.post("/v1/applications", json=opening)).status_code
+    async with http_as(guarded.service, guarded.keys.secrets["operator"]) as http:
+        assert [200] * 3 == [(await http.get(path)).status_code for path in paths]
+        status = (await http.get("/v1/status?applications=10")).json()
+        assert "acme|stuck" in [one["application_id"] for one in status["first_applications"]]
+        assert 200 == (await http.delete("/v1/applications/acme|stuck")).status_code
+        assert 404 == (await http.delete("/v1/applications/acme|stuck")).status_code
+
+
+async def test_project_s_client_takes_a_key(guarded: Guarded) -> None:
+    """It goes with every call."""
+    http = HttpTransport(guarded.service.url, api_key=guarded.keys.secrets["acme"])
+    async with (
+        JustitiaClient(http, tenant="acme/team") as client,
+        client.application("c", input="x") as app,
+    ):
+        answer = await app.complete("a b", max_tokens=2)
+        state = await app.status()
+
+    assert answer.text
+    assert ("acme/team", 1) == (state["tenant"], state["ended"])
+
+
+async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: Guarded) -> None:
+    """It comes from inside the cluster; there is no default where strangers are refused."""
+    transport = HandleTransport(guarded.service.handle())
+    async with (
+        JustitiaClient(transport, tenant="inside") as client,
+        client.application("c", input="x", weight=9.0) as app,
+    ):
+        assert ("inside", 9.0) == tuple((await app.status())[n] for n in ("tenant", "weight"))
+    with pytest.raises(ResponseError, match="tenant is required"):
+        async with JustitiaClient(transport).application("c", input="x"):
+            pass
+
+
+async def test_changed_keys_are_in_force_soon(guarded: Guarded) -> None:
+    """A new key works and a revoked one does not; a file with a mistake changes nothing."""
+    keys = guarded.keys
+    keys.add("new", "acme")
+    keys.write()
+
+    async def works(name: str) -> bool:
+        return (await answer_to(guarded.service, keys.secrets[name]))[0] == 200
+
+    async def is_refused() -> bool:
+        return not await works("new")
+
+    await eventually(lambda: works("new"), "the new key works")
+    keys.file.write_text("keys: [nonsense]\n", encoding="utf-8")
+    await asyncio.sleep(0)
+    assert await works("new")
+    del keys.records["new"]
+    keys.write()
+    await eventually(is_refused, "the revoked key is refused")
+    assert await works("acme")
+
+
+async def test_tenants_share_equally_however_many_applications_they_have(
+    guarded: Guarded,
+) -> None:
+    """With real keys: twenty applications against two, until one tenant has nothing left."""
+    service, secrets = guarded.service, guarded.keys.secrets
+    body = completion("w " * 10, _OUTPUT)
+    served: list[tuple[float, float]] = []
+
+    async def load(name: str, applications: int) -> None:
+        async with http_as(service, secrets[name]) as http:
+            names = [f"share-{name}-{number}" for number in range(applications)]
+            for application_id in names:
+                opening = {"application_class": "c", "application_id": application_id}
+                assert 200 == (await http.post("/v1/applications", json=opening)).status_code
+            calls = [
+                http.post(
+                    COMPLETIONS,
+                    json=body,
+                    headers={"x-justitia-application": names[number % applications]},
+                )
+                for number in range(_PER_TENANT)
+            ]
+            answers = await asyncio.gather(*calls)
+            assert {200} == {answer.status_code for answer in answers}
+
+    async def watch() -> None:
+        while True:
+            status = await service.scheduler().status.remote(100)
+            both = [_of_tenant(status, name) for name in ("acme", "beta")]
+            if all(waiting > 0 for _, waiting in both):
+                served.append((both[0][0], both[1][0]))
+            await asyncio.sleep(0.02)
+
+    watching = asyncio.create_task(watch())
+    await asyncio.gather(load("acme", 20), load("beta", 2))
+    watching.cancel()
+    async with (
+        http_as(service, secrets["acme"]) as acme,
+        http_as(service, secrets["beta"]) as beta,
+    ):
+        for number in range(20):
+            await acme.post(f"/v1/applications/share-acme-{number}/close")
+        for number in range(2):
+            await beta.post(f"/v1/applications/share-beta-{number}/close")
+
+    # Each may be ahead by what is in flight, and GPS by one inference.
+    one = sum(10 + made for made in range(_OUTPUT))
+    assert len(served) > 10
+    assert max(sum(both) for both in served) > 20 * one
+    assert max(abs(acme - beta) for acme, beta in served) <= (SEATS + 1) * one
+
+
+def _of_tenant(status: Json, tenant: str) -> tuple[float, int]:
+    """Return what a tenant's live applications have received, and how much of them waits."""
+    of_it = [one for one in status["first_applications"] if one["tenant"] == tenant]
+    return sum(one["kv_token_time"] for one in of_it), sum(one["waiting"] for one in of_it)

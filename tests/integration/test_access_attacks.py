@@ -1,0 +1,276 @@
+"""What a tenant may try to gain by its calls: a table of attempts, each of which gains nothing."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.guarded import KeyRing, http_as
+from tests.integration.service import Service, Serving
+from tests.integration.test_abuse import Raw
+
+pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
+
+SEATS = 4
+_WITHIN_S = 30.0
+_IDLE_CONNECTIONS = 300
+_OPENING = {"application_class": "c", "application_id": "report"}
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Rivals:
+    """A victim with an open application `report`, and somebody who wants it."""
+
+    service: Service
+    keys: KeyRing
+    victim: httpx.AsyncClient
+    attacker: httpx.AsyncClient
+
+    async def report(self) -> Json:
+        """Return the victim's application."""
+        answer = await self.victim.get("/v1/applications/report")
+        assert 200 == answer.status_code
+        state: Json = answer.json()
+        return state
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def keys_and_service(serving: Serving) -> AsyncIterator[tuple[KeyRing, Service]]:
+    """An application that asks for keys."""
+    keys = KeyRing(serving.directory / "attacked.yaml")
+    keys.add("victim", "acme/search")
+    keys.add("attacker", "beta")
+    for number in range(5):
+        keys.add(f"more-{number}", "beta")
+    keys.write()
+    async with serving.deployed_service(
+        "attacked",
+        replicas=1,
+        fake={"max_num_seqs": SEATS},
+        access={"keys_file": str(keys.file)},
+    ) as service:
+        yield keys, service
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def rivals(keys_and_service: tuple[KeyRing, Service]) -> AsyncIterator[Rivals]:
+    """The victim's application is open; afterwards nothing is left."""
+    keys, service = keys_and_service
+    async with (
+        http_as(service, keys.secrets["victim"]) as victim,
+        http_as(service, keys.secrets["attacker"]) as attacker,
+    ):
+        rivals = Rivals(service, keys, victim, attacker)
+        assert 200 == (await victim.post("/v1/applications", json=_OPENING)).status_code
+        yield rivals
+        await victim.delete("/v1/applications/report")
+        await attacker.delete("/v1/applications/report")
+    await service.until_idle()
+
+
+Attempt = Callable[[Rivals], Awaitable[list[int]]]
+
+
+async def look(rivals: Rivals) -> list[int]:
+    """Look at it: by its id, by the key that operators see, with the owner's name."""
+    paths = ("report", "acme/search|report", "acme%2Fsearch%7Creport")
+    found = [await rivals.attacker.get(f"/v1/applications/{path}") for path in paths]
+    return [answer.status_code for answer in found]
+
+
+async def close_or_cancel(rivals: Rivals) -> list[int]:
+    """End it."""
+    found = []
+    for path in ("report", "acme/search|report"):
+        found.append(await rivals.attacker.post(f"/v1/applications/{path}/close"))
+        found.append(await rivals.attacker.delete(f"/v1/applications/{path}"))
+    return [answer.status_code for answer in found]
+
+
+async def name_the_owner(rivals: Rivals) -> list[int]:
+    """Name the owner as its own tenant: in the header, in the body, by a path that leads there."""
+    calls = []
+    for tenant in ("acme/search", "acme", "beta/../acme/search", "beta//acme", "beta|acme/search"):
+        header = {"x-justitia-tenant": tenant}
+        calls += [
+            rivals.attacker.get("/v1/applications/report", headers=header),
+            rivals.attacker.delete("/v1/applications/report", headers=header),
+            rivals.attacker.post("/v1/applications", json=_OPENING | {"tenant": tenant}),
+            rivals.attacker.post(COMPLETIONS, json=completion(), headers=header),
+        ]
+    return [(await call).status_code for call in calls]
+
+
+async def smuggle_headers(rivals: Rivals) -> list[int]:
+    """Send the header twice, with another spelling, with both credentials."""
+    twice = [("x-justitia-tenant", "beta"), ("X-Justitia-Tenant", "acme/search")]
+    keys = [("authorization", "Bearer jk-wrong"), ("x-api-key", rivals.keys.secrets["attacker"])]
+    statuses = []
+    for headers in (twice, keys, [*keys[:1], *keys[:1]], [("authorization", "Basic YTpi")]):
+        request = httpx.Request(
+            "GET", f"{rivals.service.url}/v1/applications/report", headers=headers
+        )
+        if headers is twice:
+            request.headers["authorization"] = f"Bearer {rivals.keys.secrets['attacker']}"
+        async with httpx.AsyncClient() as http:
+            statuses.append((await http.send(request)).status_code)
+    return statuses
+
+
+async def weigh_more(rivals: Rivals) -> list[int]:
+    """Ask for a weight above the cap."""
+    weights = [1.0001, 1e6]
+    calls = [
+        rivals.attacker.post("/v1/applications", json=_OPENING | {"weight": weight})
+        for weight in weights
+    ]
+    answers = [await call for call in calls]
+    assert "at most 1" in answers[0].json()["error"]["message"]
+    return [answer.status_code for answer in answers]
+
+
+async def operate(rivals: Rivals) -> list[int]:
+    """Look at the whole service, and roll the predictor back."""
+    calls = [
+        rivals.attacker.get("/v1/status?applications=10"),
+        rivals.attacker.get("/v1/examination"),
+        rivals.attacker.get("/v1/predictor"),
+        rivals.attacker.post("/v1/predictor/c/rollback", json={}),
+        rivals.attacker.post("/v1/predictor/samples", json={"samples": [{}]}),
+    ]
+    return [(await call).status_code for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("attempt", "allowed"),
+    [
+        (look, {404}),
+        (close_or_cancel, {404}),
+        (name_the_owner, {400, 403}),
+        (smuggle_headers, {400, 401}),
+        (weigh_more, {403}),
+        (operate, {403}),
+    ],
+)
+async def test_attempt_on_what_belongs_to_others_gains_nothing(
+    rivals: Rivals, attempt: Attempt, allowed: set[int]
+) -> None:
+    """The victim's application is as it was."""
+    before = await rivals.report()
+    statuses = await attempt(rivals)
+    after = await rivals.report()
+
+    assert set(statuses) <= allowed
+    assert before | {"age_s": 0} == after | {"age_s": 0}
+
+
+async def test_same_id_is_another_application(rivals: Rivals) -> None:
+    """Joining by id serves nobody else on the victim's account."""
+    joined = {"x-justitia-application": "report"}
+    answer = await rivals.attacker.post(COMPLETIONS, json=completion(), headers=joined)
+    its_own = (await rivals.attacker.get("/v1/applications/report")).json()
+
+    assert 200 == answer.status_code
+    assert ("beta", 1) == (its_own["tenant"], its_own["ended"])
+    assert 0 == (await rivals.report())["ended"]
+
+
+async def test_same_idempotency_key_is_another_attempt(rivals: Rivals) -> None:
+    """An answer that is kept for a tenant's retry is read by nobody else."""
+    key = {"idempotency-key": "retry-1", "x-justitia-application": "report"}
+    body = completion("secret words of acme")
+    asked = await rivals.victim.post(COMPLETIONS, json=body, headers=key)
+    again = await rivals.victim.post(COMPLETIONS, json=body, headers=key)
+    stolen = await rivals.attacker.post(COMPLETIONS, json=body, headers=key)
+
+    assert asked.json()["id"] == again.json()["id"]
+    assert asked.json()["id"] != stolen.json()["id"]
+    assert 1 == (await rivals.report())["ended"]
+
+
+async def test_more_keys_are_no_more_share(rivals: Rivals) -> None:
+    """Six keys of one tenant against one of another: each tenant gets half of what is served."""
+    output, each = 40, 24
+    body, served = completion("w " * 10, output), []
+
+    async def watch() -> None:
+        while True:
+            status = await rivals.service.scheduler().status.remote(100)
+            of = {"acme/search": [0.0, 0], "beta": [0.0, 0]}
+            for one in status["first_applications"]:
+                of[one["tenant"]][0] += one["kv_token_time"]
+                of[one["tenant"]][1] += one["waiting"]
+            if all(waiting for _, waiting in of.values()):
+                served.append((of["acme/search"][0], of["beta"][0]))
+            await asyncio.sleep(0.02)
+
+    async with AsyncExitStack() as stack:
+        names = [f"more-{number}" for number in range(5)]
+        crowd = [
+            await stack.enter_async_context(http_as(rivals.service, rivals.keys.secrets[name]))
+            for name in names
+        ]
+        calls = [
+            client.post(COMPLETIONS, json=body, headers={"x-justitia-application": application})
+            for number in range(each)
+            for client, application in (
+                (rivals.victim, "report"),
+                (crowd[number % 5], f"crowd-{number % 5}"),
+            )
+        ]
+        watching = asyncio.create_task(watch())
+        answers = await asyncio.gather(*calls)
+        watching.cancel()
+        for number, client in enumerate(crowd):
+            await client.delete(f"/v1/applications/crowd-{number}")
+
+    one = sum(10 + made for made in range(output))
+    assert {200} == {answer.status_code for answer in answers}
+    assert max(sum(both) for both in served) > each / 2 * one
+    assert max(abs(victim - crowd) for victim, crowd in served) <= (SEATS + 1) * one
+
+
+async def test_stranger_s_body_is_not_read(rivals: Rivals) -> None:
+    """Without a credential the answer comes before the body, however long or slow that is."""
+    raw = Raw(rivals.service)
+    await raw.send_head("Content-Length: 1000000000")
+    answer = await asyncio.wait_for(raw.read_to(b"\r\n\r\n"), _WITHIN_S)
+    raw.close()
+
+    assert b" 401 " in answer.splitlines()[0]
+
+
+async def test_idle_connections_hold_nobody_up(rivals: Rivals) -> None:
+    """Callers that connect, begin a request and say no more."""
+    idle = [Raw(rivals.service) for _ in range(_IDLE_CONNECTIONS)]
+    for raw in idle:
+        await raw.send_head("Content-Length: 10", "Authorization: Bearer jk-wrong")
+    answer = await asyncio.wait_for(rivals.victim.post(COMPLETIONS, json=completion()), _WITHIN_S)
+    for raw in idle:
+        raw.close()
+
+    assert 200 == answer.status_code
+
+
+async def test_flood_of_wrong_keys_slows_nobody_else(rivals: Rivals) -> None:
+    """They are held back; a right key is not."""
+    async with http_as(rivals.service, None) as http:
+
+        async def guess(number: int) -> int:
+            key = {"x-api-key": f"jk-{number}"}
+            return (await http.post(COMPLETIONS, json=completion(), headers=key)).status_code
+
+        guesses = [asyncio.create_task(guess(number)) for number in range(300)]
+        answer = await rivals.victim.post(COMPLETIONS, json=completion())
+        statuses = await asyncio.gather(*guesses)
+
+    assert 200 == answer.status_code
+    assert {401} == set(statuses)
