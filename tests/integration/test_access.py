@@ -167,7 +167,8 @@ async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: Guard
         JustitiaClient(transport, tenant="inside") as client,
         client.application("c", input="x", weight=9.0) as app,
     ):
-        assert ("inside", 9.0) == tuple((await app.status())[n] for n in ("tenant", "weight"))
+        state = await app.status()
+    assert ("inside", 9.0) == (state["tenant"], state["weight"])
     with pytest.raises(ResponseError, match="tenant is required"):
         async with JustitiaClient(transport).application("c", input="x"):
             pass
