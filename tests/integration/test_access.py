@@ -13,8 +13,9 @@ from justitia_ray.client.transport import HandleTransport, HttpTransport
 from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.generation_bodies import MESSAGES
 from tests.eventually import eventually
+from tests.harness.key_ring import KeyRing
 from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.guarded import KeyRing, TestIssuer, http_as, running_issuer
+from tests.integration.guarded import TestIssuer, http_as, running_issuer
 from tests.integration.service import Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]

@@ -10,8 +10,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from tests.harness.key_ring import KeyRing
 from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.guarded import KeyRing, http_as
+from tests.integration.guarded import http_as
 from tests.integration.service import Service, Serving
 from tests.integration.test_abuse import Raw
 
