@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from justitia_ray.errors import Forbidden, MissingScope, RequestError, shown_short
+from justitia_ray.errors import Forbidden, RequestError, shown_short
 
 LONGEST_TENANT = 128
 MAX_WEIGHT = 1e6
@@ -46,11 +46,11 @@ class Identity:
         """Accept a call that takes a right.
 
         Raises:
-            MissingScope: If the credential does not give it.
+            Forbidden: If the credential does not give it.
         """
         included = scope is Scope.OWN and Scope.OPERATE in self.scopes
         if scope not in self.scopes and not included:
-            raise MissingScope(scope.value)
+            raise Forbidden(f"this credential lacks the scope {scope.value!r}", "missing_scope")
 
     def choose_tenant(self, named: str | None) -> str:
         """Return the tenant that a call is for.

@@ -349,7 +349,7 @@ def _place(options: argparse.Namespace) -> KeyPlace:
             f"{options.config}: `access` names neither keys_file nor keys_in_redis, so there is no"
             " place for keys"
         )
-    return FilePlace(Path(access.keys_file))
+    return FilePlace(Path(access.keys_file).expanduser())
 
 
 def _config(path: Path, name: str | None) -> "AppConfig":
