@@ -108,22 +108,28 @@ class KeyTable:
             return None
         return record
 
-    def find(self, secret: str, now: Seconds) -> Identity:
-        """Return the identity that a key gives.
 
-        Args:
-            secret: Credential as the caller sent it.
-            now: Seconds since 1970.
+def find_identity(tables: Iterable[KeyTable], secret: str, now: Seconds) -> Identity:
+    """Return the identity that a key gives.
 
-        Raises:
-            Unauthenticated: If the key is not known or has expired.
-        """
-        record = self.record_of(secret)
-        if record is None:
-            raise Unauthenticated("the API key is not known")
-        if record.is_expired(now):
-            raise Unauthenticated(f"the API key {record.key_id} has expired")
-        return record.identity
+    Args:
+        tables: Sets of keys; looked at only until one holds the key.
+        secret: Credential as the caller sent it.
+        now: Seconds since 1970.
+
+    Raises:
+        Unauthenticated: If the key is not known or has expired.
+    """
+    expired = None
+    for table in tables:
+        record = table.record_of(secret)
+        if record is not None:
+            if not record.is_expired(now):
+                return record.identity
+            expired = record
+    if expired is not None:
+        raise Unauthenticated(f"the API key {expired.key_id} has expired")
+    raise Unauthenticated("the API key is not known")
 
 
 def public_id(secret: str) -> str:

@@ -16,6 +16,7 @@ from justitia_ray.access.keys import (
     KeyRecord,
     KeyTable,
     create_key,
+    find_identity,
     looks_like_key,
     public_id,
     public_json,
@@ -130,7 +131,7 @@ def test_key_gives_its_identity() -> None:
 
     assert Identity(
         "acme/search", frozenset({Scope.INFER}), f"key:{ID}", user="ci", max_weight=2.0
-    ) == KeyTable([new.record]).find(new.secret, NOW + 9.9)
+    ) == find_identity([KeyTable([new.record])], new.secret, NOW + 9.9)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +141,7 @@ def test_unknown_key_is_refused_unseen(secret: str) -> None:
     """Whatever a header holds: least of all does the digest open anything."""
     table = KeyTable([create_key(tenant="acme", now=NOW, random_bytes=zeros).record])
     with pytest.raises(Unauthenticated) as refused:
-        table.find(secret, NOW)
+        find_identity([table], secret, NOW)
 
     assert "the API key is not known" == str(refused.value)
     assert table.record_of(secret) is None
@@ -150,7 +151,7 @@ def test_key_ends_at_its_expiry() -> None:
     """The holder is told by the public name that his list shows."""
     new = create_key(tenant="acme", expires_at=NOW + 10, now=NOW, random_bytes=zeros)
     with pytest.raises(Unauthenticated) as refused:
-        KeyTable([new.record]).find(new.secret, NOW + 10)
+        find_identity([KeyTable([new.record])], new.secret, NOW + 10)
 
     assert f"the API key {ID} has expired" == str(refused.value)
 
@@ -448,7 +449,8 @@ def test_no_repr_shows_a_key_or_digest() -> None:
     """A repr ends up in a log some day."""
     new = create_key(tenant="acme", now=NOW, random_bytes=zeros)
     table = KeyTable([new.record])
-    shown = f"{new!r} {new.record!r} {table!r} {table.find(ZEROS, NOW)!r} {public_json(new.record)}"
+    identity = find_identity([table], ZEROS, NOW)
+    shown = f"{new!r} {new.record!r} {table!r} {identity!r} {public_json(new.record)}"
 
     assert ZEROS not in shown
     assert DIGEST not in shown

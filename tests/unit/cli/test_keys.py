@@ -14,7 +14,7 @@ from fakeredis import FakeAsyncRedis, FakeServer, FakeStrictRedis
 
 from justitia_ray.access.identity import Scope
 from justitia_ray.access.key_file import read_key_file
-from justitia_ray.access.keys import KeyTable, create_key, public_id
+from justitia_ray.access.keys import KeyTable, create_key, find_identity, public_id
 from justitia_ray.cli import keys
 from justitia_ray.cli.keys import read_expiry
 from justitia_ray.cli.main import main
@@ -128,7 +128,9 @@ def test_key_alone_is_on_stdout_and_opens_what_it_should(
 ) -> None:
     """`justitia keys create … | kubectl create secret …` gets the key and nothing else."""
     out, _ = create(["--file", "keys.yaml"], capsys, "--scope", "operate", "--scope", "proxy")
-    identity = KeyTable(read_key_file(Path("keys.yaml"))).find(out.removesuffix("\n"), NOW)
+    identity = find_identity(
+        [KeyTable(read_key_file(Path("keys.yaml")))], out.removesuffix("\n"), NOW
+    )
 
     assert frozenset({Scope.OPERATE, Scope.PROXY}) == identity.scopes
     assert ("acme/search", 1.0) == (identity.tenant, identity.max_weight)
