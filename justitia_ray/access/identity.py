@@ -13,7 +13,8 @@ LONGEST_TENANT = 128
 MAX_WEIGHT = 1e6
 """Largest weight that anybody may ask for."""
 
-_TENANT = re.compile(r"[A-Za-z0-9._:-]+(/[A-Za-z0-9._:-]+)*")
+_PART = r"(?!\.\.?(?:/|$))[A-Za-z0-9._:-]+"
+_TENANT = re.compile(rf"{_PART}(?:/{_PART})*")
 
 
 class Scope(StrEnum):
@@ -111,6 +112,6 @@ def check_tenant(tenant: str) -> None:
     if len(tenant) > LONGEST_TENANT or not _TENANT.fullmatch(tenant):
         raise RequestError(
             f"tenant is {shown_short(tenant)}: a path of A-Z a-z 0-9 . _ : - with / between its"
-            f" parts is allowed, of 1 to {LONGEST_TENANT} characters",
+            f" parts is allowed, of 1 to {LONGEST_TENANT} characters, and no part . or ..",
             "tenant",
         )
