@@ -14,8 +14,9 @@ from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.generation_bodies import MESSAGES
 from tests.eventually import eventually
 from tests.harness.key_ring import KeyRing
+from tests.harness.token_issuer import TokenIssuer, running_issuer
 from tests.integration.bodies import COMPLETIONS
-from tests.integration.guarded import TestIssuer, http_as, running_issuer
+from tests.integration.guarded import http_as
 from tests.integration.service import Service, Serving
 from tests.integration.shares import INFERENCES, race
 
@@ -33,7 +34,7 @@ class Guarded:
 
     service: Service
     keys: KeyRing
-    issuer: TestIssuer
+    issuer: TokenIssuer
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
