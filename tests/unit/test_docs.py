@@ -14,6 +14,7 @@ from justitia_ray.config import AppConfig, ModelEntry
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import POLICIES
 from justitia_ray.core.policies.options import COMMON
+from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
@@ -116,7 +117,9 @@ def test_table_names_the_paths_that_are_served() -> None:
         route.path.replace("{application_id:path}", "{id}")
         .replace("application_class", "class")
         .replace("{name:path}", "{name}")
-        for route in build_http_app(ServedModels([model]), ApplicationSpecCache(60.0, 10)).routes
+        for route in build_http_app(
+            ServedModels([model]), ApplicationSpecCache(60.0, 10), Door(None, DEFAULT_TENANT)
+        ).routes
         if isinstance(route, Route)
     }
     cells = [row.split("|")[1] for row in API.splitlines() if row.startswith("| `")]
