@@ -75,6 +75,7 @@ class HttpApp(FastAPI):
             return
         path = _route_path(scope)
         try:
+            _check_query(scope["query_string"])
             await self._door.admit(scope, path)
         except JustitiaError as error:
             await error_response(path, error)(scope, receive, send)
@@ -88,6 +89,19 @@ def _route_path(scope: Message) -> str:
     path: str = scope["path"]
     prefix: str = scope.get("root_path", "")
     return path[len(prefix) :] if path == prefix or path.startswith(f"{prefix}/") else path
+
+
+def _check_query(query: bytes) -> None:
+    """Accept a query that can be read; a server hands on whatever bytes came.
+
+    Raises:
+        RequestError: If it is no UTF-8.
+    """
+    if not query.isascii():
+        try:
+            query.decode()
+        except UnicodeDecodeError:
+            raise RequestError("the query holds bytes that are not UTF-8") from None
 
 
 class Readiness(BaseModel):

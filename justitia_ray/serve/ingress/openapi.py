@@ -296,7 +296,8 @@ _ENDPOINTS: dict[str, _Endpoint] = {
 }
 _STREAMED: Json = {
     "text/event-stream": {
-        "schema": {"type": "string", "description": "With `stream`: events, and comments in waits."}
+        # No type: readers of the document differ in whether it is of the text or of an event.
+        "schema": {"description": "With `stream`: events, and comments while it waits."}
     }
 }
 _BYTES: Json = {
