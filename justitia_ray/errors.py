@@ -7,7 +7,6 @@
     │   └── UnsupportedOperation, NotServed, BodyTooLarge
     ├── Unauthenticated             the caller: it has not proved who it is
     ├── Forbidden                   the caller: its credential does not give it the right
-    │   └── MissingScope
     ├── AdmissionError              the caller, later: the system cannot take it now
     │   ├── QueueFull, TooManyApplications, NoReplicaAnswers, SchedulerSuperseded
     │   └── TooManyFailures
@@ -116,19 +115,6 @@ class Forbidden(JustitiaError):
         return self.message
 
 
-class MissingScope(Forbidden):
-    """The caller's credential lacks a scope.
-
-    Attributes:
-        scope: The scope.
-    """
-
-    def __init__(self, scope: str) -> None:
-        super().__init__(f"this credential lacks the scope {scope!r}", "missing_scope")
-        self.args = (scope,)
-        self.scope = scope
-
-
 class AdmissionError(JustitiaError):
     """The system cannot take the request now.
 
@@ -155,7 +141,7 @@ class TooManyApplications(AdmissionError):
 
 
 class TooManyFailures(AdmissionError):
-    """So many calls with wrong credentials wait that this one is not looked at."""
+    """Too many calls with wrong credentials wait for their answers; another is not looked at."""
 
 
 class NoReplicaAnswers(AdmissionError):

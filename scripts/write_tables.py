@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from justitia_ray.cli.main import command_parser
 from justitia_ray.config import AppArgs, AppSettings
+from justitia_ray.doctor.front_rules import FRONT_RULES
 from justitia_ray.doctor.service_rules import SERVICE_RULES
 from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
 from justitia_ray.observability.metrics import EXPORTED_PREFIX
@@ -53,7 +54,7 @@ def rules_table() -> str:
     """Return a table with a row for every rule of the doctor."""
     rules = [
         (rule.name, rule.severity, rule.holds)
-        for table in (SERVICE_RULES, STORE_RULES, REDIS_RULES, PAIR_RULES)
+        for table in (SERVICE_RULES, FRONT_RULES, STORE_RULES, REDIS_RULES, PAIR_RULES)
         for rule in table
     ]
     rows = [f"| `{name}` | {severity} | {holds} |" for name, severity, holds in rules]

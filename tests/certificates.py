@@ -1,12 +1,56 @@
 """Certificates for encrypted connections, made on the spot."""
 
 import ipaddress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+NOWHERE = "10.9.9.9"
+"""Address of an owner whose name is not compared."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """An authority, which writes the certificates that it signs into its folder."""
+
+    folder: Path
+    key: ec.EllipticCurvePrivateKey
+
+    @classmethod
+    def of(cls, folder: Path) -> "Authority":
+        """Return a new authority with a folder of its own, by whose name it goes."""
+        folder.mkdir()
+        key = ec.generate_private_key(ec.SECP256R1())
+        authority = cls(folder, key)
+        certificate = make_certificate(folder.name, key, folder.name, key, is_authority=True)
+        authority.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        return authority
+
+    @property
+    def file(self) -> Path:
+        """Its own certificate, for those who trust it."""
+        return self.folder / "authority.pem"
+
+    def issue(self, name: str, address: str = NOWHERE) -> tuple[Path, Path]:
+        """Write a new certificate and its key; return the two files."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = make_certificate(
+            name, key, self.folder.name, self.key, is_authority=False, address=address
+        )
+        pem = key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+        files = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        files[1].write_bytes(pem)
+        return files
 
 
 def make_certificate(
@@ -16,7 +60,7 @@ def make_certificate(
     issuer_key: ec.EllipticCurvePrivateKey,
     *,
     is_authority: bool,
-    address: str = "10.9.9.9",
+    address: str = NOWHERE,
 ) -> x509.Certificate:
     """Return a certificate that is good for two days around now.
 

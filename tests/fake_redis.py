@@ -11,6 +11,7 @@ from fakeredis import FakeAsyncRedis, FakeServer, FakeStrictRedis
 from fakeredis.commands_mixins import server_mixin
 
 from justitia_ray.predictor.versions import VersionIndex, decode_index
+from justitia_ray.store.key_store import KeyStore
 from justitia_ray.store.leader import LeaderRecord
 from justitia_ray.store.prediction_store import PredictionStore
 from justitia_ray.store.scheduler_store import SchedulerStore
@@ -28,12 +29,15 @@ patch.object(server_mixin, "time", SimpleNamespace(time=lambda: 0.0)).start()
 class _OverFakeRedis:
     """A store over a Redis of its own, which holds one model; those of a test share the store."""
 
+    _of = _NAME
+    """Name that the store is for."""
+
     def __init__(self, **options: Any) -> None:
         self.server = FakeServer()
         self.raw = FakeStrictRedis(server=self.server, decode_responses=True)
         client = FakeAsyncRedis(server=self.server)
         with patch("justitia_ray.store.connection.Redis.from_url", lambda *_, **__: client):
-            super().__init__("redis://memory", _NAME, **options)  # type: ignore[call-arg]
+            super().__init__("redis://memory", self._of, **options)  # type: ignore[call-arg]
 
     @property
     def away(self) -> bool:
@@ -156,3 +160,9 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
             self._bytes.delete(key)
         else:
             self._bytes.set(key, data)
+
+
+class FakeKeyStore(_OverFakeRedis, KeyStore):
+    """A store of an application's API keys."""
+
+    _of = "app"

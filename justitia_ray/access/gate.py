@@ -11,7 +11,7 @@ from typing import Protocol
 from justitia_ray.access.credentials import find_credential
 from justitia_ray.access.failure_delays import FailureDelays
 from justitia_ray.access.identity import Identity
-from justitia_ray.access.keys import KeyTable, public_id
+from justitia_ray.access.keys import KeyTable, find_identity, public_id
 from justitia_ray.errors import TooManyFailures, Unauthenticated
 from justitia_ray.units import Seconds
 
@@ -88,20 +88,11 @@ class Gate:
                 await self._hold_back("token")
                 raise
         try:
-            return self._find_key(credential)
+            tables = (table() for table in self._tables)
+            return find_identity(tables, credential, self._calendar())
         except Unauthenticated:
             await self._hold_back(public_id(credential))
             raise
-
-    def _find_key(self, secret: str) -> Identity:
-        now = self._calendar()
-        failure = Unauthenticated("the API key is not known")
-        for table in self._tables:
-            try:
-                return table().find(secret, now)
-            except Unauthenticated as error:
-                failure = error
-        raise failure
 
     async def _hold_back(self, shown: str) -> None:
         delay_s = self._delays.note_failure(shown, self._clock())

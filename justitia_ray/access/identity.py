@@ -7,13 +7,14 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from justitia_ray.errors import Forbidden, MissingScope, RequestError, shown_short
+from justitia_ray.errors import Forbidden, RequestError, shown_short
 
 LONGEST_TENANT = 128
 MAX_WEIGHT = 1e6
 """Largest weight that anybody may ask for."""
 
-_TENANT = re.compile(r"[A-Za-z0-9._:-]+(/[A-Za-z0-9._:-]+)*")
+_PART = r"(?!\.\.?(?:/|$))[A-Za-z0-9._:-]+"
+_TENANT = re.compile(rf"{_PART}(?:/{_PART})*")
 
 
 class Scope(StrEnum):
@@ -46,11 +47,11 @@ class Identity:
         """Accept a call that takes a right.
 
         Raises:
-            MissingScope: If the credential does not give it.
+            Forbidden: If the credential does not give it.
         """
         included = scope is Scope.OWN and Scope.OPERATE in self.scopes
         if scope not in self.scopes and not included:
-            raise MissingScope(scope.value)
+            raise Forbidden(f"this credential lacks the scope {scope.value!r}", "missing_scope")
 
     def choose_tenant(self, named: str | None) -> str:
         """Return the tenant that a call is for.
@@ -111,6 +112,6 @@ def check_tenant(tenant: str) -> None:
     if len(tenant) > LONGEST_TENANT or not _TENANT.fullmatch(tenant):
         raise RequestError(
             f"tenant is {shown_short(tenant)}: a path of A-Z a-z 0-9 . _ : - with / between its"
-            f" parts is allowed, of 1 to {LONGEST_TENANT} characters",
+            f" parts is allowed, of 1 to {LONGEST_TENANT} characters, and no part . or ..",
             "tenant",
         )

@@ -18,6 +18,7 @@ COMMANDS = {
     "check-config": "check_config",
     "env": "env",
     "shutdown": "shutdown",
+    "keys": "keys",
     "workload": "workload",
     "simulate": "simulate",
     "replay": "replay",
@@ -29,7 +30,7 @@ COMMANDS = {
 }
 """Modules by command. Only the module of the given command is imported: some take a second."""
 _EXTRAS = {
-    **dict.fromkeys(("doctor", "check-config", "env", "shutdown"), "serve"),
+    **dict.fromkeys(("doctor", "check-config", "env", "shutdown", "keys"), "serve"),
     "report": "lab",
 }
 """Extra of the package that a command needs; the others run without any."""

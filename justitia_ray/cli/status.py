@@ -136,7 +136,8 @@ def _next(status: Json) -> list[tuple[str, str | None]]:
         (
             "next",
             f"{_short(split_key(head['application_id'])[1], 32)} of tenant"
-            f" {_short(head['tenant'], 12)}: F {_amount(head['virtual_finish_time'])}, least key ({key})",
+            f" {_short(head['tenant'], 12)}: F {_amount(head['virtual_finish_time'])},"
+            f" least key ({key})",
         ),
         (
             "",

@@ -48,28 +48,6 @@ def _unheard_ingresses(look: LeaderLook) -> Iterator[Breach]:
         yield from breach_if(heard < runs, "ingresses", runs=runs, heard=heard)
 
 
-def _callers_beyond_the_front(look: Look) -> Iterator[Breach]:
-    ingress, serve = look.seen.ingress, look.seen.serve
-    if ingress.front is None or ingress.max_outstanding is None or serve is None:
-        return
-    held, wait = ingress.front.max_connections, ingress.max_outstanding * serve.ingresses
-    if held is not None and held < wait:
-        share = held // max(1, serve.ingresses)
-        yield breach("connections", front=ingress.front, wait=wait, share=share)
-
-
-def _front_without_descriptors(look: Look) -> Iterator[Breach]:
-    front = look.seen.ingress.front
-    if front is not None and (front.wanted_descriptors or 0) > front.descriptors:
-        yield breach("descriptors", front=front)
-
-
-def _differing_fronts(look: Look) -> Iterator[Breach]:
-    front, serve = look.seen.ingress.front, look.seen.serve
-    if front is not None and serve is not None and serve.front not in (None, front.kind):
-        yield breach("kind", front=front, runs=serve.front)
-
-
 def _parts_not_seen(look: LeaderLook) -> Iterator[Breach]:
     for name, missing in look.leader.left_out.items():
         yield breach(
@@ -305,47 +283,6 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "Ray Serve gives no answer: {reason}; what runs goes on, and nothing that dies is started"
         " again",
         "see `serve status` and `ray status`: the head node or its GCS may be away",
-    ),
-    Rule(
-        "front_that_could_be_cheaper",
-        Severity.NOTE,
-        "HAProxy takes callers' connections where it can run.",
-        lambda look: (
-            breach("front")
-            for front in [look.seen.ingress.front]
-            if front is not None and front.kind == "serve" and front.haproxy_can_run
-        ),
-        "callers come through Serve's own proxy, and HAProxy could run here, at a third of the CPU"
-        " a call",
-        "start Ray on every node with the environment that `justitia env FILE` prints",
-    ),
-    Rule(
-        "front_that_differs",
-        Severity.WRONG,
-        "Serve's controller and the ingress go by the same front.",
-        _differing_fronts,
-        "Serve's controller runs the front {runs}, and the ingress was started for {front.kind}",
-        "start Ray on every node, the head too, with the environment of `justitia env FILE`",
-    ),
-    Rule(
-        "front_without_open_files",
-        Severity.RISK,
-        "HAProxy's connections fit into the limit of open files.",
-        _front_without_descriptors,
-        "HAProxy is to hold {front.max_connections:,} connections, which take"
-        " {front.wanted_descriptors:,} open files, and `ulimit -Hn` is {front.descriptors:,}",
-        "it may not start again: raise the limit, or set RAY_SERVE_HAPROXY_MAXCONN to"
-        " {front.fitting_connections:,} (`justitia env FILE` computes it)",
-    ),
-    Rule(
-        "front_with_too_few_connections",
-        Severity.RISK,
-        "HAProxy has a connection for every caller that may wait.",
-        _callers_beyond_the_front,
-        "{wait:,} callers may wait (ingress.max_outstanding of all ingresses), and HAProxy holds"
-        " {front.max_connections:,} connections: callers beyond wait unanswered",
-        "set ingress.max_outstanding to {share:,} or less, so that they are told at once to come"
-        " back; or raise `ulimit -Hn` and start Ray with what `justitia env FILE` prints then",
     ),
     Rule(
         "tables_not_seen_whole",

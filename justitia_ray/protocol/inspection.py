@@ -232,6 +232,8 @@ class ServeReport(_InspectionModel):
     """Predictor processes that answer."""
     front: Literal["haproxy", "serve"] | None = None
     """The front that Serve's controller runs."""
+    tls: bool | None = None
+    """Whether Serve's HTTP options name a certificate; None: not said."""
 
 
 class Inspection(_InspectionModel):

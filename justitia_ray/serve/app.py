@@ -5,8 +5,9 @@ from typing import Any
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve import Application
-from ray.serve.context import _get_global_client  # there is no public way to its http_options
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 
 from justitia_ray.config import AppArgs, AppConfig, PlacedModel, SharedSections
 from justitia_ray.errors import ConfigError
@@ -17,10 +18,12 @@ from justitia_ray.serve.predictor.deployment import Predictor
 from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.stores import embedded_server
 
-logger = logging.getLogger("ray.serve")
+logger = logging.getLogger("ray.serve")  # of the controller, where Serve builds
 
 _UNBOUNDED = 100_000
 """Ongoing calls of a deployment: the queue is ours, Serve must never hold a call back."""
+_CONTROLLER_S = 5.0
+"""Longest wait for Serve's controller, in seconds: it answers within milliseconds unless busy."""
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -96,14 +99,28 @@ def _refuse_embedded_store_on_many_nodes(config: AppConfig) -> None:
 
 
 def _refuse_tls_behind_haproxy() -> None:
-    """Refuse certificates that Serve would give to the ingresses alone.
+    """Refuse certificates in Serve's HTTP options where HAProxy is the front.
 
-    HAProxy would then speak plaintext to processes that expect TLS, and to callers.
+    Serve would give them to the ingresses alone, and HAProxy speaks plaintext to ingresses and
+    callers. Nothing is refused while that is not known: Serve has not started, or its controller
+    gives no answer. `justitia doctor` finds it then.
     """
     if not ray.is_initialized() or read_front().kind != "haproxy":
         return
-    serve_client = _get_global_client(raise_if_no_controller_running=False)
-    if serve_client is not None and serve_client.http_config.ssl_certfile is not None:
+    try:
+        # Serve's own client waits for the controller without a limit.
+        controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+        http_options = ray.get(controller.get_http_config.remote(), timeout=_CONTROLLER_S)
+    except ValueError:  # no actor of that name
+        return
+    except RayError as error:
+        logger.warning(
+            "Serve's controller does not say its http_options (%s): with ssl_certfile among them"
+            " HAProxy, which has no TLS, would get no answers from the ingresses",
+            type(error).__name__,
+        )
+        return
+    if http_options.ssl_certfile and http_options.ssl_keyfile:
         raise ConfigError(
             "http_options.ssl_certfile: HAProxy, the front of this cluster, has no TLS. Start Ray"
             " without RAY_SERVE_ENABLE_HA_PROXY, so that Serve's own proxy has it, or leave"

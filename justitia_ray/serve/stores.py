@@ -3,10 +3,11 @@
 import os
 from typing import Literal
 
-from justitia_ray.config import AppConfig, StoreSection
+from justitia_ray.config import AppConfig, SharedSections, StoreSection
 from justitia_ray.errors import ConfigError
 from justitia_ray.store.connection import Credentials
 from justitia_ray.store.embedded import EmbeddedRedis
+from justitia_ray.store.key_store import KeyStore
 from justitia_ray.store.leader import LeaderRecord
 from justitia_ray.store.prediction_store import (
     AnyPredictionStore,
@@ -60,6 +61,20 @@ def prediction_store(config: AppConfig, url: str | None) -> AnyPredictionStore:
     return PredictionStore(url, config.store_name, store_credentials(config))
 
 
+def key_store(config: SharedSections) -> KeyStore:
+    """Return the store of an application's API keys, for `access.keys_in_redis`; not connected.
+
+    Args:
+        config: The application's arguments, or those of one of its models.
+
+    Raises:
+        ConfigError: If a variable that the configuration names is not set.
+    """
+    url = config.store.redis_url
+    assert url is not None, "the schema asks for one where keys_in_redis is set"
+    return KeyStore(url, config.name, store_credentials(config))
+
+
 def store_url(config: AppConfig) -> str:
     """Return the URL of Redis, started or not; that of an embedded one holds on this node only."""
     if config.store.redis_url is not None:
@@ -67,7 +82,7 @@ def store_url(config: AppConfig) -> str:
     return EmbeddedRedis(config.data_dir).url
 
 
-def store_credentials(config: AppConfig) -> Credentials:
+def store_credentials(config: SharedSections) -> Credentials:
     """Return user, passwords and certificates for Redis, secrets from the environment.
 
     Raises:

@@ -22,6 +22,13 @@ hash tag: all keys of a model live in one slot, so that a script may touch them 
 | `prediction:learner` | string | the predictor replica that learns; it expires |
 | `prediction:revision` | string | integer, raised by every change of classes, learning or models |
 
+The keys of an application, which all its models share, start with `justitia:{app}:`. No script
+touches them together with those of a model, for they lie in another slot.
+
+| key after the prefix | type | value |
+|---|---|---|
+| `keys` | hash | id of an API key → JSON object: its SHA-256, tenant, scopes; never the key |
+
 Of inputs, samples hold features, and the text only under `store_inputs`. Values are JSON, models
 checked arrays of numbers (`predictor.model_file`), never pickles: whoever can write to Redis must
 not be able to run code here.
@@ -90,6 +97,27 @@ class Keys:
     def samples(self, application_class: str) -> str:
         """Return the key of a class's history."""
         return f"{self._prediction}samples:{application_class}"
+
+
+class ApplicationKeys:
+    """The keys of an application, in full; the second table above says what they hold."""
+
+    def __init__(self, name: str) -> None:
+        """Spell the keys of an application.
+
+        Args:
+            name: The application's name, 1 to 200 characters without slashes, which part it from
+                a model's, braces and white space.
+
+        Raises:
+            ConfigError: If the name has another form.
+        """
+        if not _NAME.fullmatch(name) or "/" in name:
+            raise ConfigError(
+                f"application name is {name!r}: 1 to 200 characters without slashes, braces or"
+                " white space are allowed"
+            )
+        self.api_keys = f"justitia:{{{name}}}:keys"
 
 
 def encode(key: str, value: Mapping[str, Any]) -> str:

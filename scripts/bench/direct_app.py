@@ -9,7 +9,7 @@ Not for serving: first come, first served.
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -22,6 +22,7 @@ from justitia_ray.protocol.engine import EngineCall, ResponseHead
 from justitia_ray.protocol.inference_body import InferenceBody, output_bound
 from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
 from justitia_ray.serve.ingress.deployment import Ingress
+from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.estimates import Estimates
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.http_app import build_http_app
@@ -35,6 +36,7 @@ from justitia_ray.serve.ingress.replica_calls import (
     end_task,
     in_fresh_context,
 )
+from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter
 from justitia_ray.serve.replica.deployment import EngineReplica
@@ -108,13 +110,13 @@ class DirectGateway(Gateway):
         self._direct = calls
         self._counter = counter
 
-    async def answer(self, path: str, headers: Mapping[str, str], body: InferenceBody) -> Answer:
+    async def answer(self, path: str, context: RequestContext, body: InferenceBody) -> Answer:
         """Return the answer to one inference; a lost replica is an error."""
         await self._check_size(body)
         return await self._direct.whole(path, body.payload)
 
     async def stream(
-        self, path: str, headers: Mapping[str, str], body: InferenceBody
+        self, path: str, context: RequestContext, body: InferenceBody
     ) -> AsyncGenerator[StreamItem]:
         """Run one inference: (status, headers), then bytes; a lost replica is an error."""
         await self._check_size(body)
@@ -201,7 +203,9 @@ class DirectIngress(Ingress):
         gateway = DirectGateway(parsed, DirectCalls(replicas), self._counter)
         nothing: Any = None
         model = ServedModel(parsed, gateway, _NoScheduler(), nothing, nothing)
-        self._http_app = build_http_app(ServedModels([model]), ApplicationSpecCache(0.0, 0))
+        self._http_app = build_http_app(
+            ServedModels([model]), ApplicationSpecCache(0.0, 0), Door(None, DEFAULT_TENANT)
+        )
 
     async def reconfigure(self, user_config: dict[str, Any] | None) -> None:
         """Ignore settings: there is nothing to schedule."""

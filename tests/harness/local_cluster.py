@@ -3,7 +3,7 @@
 import copy
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,6 +42,7 @@ class LocalCluster:
         num_cpus: int,
         *,
         haproxy: bool = True,
+        http_options: Mapping[str, Any] | None = None,
         on_progress: Callable[[str], None] | None = None,
     ) -> None:
         """Choose a port; nothing is started before the block is entered.
@@ -50,12 +51,14 @@ class LocalCluster:
             num_cpus: CPUs that Ray is told of. It places by declared CPUs, and replicas, proxy and
                 actors declare more than a small machine has.
             haproxy: Whether HAProxy is Serve's front where it can run; else the environment says.
+            http_options: Of Serve, beside host and port.
             on_progress: Called several times a second while the block is entered, with what runs
                 so far: `Ingress 1/1, Predictor 1/1, Replica 0/2`.
         """
         self._num_cpus = num_cpus
         self._haproxy = haproxy
         self._environment = ExitStack()
+        self._more_http_options = dict(http_options or {})
         self._on_progress = on_progress
         self._home = TemporaryDirectory(prefix="justitia-")
         self.port = free_port()
@@ -125,7 +128,7 @@ class LocalCluster:
 
     @property
     def _http_options(self) -> dict[str, Any]:
-        return {"host": "127.0.0.1", "port": self.port}
+        return {**self._more_http_options, "host": "127.0.0.1", "port": self.port}
 
     def _end(self) -> None:
         try:

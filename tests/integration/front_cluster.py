@@ -1,7 +1,7 @@
-"""A cluster behind HAProxy in a process of its own, beside the one that the tests share.
+"""A cluster with a front of its own in a process of its own, beside the one that the tests share.
 
 As a program it serves until its input ends: it says its port, and for each number of ingress
-processes that it reads, that they run.
+processes that it reads, that they run. If an application does not come up it says why, and ends.
 """
 
 import json
@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import psutil  # type: ignore[import-untyped]
+
+from justitia_ray.errors import JustitiaError
 
 _ROOT = Path(__file__).parents[2]
 _FILE = _ROOT / "deployments" / "local-fake.yaml"
@@ -45,15 +47,24 @@ class FrontCluster:
 
 @contextmanager
 def front_cluster(
-    environment: Mapping[str, str], args: Mapping[str, Any]
+    environment: Mapping[str, str],
+    args: Mapping[str, Any],
+    http_options: Mapping[str, Any] | None = None,
 ) -> Iterator[FrontCluster]:
-    """Run a cluster while the block lasts.
+    """Run a cluster while the block lasts, behind HAProxy unless the environment says otherwise.
 
     Args:
         environment: On top of that of a local front.
         args: Sections of the application's arguments, in place of the file's.
+        http_options: Of Serve, beside host and port.
+
+    Raises:
+        JustitiaError: If the application does not come up; the message is Serve's.
     """
-    command = [sys.executable, "-m", __name__, json.dumps(environment), json.dumps(args)]
+    http_options = dict(http_options or {})
+    words = [json.dumps(values) for values in (environment, args, http_options)]
+    command = [sys.executable, "-m", __name__, *words]
+    scheme = "https" if "ssl_certfile" in http_options else "http"
     with subprocess.Popen(
         command,
         cwd=_ROOT,
@@ -62,7 +73,7 @@ def front_cluster(
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        yield FrontCluster(f"http://127.0.0.1:{_hear(process.stdout)}", process)
+        yield FrontCluster(f"{scheme}://127.0.0.1:{_hear(process.stdout)}", process)
         assert process.stdin is not None
         process.stdin.close()
         process.wait(_ENDS_WITHIN_S)
@@ -78,17 +89,22 @@ def _is_haproxy(pid: int) -> bool:
 
 def _say(pipe: IO[str] | None, word: object) -> None:
     assert pipe is not None
-    print(word, file=pipe, flush=True)
+    print(json.dumps(word), file=pipe, flush=True)
 
 
 def _hear(pipe: IO[str] | None) -> int:
     assert pipe is not None
     line = pipe.readline()
     assert line, "the cluster has ended"
-    return int(line)
+    said = json.loads(line)
+    if isinstance(said, str):
+        raise JustitiaError(said)
+    return int(said)
 
 
-def serve_until_told(environment: Mapping[str, str], args: Mapping[str, Any]) -> None:
+def serve_until_told(
+    environment: Mapping[str, str], args: Mapping[str, Any], http_options: Mapping[str, Any]
+) -> None:
     """Run the cluster in this process."""
     from tests.harness.local_cluster import LocalCluster, read_serve_config
     from tests.harness.local_front import local_front
@@ -96,19 +112,22 @@ def serve_until_told(environment: Mapping[str, str], args: Mapping[str, Any]) ->
     # What Ray prints is not for whoever reads the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    cluster = LocalCluster(_CPUS, haproxy=False)
+    cluster = LocalCluster(_CPUS, haproxy=False, http_options=http_options)
     cluster.values = read_serve_config(_FILE)
     application = cluster.values["applications"][0]
     application["args"] |= {**args, "store": {"data_dir": cluster.data_dir}}
     deployments = {d["name"]: d for d in application["deployments"]}
     deployments["Replica"]["num_replicas"] = 1
-    with local_front(environment), cluster:
-        _say(answers, cluster.port)
-        for line in sys.stdin:
-            deployments["Ingress"]["num_replicas"] = int(line)
-            cluster.deploy()
-            _say(answers, int(line))
+    try:
+        with local_front(environment), cluster:
+            _say(answers, cluster.port)
+            for line in sys.stdin:
+                deployments["Ingress"]["num_replicas"] = int(line)
+                cluster.deploy()
+                _say(answers, int(line))
+    except JustitiaError as error:
+        _say(answers, str(error))
 
 
 if __name__ == "__main__":
-    serve_until_told(json.loads(sys.argv[1]), json.loads(sys.argv[2]))
+    serve_until_told(*map(json.loads, sys.argv[1:]))

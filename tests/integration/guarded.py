@@ -1,4 +1,4 @@
-"""A guarded application: its keys, an issuer of tokens over HTTPS, and callers with credentials."""
+"""What a guarded application is called with: credentials, and an issuer of tokens over HTTPS."""
 
 import json
 import ssl
@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,36 +15,12 @@ import httpx
 import jwt
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from justitia_ray.access.keys import KeyRecord, create_key, write_records
 
 from tests.certificates import make_certificate
 from tests.integration.service import Service
 
 _CALL_TIMEOUT_S = 120.0
 KEY_ID = "one"
-
-
-@dataclass
-class KeyRing:
-    """The keys of an application: its file, and the secrets by the names that tests have."""
-
-    file: Path
-    secrets: dict[str, str] = field(default_factory=dict)
-    records: dict[str, KeyRecord] = field(default_factory=dict)
-
-    def add(self, name: str, tenant: str | None, *scopes: str, max_weight: float = 1.0) -> None:
-        """Make a key; `write` puts it in force."""
-        new = create_key(
-            tenant=tenant,
-            scopes=scopes or ("infer", "own"),
-            max_weight=max_weight,
-            now=time.time(),
-        )
-        self.secrets[name], self.records[name] = new.secret, new.record
-
-    def write(self) -> None:
-        """Write the file."""
-        self.file.write_text(write_records(self.records.values()), encoding="utf-8")
 
 
 def http_as(service: Service, secret: str | None, **headers: str) -> httpx.AsyncClient:

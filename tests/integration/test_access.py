@@ -13,15 +13,15 @@ from justitia_ray.client.transport import HandleTransport, HttpTransport
 from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.generation_bodies import MESSAGES
 from tests.eventually import eventually
-from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.guarded import KeyRing, TestIssuer, http_as, running_issuer
+from tests.harness.key_ring import KeyRing
+from tests.integration.bodies import COMPLETIONS
+from tests.integration.guarded import TestIssuer, http_as, running_issuer
 from tests.integration.service import Service, Serving
+from tests.integration.shares import INFERENCES, race
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 
 SEATS = 4
-_PER_TENANT = 40
-_OUTPUT = 40
 _ANSWER = {"prompt": "a b c", "max_tokens": 2}
 
 Json = dict[str, Any]
@@ -167,7 +167,8 @@ async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: Guard
         JustitiaClient(transport, tenant="inside") as client,
         client.application("c", input="x", weight=9.0) as app,
     ):
-        assert ("inside", 9.0) == tuple((await app.status())[n] for n in ("tenant", "weight"))
+        state = await app.status()
+    assert ("inside", 9.0) == (state["tenant"], state["weight"])
     with pytest.raises(ResponseError, match="tenant is required"):
         async with JustitiaClient(transport).application("c", input="x"):
             pass
@@ -198,56 +199,15 @@ async def test_changed_keys_are_in_force_soon(guarded: Guarded) -> None:
 async def test_tenants_share_equally_however_many_applications_they_have(
     guarded: Guarded,
 ) -> None:
-    """With real keys: twenty applications against two, until one tenant has nothing left."""
+    """With real keys: twenty applications at a time against two."""
     service, secrets = guarded.service, guarded.keys.secrets
-    body = completion("w " * 10, _OUTPUT)
-    served: list[tuple[float, float]] = []
-
-    async def load(name: str, applications: int) -> None:
-        async with http_as(service, secrets[name]) as http:
-            names = [f"share-{name}-{number}" for number in range(applications)]
-            for application_id in names:
-                opening = {"application_class": "c", "application_id": application_id}
-                assert 200 == (await http.post("/v1/applications", json=opening)).status_code
-            calls = [
-                http.post(
-                    COMPLETIONS,
-                    json=body,
-                    headers={"x-justitia-application": names[number % applications]},
-                )
-                for number in range(_PER_TENANT)
-            ]
-            answers = await asyncio.gather(*calls)
-            assert {200} == {answer.status_code for answer in answers}
-
-    async def watch() -> None:
-        while True:
-            status = await service.scheduler().status.remote(100)
-            both = [_of_tenant(status, name) for name in ("acme", "beta")]
-            if all(waiting > 0 for _, waiting in both):
-                served.append((both[0][0], both[1][0]))
-            await asyncio.sleep(0.02)
-
-    watching = asyncio.create_task(watch())
-    await asyncio.gather(load("acme", 20), load("beta", 2))
-    watching.cancel()
     async with (
         http_as(service, secrets["acme"]) as acme,
         http_as(service, secrets["beta"]) as beta,
     ):
-        for number in range(20):
-            await acme.post(f"/v1/applications/share-acme-{number}/close")
-        for number in range(2):
-            await beta.post(f"/v1/applications/share-beta-{number}/close")
+        steps = await race({"acme": [acme] * 20, "beta": [beta] * 2}, "beta", rounds=12)
+    await service.until_idle()
 
-    # Each may be ahead by what is in flight, and GPS by one inference.
-    one = sum(10 + made for made in range(_OUTPUT))
-    assert len(served) > 10
-    assert max(sum(both) for both in served) > 20 * one
-    assert max(abs(acme - beta) for acme, beta in served) <= (SEATS + 1) * one
-
-
-def _of_tenant(status: Json, tenant: str) -> tuple[float, int]:
-    """Return what a tenant's live applications have received, and how much of them waits."""
-    of_it = [one for one in status["first_applications"] if one["tenant"] == tenant]
-    return sum(one["kv_token_time"] for one in of_it), sum(one["waiting"] for one in of_it)
+    # Each may be ahead by the applications that are being served when one ends.
+    assert max(abs(many - few) for many, few in steps) <= 3 * INFERENCES + SEATS
+    assert steps[-1][0] > 6 * INFERENCES

@@ -19,6 +19,7 @@ from tests.harness.chaos.records import RunRecords, read_journal
 from tests.harness.chaos.recovery import fault_windows, is_over
 from tests.harness.chaos.run import fake_answers
 from tests.harness.chaos.target import ChaosTarget, keep_sampling
+from tests.harness.key_ring import GATEWAY, KeyRing, gateway_keys
 from tests.integration.service import Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -41,11 +42,18 @@ _BACK_WITHIN_S = 20.0
 """The target is 5 s on a machine with nothing else to do."""
 
 
+@pytest.fixture(scope="module")
+def keys(serving: Serving) -> KeyRing:
+    """A key whose calls may be for any tenant."""
+    return gateway_keys(serving.directory)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def service(serving: Serving) -> AsyncIterator[Service]:
-    """An application to break, with a journal of its runs."""
+async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
+    """An application to break, with a journal of its runs, that asks for keys."""
     async with serving.deployed_service(
         "chaotic",
+        access={"keys_file": str(keys.file)},
         import_path="tests.harness.chaos.app:build",
         fake={"iteration_s": 0.01, "max_num_seqs": 3},
         scheduler={
@@ -58,13 +66,16 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
         yield service
 
 
-async def test_faults_under_load_lose_double_and_disorder_nothing(service: Service) -> None:
+async def test_faults_under_load_lose_double_and_disorder_nothing(
+    service: Service, keys: KeyRing
+) -> None:
     """What `scripts/chaos` shows at length, small enough to be run with every change."""
     target = ChaosTarget(service.name, service.config, {"Replica": 2, "Ingress": 1, "Predictor": 1})
     plan = draw_plan(_SEED, _KINDS)
     load = draw_load(_SEED, 36, _INFERENCES, len(plan) + 1)
     records, journal = RunRecords(), target.journal
-    http, handle = HttpTransport(service.url), HandleTransport(target.handle("Ingress"))
+    http = HttpTransport(service.url, api_key=keys.secrets[GATEWAY])
+    handle = HandleTransport(target.handle("Ingress"))
     callers = Callers(http, handle, records)
     of_connections = ConnectionFaults(target, callers, away_s=1.0)
     injector = FaultInjector(

@@ -117,6 +117,7 @@ async def test_service_says_that_it_is_behind_haproxy(
     assert 1 == len(cluster.haproxies())
     assert {"kind": "haproxy", "max_connections": _CONNECTIONS} == status["front"]
     assert "haproxy" == seen["serve"]["front"] == seen["ingress"]["front"]["kind"]
+    assert seen["serve"]["tls"] is False
 
 
 async def test_caller_beyond_the_ingress_is_told_and_beyond_haproxy_waits(

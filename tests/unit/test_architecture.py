@@ -42,7 +42,7 @@ A sibling is reached by the protocol; the scheduler, which others start too, by 
 """
 
 CLI = (
-    *(*BASE, "atomic_files", "cli", "client", "config", "core", "doctor", "json_lines"),
+    *(*BASE, "access", "atomic_files", "cli", "client", "config", "core", "doctor", "json_lines"),
     *("observability", "predictor", "protocol", "sim", "store"),
 )
 """The parts of a command that needs no extra but for its own: neither `serve` nor `lab`."""
@@ -128,6 +128,7 @@ RULES: dict[str, Rule] = {
     "cli": Rule(CLI, ("yaml",)),
     "cli.doctor": Rule((*CLI, "serve.stores", "serve.ops")),
     "cli.env": Rule((*CLI, "serve.front", "serve.ops")),
+    "cli.keys": Rule((*CLI, "serve.stores", "serve.ops")),
     "cli.check_config": Rule((*BASE, "serve.ops")),
     "cli.shutdown": Rule((*BASE, "serve.ops")),
     "cli.report": Rule((*CLI, "lab")),
@@ -219,6 +220,8 @@ def test_imports_are_those_of_the_rule(place: str) -> None:
         ("client.client", "import redis"),
         ("predictor.online", "import httpx"),
         ("observability.metrics", "from justitia_ray.config import AppConfig"),
+        ("store.key_store", "from justitia_ray.access.keys import KeyRecord"),
+        ("access.keys", "from justitia_ray.store.key_store import KeyStore"),
         ("doctor.visit", "from justitia_ray.serve.stores import scheduler_store"),
         ("sim.server", "from justitia_ray.lab.workloads import agents"),
         ("lab.report.build", "from justitia_ray.serve.ops import shutdown"),

@@ -8,7 +8,7 @@ from typing import Any
 from justitia_ray.access.gate import Gate
 from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.access.key_file import KeyFile
-from justitia_ray.access.keys import KeyTable, read_stored
+from justitia_ray.access.keys import KeyTable, records_from_json
 from justitia_ray.access.tokens import Issuer, TokenVerifier
 from justitia_ray.config import AccessSection, AppArgs
 from justitia_ray.errors import AdmissionError, StoreError
@@ -43,12 +43,13 @@ class RedisKeys:
     async def refresh(self) -> None:
         """Read the keys; if Redis does not answer, those in force stay."""
         try:
-            records, damage = read_stored(await self._store.load())
+            stored = await self._store.load()
         except StoreError as error:
             self._note_trouble(str(error))
             return
+        records, damage = records_from_json(stored.records)
         self._table = KeyTable(records)
-        self._note_trouble("; ".join(damage) or None)
+        self._note_trouble("; ".join([*stored.damage, *damage]) or None)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -149,8 +149,8 @@ async def _within(
 
 def _seen_by_serve(serve_name: str, placed: PlacedModel) -> ServeReport:
     """Return the view of Serve's controller and of the cluster. Blocks."""
-    details = _get_global_client().get_serve_details()["applications"][serve_name]
-    deployments = details["deployments"]
+    details = _get_global_client().get_serve_details()
+    deployments = details["applications"][serve_name]["deployments"]
     actors = (actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True))
     behind_haproxy = any(name.startswith(_FALLBACK_PROXY) for name in actors)
     return ServeReport(
@@ -164,7 +164,15 @@ def _seen_by_serve(serve_name: str, placed: PlacedModel) -> ServeReport:
         ingresses=_running(deployments["Ingress"]),
         predictors=_running(deployments[placed.predictor]),
         front="haproxy" if behind_haproxy else "serve",
+        tls=_asks_for_tls(details.get("http_options")),
     )
+
+
+def _asks_for_tls(http_options: Mapping[str, Any] | None) -> bool | None:
+    """Return whether Serve's HTTP options, of which it says those that are set, ask for TLS."""
+    if http_options is None:
+        return None
+    return bool(http_options.get("ssl_certfile") and http_options.get("ssl_keyfile"))
 
 
 def _running(deployment: Mapping[str, Any]) -> int:

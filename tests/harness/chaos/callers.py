@@ -221,9 +221,10 @@ class Callers:
     async def _close(self, planned: PlannedApplication, calls: JsonCalls) -> None:
         """Note what the scheduler counts once nothing is left of the application; close it."""
         path = f"/v1/applications/{planned.application_id}"
+        tenant = {TENANT_HEADER: planned.tenant}
         deadline = self._clock() + self._patience_s
         while self._clock() < deadline:
-            known = await self._insist(partial(calls.call, "GET", path))
+            known = await self._insist(partial(calls.call, "GET", path, None, tenant))
             if known is None:
                 return
             if known["waiting"] == 0 == known["running"]:
@@ -231,7 +232,8 @@ class Callers:
                 break
             await asyncio.sleep(_POLL_S)
         asked_at = self._clock()
-        if await self._insist(partial(calls.call, "POST", f"{path}/close")) is not None:
+        close = partial(calls.call, "POST", f"{path}/close", None, tenant)
+        if await self._insist(close) is not None:
             self._records.closed[planned.application_id] = (asked_at, self._clock())
 
     async def _insist(self, attempt: Callable[[], Any]) -> dict[str, Any] | None:

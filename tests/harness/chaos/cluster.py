@@ -25,6 +25,7 @@ from justitia_ray.errors import JustitiaError, StoreError
 from justitia_ray.store.embedded import dying_with_parent, find_redis_server
 from justitia_ray.units import Seconds
 from tests.harness.chaos.target import ChaosTarget
+from tests.harness.key_ring import GATEWAY, gateway_keys
 from tests.harness.local_cluster import LocalCluster, read_serve_config
 from tests.harness.local_front import environment, free_port
 from tests.harness.ray_code import repository_environment
@@ -157,6 +158,10 @@ class ChaosCluster(LocalCluster):
         application["runtime_env"] = repository_environment()
         arguments = application["args"]
         merge_values(arguments, args)
+        keys = gateway_keys(home)
+        self.api_key = keys.secrets[GATEWAY]
+        """A key whose calls may be for any tenant."""
+        arguments["access"] = {"keys_file": str(keys.file)}
         arguments["store"] = {"redis_url": self.store.url, "data_dir": self.data_dir}
         wanted = {
             "Ingress": size.ingresses,

@@ -11,6 +11,7 @@ from typing import Any
 
 from ray.exceptions import RayError
 
+from justitia_ray.application_key import application_key
 from justitia_ray.errors import NoReplicaAnswers
 from justitia_ray.serve.stores import scheduler_store
 from justitia_ray.units import Seconds
@@ -130,7 +131,9 @@ class FaultInjector:
 
     async def _waiting_tags(self) -> dict[str, float]:
         """Return the tags of the applications that wait, have not begun, and are saved."""
-        views = await self._views(planned.application_id for planned in self._load)
+        views = await self._views(
+            application_key(planned.tenant, planned.application_id) for planned in self._load
+        )
         return {
             name: view["virtual_finish_time"]
             for name, view in views.items()

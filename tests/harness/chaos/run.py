@@ -105,7 +105,7 @@ class ChaosRun:
             JustitiaError: If something that was killed is not started again at all.
         """
         began_at = self._began_at
-        http = HttpTransport(self._cluster.url)
+        http = HttpTransport(self._cluster.url, api_key=self._cluster.api_key)
         handle = HandleTransport(self._target.handle("Ingress"))
         callers = Callers(http, handle, self.records)
         try:

@@ -18,6 +18,7 @@ PAST: dict[str, Any] = {
 }
 
 IMPORT = "data import --file past.jsonl"
+CREATE = "keys create --file k.yaml"
 EVALUATE = "predictor evaluate --data runs --out x"
 ROLLBACK = "predictor rollback report --models models"
 REPLAY = "replay --workload w.jsonl --out x"
@@ -43,6 +44,22 @@ MISTAKES = [
     ("data import --out x --file staged.jsonl", "class KBQAV is one whose stages are known"),
     ("data import --url --file empty", "empty: holds no application"),
     *((f"doctor --interval-s={s}", "--interval-s is") for s in ("0.5", "-1", "nan", "inf")),
+    ("keys list", "--file or --config is required"),
+    ("keys list --file none.yaml", "none.yaml: cannot be read: No such file or directory"),
+    ("keys list --file empty", "empty: is empty: a mapping with `keys`, a list, is required"),
+    ("keys list --file k.yaml --application a", "--application goes with --config, not with"),
+    ("keys list --config none.yaml", "none.yaml: No such file or directory"),
+    (CREATE, "tenant is required without the scope proxy or operate"),
+    (f"{CREATE} --tenant /", "tenant is '/': a path of A-Z a-z 0-9"),
+    (f"{CREATE} --tenant a --scope all", "scopes has 'all': a list of infer, own, operate, proxy"),
+    (f"{CREATE} --tenant a --max-weight 0", "max_weight is 0.0: a number above 0, 1e+06 at most"),
+    (f"{CREATE} --tenant a --expires soon", "--expires is 'soon': a number of days or hours"),
+    (f"{CREATE} --tenant a --expires 2020-01-01", "'2020-01-01': a time to come is allowed"),
+    (f"{CREATE} --tenant a --audit no/a.log", "--audit no/a.log: cannot be written: No such file"),
+    ("keys create --file no/k.yaml --tenant a", "no/k.yaml: cannot be written: No such file"),
+    ("keys create --file full --tenant a", "full: cannot be read: Is a directory"),
+    ("keys revoke 0123456 --file k.yaml", "ID must be 8 digits of 0-9 a-f, as `justitia keys"),
+    ("keys revoke 01234567 --file none.yaml", "none.yaml: cannot be read: No such file"),
     (f"{EVALUATE} --classes C", "--classes must be among A, few, got 'C'"),
     (f"{EVALUATE} --holdout nowhere", "nowhere/recorded: cannot be read"),
     (f"{EVALUATE} --classes few", "class few: 4 samples are too few"),

@@ -149,6 +149,7 @@ def inspection() -> Json:
             },
             "ingresses": 1,
             "front": "haproxy",
+            "tls": False,
             "predictors": 1,
         },
         "silent": {},

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from justitia_ray.doctor.front_rules import FRONT_RULES
 from justitia_ray.doctor.report import find
 from justitia_ray.doctor.rule import Rule, Severity
 from justitia_ray.doctor.service_rules import SERVICE_RULES
@@ -100,6 +101,13 @@ def lost_ingress(patient: Patient) -> None:
         application["ingress_id"] = "ingress-2"
 
 
+serves_itself = both(
+    says("serve", front="serve"),
+    says("ingress", "front", kind="serve", max_connections=None, wanted_descriptors=None),
+)
+"""Serve's own proxy is the front, where HAProxy could run."""
+
+
 class Case(NamedTuple):
     """A harm, and the finding of it."""
 
@@ -133,15 +141,9 @@ CASES = {
         "ingresses", says("serve", ingresses=2), "hears of 1"
     ),
     "serve_that_gives_no_answer": Case("serve", not_answering("serve"), "no answer within 3 s"),
-    "front_that_could_be_cheaper": Case(
-        "front",
-        both(
-            says("serve", front="serve"),
-            says("ingress", "front", kind="serve", max_connections=None, wanted_descriptors=None),
-        ),
-        "Serve's own proxy",
-    ),
+    "front_that_could_be_cheaper": Case("front", serves_itself, "Serve's own proxy"),
     "front_that_differs": Case("kind", says("serve", front="serve"), "runs the front serve"),
+    "tls_behind_haproxy": Case("tls", says("serve", tls=True), "HAProxy, the front, has no TLS"),
     "front_without_open_files": Case(
         "descriptors", says("ingress", "front", descriptors=19_000), "`ulimit -Hn` is 19,000"
     ),
@@ -279,7 +281,7 @@ def test_healthy_service_has_no_finding() -> None:
 
 RULES: dict[str, Rule[Any]] = {
     rule.name: rule
-    for table in (SERVICE_RULES, STORE_RULES, REDIS_RULES, PAIR_RULES)
+    for table in (SERVICE_RULES, FRONT_RULES, STORE_RULES, REDIS_RULES, PAIR_RULES)
     for rule in table
 }
 
@@ -342,6 +344,18 @@ def test_what_is_usual_is_not_found(harm: Harm) -> None:
     left = [f for f in find(seen_after(harm), seen_after(harm)) if f.severity is not Severity.NOTE]
 
     assert [] == left
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(both(serves_itself, says("serve", tls=True)), id="Serve's own proxy has TLS"),
+        pytest.param(says("serve", tls=None), id="an older service does not say"),
+    ],
+)
+def test_front_with_good_reason_is_not_even_noted(harm: Harm) -> None:
+    """Whoever wants TLS of Serve is not to be told of a front that has none."""
+    assert [] == find(seen_after(harm), seen_after(harm))
 
 
 @pytest.mark.parametrize(

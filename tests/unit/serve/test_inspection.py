@@ -419,3 +419,19 @@ async def test_path_answers_with_what_the_doctor_reads() -> None:
     assert {"r1", "r2"} == set((await scheduler_of_two())["replicas"])
     assert found.scheduler is not None
     assert ["r1", "r2"] == list(found.scheduler.replicas)
+
+
+@pytest.mark.parametrize(
+    ("http_options", "tls"),
+    [
+        (None, None),
+        ({"host": "0.0.0.0"}, False),
+        ({"ssl_keyfile": None, "ssl_certfile": None}, False),
+        ({"ssl_keyfile": "key.pem", "ssl_certfile": "certificate.pem"}, True),
+    ],
+)
+def test_certificates_of_serve_are_seen_in_its_http_options(
+    http_options: dict[str, Any] | None, tls: bool | None
+) -> None:
+    """Serve says the options that were set; a Serve that says none is not called plain."""
+    assert gathering._asks_for_tls(http_options) is tls

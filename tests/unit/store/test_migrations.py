@@ -19,30 +19,41 @@ def test_oldest_records_of_version_1_are_read_by_this_core() -> None:
     core.recover({}, 1_000.0)
     restore(core, records.clock, records.applications)
 
-    application = core.state.applications["a"]
+    application = core.state.applications["t|a"]
     assert ({}, 640.0, 0) == (
         application.replicas,
         application.kv_token_time,
         core.state.grants,
     )
-    assert {"a", "gone"} == set(core.ledger.fair_share.sessions())
+    assert {"t|a", "default|gone"} == set(core.ledger.fair_share.sessions())
 
 
 def test_what_version_1_did_write_is_kept() -> None:
     """Its last releases wrote almost everything: a step fills in, it does not replace."""
-    clock = CLOCK | {"grants": 7, "policy": "vtc", "counted": {"a": 1}}
+    clock = CLOCK | {"grants": 7, "policy": "vtc", "counted": {}}
     application = APPLICATION | {"replicas": ["r0"], "kv_token_time": 3.0}
     records = migrated(1, Records(clock, {"a": application}))
 
     assert clock == records.clock
-    assert {"a": application | {"ended_leases": []}} == records.applications
+    assert {"t|a": application | {"ended_leases": []}} == records.applications
+
+
+def test_ids_of_version_2_get_their_tenants() -> None:
+    """Two tenants had to choose different ids then; counts by application begin anew."""
+    clock = CLOCK | {"grants": 7, "policy": "vtc", "counted": {"a": 1}}
+    search = APPLICATION | {"tenant": "acme/search"}
+    records = migrated(2, Records(clock, {"a": APPLICATION, "b": search, "gone": SESSION}))
+
+    assert clock | {"counted": {}} == records.clock
+    assert {"t|a", "acme/search|b", "default|gone"} == set(records.applications)
+    assert search == records.applications["acme/search|b"]
 
 
 def test_record_that_is_damaged_is_left_for_its_reader_to_name() -> None:
     """A step that failed at it would name neither the application nor the field."""
     damaged = {"state": "open"}
 
-    assert {"a": damaged} == migrated(1, Records(None, {"a": damaged})).applications
+    assert {"default|a": damaged} == migrated(1, Records(None, {"a": damaged})).applications
 
 
 def test_records_of_this_version_stay_as_they_are() -> None:

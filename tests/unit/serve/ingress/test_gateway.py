@@ -244,7 +244,7 @@ async def test_input_is_remembered_until_its_application_ends(desk: Desk) -> Non
     await desk.submit(_IN_A)
     await desk.submit({**_IN_A, "x-justitia-application": "b"})
 
-    assert {"b": "seen: input", "a": "seen: text"} == desk.estimates.remembered
+    assert {"t|b": "seen: input", "t|a": "seen: text"} == desk.estimates.remembered
 
 
 async def test_estimate_is_counted_where_its_application_is_opened(desk: Desk) -> None:
@@ -268,7 +268,7 @@ async def test_opening_that_is_refused_is_no_estimate_of_an_application(
     monkeypatch.setattr(desk.client, "open_application", refuse)
     with pytest.raises(TooManyApplications):
         await desk.open_application("EV", "a")
-    desk.metrics.record_opening("a")
+    desk.metrics.record_opening("t|a")
 
     assert {} == desk.predictions()
 
@@ -282,7 +282,7 @@ async def test_estimate_of_an_application_that_an_inference_opens_is_counted_at_
     await desk.submit(_IN_A)
     before = desk.predictions()
     for _ in range(2):
-        desk.metrics.record_opening("a")
+        desk.metrics.record_opening("t|a")
 
     assert ({}, {"prior": 1}) == (before, desk.predictions())
 

@@ -57,7 +57,8 @@ async def test_each_path_asks_the_predictor(
     answer = await call(predictor, method, path, content)
 
     assert 200 == answer.status_code
-    assert [asked] == predictor.asked
+    before = [("overview",)] if path == ROLLBACK else []  # for the audit
+    assert [*before, asked] == predictor.asked
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,7 @@ async def two() -> AsyncIterator[TwoModels]:
     specs = ApplicationSpecCache(600.0, 100)
     queues = [Queue(place, specs) for place in args.each_model()]
     async with client_of(*(queue.served() for queue in queues), specs=specs) as http:
+        http.headers["x-justitia-tenant"] = "t"
         yield TwoModels(http, *queues)
 
 
@@ -204,8 +205,8 @@ async def test_application_opened_for_a_model_has_its_place_there_at_once(two: T
 
     assert 1.0 == answer["virtual_finish_time"]
     assert answer["predicted_kv_token_time"] > 0
-    assert (set(), {"a"}) == only_there
-    arrivals = [two.chat.open["a"], two.embed.open["a"]]
+    assert (set(), {"t|a"}) == only_there
+    arrivals = [two.chat.open["t|a"], two.embed.open["t|a"]]
     assert [("rag", "t", 3.0)] * 2 == [
         (arrival.application_class, arrival.tenant, arrival.weight) for arrival in arrivals
     ]
@@ -224,7 +225,7 @@ async def test_application_opened_for_none_is_opened_where_it_comes(two: TwoMode
         nowhere["application_class"],
         nowhere["models"],
     )
-    assert (set(), {"a"}) == (set(two.chat.open), set(two.embed.open))
+    assert (set(), {"t|a"}) == (set(two.chat.open), set(two.embed.open))
     assert ([EMBED], 7.0) == (list(somewhere["models"]), somewhere["virtual_finish_time"])
 
 
@@ -233,7 +234,7 @@ async def test_application_without_an_id_gets_one_for_all_queues(two: TwoModels)
     answer = await opened(two, application_id=None)
     await infer(two, CHAT, **{"x-justitia-application": answer["application_id"]})
 
-    assert "rag" == two.chat.open[answer["application_id"]].application_class
+    assert "rag" == two.chat.open[f"t|{answer['application_id']}"].application_class
 
 
 async def test_application_of_two_queues_is_seen_as_one(two: TwoModels) -> None:
@@ -268,8 +269,8 @@ async def test_application_ends_in_every_queue(
     await infer(two, CHAT)
 
     assert (200, 404) == (first, second)
-    assert [(verb, "a")] * 2 == two.chat.ended == two.embed.ended
-    assert "default" == two.chat.open["a"].application_class
+    assert [(verb, "t|a")] * 2 == two.chat.ended == two.embed.ended
+    assert "default" == two.chat.open["t|a"].application_class
 
 
 async def test_application_that_came_to_no_queue_can_be_closed(two: TwoModels) -> None:
@@ -286,7 +287,7 @@ async def test_named_model_narrows_what_is_ended(two: TwoModels) -> None:
     answer = await two.http.post("/v1/applications/a/close", params={"model": EMBED})
 
     assert 200 == answer.status_code
-    assert ({"a"}, set()) == (set(two.chat.open), set(two.embed.open))
+    assert ({"t|a"}, set()) == (set(two.chat.open), set(two.embed.open))
 
 
 async def test_failing_queue_is_told_of_after_the_others_were_reached(

@@ -2,14 +2,10 @@
 
 import asyncio
 import ssl
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import ray
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
 
 from justitia_ray.config import TlsSection, TransportSection
 from justitia_ray.errors import ConfigError, ConnectionLost
@@ -17,54 +13,23 @@ from justitia_ray.serve.transport import listener
 from justitia_ray.serve.transport.dialer import Dialer
 from justitia_ray.serve.transport.endpoint import dialer, listen
 from justitia_ray.serve.transport.listener import Listener
-from tests.certificates import make_certificate
+from tests.certificates import Authority
 from tests.unit.serve.transport.ends import CALLER, HOST, KEY, METHODS, NAME, Served, keyring
 
 
-@dataclass(frozen=True)
-class Authority:
-    """An authority, and where it writes its certificates."""
+def section(ours: Authority, name: str, trusted: Authority | None = None) -> TransportSection:
+    """Return the settings of a node with a new certificate.
 
-    folder: Path
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
-
-    @classmethod
-    def of(cls, folder: Path) -> "Authority":
-        """Return a new one."""
-        folder.mkdir()
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = make_certificate(folder.name, key, folder.name, key, is_authority=True)
-        _write(folder / "authority.pem", certificate.public_bytes(serialization.Encoding.PEM))
-        return cls(folder, key, certificate)
-
-    def section(self, name: str, authority: "Authority | None" = None) -> TransportSection:
-        """Return the settings of a node with a new certificate of this authority.
-
-        Args:
-            name: Of the node.
-            authority: That the node trusts; None for this one.
-        """
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = make_certificate(name, key, self.folder.name, self.key, is_authority=False)
-        pem = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-        _write(self.folder / f"{name}.pem", certificate.public_bytes(serialization.Encoding.PEM))
-        _write(self.folder / f"{name}.key", pem)
-        trusted = (authority or self).folder / "authority.pem"
-        tls = TlsSection(
-            certificate=str(self.folder / f"{name}.pem"),
-            key=str(self.folder / f"{name}.key"),
-            authority=str(trusted),
-        )
-        return TransportSection(tls=tls)
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
+    Args:
+        ours: The authority that signs it.
+        name: Of the node.
+        trusted: The authority that the node trusts; None: the same.
+    """
+    certificate, key = ours.issue(name)
+    authority = (trusted or ours).file
+    return TransportSection(
+        tls=TlsSection(certificate=str(certificate), key=str(key), authority=str(authority))
+    )
 
 
 @pytest.fixture
@@ -96,8 +61,8 @@ def caller(section: TransportSection) -> Dialer:
 
 async def test_both_sides_with_certificates_of_the_authority_talk(ours: Authority) -> None:
     """Also in pieces; the name in a certificate is not the address."""
-    port = await listening(ours.section("listener"))
-    link = await caller(ours.section("caller")).dial(port.address, NAME)
+    port = await listening(section(ours, "listener"))
+    link = await caller(section(ours, "caller")).dial(port.address, NAME)
 
     assert bytes(3_000_000) == await link.call("echo", bytes(3_000_000))
     await link.close()
@@ -108,11 +73,11 @@ async def test_caller_without_a_certificate_of_the_authority_is_refused(
     ours: Authority, others: Authority
 ) -> None:
     """It knows the secret, and trusts the listener: both are not enough."""
-    port = await listening(ours.section("listener"))
+    port = await listening(section(ours, "listener"))
     with pytest.raises(ConnectionLost, match="no connection to replica-1"):
-        await caller(others.section("caller", ours)).dial(port.address, NAME)
-    anonymous = caller(ours.section("anonymous"))
-    context = ssl.create_default_context(cafile=str(ours.folder / "authority.pem"))
+        await caller(section(others, "caller", ours)).dial(port.address, NAME)
+    anonymous = caller(section(ours, "anonymous"))
+    context = ssl.create_default_context(cafile=str(ours.file))
     context.check_hostname = False
     anonymous._tls = context
     with pytest.raises(ConnectionLost, match="no connection to replica-1"):
@@ -124,22 +89,22 @@ async def test_listener_of_another_authority_is_not_called(
     ours: Authority, others: Authority
 ) -> None:
     """Somebody has taken the port, and would hear prompts."""
-    port = await listening(others.section("listener", ours))
+    port = await listening(section(others, "listener", ours))
     with pytest.raises(ConnectionLost, match=r"(?i)certificate.verify.failed"):
-        await caller(ours.section("caller")).dial(port.address, NAME)
+        await caller(section(ours, "caller")).dial(port.address, NAME)
     await port.stop()
 
 
 async def test_side_without_encryption_is_refused(ours: Authority) -> None:
     """Either side: a half-changed configuration is to be noticed, not to be worked around."""
     encrypted, plain = (
-        await listening(ours.section("listener")),
+        await listening(section(ours, "listener")),
         await listening(TransportSection()),
     )
     with pytest.raises(ConnectionLost, match="no connection to replica-1"):
         await caller(TransportSection()).dial(encrypted.address, NAME)
     with pytest.raises(ConnectionLost, match="no connection to replica-1"):
-        await caller(ours.section("caller")).dial(plain.address, NAME)
+        await caller(section(ours, "caller")).dial(plain.address, NAME)
     await encrypted.stop()
     await plain.stop()
 
@@ -149,7 +114,7 @@ async def test_stranger_that_does_not_begin_to_encrypt_is_closed(
 ) -> None:
     """Its handshake has the same time as ours."""
     monkeypatch.setattr(listener, "HANDSHAKE_S", 0.1)
-    port = await listening(ours.section("listener"))
+    port = await listening(section(ours, "listener"))
     reader, writer = await asyncio.open_connection(HOST, int(port.address.partition(":")[2]))
 
     assert b"" == await reader.read()
@@ -160,14 +125,14 @@ async def test_stranger_that_does_not_begin_to_encrypt_is_closed(
 @pytest.mark.parametrize("field", ["certificate", "key", "authority"])
 async def test_file_that_cannot_be_read_is_named(ours: Authority, field: str) -> None:
     """One that is missing on this node, and one that holds something else."""
-    good = ours.section("node").tls
+    good = section(ours, "node").tls
     assert good is not None
     for path, content in (("missing.pem", None), ("wrong.pem", "nothing")):
         file = ours.folder / path
         if content is not None:
             file.write_text(content)
-        section = TransportSection(tls=good.model_copy(update={field: str(file)}))
+        wrong = TransportSection(tls=good.model_copy(update={field: str(file)}))
         with pytest.raises(ConfigError, match=rf"transport\.tls: .*{path}.* cannot be read"):
-            caller(section)
+            caller(wrong)
         with pytest.raises(ConfigError, match=rf"transport\.tls: .*{path}.* cannot be read"):
-            await listening(section)
+            await listening(wrong)

@@ -1,0 +1,189 @@
+"""A file of API keys: read again when it changes, and changed by one process at a time."""
+
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, TypeAlias
+
+from justitia_ray.access.keys import KeyRecord, KeyTable, NewKey, read_records, write_records
+from justitia_ray.atomic_files import replacing
+from justitia_ray.errors import ConfigError
+
+MOST_BYTES = 16 * 2**20
+"""Largest file that is read: some 70,000 keys."""
+_NEW_MODE = 0o600
+
+_Version: TypeAlias = tuple[int, int, int]
+"""Time of the last change in ns, size, inode. Kubernetes changes a mounted secret by a symlink to
+another directory, so that the inode is another one."""
+
+
+class KeyFile:
+    """A file of keys in force; whoever owns it calls `refresh` now and then."""
+
+    def __init__(self, path: Path, on_trouble: Callable[[str], None] = lambda reason: None) -> None:
+        """Read the file for the first time.
+
+        Args:
+            path: The file.
+            on_trouble: Called once for each change that leaves the file unreadable, with the
+                reason, which shows neither a key nor a digest.
+
+        Raises:
+            ConfigError: If it cannot be read, or has a mistake.
+        """
+        self._path = path
+        self._on_trouble = on_trouble
+        self._version, data = _read_version(path)
+        self._table = KeyTable(_records(path, data))
+        self._mistake: str | None = None
+        self._unreadable: str | None = None
+
+    @property
+    def table(self) -> KeyTable:
+        """Keys in force: those of the file when it was last without a mistake."""
+        return self._table
+
+    @property
+    def trouble(self) -> str | None:
+        """Reason why the file as it is now is not in force; None: it is."""
+        return self._unreadable or self._mistake
+
+    def refresh(self) -> bool:
+        """Read the file if it has changed; return whether what it holds now is in force since.
+
+        A file that is missing or has a mistake leaves the last keys in force.
+        """
+        try:
+            if _version(os.stat(self._path)) == self._version:
+                self._unreadable = None
+                return False
+            version, data = _read_version(self._path)
+        except OSError as error:
+            return self._not_read(f"{self._path}: cannot be read: {error.strerror or error}")
+        except ConfigError as error:
+            return self._not_read(str(error))
+        self._version, self._unreadable, self._mistake = version, None, None
+        try:
+            self._table = KeyTable(_records(self._path, data))
+        except ConfigError as error:
+            self._mistake = str(error)
+            self._on_trouble(self._mistake)
+            return False
+        return True
+
+    def _not_read(self, reason: str) -> bool:
+        """Tell of a file that cannot be opened, once; it is tried again at the next refresh."""
+        if reason != self._unreadable:
+            self._unreadable = reason
+            self._on_trouble(reason)
+        return False
+
+
+def read_key_file(path: Path) -> tuple[KeyRecord, ...]:
+    """Return the keys of a file.
+
+    Raises:
+        ConfigError: If it cannot be read, or has a mistake.
+    """
+    return _records(path, _read_version(path)[1])
+
+
+def add_key(path: Path, make: Callable[[Collection[str]], NewKey]) -> NewKey:
+    """Add a key to a file, which is made if there is none, and return the key.
+
+    Args:
+        path: The file; another process that changes it at this time is waited for.
+        make: Makes the key, given the ids of those that are there.
+
+    Raises:
+        ConfigError: If the file has a mistake, cannot be read or written; it stays as it is.
+    """
+    with _locked(path) as target:
+        records = read_key_file(target) if target.exists() else ()
+        new = make({record.key_id for record in records})
+        _write(target, (*records, new.record))
+    return new
+
+
+def remove_key(path: Path, key_id: str) -> KeyRecord | None:
+    """Remove a key from a file; return its record, None if there is none with that id.
+
+    Raises:
+        ConfigError: As `add_key`, and if there is no file.
+    """
+    with _locked(path) as target:
+        records = read_key_file(target)
+        found = next((record for record in records if record.key_id == key_id), None)
+        if found is not None:
+            _write(target, (record for record in records if record is not found))
+    return found
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[Path]:
+    """Hold the lock of a file that is to be replaced; yields the file behind any symlinks.
+
+    The lock is on its directory: one on the file would be on a file that is replaced meanwhile.
+    """
+    target = path.resolve()
+    try:
+        directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written: {error.strerror}") from error
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield target
+    finally:
+        os.close(directory)
+
+
+def _write(path: Path, records: Iterable[KeyRecord]) -> None:
+    """Replace a file; owner and mode stay, and a new one is for its owner only."""
+    before = path.stat() if path.exists() else None
+    with replacing(path) as file:
+        if before is not None:
+            os.fchown(file.fileno(), before.st_uid, before.st_gid)
+        os.fchmod(file.fileno(), _NEW_MODE if before is None else stat.S_IMODE(before.st_mode))
+        file.write(write_records(records).encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _records(path: Path, data: bytes) -> tuple[KeyRecord, ...]:
+    try:
+        return read_records(data.decode())
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path}: is not UTF-8 text") from None
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _read_version(path: Path) -> tuple[_Version, bytes]:
+    """Return a file's content, and the version that it had before it was read.
+
+    A change while it is read makes another version, which the next refresh reads.
+    """
+    try:
+        with _open(path) as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ConfigError(f"{path}: is no regular file")
+            data = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if len(data) > MOST_BYTES:
+        raise ConfigError(f"{path}: has more than {MOST_BYTES:,} bytes, the most that is read")
+    return _version(found), data
+
+
+def _open(path: Path) -> BinaryIO:
+    # Without O_NONBLOCK the opening of a pipe waits for somebody who writes.
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+
+
+def _version(found: os.stat_result) -> _Version:
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,532 @@
+"""API keys: their records, the form of these in files and in Redis, and the lookup of a key.
+
+A key is `jk-` and 32 random bytes as 43 characters of base64url. Its SHA-256 is all that is kept:
+256 random bits cannot be guessed, so a hash that is slow by design would only cost time. Public
+names of a key, as in logs, are the first 8 digits of that hash.
+"""
+
+import base64
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import yaml
+
+from justitia_ray.access.identity import MAX_WEIGHT, Identity, Scope, check_tenant
+from justitia_ray.errors import ConfigError, RequestError, Unauthenticated, shown_short
+from justitia_ray.units import Seconds
+
+JsonObject: TypeAlias = dict[str, Any]
+
+LONGEST_USER = 256
+DEFAULT_SCOPES = frozenset({Scope.INFER, Scope.OWN})
+
+_PREFIX = "jk-"
+_RANDOM_BYTES = 32
+_ID_DIGITS = 8
+
+_ID = re.compile(rf"[0-9a-f]{{{_ID_DIGITS}}}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+# Shorter than a key, so that one that was cut is found; longer than a name is.
+_PLAIN_KEY = re.compile(rf"{_PREFIX}[A-Za-z0-9_-]{{16,}}")
+_SECRET = re.compile(r"[A-Za-z0-9_-]{32,}")
+_TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:]{8}(Z|[+-][0-9]{2}:[0-9]{2}))?")
+_LATEST = 253_402_300_799
+"""End of the year 9999, in seconds since 1970."""
+
+_FIELDS = ("id", "sha256", "tenant", "user", "scopes", "max_weight", "expires", "created")
+_REQUIRED = ("id", "sha256", "scopes", "max_weight")
+
+_HEADER = (
+    "# API keys, as `justitia keys` writes them: it keeps no comments. Hashes, not the keys.\n"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRecord:
+    """A key as it is kept: its hash, and the identity that it gives."""
+
+    key_id: str
+    """First 8 hex digits of the digest: the key's public name."""
+    digest: str = field(repr=False)
+    """SHA-256 of the whole key, 64 hex digits."""
+    tenant: str | None
+    user: str | None
+    scopes: frozenset[Scope]
+    max_weight: float
+    expires_at: float | None
+    """Whole seconds since 1970; None: never."""
+    created_at: float | None
+    """Whole seconds since 1970; None: not known."""
+
+    def is_expired(self, now: Seconds) -> bool:
+        """Return whether the key has expired at `now`, in seconds since 1970."""
+        return self.expires_at is not None and now >= self.expires_at
+
+    @property
+    def identity(self) -> Identity:
+        """Identity of a caller with this key."""
+        return Identity(self.tenant, self.scopes, f"key:{self.key_id}", self.user, self.max_weight)
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A key that was just made."""
+
+    secret: str = field(repr=False)
+    """The key itself, which is kept nowhere."""
+    record: KeyRecord
+
+
+class KeyTable:
+    """An immutable set of keys."""
+
+    def __init__(self, records: Iterable[KeyRecord] = ()) -> None:
+        """Index the records of a set.
+
+        Raises:
+            ConfigError: If two have the same id or digest.
+        """
+        self.records = tuple(records)
+        check_distinct(self.records)
+        self._by_digest = {record.digest: record for record in self.records}
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def record_of(self, secret: str) -> KeyRecord | None:
+        """Return the record of a key, expired or not; None if the key is not known."""
+        digest = _digest(secret)
+        record = self._by_digest.get(digest)
+        # The lookup's time depends on the digest, of which nobody can choose a part.
+        if record is None or not hmac.compare_digest(record.digest, digest):
+            return None
+        return record
+
+
+def find_identity(tables: Iterable[KeyTable], secret: str, now: Seconds) -> Identity:
+    """Return the identity that a key gives.
+
+    Args:
+        tables: Sets of keys; looked at only until one holds the key.
+        secret: Credential as the caller sent it.
+        now: Seconds since 1970.
+
+    Raises:
+        Unauthenticated: If the key is not known or has expired.
+    """
+    expired = None
+    for table in tables:
+        record = table.record_of(secret)
+        if record is not None:
+            if not record.is_expired(now):
+                return record.identity
+            expired = record
+    if expired is not None:
+        raise Unauthenticated(f"the API key {expired.key_id} has expired")
+    raise Unauthenticated("the API key is not known")
+
+
+def public_id(secret: str) -> str:
+    """Return the public name of a key, known or not, for logs."""
+    return _digest(secret)[:_ID_DIGITS]
+
+
+def looks_like_key(text: str) -> bool:
+    """Return whether a text holds what may be a plain key, whole or cut."""
+    return _PLAIN_KEY.search(text) is not None
+
+
+def is_key_id(text: str) -> bool:
+    """Return whether a text has the form of a key's id."""
+    return _ID.fullmatch(text) is not None
+
+
+def create_key(
+    *,
+    tenant: str | None,
+    user: str | None = None,
+    scopes: Iterable[str] = DEFAULT_SCOPES,
+    max_weight: float = 1.0,
+    expires_at: float | None = None,
+    now: Seconds,
+    taken: Container[str] = (),
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes,
+) -> NewKey:
+    """Return a new key.
+
+    Args:
+        tenant: Tenant of the key; None for a key with the scope `proxy` or `operate` only.
+        user: User that its calls are logged for.
+        scopes: Rights.
+        max_weight: Largest weight that its applications may ask for.
+        expires_at: Seconds since 1970, of which the fraction is cut off; None: never.
+        now: Seconds since 1970.
+        taken: Ids that other keys have.
+        random_bytes: Source of so many random bytes.
+
+    Raises:
+        ConfigError: If a value is not allowed; names the field.
+    """
+    while True:
+        text = base64.urlsafe_b64encode(random_bytes(_RANDOM_BYTES)).decode().rstrip("=")
+        secret = _PREFIX + text
+        if public_id(secret) not in taken:
+            break
+    fields = {
+        "id": public_id(secret),
+        "sha256": _digest(secret),
+        "tenant": tenant,
+        "user": user,
+        "scopes": sorted(scopes),
+        "max_weight": max_weight,
+        "expires": None if expires_at is None else write_time(expires_at),
+        "created": write_time(now),
+    }
+    if expires_at is not None and int(expires_at) <= now:
+        raise ConfigError(f"expires is {fields['expires']}: a time to come is allowed")
+    return NewKey(secret, _read_record(fields))
+
+
+# --- the form in files
+
+
+def read_records(text: str) -> tuple[KeyRecord, ...]:
+    """Return the keys of a file, as `write_records` writes it.
+
+    Raises:
+        ConfigError: If it has a mistake; names entry, field, value and what is allowed, and shows
+            neither a key nor a digest.
+    """
+    root = _read_yaml(text)
+    if not isinstance(root, dict) or "keys" not in root:
+        raise ConfigError("a mapping with `keys`, a list, is required")
+    for name in root:
+        if name != "keys":
+            raise ConfigError(f"{_shown(name)} is an unknown field; keys is allowed")
+    if not isinstance(root["keys"], list):
+        raise ConfigError(f"keys is {_shown(root['keys'])}: a list is required")
+    records = []
+    for index, fields in enumerate(root["keys"]):
+        try:
+            records.append(_read_record(fields))
+        except ConfigError as error:
+            raise ConfigError(f"{_entry(index, fields)}: {error}") from None
+    check_distinct(records)
+    return tuple(records)
+
+
+def write_records(records: Iterable[KeyRecord]) -> str:
+    """Return the text of a file that holds these keys."""
+    entries = [record_to_json(record) for record in records]
+    return _HEADER + yaml.safe_dump({"keys": entries}, sort_keys=False, allow_unicode=True)
+
+
+def check_distinct(records: Sequence[KeyRecord]) -> None:
+    """Accept keys of which no two have the same id or digest.
+
+    Raises:
+        ConfigError: If two do.
+    """
+    by_id: dict[str, int] = {}
+    for index, record in enumerate(records):
+        # An id is the beginning of its digest, so that equal digests have equal ids.
+        first = by_id.setdefault(record.key_id, index)
+        if first != index:
+            same = "sha256" if records[first].digest == record.digest else "id"
+            raise ConfigError(
+                f"keys[{index}] ({record.key_id}): its {same} is that of keys[{first}]: each is"
+                " allowed once"
+            )
+
+
+# --- the form in Redis, and of what commands print
+
+
+def record_to_json(record: KeyRecord) -> JsonObject:
+    """Return a record as a JSON object, digest included."""
+    weight = record.max_weight
+    fields = {
+        "id": record.key_id,
+        "sha256": record.digest,
+        "tenant": record.tenant,
+        "user": record.user,
+        "scopes": [scope.value for scope in Scope if scope in record.scopes],
+        "max_weight": int(weight) if weight == int(weight) else weight,
+        "expires": None if record.expires_at is None else write_time(record.expires_at),
+        "created": None if record.created_at is None else write_time(record.created_at),
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def public_json(record: KeyRecord) -> JsonObject:
+    """Return a record as a JSON object without its digest."""
+    fields = record_to_json(record)
+    del fields["sha256"]
+    return fields
+
+
+def records_from_json(
+    stored: Mapping[str, Mapping[str, Any]],
+) -> tuple[list[KeyRecord], list[str]]:
+    """Return the keys that Redis holds, by id, and a sentence for each that was left out."""
+    records, damage = [], []
+    for key_id, fields in stored.items():
+        try:
+            record = _read_record(dict(fields))
+            if record.key_id != key_id:
+                raise ConfigError(f"id is {record.key_id}: another id is that of the entry")
+        except ConfigError as error:
+            damage.append(f"key {_shown(key_id)}: {error}")
+        else:
+            records.append(record)
+    return records, damage
+
+
+# --- times
+
+
+def read_time(text: str) -> float:
+    """Return a time, as in `expires`, in seconds since 1970.
+
+    Raises:
+        ValueError: If it has another form; says what is allowed.
+    """
+    try:
+        if not _TIME.fullmatch(text):
+            raise ValueError
+        at = datetime.fromisoformat(text)
+        seconds = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+        if not 0 <= seconds <= _LATEST:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            "a time such as 2027-01-31T00:00:00Z, or a day such as 2027-01-31, is allowed, from"
+            " 1970 to 9999"
+        ) from None
+    return seconds
+
+
+def write_time(at: float) -> str:
+    """Return seconds since 1970 as a time in UTC, without its fraction.
+
+    Raises:
+        ConfigError: If it is not in the years 1970 to 9999.
+    """
+    if not 0 <= at <= _LATEST:
+        raise ConfigError("a time from 1970 to 9999 is allowed")
+    return datetime.fromtimestamp(int(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# --- a record's fields
+
+
+def _read_record(fields: object) -> KeyRecord:
+    if not isinstance(fields, dict):
+        raise ConfigError(f"is {_shown(fields)}: a mapping of {', '.join(_FIELDS)} is required")
+    _check_no_plain_key(fields)
+    for name in fields:
+        if name not in _FIELDS:
+            raise ConfigError(
+                f"{_shown(name)} is an unknown field; {', '.join(_FIELDS)} are allowed"
+            )
+    for name in _REQUIRED:
+        if fields.get(name) is None:
+            raise ConfigError(f"{name} is required")
+    digest = _read_digest(fields["sha256"])
+    scopes = _read_scopes(fields["scopes"])
+    return KeyRecord(
+        key_id=_read_id(fields["id"], digest),
+        digest=digest,
+        tenant=_read_tenant(fields.get("tenant"), scopes),
+        user=_read_user(fields.get("user")),
+        scopes=scopes,
+        max_weight=_read_weight(fields["max_weight"]),
+        expires_at=_read_field_time("expires", fields.get("expires")),
+        created_at=_read_field_time("created", fields.get("created")),
+    )
+
+
+def _check_no_plain_key(fields: Mapping[str, object]) -> None:
+    for name, value in fields.items():
+        texts = [name, *(value if isinstance(value, list) else [value])]
+        is_cut = name in ("id", "sha256") and str(value).startswith(_PREFIX)
+        if is_cut or any(isinstance(text, str) and looks_like_key(text) for text in texts):
+            place = name if name in _FIELDS else "a field"
+            raise ConfigError(
+                f"{place} holds what looks like a plain key: only digests belong here, the SHA-256"
+                " of a key as 64 hex digits; revoke this key and make another"
+            )
+
+
+def _read_digest(value: object) -> str:
+    if not isinstance(value, str) or not _DIGEST.fullmatch(value):
+        raise ConfigError(
+            f"sha256 has {len(value) if isinstance(value, str) else 'no'} characters: 64 of 0-9 a-f"
+            " are required"
+        )
+    return value
+
+
+def _read_id(value: object, digest: str) -> str:
+    expected = digest[:_ID_DIGITS]
+    if value != expected:
+        raise ConfigError(
+            f"id is {_shown(value)}: the first {_ID_DIGITS} digits of sha256, {expected}, are"
+            " required"
+        )
+    return expected
+
+
+def _read_scopes(value: object) -> frozenset[Scope]:
+    known = [scope.value for scope in Scope]
+    allowed = f"a list of {', '.join(known)}, each at most once, is allowed"
+    if not isinstance(value, list) or not value:
+        raise ConfigError(f"scopes is {_shown(value)}: {allowed}, with one at least")
+    for index, name in enumerate(value):
+        if not isinstance(name, str) or name not in known or name in value[:index]:
+            raise ConfigError(f"scopes has {_shown(name)}: {allowed}")
+    return frozenset(map(Scope, value))
+
+
+def _read_tenant(value: object, scopes: frozenset[Scope]) -> str | None:
+    if value is None:
+        if scopes.isdisjoint({Scope.PROXY, Scope.OPERATE}):
+            raise ConfigError("tenant is required without the scope proxy or operate")
+        return None
+    if not isinstance(value, str):
+        raise ConfigError(f"tenant is {_shown(value)}: a path such as acme/search is allowed")
+    try:
+        check_tenant(value)
+    except RequestError as error:
+        raise ConfigError(_redacted(str(error))) from None
+    return value
+
+
+def _read_user(value: object) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_USER or not value.isprintable():
+        raise ConfigError(
+            f"user is {_shown(value)}: 1 to {LONGEST_USER} printable characters are allowed"
+        )
+    return value
+
+
+def _read_weight(value: object) -> float:
+    try:
+        weight = float(value) if isinstance(value, int | float | str) else 0.0
+    except (ValueError, OverflowError):
+        weight = 0.0
+    if isinstance(value, bool) or not 0 < weight <= MAX_WEIGHT:
+        raise ConfigError(
+            f"max_weight is {_shown(value)}: a number above 0, {MAX_WEIGHT:g} at most, is allowed"
+        )
+    return weight
+
+
+def _read_field_time(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    try:
+        return read_time(value if isinstance(value, str) else "")
+    except ValueError as error:
+        raise ConfigError(f"{name} is {_shown(value)}: {error}") from None
+
+
+# --- YAML
+
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The C library where PyYAML was built with it: ten times as fast."""
+_NULLS = ("", "~", "null", "Null", "NULL")
+_DEPTH = 4
+"""Nesting of a file: the mapping, its list, an entry, its scopes."""
+
+
+def _read_yaml(text: str) -> object:
+    """Return YAML's mappings, lists and scalars; every scalar is a text, or None for a null.
+
+    Read from the parser's events, for three reasons: ids such as 12345678 stay texts; a deep
+    nesting, which ends the process in PyYAML's own composer, is an error; so is a field that is
+    given twice, of which that composer keeps the last.
+    """
+    try:
+        events = iter(yaml.parse(text, Loader=_LOADER))
+        next(events)
+        if isinstance(next(events), yaml.StreamEndEvent):
+            raise ConfigError("is empty: a mapping with `keys`, a list, is required")
+        value = _read_node(next(events), events, _DEPTH)
+        next(events)
+        if not isinstance(next(events), yaml.StreamEndEvent):
+            raise ConfigError("has several YAML documents: one is allowed")
+    except yaml.YAMLError as error:
+        # Its own text quotes the line, which may hold a key.
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or ""
+        place = f" in line {mark.line + 1}" if mark else ""
+        raise ConfigError(f"is not YAML{place}: {_redacted(str(problem))}") from None
+    except (ValueError, OverflowError):
+        raise ConfigError("is not YAML: has a character or escape that is not allowed") from None
+    return value
+
+
+def _read_node(event: Any, events: Iterator[Any], depth: int) -> object:
+    line = event.start_mark.line + 1
+    if isinstance(event, yaml.ScalarEvent):
+        is_null = event.implicit[0] and event.value in _NULLS
+        return None if is_null else event.value
+    if isinstance(event, yaml.AliasEvent):
+        raise ConfigError(f"line {line} has an alias: none is allowed")
+    if depth == 0:
+        raise ConfigError(f"line {line} is nested deeper than an entry's scopes")
+    if isinstance(event, yaml.SequenceStartEvent):
+        values = []
+        while not isinstance(inner := next(events), yaml.SequenceEndEvent):
+            values.append(_read_node(inner, events, depth - 1))
+        return values
+    fields: dict[str, object] = {}
+    while not isinstance(inner := next(events), yaml.MappingEndEvent):
+        line = inner.start_mark.line + 1
+        if not isinstance(inner, yaml.ScalarEvent):
+            raise ConfigError(f"line {line} has a field whose name is no text")
+        if inner.value in fields:
+            raise ConfigError(f"line {line} has {_shown(inner.value)} for a second time")
+        fields[inner.value] = _read_node(next(events), events, depth - 1)
+    return fields
+
+
+# --- messages
+
+
+def _entry(index: int, fields: object) -> str:
+    key_id = fields.get("id") if isinstance(fields, dict) else None
+    is_fine = isinstance(key_id, str) and is_key_id(key_id)
+    return f"keys[{index}] ({key_id})" if is_fine else f"keys[{index}]"
+
+
+def _shown(value: object) -> str:
+    """Return a value as a message may show it: no key, no digest, no megabytes."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return "a list" if value else "an empty list"
+    if value is None:
+        return "null"
+    return shown_short(_redacted(value) if isinstance(value, str) else value)
+
+
+def _redacted(text: str) -> str:
+    """Return a text with whatever may be a key or a digest cut to its beginning."""
+    hidden = _PLAIN_KEY.sub(f"{_PREFIX}…", text)
+    return _SECRET.sub(lambda found: f"{found[0][:_ID_DIGITS]}…", hidden)
+
+
+def _digest(secret: str) -> str:
+    # Headers may hold anything; a lone surrogate must not be an error.
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,0 +1,104 @@
+"""Identities: tenants as paths, rights, caps."""
+
+from typing import Any
+
+import pytest
+
+from justitia_ray.access.identity import Identity, Scope, check_tenant, is_within
+from justitia_ray.errors import Forbidden, RequestError
+
+
+def identity(tenant: str | None, *scopes: Scope, **fields: Any) -> Identity:
+    """Return an identity with a credential of no importance."""
+    return Identity(tenant, frozenset(scopes), "key:00000000", **fields)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "other", "within"),
+    [
+        ("acme", "acme", True),
+        ("acme/search", "acme", True),
+        ("acme/search/alice", "acme/search", True),
+        ("acme", "acme/search", False),
+        ("acmelike", "acme", False),
+        ("acme/searchers", "acme/search", False),
+    ],
+)
+def test_tenant_belongs_to_what_stands_before_it_in_its_path(
+    tenant: str, other: str, within: bool
+) -> None:
+    """By whole parts: names that begin alike are strangers."""
+    assert within == is_within(tenant, other)
+
+
+@pytest.mark.parametrize("tenant", ["a", "A-1._:", "acme/search/alice", "a" * 128, "...", ".a/b."])
+def test_path_of_plain_parts_is_a_tenant(tenant: str) -> None:
+    """Dots are letters."""
+    check_tenant(tenant)
+
+
+@pytest.mark.parametrize(
+    "tenant",
+    ["", "/", "/a", "a/", "a//b", "a b", "a|b", "..", "a/./b", "a/..", "ü", "a" * 129, "a\n"],
+)
+def test_other_text_is_no_tenant(tenant: str) -> None:
+    """An empty part would make two names of one tenant."""
+    with pytest.raises(RequestError, match="tenant is"):
+        check_tenant(tenant)
+
+
+@pytest.mark.parametrize(
+    ("who", "named", "tenant"),
+    [
+        (identity("acme"), None, "acme"),
+        (identity("acme"), "acme", "acme"),
+        (identity("acme"), "acme/x", "acme/x"),
+        (identity(None, Scope.PROXY), "any/one", "any/one"),
+        (identity("acme", Scope.PROXY), "beta", "beta"),
+        (identity("acme", Scope.PROXY), None, "acme"),
+    ],
+)
+def test_call_is_for_the_credential_s_tenant_or_one_that_it_may_name(
+    who: Identity, named: str | None, tenant: str
+) -> None:
+    """A proxy's word is taken for any."""
+    assert tenant == who.choose_tenant(named)
+
+
+@pytest.mark.parametrize(
+    ("who", "named", "error", "said"),
+    [
+        (identity("acme"), "beta", Forbidden, "good for 'acme'"),
+        (identity("acme/search"), "acme", Forbidden, "good for 'acme/search'"),
+        (identity("ops", Scope.OPERATE), "acme", Forbidden, "good for 'ops'"),
+        (identity(None, Scope.OPERATE), "acme", Forbidden, "good for 'none'"),
+        (identity(None, Scope.PROXY), None, RequestError, "tenant is required"),
+        (identity("acme"), "acme//x", RequestError, "tenant is"),
+    ],
+)
+def test_call_for_somebody_else_is_refused(
+    who: Identity, named: str | None, error: type[Exception], said: str
+) -> None:
+    """The message names both."""
+    with pytest.raises(error, match=said):
+        who.choose_tenant(named)
+
+
+@pytest.mark.parametrize("scope", list(Scope))
+def test_scope_is_asked_for_by_name(scope: Scope) -> None:
+    """None includes another, but that operators have what owners have."""
+    identity("a", scope).check_scope(scope)
+    with pytest.raises(Forbidden, match=f"lacks the scope '{scope.value}'") as refused:
+        identity("a", *(set(Scope) - {scope, Scope.OPERATE})).check_scope(scope)
+
+    assert "missing_scope" == refused.value.code
+    identity("a", Scope.OPERATE).check_scope(Scope.OWN)
+
+
+def test_weight_above_the_cap_is_refused_with_both_numbers() -> None:
+    """A caller that asks for none has what the settings give its tenant."""
+    who = identity("a", max_weight=2.0)
+    for weight in (None, 0.5, 2.0):
+        who.check_weight(weight)
+    with pytest.raises(Forbidden, match=r"weight is 2\.5: .* at most 2$"):
+        who.check_weight(2.5)

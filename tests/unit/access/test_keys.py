@@ -1,0 +1,462 @@
+"""API keys: made, written, read and found; and never shown."""
+
+import hashlib
+import json
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from justitia_ray.access import keys
+from justitia_ray.access.identity import Identity, Scope
+from justitia_ray.access.keys import (
+    KeyRecord,
+    KeyTable,
+    create_key,
+    find_identity,
+    looks_like_key,
+    public_id,
+    public_json,
+    read_records,
+    read_time,
+    record_to_json,
+    records_from_json,
+    write_records,
+    write_time,
+)
+from justitia_ray.errors import ConfigError, Unauthenticated
+
+NOW = 1_800_000_000.0  # 2027-01-15T08:00:00Z
+ZEROS = "jk-" + 43 * "A"
+"""Key of 32 zero bytes: base64url of 256 bits takes 43 characters of 6, and A is zero."""
+DIGEST = hashlib.sha256(ZEROS.encode()).hexdigest()
+ID = DIGEST[:8]
+ENTRY: dict[str, Any] = {
+    "id": ID,
+    "sha256": DIGEST,
+    "tenant": "acme/search",
+    "user": "ci",
+    "scopes": ["infer", "own"],
+    "max_weight": 2,
+    "expires": "2027-01-31T00:00:00Z",
+}
+repeatable = settings(derandomize=True, database=None, deadline=None, max_examples=60)
+LOADERS = [pytest.param(yaml.SafeLoader, id="python"), pytest.param(keys._LOADER, id="as found")]
+
+
+def zeros(count: int) -> bytes:
+    return bytes(count)
+
+
+def entry(**changes: object) -> str:
+    """Return a file with one entry, changed; a field that becomes None is left out."""
+    fields = {name: value for name, value in (ENTRY | changes).items() if value is not None}
+    return yaml.safe_dump({"keys": [fields]})
+
+
+def mistake(text: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        read_records(text)
+    return str(refused.value)
+
+
+# --- making and finding
+
+
+def test_new_key_has_256_random_bits_and_is_kept_as_its_hash() -> None:
+    """A leaked file of records must not let anybody in."""
+    new = create_key(tenant="acme", now=NOW + 0.7, random_bytes=zeros)
+
+    assert ZEROS == new.secret
+    assert KeyRecord(
+        ID, DIGEST, "acme", None, frozenset({Scope.INFER, Scope.OWN}), 1.0, None, NOW
+    ) == (new.record)
+
+
+def test_two_keys_differ() -> None:
+    """By default the randomness is the system's."""
+    first, second = (create_key(tenant="acme", now=NOW) for _ in range(2))
+
+    assert first.secret != second.secret
+
+
+def test_taken_id_makes_another_key() -> None:
+    """An id is 32 bits of the digest: among 10,000 keys two would share one now and then."""
+    numbers = iter([0, 1])
+    new = create_key(
+        tenant="acme", now=NOW, taken={ID}, random_bytes=lambda n: bytes([next(numbers)] * n)
+    )
+
+    assert "jk-" + "AQEB" * 10 + "AQE" == new.secret
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tenant": None}, "tenant is required without the scope proxy or operate"),
+        ({"tenant": "a b"}, "tenant is 'a b': a path of"),
+        ({"user": ""}, "user is '': 1 to 256 printable characters are allowed"),
+        ({"scopes": []}, "scopes is an empty list"),
+        ({"scopes": ["admin"]}, "scopes has 'admin': a list of infer, own, operate, proxy"),
+        *(
+            ({"max_weight": weight}, f"max_weight is {weight}: a number above 0, 1e+06 at most")
+            for weight in (0.0, -1.0, 1e7, float("nan"), float("inf"))
+        ),
+        ({"expires_at": NOW}, "expires is 2027-01-15T08:00:00Z: a time to come is allowed"),
+        ({"expires_at": 1e15}, "a time from 1970 to 9999 is allowed"),
+    ],
+)
+def test_key_that_is_not_allowed_is_not_made(options: dict[str, Any], said: str) -> None:
+    """What is written must be read again, so that it is checked alike."""
+    with pytest.raises(ConfigError) as refused:
+        create_key(**{"tenant": "acme", "now": NOW, **options})
+
+    assert str(refused.value).startswith(said)
+
+
+def test_key_gives_its_identity() -> None:
+    """The ingress knows nothing of keys but what they give."""
+    new = create_key(
+        tenant="acme/search",
+        user="ci",
+        scopes=["infer"],
+        max_weight=2.0,
+        expires_at=NOW + 10,
+        now=NOW,
+        random_bytes=zeros,
+    )
+
+    assert Identity(
+        "acme/search", frozenset({Scope.INFER}), f"key:{ID}", user="ci", max_weight=2.0
+    ) == find_identity([KeyTable([new.record])], new.secret, NOW + 9.9)
+
+
+@pytest.mark.parametrize(
+    "secret", ["", "jk-", ZEROS[:-1], ZEROS + "A", DIGEST, "ü\ud800", "A" * 9_999]
+)
+def test_unknown_key_is_refused_unseen(secret: str) -> None:
+    """Whatever a header holds: least of all does the digest open anything."""
+    table = KeyTable([create_key(tenant="acme", now=NOW, random_bytes=zeros).record])
+    with pytest.raises(Unauthenticated) as refused:
+        find_identity([table], secret, NOW)
+
+    assert "the API key is not known" == str(refused.value)
+    assert table.record_of(secret) is None
+
+
+def test_key_ends_at_its_expiry() -> None:
+    """The holder is told by the public name that his list shows."""
+    new = create_key(tenant="acme", expires_at=NOW + 10, now=NOW, random_bytes=zeros)
+    with pytest.raises(Unauthenticated) as refused:
+        find_identity([KeyTable([new.record])], new.secret, NOW + 10)
+
+    assert f"the API key {ID} has expired" == str(refused.value)
+
+
+def test_public_id_is_that_of_the_record() -> None:
+    """Refused calls and the operator's list are compared by it."""
+    assert ID == public_id(ZEROS)
+
+
+def test_table_refuses_a_key_twice() -> None:
+    """Which of two records would count is nobody's guess."""
+    record = create_key(tenant="acme", now=NOW, random_bytes=zeros).record
+
+    with pytest.raises(ConfigError, match=r"keys\[1\].*its sha256 is that of keys\[0\]"):
+        KeyTable([record, record])
+
+
+# --- files
+
+
+def test_entry_is_read() -> None:
+    """The form that the documentation shows."""
+    text = f"""
+keys:
+  - id: {ID}
+    sha256: {DIGEST}
+    tenant: acme/search
+    user: ci
+    scopes: [infer, own]
+    max_weight: 2
+    expires: 2027-01-31T00:00:00Z
+"""
+    scopes = frozenset({Scope.INFER, Scope.OWN})
+    day = 86_400
+
+    assert (
+        KeyRecord(ID, DIGEST, "acme/search", "ci", scopes, 2.0, NOW - 8 * 3600 + 16 * day, None),
+    ) == read_records(text)
+
+
+def test_file_without_keys_is_an_empty_table() -> None:
+    """The last key was revoked."""
+    assert () == read_records("keys: []")
+    assert () == read_records(write_records([]))
+
+
+def test_id_of_digits_alone_is_a_text() -> None:
+    """One id in forty is a number to YAML, and one in 400 of them is octal."""
+    digest = "01234567" + "a" * 56
+    [record] = read_records(entry(id=None, sha256=digest).replace("- ", "- id: 01234567\n  ", 1))
+
+    assert "01234567" == record.key_id
+
+
+@pytest.mark.parametrize("scope", ["proxy", "operate"])
+def test_tenant_may_be_missing_for_some_scopes(scope: str) -> None:
+    """A gateway names the tenant of each call; an operator acts for none."""
+    [record] = read_records(entry(tenant=None, scopes=[scope]))
+
+    assert record.tenant is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"id": None}, "keys[0]: id is required"),
+        ({"id": "00000000"}, f"id is '00000000': the first 8 digits of sha256, {ID}, are required"),
+        ({"sha256": None}, f"keys[0] ({ID}): sha256 is required"),
+        ({"sha256": DIGEST[:-1]}, "sha256 has 63 characters: 64 of 0-9 a-f are required"),
+        ({"sha256": DIGEST.upper()}, "sha256 has 64 characters: 64 of 0-9 a-f are required"),
+        ({"sha256": [DIGEST]}, "sha256 has no characters"),
+        ({"tenant": None}, "tenant is required without the scope proxy or operate"),
+        ({"tenant": "/acme"}, "tenant is '/acme': a path of A-Z a-z 0-9"),
+        ({"tenant": ["acme"]}, "tenant is a list: a path such as acme/search is allowed"),
+        ({"user": "a\nb"}, r"user is 'a\nb': 1 to 256 printable characters are allowed"),
+        ({"user": {"a": "b"}}, "user is a mapping: 1 to 256"),
+        ({"scopes": None}, "scopes is required"),
+        ({"scopes": []}, "scopes is an empty list: a list of infer, own, operate, proxy"),
+        ({"scopes": "infer"}, "scopes is 'infer': a list of"),
+        ({"scopes": ["infer", "root"]}, "scopes has 'root': a list of"),
+        (
+            {"scopes": ["infer", "infer"]},
+            "scopes has 'infer': a list of infer, own, operate, proxy",
+        ),
+        ({"max_weight": None}, "max_weight is required"),
+        *(
+            ({"max_weight": weight}, "a number above 0, 1e+06 at most, is allowed")
+            for weight in (0, -1, 1_000_001, "much", ".nan", ".inf", "1e999", True, [1])
+        ),
+        *(
+            ({"expires": at}, f"expires is '{at}': a time such as 2027-01-31T00:00:00Z, or a day")
+            for at in (
+                *("soon", "2027-02-30", "2027-01-31T00:00:00", "2027-01-31T25:00:00Z", "20270131"),
+                *("1969-12-31", "0001-01-01T00:00:00+10:00", "9999-12-31T23:59:59-10:00"),
+            )
+        ),
+        ({"created": [1]}, "created is a list: a time such as"),
+        ({"expiry": "x"}, "'expiry' is an unknown field; id, sha256, tenant, user, scopes,"),
+    ],
+)
+def test_mistake_names_entry_field_value_and_what_is_allowed(
+    changes: dict[str, object], said: str
+) -> None:
+    """Whoever edits the file by hand finds the place; the digest is not shown for it."""
+    told = mistake(entry(**changes))
+
+    assert told.startswith("keys[0]")
+    assert said in told
+    assert DIGEST not in told
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((text, "is empty: a mapping with `keys`, a list, is required") for text in ("", "# x\n")),
+        *((text, "a mapping with `keys`, a list") for text in ("[]", "x", "{}", "~")),
+        ("keys:", "keys is null: a list is required"),
+        ("keys: {}", "keys is a mapping: a list is required"),
+        ("keys: []\nkey: 1", "'key' is an unknown field; keys is allowed"),
+        ("keys: [x]", "keys[0]: is 'x': a mapping of id, sha256"),
+        ("keys: []\nkeys: []", "line 2 has 'keys' for a second time"),
+        ("keys:\n- id: a\n  id: b", "line 3 has 'id' for a second time"),
+        ("? [a]\n: b", "line 1 has a field whose name is no text"),
+        ("- &a [*a]", "line 1 has an alias: none is allowed"),
+        ("keys:\n- scopes: [[infer]]", "line 2 is nested deeper than an entry's scopes"),
+        ("keys: []\n---\nkeys: []", "has several YAML documents: one is allowed"),
+        ("keys: [\n", "is not YAML in line "),
+        ("keys: \x00", "is not YAML"),
+        ('keys: "\\UFFFFFFFF"', "is not YAML"),
+        ("\ud800", ""),
+        *(
+            (deep * 100_000, "line 1 is nested deeper than an entry's scopes")
+            for deep in ("[", "- ", "{a: ")
+        ),
+    ],
+    ids=lambda text: repr(text[:20]),
+)
+def test_file_of_another_form_is_a_mistake(
+    text: str, said: str, loader: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A nesting ends the process in PyYAML's own composer, and of two fields it drops one."""
+    monkeypatch.setattr(keys, "_LOADER", loader)
+
+    assert said in mistake(text)
+
+
+def test_same_id_twice_is_a_mistake() -> None:
+    """Two keys by one name could not be told apart in a log."""
+    other = ENTRY | {"sha256": ID + "0" * 56}
+
+    same_id, same = (json.dumps({"keys": [ENTRY, second]}) for second in (other, ENTRY))
+
+    assert f"keys[1] ({ID}): its id is that of keys[0]: each is allowed once" == mistake(same_id)
+    assert "its sha256 is that of keys[0]" in mistake(same)
+
+
+records = st.builds(
+    lambda digest, **fields: KeyRecord(digest[:8], digest, **fields),
+    st.text("0123456789abcdef", min_size=64, max_size=64),
+    tenant=st.from_regex(r"[A-Za-z0-9._:-]{1,12}(/[A-Za-z0-9._:-]{1,12}){0,3}", fullmatch=True),
+    user=st.none() | st.text(min_size=1, max_size=12).filter(str.isprintable),
+    scopes=st.sets(st.sampled_from(Scope), min_size=1).map(frozenset),
+    max_weight=st.floats(0, 1e6, exclude_min=True) | st.sampled_from([1.0, 2.0]),
+    expires_at=st.none() | st.integers(0, 253_402_300_799).map(float),
+    created_at=st.none() | st.integers(0, 253_402_300_799).map(float),
+)
+tables = st.lists(records, max_size=4, unique_by=lambda record: record.key_id)
+
+
+@repeatable
+@given(tables)
+@example([KeyRecord("1" * 8, "1" * 64, "null", "~", frozenset({Scope.OWN}), 1.0, None, None)])
+def test_file_that_was_written_is_read_back(table: list[KeyRecord]) -> None:
+    """Names that YAML takes for a null, a number or a time, too."""
+    assert table == list(read_records(write_records(table)))
+
+
+@repeatable
+@given(tables)
+def test_json_that_was_written_is_read_back(table: list[KeyRecord]) -> None:
+    """By way of text, as in Redis."""
+    stored = json.loads(json.dumps({record.key_id: record_to_json(record) for record in table}))
+
+    assert (table, []) == records_from_json(stored)
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=5,
+)
+near_entries = st.fixed_dictionaries(
+    {}, optional={name: st.just(ENTRY.get(name)) | values for name in keys._FIELDS}
+)
+FRAGMENTS = [*"[]{}:,-?&*!|>'\"%@`# \n\t\\~", "keys", "jk-", "0x1", "---", "...", "<<", "é", "\x07"]
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@repeatable
+@given(
+    text=st.one_of(
+        st.text(max_size=60),
+        st.lists(st.sampled_from(FRAGMENTS), max_size=20).map("".join),
+        values.map(yaml.safe_dump),
+        st.lists(near_entries, max_size=2).map(lambda entries: yaml.safe_dump({"keys": entries})),
+    )
+)
+def test_any_text_is_read_or_a_mistake(text: str, loader: type) -> None:
+    """A file that cannot be read must not end the service that reads it."""
+    with patch.object(keys, "_LOADER", loader):
+        try:
+            read = read_records(text)
+        except ConfigError:
+            return
+
+    assert read == read_records(write_records(read))
+
+
+@pytest.mark.parametrize(
+    ("at", "text"), [(0.0, "1970-01-01T00:00:00Z"), (NOW + 0.9, "2027-01-15T08:00:00Z")]
+)
+def test_time_is_written_in_utc(at: float, text: str) -> None:
+    """Whole seconds are enough, and are read back the same."""
+    assert text == write_time(at)
+    assert int(at) == read_time(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["2027-01-15", "2027-01-15 00:00:00Z", "2027-01-15T02:00:00+02:00"]
+)
+def test_time_has_several_forms(text: str) -> None:
+    """A day begins at midnight in UTC."""
+    assert NOW - 8 * 3600 == read_time(text)
+
+
+# --- Redis
+
+
+def test_damaged_records_are_left_out_and_named() -> None:
+    """One entry that somebody wrote by hand must not lock out everybody else."""
+    other = ENTRY | {"id": "0" * 8, "sha256": "0" * 64}
+    found, damage = records_from_json(
+        {ID: ENTRY, "0" * 8: other | {"max_weight": True}, "1" * 8: other, "2" * 8: {}}
+    )
+
+    assert [ID] == [record.key_id for record in found]
+    assert [
+        "key '00000000': max_weight is True: a number above 0, 1e+06 at most, is allowed",
+        "key '11111111': id is 00000000: another id is that of the entry",
+        "key '22222222': id is required",
+    ] == damage
+
+
+# --- secrecy
+
+
+@pytest.mark.parametrize("secret", [ZEROS, ZEROS[:20], f"Bearer {ZEROS}"])
+@pytest.mark.parametrize("field", ["id", "sha256", "tenant", "user", "max_weight", "expires", "x"])
+def test_plain_key_in_a_file_is_a_mistake_that_does_not_show_it(field: str, secret: str) -> None:
+    """Errors are logged, and a file with a key in it gives the key to whoever may read it."""
+    told = mistake(entry(**{field: secret}))
+
+    assert "holds what looks like a plain key: only digests belong here" in told
+    assert secret not in told
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{key}", "{key}: 1", "keys: {key}", "keys: [{key}]", "keys: [{{{key}: x}}]"),
+        *(
+            "keys: [{{scopes: [{key}]}}]",
+            "keys: *{key}",
+            "keys: !{key} [",
+            "keys: [\n{key}",
+            "@{key}",
+        ),
+        *("keys: '{key}", "&{key} &{key} x", "%{key} x", "!{key}!x y", "{key}: 1\n{key}: 1"),
+        *("a: b: {key}", "keys: [] {key}", "? {key}\n? {key}", "- {key}\n x: {key}", "!<{key}"),
+    ],
+)
+@pytest.mark.parametrize("secret", [ZEROS, DIGEST])
+def test_no_error_shows_a_key_or_digest(
+    text: str, secret: str, loader: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyYAML's own words quote the line."""
+    monkeypatch.setattr(keys, "_LOADER", loader)
+
+    assert secret not in mistake(text.format(key=secret))
+
+
+def test_no_repr_shows_a_key_or_digest() -> None:
+    """A repr ends up in a log some day."""
+    new = create_key(tenant="acme", now=NOW, random_bytes=zeros)
+    table = KeyTable([new.record])
+    identity = find_identity([table], ZEROS, NOW)
+    shown = f"{new!r} {new.record!r} {table!r} {identity!r} {public_json(new.record)}"
+
+    assert ZEROS not in shown
+    assert DIGEST not in shown
+
+
+@pytest.mark.parametrize("name", ["jk-team", "acme/jk-search", "jk-", ID])
+def test_name_is_no_key(name: str) -> None:
+    """A tenant may begin as keys do."""
+    assert not looks_like_key(name)

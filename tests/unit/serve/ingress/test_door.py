@@ -1,0 +1,221 @@
+"""The door: who may call what, decided before a body is read; what a request is for."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from justitia_ray.access.gate import Gate
+from justitia_ray.access.identity import Identity, Scope
+from justitia_ray.access.keys import KeyTable, create_key, write_records
+from justitia_ray.config import AppArgs
+from justitia_ray.errors import ConfigError, Forbidden, RequestError, UnknownApplication
+from justitia_ray.protocol.endpoints import INFERENCE_PATHS
+from justitia_ray.serve.asgi import call_asgi
+from justitia_ray.serve.ingress.access_keeper import AccessKeeper
+from justitia_ray.serve.ingress.door import (
+    ANYBODY,
+    DEFAULT_TENANT,
+    TRUSTED,
+    Door,
+    context_of,
+    is_public,
+    scope_of,
+)
+from justitia_ray.serve.ingress.http_app import build_http_app
+from justitia_ray.serve.ingress.models import ServedModels
+from justitia_ray.serve.ingress.request_context import RequestContext, read_context
+from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from tests.unit.serve.ingress.http_client import StandInGateway, client_of, model_of
+
+KEY = create_key(tenant="acme", scopes=["infer"], now=0.0)
+OPEN = Door(None, DEFAULT_TENANT)
+
+
+def guarded(default_tenant: str | None = None) -> Door:
+    """Return a door that knows one key."""
+    return Door(Gate([lambda: KeyTable([KEY.record])], None, None), default_tenant)
+
+
+def asgi_scope(*headers: tuple[str, str], **more: Any) -> dict[str, Any]:
+    """Return the scope of a call with these headers."""
+    raw = [(name.encode(), value.encode()) for name, value in headers]
+    return {"headers": raw, **more}
+
+
+async def admitted(door: Door, path: str, *headers: tuple[str, str], **more: Any) -> RequestContext:
+    """Return what is known of a call that is let in."""
+    scope = asgi_scope(*headers, **more)
+    await door.admit(scope, path)
+    return context_of(scope)
+
+
+def test_every_route_is_in_the_table() -> None:
+    """A route that is not would be open to every credential."""
+    app = build_http_app(ServedModels([model_of()]), ApplicationSpecCache(1.0, 1), OPEN)
+    paths = [route.path for route in app.routes if isinstance(route, Route)]
+
+    assert {*INFERENCE_PATHS, "/v1/status", "/healthz"} <= {*paths}
+    assert [] == [path for path in paths if not is_public(path) and scope_of(path) is None]
+    assert scope_of("/v1/statuses") is None
+
+
+@pytest.mark.parametrize(
+    ("path", "scope"),
+    [
+        ("/v1/chat/completions", Scope.INFER),
+        ("/v1/models/org/name", Scope.INFER),
+        ("/v1/applications", Scope.OWN),
+        ("/v1/applications/a/close", Scope.OWN),
+        ("/v1/status", Scope.OPERATE),
+        ("/v1/predictor/c/rollback", Scope.OPERATE),
+        ("/healthz", None),
+        ("/nowhere", None),
+    ],
+)
+def test_path_has_a_scope(path: str, scope: Scope | None) -> None:
+    """Probes have none, nor has what is not there."""
+    assert scope == scope_of(path)
+
+
+async def test_open_door_lets_everybody_in_for_any_tenant() -> None:
+    """As it was before there was access: the caller says who it is."""
+    context = await admitted(OPEN, "/v1/status", ("x-justitia-tenant", "team"))
+
+    assert ("team", True) == (context.tenant, context.operates)
+    assert "default" == (await admitted(OPEN, "/v1/status")).tenant
+
+
+async def test_call_over_a_handle_needs_no_credential() -> None:
+    """It names its tenant, unless there is one for those who name none."""
+    named = await admitted(guarded(), "/v1/status", ("x-justitia-tenant", "in"), **{TRUSTED: True})
+    unnamed = await admitted(guarded(), "/v1/status", **{TRUSTED: True})
+
+    assert "in" == named.tenant
+    with pytest.raises(RequestError, match="tenant is required"):
+        assert unnamed.tenant
+    assert "d" == (await admitted(guarded("d"), "/v1/models", **{TRUSTED: True})).tenant
+
+
+@pytest.mark.parametrize("name", ["x-justitia-tenant", "idempotency-key", "authorization"])
+async def test_identifying_header_comes_once(name: str) -> None:
+    """Where the door is open, too: a proxy in front may set one."""
+    with pytest.raises(RequestError, match=f"the header {name} comes 2 times"):
+        await admitted(OPEN, "/v1/models", (name, "a"), (name, "a"))
+
+
+async def test_refusal_comes_before_the_body() -> None:
+    """A stranger's gigabytes are not read, and a right credential does not help without scope."""
+    gateway = StandInGateway()
+    app = build_http_app(ServedModels([model_of(gateway)]), ApplicationSpecCache(1.0, 1), guarded())
+    read: list[str] = []
+
+    async def receive() -> Any:
+        read.append("body")
+        raise AssertionError("the body was read")
+
+    statuses = []
+    for path, headers in (
+        ("/v1/completions", []),
+        ("/v1/applications", [(b"x-api-key", KEY.secret.encode())]),
+    ):
+        sent: list[Any] = []
+
+        async def send(message: Any, sent: list[Any] = sent) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        await app(scope, receive, send)
+        statuses.append(sent[0]["status"])
+
+    assert ([401, 403], [], 0) == (statuses, read, gateway.answered)
+
+
+async def test_in_process_call_is_marked_by_its_caller_alone() -> None:
+    """A header cannot say what the scope says."""
+    app = build_http_app(
+        ServedModels([model_of(StandInGateway())]), ApplicationSpecCache(1.0, 1), guarded()
+    )
+    headers = [(TRUSTED.encode(), b"1"), (b"content-length", b"0")]
+    stranger = [m async for m in call_asgi(app, "/v1/models", headers, b"", method="GET")]
+    trusted = [
+        m async for m in call_asgi(app, "/v1/models", headers, b"", method="GET", more={TRUSTED: 1})
+    ]
+
+    assert [401, 200] == [found[0]["status"] for found in (stranger, trusted)]
+
+
+async def test_unknown_path_is_no_secret() -> None:
+    """Whoever has a credential is told that it is not there, others nothing."""
+    async with client_of(model_of(StandInGateway()), door=guarded()) as http:
+        stranger = await http.get("/v1/nowhere")
+        known = await http.get("/v1/nowhere", headers={"x-api-key": KEY.secret})
+
+    assert (401, 404) == (stranger.status_code, known.status_code)
+
+
+OWNER = Identity("acme", frozenset({Scope.OWN}), "key:1")
+OPERATOR = Identity("ops", frozenset({Scope.OPERATE}), "key:2")
+
+
+@pytest.mark.parametrize(
+    ("identity", "header", "named", "key"),
+    [
+        (OWNER, None, "a/b", "acme|a/b"),
+        (OWNER, "acme/x", "a", "acme/x|a"),
+        (OWNER, None, "acme/x|a", "acme/x|a"),
+        (OWNER, "acme/x", "acme|a", "acme|a"),
+        (OPERATOR, None, "a", "ops|a"),
+        (OPERATOR, None, "beta|a", "beta|a"),
+        (OPERATOR, "beta", "a", "beta|a"),
+        (ANYBODY, "t", "a", "t|a"),
+    ],
+)
+def test_path_names_an_application_by_its_id_or_its_key(
+    identity: Identity, header: str | None, named: str, key: str
+) -> None:
+    """An operator may mean anybody's, an owner those of its branch."""
+    assert key == RequestContext(identity, header).key_of(named)
+
+
+@pytest.mark.parametrize(("header", "named"), [("beta", "a"), (None, "beta|a"), (None, "|a")])
+def test_application_of_a_stranger_is_not_there(header: str | None, named: str) -> None:
+    """The answer is that for an id that nobody has."""
+    with pytest.raises((UnknownApplication, RequestError)):
+        RequestContext(OWNER, header).key_of(named)
+
+
+def test_header_and_body_name_one_tenant() -> None:
+    """Which of two would count is nothing to guess."""
+    context = read_context(OWNER, [(b"x-justitia-tenant", b"acme/x")])
+
+    assert ["acme/x", "acme/x"] == [context.tenant_or(None), context.tenant_or("acme/x")]
+    with pytest.raises(RequestError, match="one tenant is allowed"):
+        context.tenant_or("acme/y")
+    with pytest.raises(Forbidden):
+        RequestContext(OWNER).tenant_or("beta")
+
+
+def args_with(**access: Any) -> AppArgs:
+    """Return the arguments of a guarded application."""
+    return AppArgs.parse({"model": {"name": "m", "path": "none"}, "access": access})
+
+
+async def test_keeper_s_door_goes_by_the_settings(tmp_path: Path) -> None:
+    """A file of keys, and a tenant for those who show none."""
+    file = tmp_path / "keys.yaml"
+    file.write_text(write_records([KEY.record]))
+    denies = AccessKeeper(args_with(keys_file=str(file)))
+    admits = AccessKeeper(args_with(anonymous="guests", anonymous_max_weight=2.0))
+
+    known = await admitted(denies.door, "/v1/models", ("x-api-key", KEY.secret))
+    guest = await admitted(admits.door, "/v1/models")
+    assert "acme" == known.tenant
+    assert ("guests", 2.0, frozenset({Scope.INFER, Scope.OWN})) == (
+        guest.tenant,
+        guest.identity.max_weight,
+        guest.identity.scopes,
+    )
+    with pytest.raises(ConfigError, match=r"keys\.yaml"):
+        AccessKeeper(args_with(keys_file=str(tmp_path / "sub" / "keys.yaml")))

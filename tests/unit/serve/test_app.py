@@ -1,0 +1,131 @@
+"""What `build` refuses of the cluster that it is in, told by stand-ins for Ray and Serve."""
+
+import logging
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import pytest
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError
+from ray.serve.config import HTTPOptions
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.serve import app
+
+ARGS = {"name": "demo", "model": {"name": "m", "path": "none"}, "engine": {"kind": "fake"}}
+CERTIFICATE = {"ssl_keyfile": "key.pem", "ssl_certfile": "certificate.pem"}
+
+Answer: TypeAlias = HTTPOptions | Exception
+
+
+class StandIn:
+    """A cluster whose controller answers every call so."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.get_http_config = self
+        self.waited_s: list[float | None] = []
+        self._answer = answer
+
+    def remote(self) -> "StandIn":
+        """Call the controller; the answer is this object, of which Ray gets what it says."""
+        return self
+
+    def get(self, answer: object, *, timeout: float | None = None) -> HTTPOptions:
+        """Wait for the answer, as `ray.get` does."""
+        assert answer is self
+        self.waited_s.append(timeout)
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+Behind = Callable[..., StandIn]
+
+
+@pytest.fixture
+def behind(monkeypatch: pytest.MonkeyPatch) -> Behind:
+    """Let this process be in a cluster, whose front is HAProxy unless said otherwise."""
+
+    def start(answer: Answer, *, haproxy: bool = True) -> StandIn:
+        controller = StandIn(answer)
+        monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1" if haproxy else "0")
+        monkeypatch.setattr(ray, "is_initialized", lambda: True)
+        monkeypatch.setattr(ray, "nodes", lambda: [{"Alive": True}])
+        monkeypatch.setattr(ray, "get", controller.get)
+
+        def get_actor(name: str, namespace: str) -> StandIn:
+            assert ("SERVE_CONTROLLER_ACTOR", "serve") == (name, namespace)
+            if isinstance(answer, ValueError):
+                raise answer
+            return controller
+
+        monkeypatch.setattr(ray, "get_actor", get_actor)
+        return controller
+
+    return start
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return what was said of Serve's controller."""
+    return [text for text in caplog.messages if "Serve's controller" in text]
+
+
+def test_tls_that_haproxy_has_not_is_refused(behind: Behind) -> None:
+    """Callers would get no answer, or plaintext; the sentence says both ways out."""
+    behind(HTTPOptions(**CERTIFICATE))
+
+    with pytest.raises(ConfigError) as refused:
+        app.build(ARGS)
+    sentence = str(refused.value)
+    assert sentence.startswith("http_options.ssl_certfile: HAProxy, the front of this cluster")
+    assert "without RAY_SERVE_ENABLE_HA_PROXY" in sentence
+    assert "leave http_options.ssl_* out" in sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "haproxy"),
+    [
+        pytest.param({}, True, id="HAProxy without certificates"),
+        pytest.param({"ssl_keyfile": "key.pem"}, True, id="a key alone is no TLS to Serve"),
+        pytest.param(CERTIFICATE, False, id="Serve's own proxy has TLS"),
+    ],
+)
+def test_other_fronts_are_let_pass(
+    behind: Behind, options: dict[str, Any], haproxy: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing else of the front is for `build` to say."""
+    behind(HTTPOptions(**options), haproxy=haproxy)
+
+    assert app.build(ARGS) is not None
+    assert [] == warnings(caplog)
+
+
+def test_serve_that_has_not_started_is_not_waited_for(behind: Behind) -> None:
+    """`serve run module:app` builds first and starts Serve then."""
+    controller = behind(ValueError("Failed to look up actor SERVE_CONTROLLER_ACTOR"))
+
+    assert app.build(ARGS) is not None
+    assert [] == controller.waited_s
+
+
+def test_process_without_ray_asks_nobody(behind: Behind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`serve build` needs no cluster, and must not start one."""
+    controller = behind(HTTPOptions(**CERTIFICATE))
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+
+    assert app.build(ARGS) is not None
+    assert [] == controller.waited_s
+
+
+@pytest.mark.parametrize("error", [GetTimeoutError("busy"), RayActorError()])
+def test_controller_without_an_answer_holds_up_nothing(
+    behind: Behind, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be busy or start again: the doctor finds later what could not be seen now."""
+    controller = behind(error)
+
+    with caplog.at_level(logging.WARNING):
+        assert app.build(ARGS) is not None
+    assert [5.0] == controller.waited_s
+    (warning,) = warnings(caplog)
+    assert type(error).__name__ in warning

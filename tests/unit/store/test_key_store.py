@@ -1,0 +1,102 @@
+"""API keys in Redis."""
+
+import json
+
+import pytest
+
+from justitia_ray.access.keys import create_key, record_to_json, records_from_json
+from justitia_ray.errors import ConfigError, StoreError
+from justitia_ray.store.key_store import KeyStore, StoredKeys
+from justitia_ray.store.schema import ApplicationKeys, Keys
+from tests.fake_redis import AWAY, FakeKeyStore
+
+KEY = "justitia:{app}:keys"
+NEW = create_key(tenant="acme", now=1_800_000_000.0, random_bytes=bytes)
+RECORD = record_to_json(NEW.record)
+ID = NEW.record.key_id
+
+
+async def test_added_key_is_loaded_and_the_key_itself_is_not_there() -> None:
+    """What Redis holds lets nobody in."""
+    store = FakeKeyStore()
+
+    assert await store.add(RECORD)
+    loaded = await store.load()
+    assert StoredKeys({ID: RECORD}, []) == loaded
+    assert ([NEW.record], []) == records_from_json(loaded.records)
+    assert NEW.secret not in str(store.raw.hgetall(KEY))
+
+
+async def test_taken_id_is_not_written_over() -> None:
+    """Somebody's key would end by the making of another's."""
+    store = FakeKeyStore()
+    await store.add(RECORD)
+
+    assert not await store.add(RECORD | {"tenant": "other"})
+    assert RECORD == (await store.load()).records[ID]
+
+
+async def test_revoked_key_is_gone_once() -> None:
+    """Who revokes learns whether there was anything to revoke."""
+    store = FakeKeyStore()
+    await store.add(RECORD)
+
+    assert [True, False] == [await store.revoke(ID), await store.revoke(ID)]
+    assert StoredKeys({}, []) == await store.load()
+
+
+async def test_damaged_entries_are_left_out_and_named() -> None:
+    """One of them must not lock out the others; a key that somebody put there is not shown."""
+    store = FakeKeyStore()
+    await store.add(RECORD)
+    store.raw.hset(KEY, "0" * 8, "{")
+    store.raw.hset(KEY, "1" * 8, "[]")
+    store.raw.hset(KEY, "2" * 8, b"\x80\x04N.")  # a pickle
+    store.raw.hset(KEY, NEW.secret, json.dumps(RECORD))
+    loaded = await store.load()
+
+    assert {ID: RECORD} == loaded.records
+    assert 4 == len(loaded.damage)
+    for number in range(3):
+        assert f"{KEY}[{str(number) * 8}]: holds " in loaded.damage[number]
+    assert f"{KEY}: a field is no key id, 8 digits of 0-9 a-f" == loaded.damage[3]
+    assert NEW.secret not in str(loaded)
+
+
+async def test_damaged_entry_can_be_revoked() -> None:
+    """Otherwise it would be named for ever."""
+    store = FakeKeyStore()
+    store.raw.hset(KEY, ID, "{")
+
+    assert await store.revoke(ID)
+
+
+async def test_key_of_another_type_is_refused_by_name() -> None:
+    """Somebody else's data are not written to."""
+    store = FakeKeyStore()
+    store.raw.set(KEY, "x")
+    for call in (store.load(), store.add(RECORD), store.revoke(ID)):
+        with pytest.raises(StoreError, match="WRONGTYPE"):
+            await call
+
+    assert "x" == store.raw.get(KEY)
+
+
+async def test_redis_that_is_away_is_a_sentence() -> None:
+    """Callers keep what they have loaded."""
+    store = FakeKeyStore()
+    store.away = True
+    for call in (store.load(), store.add(RECORD), store.revoke(ID)):
+        with pytest.raises(StoreError) as failed:
+            await call
+
+        assert AWAY == str(failed.value)
+
+
+def test_keys_of_an_application_are_not_those_of_a_model() -> None:
+    """Both lie in one Redis; a slash parts a model's name from its application's."""
+    assert KEY == ApplicationKeys("app").api_keys
+    assert not any(KEY == key for key in vars(Keys("app/keys")).values())
+    for name in ("", "app/m", "{app}", "a b"):
+        with pytest.raises(ConfigError, match="application name is"):
+            KeyStore("redis://h", name)
