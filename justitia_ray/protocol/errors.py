@@ -142,7 +142,7 @@ _ANTHROPIC_TYPES = {
 def error_in_form(path: str, error: JustitiaError) -> dict[str, Any]:
     """Return the body that answers an error of this service on a path."""
     body = error_body(error)
-    return _anthropic(status_of(error)[0], body) if _is_anthropic(path) else body
+    return _anthropic(status_of(error)[0], body) if has_anthropic_form(path) else body
 
 
 def engine_error_in_form(path: str, status: int, body: bytes) -> bytes:
@@ -161,11 +161,11 @@ def engine_error_in_form(path: str, status: int, body: bytes) -> bytes:
         message = f"the model's engine answers {path} with: {said['detail']}"
         kind = "NotFoundError" if status == 404 else "BadRequestError"
         said = openai_error(message, kind, code=status)
-    elif not _is_anthropic(path):
+    elif not has_anthropic_form(path):
         return body
     if not isinstance(said.get("error"), dict):
         return body
-    return json.dumps(_anthropic(status, said) if _is_anthropic(path) else said).encode()
+    return json.dumps(_anthropic(status, said) if has_anthropic_form(path) else said).encode()
 
 
 def error_event(path: str, error: JustitiaError, events: int) -> bytes:
@@ -191,7 +191,8 @@ def error_event(path: str, error: JustitiaError, events: int) -> bytes:
     return b"data: " + json.dumps(error_body(error)).encode() + b"\n\n"
 
 
-def _is_anthropic(path: str) -> bool:
+def has_anthropic_form(path: str) -> bool:
+    """Return whether errors on a path have Anthropic's form; all others have OpenAI's."""
     return path in (MESSAGES, COUNT_TOKENS)
 
 

@@ -5,10 +5,11 @@ A Serve handle reaches the same surface through the same application, called in 
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.routing import BaseRoute, Route
 
 from justitia_ray.errors import AdmissionError, JustitiaError, RequestError, shown_short
@@ -21,11 +22,19 @@ from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.http_errors import add_error_handlers, error_response
 from justitia_ray.serve.ingress.http_inference import inference_endpoints
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
+from justitia_ray.serve.ingress.openapi import DESCRIPTION_PATH, ModelQuery, describe
 from justitia_ray.serve.ingress.predictor_http import add_predictor
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.units import Seconds
 
 _ANSWER_S: Seconds = 5.0
+_HowMany: TypeAlias = Annotated[
+    str,
+    Query(
+        description=f"Applications to list, in order: 0 to {MAX_LISTED_APPLICATIONS:,}.",
+        json_schema_extra={"pattern": "^[0-9]{1,4}$"},  # Query's own would answer in its own form
+    ),
+]
 
 
 class HttpApp(FastAPI):
@@ -44,24 +53,62 @@ class HttpApp(FastAPI):
             Route(path, endpoint, methods=["POST"]) for path, endpoint in direct.items()
         ]
         super().__init__(
-            title="justitia_ray", docs_url=None, redoc_url=None, openapi_url=None, routes=routes
+            title="justitia_ray",
+            docs_url=None,
+            redoc_url=None,
+            openapi_url=DESCRIPTION_PATH,
+            routes=routes,
         )
         self._direct = direct
         self._door = door
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the description of the HTTP surface."""
+        if not self.openapi_schema:
+            self.openapi_schema = describe(self.routes)
+        return self.openapi_schema
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one call."""
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = _route_path(scope)
         try:
+            _check_query(scope["query_string"])
             await self._door.admit(scope, path)
         except JustitiaError as error:
             await error_response(path, error)(scope, receive, send)
             return
         endpoint = self._direct.get(path) if scope["method"] == "POST" else None
         await (endpoint or super().__call__)(scope, receive, send)
+
+
+def _route_path(scope: Message) -> str:
+    """Return the path that routes are matched with; the door must not see another one."""
+    path: str = scope["path"]
+    prefix: str = scope.get("root_path", "")
+    return path[len(prefix) :] if path == prefix or path.startswith(f"{prefix}/") else path
+
+
+def _check_query(query: bytes) -> None:
+    """Accept a query that can be read; a server hands on whatever bytes came.
+
+    Raises:
+        RequestError: If it is no UTF-8.
+    """
+    if not query.isascii():
+        try:
+            query.decode()
+        except UnicodeDecodeError:
+            raise RequestError("the query holds bytes that are not UTF-8") from None
+
+
+class Readiness(BaseModel):
+    """Answer of `/readyz`."""
+
+    status: Literal["ready", "degraded"]
+    reason: str | None
 
 
 def build_http_app(models: ServedModels, specs: ApplicationSpecCache, door: Door) -> HttpApp:
@@ -90,10 +137,12 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
+        """Return that this process answers."""
         return {"status": "ok"}
 
-    @app.get("/readyz")
-    async def readyz(model: str | None = None) -> JSONResponse:
+    @app.get("/readyz", responses={200: {"model": Readiness}, 503: {"model": Readiness}})
+    async def readyz(model: ModelQuery = None) -> JSONResponse:
+        """Return whether inferences can run; 503 while a model cannot take them."""
         asked = models.chosen(model)
         reasons = await asyncio.gather(*(_not_ready(m) for m in asked))
         told = [
@@ -101,12 +150,14 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
             for m, reason in zip(asked, reasons, strict=True)
             if reason is not None
         ]
-        state: Literal["ready", "degraded"] = "degraded" if told else "ready"
-        content = {"status": state, "reason": "; ".join(told) or None}
-        return JSONResponse(content, 503 if told else 200)
+        readiness = Readiness(
+            status="degraded" if told else "ready", reason="; ".join(told) or None
+        )
+        return JSONResponse(readiness.model_dump(), 503 if told else 200)
 
     @app.get("/v1/status")
-    async def status(applications: str = "0", model: str | None = None) -> dict[str, Any]:
+    async def status(applications: _HowMany = "0", model: ModelQuery = None) -> dict[str, Any]:
+        """Return the scheduler's state, with so many applications as they are in order."""
         most = _how_many(applications)
         if (single := models.single(model)) is not None:
             return await _status(single, most)
@@ -114,18 +165,21 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
         return {"ready": all(told["ready"] for told in answers.values()), "models": answers}
 
     @app.get("/v1/examination")
-    async def examination(model: str | None = None) -> dict[str, Any]:
+    async def examination(model: ModelQuery = None) -> dict[str, Any]:
+        """Return what every part says of leases, tags and applications: ids, no texts."""
         if (single := models.single(model)) is not None:
             return await _inspect(single)
         return {"models": await models.ask_each(_inspect)}
 
     @app.get("/v1/models")
     async def model_list() -> dict[str, Any]:
+        """Return the models and their adapters."""
         data = [_card(m, name) for m in models for name in m.config.model.names]
         return {"object": "list", "data": data}
 
     @app.get("/v1/models/{name:path}")
     async def model_card(name: str) -> dict[str, Any]:
+        """Return one model, or one adapter."""
         return _card(models.named(name), name)
 
 

@@ -19,6 +19,7 @@ from justitia_ray.serve.ingress.audit import audit_act
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
+from justitia_ray.serve.ingress.openapi import TENANT, ModelQuery, operation
 from justitia_ray.serve.ingress.request_context import RequestContext, unknown_application
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
 from justitia_ray.units import ApplicationId
@@ -54,8 +55,9 @@ def add_applications(
         bodies: Reads request bodies.
     """
 
-    @app.post("/v1/applications")
+    @app.post("/v1/applications", openapi_extra=operation(TENANT, body=ApplicationBody))
     async def open_application(request: Request) -> Json:
+        """Open an application; opening one that is open returns its place."""
         body = await bodies.read_model(request, ApplicationBody)
         spec = _spec_of(context_of(request.scope), body)
         if models.only is not None:
@@ -70,8 +72,9 @@ def add_applications(
         specs.add_spec(spec, _now())
         return answer
 
-    @app.get("/v1/applications/{application_id:path}")
-    async def application(application_id: str, request: Request, model: str | None = None) -> Json:
+    @app.get("/v1/applications/{application_id:path}", openapi_extra=operation(TENANT))
+    async def application(application_id: str, request: Request, model: ModelQuery = None) -> Json:
+        """Return state, predicted and received KV token-time, tag, counts, age and lag."""
         key = context_of(request.scope).key_of(application_id)
         asked = models.chosen(model)
         views = await _of_each([m.scheduler.find_application(key) for m in asked])
@@ -89,15 +92,17 @@ def add_applications(
             raise unknown_application(application_id)
         return _view(asdict(spec), {})
 
-    @app.post("/v1/applications/{application_id:path}/close")
-    async def close(application_id: str, request: Request, model: str | None = None) -> Json:
+    @app.post("/v1/applications/{application_id:path}/close", openapi_extra=operation(TENANT))
+    async def close(application_id: str, request: Request, model: ModelQuery = None) -> Json:
+        """Let an application take no more inferences; it ends when nothing of it is left."""
         key = context_of(request.scope).key_of(application_id)
         await end(key, model, lambda m: m.scheduler.close_application(key))
         _audit(request, "application.close", key)
         return {"application_id": split_key(key)[1], "closed": True}
 
-    @app.delete("/v1/applications/{application_id:path}")
-    async def cancel(application_id: str, request: Request, model: str | None = None) -> Json:
+    @app.delete("/v1/applications/{application_id:path}", openapi_extra=operation(TENANT))
+    async def cancel(application_id: str, request: Request, model: ModelQuery = None) -> Json:
+        """Cancel an application, with all it has waiting or running."""
         key = context_of(request.scope).key_of(application_id)
         await end(key, model, lambda m: m.scheduler.cancel_application(key))
         _audit(request, "application.cancel", key)

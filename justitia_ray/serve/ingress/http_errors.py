@@ -36,7 +36,8 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def unserved(request: Request, error: HTTPException) -> JSONResponse:
         message = f"{request.method} {request.url.path}: {error.detail}"
-        return JSONResponse(openai_error(message, "NotFoundError"), error.status_code)
+        content = openai_error(message, "NotFoundError")
+        return JSONResponse(content, error.status_code, error.headers)
 
     @app.exception_handler(Exception)
     async def unforeseen(request: Request, error: Exception) -> JSONResponse:

@@ -1,0 +1,116 @@
+"""A model whose parts all answer: a real gateway, in front of stand-ins that keep nothing."""
+
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+from justitia_ray.application_key import split_key
+from justitia_ray.config import AppConfig
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.events import ApplicationArrived
+from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
+from justitia_ray.protocol.inspection import IngressReport, Inspection
+from justitia_ray.protocol.stream_parts import Part
+from justitia_ray.serve.ingress.gateway import Gateway
+from justitia_ray.serve.ingress.models import ServedModel
+from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
+from justitia_ray.serve.ingress.replica_calls import Answer, Head
+from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from tests.unit.serve.ingress.test_gateway import FakeCounter, FakeEstimates, FakeQueueClient
+
+_JSON = {"content-type": "application/json"}
+
+
+class GrantingQueue(FakeQueueClient):
+    """Grants every inference at once, and forgets it."""
+
+    async def next_grant(self, inference: PendingInference) -> Any:
+        return Grant("q", "i", "l", "r", 0, 1, 0.0)
+
+    def cancel_inference(self, inference: PendingInference) -> None:
+        self.pending = PendingInferences()
+        self.items.clear()
+
+    async def open_application(self, arrival: ApplicationArrived) -> float:
+        return 1.0
+
+
+class AnsweringReplicas:
+    """Answers every call with an empty object, or a stream of one event."""
+
+    async def paths(self) -> frozenset[str]:
+        """Return the paths that are answered: all."""
+        return frozenset({*INFERENCE_PATHS, *UNSCHEDULED_PATHS})
+
+    async def unary(self, grant: Grant, path: str, payload: bytes) -> Answer:
+        """Answer an inference whole."""
+        return 200, _JSON, b"{}"
+
+    async def unscheduled(self, path: str, payload: bytes) -> Answer:
+        """Answer what takes no turn."""
+        return 200, _JSON, b"{}"
+
+    async def stream(
+        self, grant: Grant, path: str, payload: bytes, resume: Any = None
+    ) -> AsyncIterator[Head | Part]:
+        """Answer an inference in a stream."""
+        yield 200, {"content-type": "text/event-stream"}
+        yield Part(b"data: [DONE]\n\n", 1, ())
+
+
+class AnsweringScheduler:
+    """Knows every application whose id has an odd number of characters."""
+
+    async def find_application(self, key: str) -> dict[str, Any] | None:
+        """Return the view of an application."""
+        return {"application_id": key} if self._knows(key) else None
+
+    async def close_application(self, key: str) -> bool:
+        """Close an application."""
+        return self._knows(key)
+
+    async def cancel_application(self, key: str) -> bool:
+        """Cancel an application."""
+        return self._knows(key)
+
+    async def status(self, applications: int) -> dict[str, Any]:
+        """Return the status of a scheduler that leads."""
+        return {"ready": True, "degraded": None, "replicas": {"r": {}}}
+
+    def _knows(self, key: str) -> bool:
+        return len(split_key(key)[1]) % 2 == 1
+
+
+class AnsweringPredictor:
+    """A handle of a predictor without classes, which takes every sample."""
+
+    def __init__(self) -> None:
+        self.overview = SimpleNamespace(remote=self._overview)
+        self.take_history = SimpleNamespace(remote=self._take_history)
+        self.roll_back = SimpleNamespace(remote=self._roll_back)
+
+    async def _overview(self) -> dict[str, Any]:
+        return {"classes": {}}
+
+    async def _take_history(self, samples: list[Any]) -> int:
+        return len(samples)
+
+    async def _roll_back(self, name: str, version: int | None, release: bool) -> dict[str, Any]:
+        return {"serving": version, "pinned": not release}
+
+
+class AnsweringInspection:
+    """Finds an ingress and nothing else."""
+
+    async def inspect(self) -> Inspection:
+        """Return the inspection."""
+        ingress = IngressReport(ingress_id="i", epoch=1, open_applications=0)
+        return Inspection(name="default", model="m", scheduler=None, ingress=ingress)
+
+
+def answering_model(specs: ApplicationSpecCache) -> ServedModel:
+    """Return a model `m` that answers everything."""
+    config = AppConfig.parse({"model": {"name": "m", "path": "none"}, "engine": {"kind": "fake"}})
+    parts: Any = (GrantingQueue(), AnsweringReplicas(), FakeEstimates(), FakeCounter(), specs)
+    others: Any = (AnsweringScheduler(), AnsweringPredictor(), AnsweringInspection())
+    return ServedModel(config, Gateway(config, *parts), *others)
