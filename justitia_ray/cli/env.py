@@ -33,7 +33,8 @@ def add_to(commands: Any) -> None:
         type=Path,
         nargs="?",
         help="the Serve configuration file that will be deployed: the limit of connections then"
-        " covers its callers (ingress.max_outstanding)",
+        " covers its callers (ingress.max_outstanding), and HAProxy, which has no TLS, is left out"
+        " where http_options.ssl_certfile asks for it",
     )
     parser.add_argument(
         "--descriptors",
@@ -58,12 +59,12 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.descriptors is not None and options.descriptors < 1:
         raise ConfigError(f"--descriptors is {options.descriptors}: 1 or more is allowed")
-    callers = IngressSection().max_outstanding
+    callers, tls = IngressSection().max_outstanding, False
     if options.file is not None:
-        from justitia_ray.serve.ops.config_file import most_callers
+        from justitia_ray.serve.ops.config_file import asks_for_tls, most_callers
 
-        callers = most_callers(options.file)
-    plan = plan_front(callers, options.descriptors)
+        callers, tls = most_callers(options.file), asks_for_tls(options.file)
+    plan = plan_front(callers, options.descriptors, tls=tls)
     print(_text(plan, _FORMATS[options.format]))
     return 0
 

@@ -36,6 +36,10 @@ _UNLIMITED = 2**20
 _IDLE_SHARE = 0.1
 """Connections beyond callers that wait: kept alive between calls, health checks, operators."""
 _IDLE_LEAST = 256
+_HAS_NO_TLS = (
+    "http_options.ssl_certfile asks for TLS, and HAProxy has none here; for its third of the CPU,"
+    " leave http_options.ssl_* out and end TLS before the cluster"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +69,16 @@ def plan_front(
     callers: int,
     descriptors: int | None = None,
     environment: Mapping[str, str] = os.environ,
+    *,
+    tls: bool = False,
 ) -> FrontPlan:
-    """Return the environment for a machine: HAProxy's where it can run.
+    """Return the environment for a machine: HAProxy's where it can run and is wanted.
 
     Args:
         callers: Callers that may wait at all ingresses together; each holds a connection.
         descriptors: Limit of open files of a process; None: this machine's.
         environment: Of this process; may name HAProxy's binary.
+        tls: Whether Serve is to end TLS itself, which HAProxy as Serve runs it cannot.
 
     Raises:
         ConfigError: If the environment names a binary that cannot be run.
@@ -83,7 +90,7 @@ def plan_front(
         "2000",
         "Serve's own metrics every 2 s in place of 0.1 s: a sixth less CPU while nobody calls",
     )
-    missing = haproxy_missing(environment)
+    missing = _HAS_NO_TLS if tls else haproxy_missing(environment)
     if missing is not None:
         return FrontPlan((metrics,), (f"Serve's own proxy is the front: {missing}",))
     fitting = fitting_connections(descriptors)

@@ -82,8 +82,8 @@ class Recorder:
         self._clock = clock
         self._started_at = clock()
         self.applications: dict[ApplicationId, RecordedApplication] = {}
-        self.left_open: set[ApplicationId] = set()
-        """Applications whose end the service has not confirmed."""
+        self.left_open: dict[ApplicationId, str | None] = {}
+        """Applications whose end the service has not confirmed, with the tenants they named."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
@@ -94,10 +94,10 @@ class Recorder:
         if path in _INFERENCES:
             return await self._infer(method, path, headers, body)
         if path.endswith("/close"):
-            await self._ask_lateness(path.removesuffix("/close"))
+            await self._ask_lateness(path.removesuffix("/close"), headers)
         answer = await self._transport.request(method, path, headers, body)
         if is_success(answer.status) and (method == "DELETE" or path.endswith("/close")):
-            self.left_open.discard(_application_of(path))
+            self.left_open.pop(_application_of(path), None)
         return answer
 
     def stream(
@@ -122,7 +122,7 @@ class Recorder:
                 str(told["application_id"]), float(told["predicted_kv_token_time"])
             )
             self.applications[opened.application_id] = opened
-            self.left_open.add(opened.application_id)
+            self.left_open[opened.application_id] = asked.get("tenant")
         return answer
 
     async def _infer(
@@ -151,11 +151,11 @@ class Recorder:
             )
         return answer
 
-    async def _ask_lateness(self, application: str) -> None:
+    async def _ask_lateness(self, application: str, headers: Mapping[str, str]) -> None:
         opened = self.applications.get(_application_of(application))
         if opened is None:
             return
-        answer = await self._transport.request("GET", application, {})
+        answer = await self._transport.request("GET", application, headers)
         if is_success(answer.status) and (lag := json.loads(answer.body).get("gps_lag")):
             opened.lateness = Lateness(lag["seconds"], lag["bound_s"])
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +15,7 @@ from justitia_ray.client.transport import HttpTransport, Transport
 from justitia_ray.errors import JustitiaError, ResponseError
 from justitia_ray.lab.workloads.play import play
 from justitia_ray.predictor.observation import Observation
+from justitia_ray.protocol.endpoints import TENANT_HEADER
 from justitia_ray.sim.suites.load_plan import PlannedApplication
 from justitia_ray.units import ApplicationId, Seconds
 from scripts.bench.live_records import PlayedApplication, Recorder
@@ -205,11 +206,13 @@ class Session:
             await self._calls.call("POST", "/v1/predictor/samples", {"samples": part})
         await asyncio.sleep(TABLE_COPIED_S)
 
-    async def _end(self, left_open: Iterable[ApplicationId]) -> None:
+    async def _end(self, left_open: Mapping[ApplicationId, str | None]) -> None:
         """Cancel applications whose close did not come through: they would stay for minutes."""
-        for name in sorted(left_open):
+        for name, tenant in sorted(left_open.items()):
+            headers = {} if tenant is None else {TENANT_HEADER: tenant}
+            path = f"/v1/applications/{quote(name, safe='')}"
             with suppress(ResponseError):  # the service may have taken it after all
-                await self._calls.call("DELETE", f"/v1/applications/{quote(name, safe='')}")
+                await self._calls.call("DELETE", path, headers=headers)
 
     async def until_idle(self) -> None:
         """Wait until nothing waits and nothing runs.

@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
+import pytest
 import pytest_asyncio
 import yaml
+
+from tests.harness.key_ring import KeyRing
 
 if TYPE_CHECKING:
     from tests.integration.service import Service, Serving
@@ -16,6 +19,10 @@ REPLACED_WITHIN_S = 600.0
 ADAPTER = "tiny-poet"
 EMBEDDING = "tiny-embedding"
 RERANKER = "tiny-reranker"
+AGENT, OPERATOR = "agent", "operator"
+"""Keys: of all clients, and of who looks at the service."""
+MOST_WEIGHT = 3.0
+"""Of the agent's applications."""
 _DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 
 
@@ -37,19 +44,35 @@ def _shipped(file: str, serving: "Serving", name: str) -> tuple[dict[str, Any], 
     return args, ingress["user_config"]
 
 
+@pytest.fixture(scope="session")
+def keys(serving: "Serving") -> KeyRing:
+    """The keys that open all applications of these tests, which let nobody in without one."""
+    keys = KeyRing(serving.directory / "keys.yaml")
+    keys.add(AGENT, "agents", "infer", "own", max_weight=MOST_WEIGHT)
+    keys.add(OPERATOR, "operators", "operate")
+    keys.write()
+    return keys
+
+
 async def _deployed(
-    serving: "Serving", name: str, args: dict[str, Any], user_config: dict[str, Any]
+    serving: "Serving",
+    name: str,
+    args: dict[str, Any],
+    user_config: dict[str, Any],
+    keys: KeyRing,
 ) -> "Service":
     from tests.integration.service import Service
 
     path = "tests.e2e.probe_app:build"
-    service = serving.add(Service(serving, name, path, 1, user_config, args))
+    args["access"] = {"keys_file": str(keys.file)}
+    service = Service(serving, name, path, 1, user_config, args, api_key=keys.secrets[AGENT])
+    serving.add(service)
     await service.deploy(REPLACED_WITHIN_S)
     return service
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def service(serving: "Serving") -> "Service":
+async def service(serving: "Serving", keys: KeyRing) -> "Service":
     """`local-cpu.yaml` with one engine, a parser for tools, and an adapter."""
     args, user_config = _shipped("local-cpu.yaml", serving, "real")
     args["model"]["adapters"] = {ADAPTER: "random:tiny-adapter"}
@@ -62,16 +85,16 @@ async def service(serving: "Serving") -> "Service":
     # A forced tool is called by a grammar of its schema alone: that of the parser's markup allows
     # white space.
     args["engine"]["env"]["VLLM_ENFORCE_STRICT_TOOL_CALLING"] = "0"
-    return await _deployed(serving, "real", args, user_config)
+    return await _deployed(serving, "real", args, user_config, keys)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def reading(serving: "Serving") -> "Service":
+async def reading(serving: "Serving", keys: KeyRing) -> "Service":
     """`several-models.yaml` with its model that embeds, and one that scores pairs of texts."""
     args, user_config = _shipped("several-models.yaml", serving, "reading")
     _, embedding = args["models"]
     args["models"] = [embedding, embedding | {"name": RERANKER, "path": f"random:{RERANKER}"}]
-    return await _deployed(serving, "reading", args, user_config)
+    return await _deployed(serving, "reading", args, user_config, keys)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

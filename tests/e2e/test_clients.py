@@ -1,5 +1,7 @@
 """Clients as agents have them, unchanged, over real HTTP: whatever one of them is, it is served.
 
+The services ask for keys, and each client sends its own in its own way.
+
 The model says noise; a tool is called because the call is forced. What is shown is that each client
 understands every answer, and that nothing of its inference is left behind. Tools with the official
 clients are in `test_tools.py`.
@@ -32,7 +34,7 @@ _SAID: Any = [{"role": "user", "content": "a b c"}]
 async def test_openai_client_parses_what_a_schema_shaped(service: Service) -> None:
     """It sends the schema of a class and reads the answer into it, whole and from a stream."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "response_format": Weather}
-    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
+    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client:
         whole = await client.chat.completions.parse(**asked)
         async with client.chat.completions.stream(**asked) as stream:
             streamed = await stream.get_final_completion()
@@ -49,7 +51,7 @@ async def test_openai_client_reads_choices_and_log_probabilities(service: Servic
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 4, "n": 2, "temperature": 1}
     measured: Any = {"logprobs": True, "top_logprobs": 2}
     output: Any = "message.output_text.logprobs"
-    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
+    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client:
         whole = await client.chat.completions.create(**asked, **measured)
         stream = await client.chat.completions.create(**asked, **measured, stream=True)
         pieces = [choice async for chunk in stream for choice in chunk.choices]
@@ -78,8 +80,8 @@ async def test_clients_find_the_adapter_among_the_models(service: Service) -> No
     """By the name under which it is listed, in each of OpenAI's forms and in Anthropic's."""
     asked: Any = {"model": ADAPTER, "max_tokens": 6, "temperature": 0}
     async with (
-        openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client,
-        anthropic.AsyncAnthropic(base_url=service.url, api_key="none") as other,
+        openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client,
+        anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as other,
     ):
         listed = [model.id async for model in client.models.list()]
         one, same = await client.models.retrieve(ADAPTER), await other.models.retrieve(ADAPTER)
@@ -97,7 +99,7 @@ async def test_clients_find_the_adapter_among_the_models(service: Service) -> No
 async def test_openai_client_reads_embeddings(reading: Service) -> None:
     """By default it asks for base64, and turns it into numbers; texts may be sent as tokens."""
     async with (
-        openai.AsyncOpenAI(base_url=f"{reading.url}/v1", api_key="none") as client,
+        openai.AsyncOpenAI(base_url=f"{reading.url}/v1", api_key=reading.api_key) as client,
         reading.http() as http,
     ):
         answer = await client.embeddings.create(model=EMBEDDING, input=["a b", "c"])
@@ -120,7 +122,7 @@ async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Se
     """Its helper builds the message from the events; its errors come from the error's form."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 6}
     asked["extra_body"] = {"temperature": 0}  # its newest version has no argument for it
-    async with anthropic.AsyncAnthropic(base_url=service.url, api_key="none") as client:
+    async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
         whole = await client.messages.create(**asked)
         async with client.messages.stream(**asked) as stream:
             streamed = await stream.get_final_message()
@@ -139,7 +141,7 @@ async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Se
 async def test_anthropic_client_parses_what_a_schema_shaped(service: Service) -> None:
     """Its own words for it, whole and as a stream."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "output_format": Weather}
-    async with anthropic.AsyncAnthropic(base_url=service.url, api_key="none") as client:
+    async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
         whole = await client.messages.parse(**asked)
         async with client.messages.stream(**asked) as stream:
             streamed = await stream.get_final_message()
@@ -153,9 +155,10 @@ async def test_anthropic_client_parses_what_a_schema_shaped(service: Service) ->
 
 
 async def told(library: str, service: Service, reading: Service) -> Any:
-    """Return what a program on a library was told by both services."""
+    """Return what a program on a library was told by both services, which have the same keys."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", f"tests.e2e.frameworks.on_{library}", service.url, reading.url),
+        str(service.api_key),
         cwd=_ROOT,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,

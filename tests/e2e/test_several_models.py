@@ -10,9 +10,11 @@ import pytest
 import pytest_asyncio
 
 from justitia_ray.cli.main import main
+from justitia_ray.client.transport import API_KEY_VARIABLE
 from justitia_ray.protocol.pooling_bodies import RANKINGS, SCORES
 from justitia_ray.serve.engines.tiny_models import materialise_model
-from tests.e2e.conftest import EMBEDDING, RERANKER
+from tests.e2e.conftest import EMBEDDING, OPERATOR, RERANKER
+from tests.harness.key_ring import KeyRing
 from tests.integration.service import Service, Serving
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
@@ -88,7 +90,7 @@ async def test_agent_asks_each_model_at_once(http: httpx.AsyncClient, reading: S
     """What a request names picks the queue; together they are one application of the agent."""
     headers = {"x-justitia-application": "retrieval", "x-justitia-class": "rag"}
     async with openai.AsyncOpenAI(
-        base_url=f"{reading.url}/v1", api_key="none", default_headers=headers
+        base_url=f"{reading.url}/v1", api_key=reading.api_key, default_headers=headers
     ) as client:
         listed = [model.id async for model in client.models.list()]
         asked = {"model": RERANKER, "query": _QUERY, "documents": _DOCUMENTS}
@@ -116,9 +118,13 @@ async def test_agent_asks_each_model_at_once(http: httpx.AsyncClient, reading: S
 
 
 async def test_status_and_doctor_tell_of_each_model(
-    reading: Service, capsys: pytest.CaptureFixture[str]
+    reading: Service,
+    keys: KeyRing,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its policy as the file has it; and nothing is wrong with any of them."""
+    monkeypatch.setenv(API_KEY_VARIABLE, keys.secrets[OPERATOR])
     status = await asyncio.to_thread(main, ["status", "--url", reading.url])
     shown = capsys.readouterr().out
     asked = ["doctor", "--url", reading.url, "--interval-s", "1"]

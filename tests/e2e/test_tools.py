@@ -89,7 +89,7 @@ def checked(arguments: str) -> dict[str, Any]:
 
 async def test_chat_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
     """The id of the call joins them; the prompt then holds both."""
-    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
+    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client:
         asked = of_chat()
         options: Any = {"stream_options": {"include_usage": True}}
         async with client.chat.completions.stream(**asked, **options) as stream:
@@ -110,7 +110,7 @@ async def test_chat_streams_a_call_and_takes_the_tools_answer(service: Service) 
 
 async def test_response_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
     """Its pieces are those of the call that the last event holds, under the ids of its item."""
-    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
+    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client:
         asked = of_response()
         async with client.responses.stream(**asked) as stream:
             events: list[Any] = [event async for event in stream]
@@ -135,7 +135,7 @@ async def test_response_streams_a_call_and_takes_the_tools_answer(service: Servi
 
 async def test_message_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
     """As blocks in the next message of the user."""
-    async with anthropic.AsyncAnthropic(base_url=service.url, api_key="none") as client:
+    async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
         asked = of_message()
         async with client.messages.stream(**asked) as stream:
             first = await stream.get_final_message()
@@ -158,7 +158,7 @@ async def test_message_streams_a_call_and_takes_the_tools_answer(service: Servic
 async def test_required_tool_is_called(service: Service) -> None:
     """Any of them will do; the model is pushed to the end of its list, which it would not find."""
     async with (
-        openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none") as client,
+        openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client,
         service.http() as http,
     ):
         bracket = {"prompt": "]", "add_special_tokens": False}
@@ -222,8 +222,12 @@ async def test_call_lost_with_its_engine_ends_with_an_error_in_each_client(
     (pid,) = await service.probe(replica_id, "engine_pids")
     core, reader = psutil.Process(pid), Reader()
     async with (
-        openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client,
-        anthropic.AsyncAnthropic(base_url=service.url, api_key="none", max_retries=0) as other,
+        openai.AsyncOpenAI(
+            base_url=f"{service.url}/v1", api_key=service.api_key, max_retries=0
+        ) as client,
+        anthropic.AsyncAnthropic(
+            base_url=service.url, api_key=service.api_key, max_retries=0
+        ) as other,
     ):
         reading = asyncio.gather(
             reader.read_chat(client), reader.read_response(client), reader.read_message(other)

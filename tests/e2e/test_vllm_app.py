@@ -9,6 +9,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 
 from justitia_ray.core.policies.justitia import rank_preserving_integer
+from tests.e2e.conftest import MOST_WEIGHT
 from tests.eventually import eventually
 from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
 from tests.integration.load import OpenStream, leave
@@ -65,7 +66,7 @@ async def test_engine_is_given_the_rank_of_the_tag_and_not_the_callers_priority(
     """Inside the engine the order must be the same, whatever a caller asks for."""
     (replica_id,) = await service.pulling()
     await service.probe(replica_id, "watch_priorities")
-    opening = {"application_class": "c", "application_id": "ranked", "weight": 3}
+    opening = {"application_class": "c", "application_id": "ranked", "weight": MOST_WEIGHT}
     tag = (await http.post("/v1/applications", json=opening)).json()["virtual_finish_time"]
     headers = {"x-justitia-application": "ranked"}
     answer = await http.post(COMPLETIONS, json=completion(priority=-1), headers=headers)

@@ -159,6 +159,8 @@ class Service:
     """Processes of it."""
     code: Path | None = None
     """Directory of the package that its processes import; None: the one under test."""
+    api_key: str | None = None
+    """What `http` calls it with, and clients of a test; None: it asks for none."""
 
     @property
     def placed(self) -> tuple[PlacedModel, ...]:
@@ -248,8 +250,12 @@ class Service:
 
         It is patient: while the only ingress is replaced, Serve's proxy holds back what comes.
         """
-        limits = httpx.Limits(max_connections=None)
-        return httpx.AsyncClient(base_url=self.url, timeout=DEPLOYED_WITHIN_S, limits=limits)
+        return httpx.AsyncClient(
+            base_url=self.url,
+            timeout=DEPLOYED_WITHIN_S,
+            limits=httpx.Limits(max_connections=None),
+            headers={} if self.api_key is None else {"authorization": f"Bearer {self.api_key}"},
+        )
 
     def scheduler(self, config: AppConfig | None = None) -> ActorHandle:
         """Return the scheduler actor of a model, by default of the first."""

@@ -1,15 +1,19 @@
 """Access in service: credentials of every kind, changes of keys, fair shares between tenants."""
 
 import asyncio
+import runpy
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import anthropic
+import openai
 import pytest
 import pytest_asyncio
 
 from justitia_ray.client import JustitiaClient
-from justitia_ray.client.transport import HandleTransport, HttpTransport
+from justitia_ray.client.transport import API_KEY_VARIABLE, HandleTransport, HttpTransport
 from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.generation_bodies import MESSAGES
 from tests.eventually import eventually
@@ -17,12 +21,13 @@ from tests.harness.key_ring import KeyRing
 from tests.harness.token_issuer import TokenIssuer, running_issuer
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.guarded import http_as
-from tests.integration.service import Service, Serving
+from tests.integration.service import MODEL, Service, Serving
 from tests.integration.shares import INFERENCES, race
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 
 SEATS = 4
+EXAMPLE = Path(__file__).parents[2] / "deployments/examples/openai_client/map_reduce_summary.py"
 _ANSWER = {"prompt": "a b c", "max_tokens": 2}
 
 Json = dict[str, Any]
@@ -130,6 +135,47 @@ async def test_anthropics_callers_get_anthropics_errors(guarded: Guarded) -> Non
         answer.json()["error"]["type"] for answer in answers
     ]
     assert "Bearer" == answers[0].headers["www-authenticate"]
+
+
+async def test_official_clients_take_a_key_and_know_a_wrong_one(guarded: Guarded) -> None:
+    """OpenAI's sends it as a bearer token, Anthropic's in a header of its own.
+
+    The engine is a fake that answers OpenAI's chats only: Anthropic's right key lists the models.
+    """
+    url, right, wrong = guarded.service.url, guarded.keys.secrets["acme"], "jk-" + "0" * 43
+    asked: Any = {"model": MODEL, "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    async with (
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=right) as client,
+        anthropic.AsyncAnthropic(base_url=url, api_key=right) as other,
+    ):
+        answer = await client.chat.completions.create(**asked)
+        listed: list[Any] = [
+            await client.models.retrieve(MODEL),
+            await other.models.retrieve(MODEL),
+        ]
+        with pytest.raises(openai.AuthenticationError) as of_openai:
+            await client.with_options(api_key=wrong).chat.completions.create(**asked)
+        with pytest.raises(anthropic.AuthenticationError) as of_anthropic:
+            await other.with_options(api_key=wrong).messages.create(**asked)
+
+    assert answer.choices[0].message.content
+    assert [MODEL, MODEL] == [model.id for model in listed]
+    assert "invalid_api_key" == of_openai.value.code
+    assert "authentication_error" == of_anthropic.value.body["error"]["type"]  # type: ignore[index]
+
+
+async def test_example_takes_its_key_from_the_environment(
+    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The key says the tenant whose application it opens and closes; without one it is refused."""
+    monkeypatch.delenv(API_KEY_VARIABLE, raising=False)
+    example = runpy.run_path(str(EXAMPLE))["main"]
+    with pytest.raises(openai.AuthenticationError):
+        await example(f"{guarded.service.url}/v1", MODEL, 4)
+    monkeypatch.setenv(API_KEY_VARIABLE, guarded.keys.secrets["acme"])
+
+    assert await example(f"{guarded.service.url}/v1", MODEL, 4)
+    await guarded.service.until_idle()
 
 
 async def test_paths_of_operators_are_theirs_alone(guarded: Guarded) -> None:

@@ -19,7 +19,9 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 URL, SERVED_MODEL, NAME = "http://127.0.0.1:8000", '"tiny-llama"', '"justitia"'
 """Port, model and name on the pages, in whose place the test has its own."""
-_APPLICATION = re.compile(r'"X-Justitia-Application": "(.+?)"')
+_APPLICATION, _TENANT = (
+    re.compile(rf'"X-Justitia-{name}": "(.+?)"') for name in ("Application", "Tenant")
+)
 
 
 def examples_of(kind: str) -> list[str]:
@@ -44,8 +46,9 @@ async def ended(text: str, service: Service) -> AsyncIterator[None]:
     """Close what an example leaves to the service, which would wait for ten minutes."""
     yield
     async with service.http() as http:
-        for name in _APPLICATION.findall(text):
-            await http.post(f"/v1/applications/{name}/close")
+        for name, tenant in zip(_APPLICATION.findall(text), _TENANT.findall(text), strict=True):
+            headers = {"x-justitia-tenant": tenant}
+            await http.post(f"/v1/applications/{name}/close", headers=headers)
     await service.until_idle()
 
 

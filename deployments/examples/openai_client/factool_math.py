@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import os
 import uuid
 
 from openai import AsyncOpenAI
@@ -15,7 +16,8 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
     """Run the agent and return its answer."""
     application = f"ev-{uuid.uuid4()}"
     headers = {"X-Justitia-Application": application, "X-Justitia-Class": "EV"}
-    async with AsyncOpenAI(base_url=base_url, api_key="none", default_headers=headers) as client:
+    key = os.environ.get("JUSTITIA_API_KEY", "unused")
+    async with AsyncOpenAI(base_url=base_url, api_key=key, default_headers=headers) as client:
 
         async def ask(prompt: str) -> str:
             answer = await client.chat.completions.create(

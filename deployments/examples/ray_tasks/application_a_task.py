@@ -15,13 +15,14 @@ from justitia_ray.client import JustitiaClient, fan_out
 
 QUESTIONS = [f"What is {first} times {second}?" for first in (6, 7) for second in (8, 9)]
 VOTES = 3
+TENANT = "team-a"
 
 
 async def vote(app: str, model: str, question: str, max_tokens: int) -> str:
     """Ask several times at once and return the answer that came most often."""
     ingress = serve.get_deployment_handle("Ingress", app)
     async with (
-        JustitiaClient.from_handle(ingress, model=model) as client,
+        JustitiaClient.from_handle(ingress, model=model, tenant=TENANT) as client,
         client.application("SC", input=question) as application,
     ):
         answers = await fan_out(

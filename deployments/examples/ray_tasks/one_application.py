@@ -13,12 +13,17 @@ from ray import serve
 
 DOCUMENT = "The council met on Monday. It decided to repair the bridge.\n" * 40
 PART_CHARS = 600
+TENANT = "team-a"
 
 
 def call(app: str, application: str, method: str, path: str, fields: Mapping[str, object]) -> str:
     """Call the service's Ingress on behalf of an application and return its answer's text."""
     ingress = serve.get_deployment_handle("Ingress", app)
-    headers = {"x-justitia-application": application, "x-justitia-class": "MRS"}
+    headers = {
+        "x-justitia-application": application,
+        "x-justitia-class": "MRS",
+        "x-justitia-tenant": TENANT,
+    }
     answer = ingress.call.remote(method, path, headers, json.dumps(fields).encode())
     status, _, body = answer.result()
     if status != 200:

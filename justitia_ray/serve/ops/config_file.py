@@ -79,6 +79,17 @@ def most_callers(path: Path) -> int:
     return callers
 
 
+def asks_for_tls(path: Path) -> bool:
+    """Return whether a file asks Serve to speak TLS to callers.
+
+    Raises:
+        ConfigError: If the file cannot be read, or has a mistake.
+    """
+    read_applications(path)
+    http_options = read_mapping(path).get("http_options") or {}
+    return bool(http_options.get("ssl_certfile"))
+
+
 def check_values(values: Mapping[str, Any]) -> CheckedFile:
     """Check the values of a Serve configuration file."""
     errors: list[str] = []

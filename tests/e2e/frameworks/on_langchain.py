@@ -28,9 +28,9 @@ def talked(chat: Any) -> dict[str, Any]:
     }
 
 
-def main(generating: str, reading: str) -> None:
-    """Talk to two services by their addresses."""
-    options: dict[str, Any] = {"api_key": "none", "max_tokens": 32, "temperature": 0}
+def main(generating: str, reading: str, key: str) -> None:
+    """Talk to two services by their addresses, with an API key."""
+    options: dict[str, Any] = {"api_key": key, "max_tokens": 32, "temperature": 0}
     of_openai: dict[str, Any] = options | {"base_url": f"{generating}/v1", "model": "tiny-llama"}
     openai = ChatOpenAI(**of_openai)
     several = ChatOpenAI(**(of_openai | {"n": 2, "temperature": 1}))
@@ -40,7 +40,7 @@ def main(generating: str, reading: str) -> None:
     # By default it would send token ids, of OpenAI's tokenizer.
     embeddings = OpenAIEmbeddings(
         base_url=f"{reading}/v1",
-        api_key="none",  # type: ignore[arg-type]
+        api_key=key,  # type: ignore[arg-type]
         model="tiny-embedding",
         check_embedding_ctx_length=False,
     )

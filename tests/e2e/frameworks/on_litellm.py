@@ -18,21 +18,21 @@ _TOOL = {
 _NAMED: Any = {"type": "function", "function": {"name": "Weather"}}
 
 
-def ranking(reading: str, model: str) -> list[int]:
+def ranking(reading: str, model: str, key: str) -> list[int]:
     """Return in which order a model puts documents."""
     ranked: Any = litellm.rerank(
         model=f"hosted_vllm/{model}",
         query="a b",
         documents=["c", "a b"],
         api_base=reading,
-        api_key="none",
+        api_key=key,
     )
     return [result["index"] for result in ranked.results]
 
 
-def main(generating: str, reading: str) -> None:
-    """Talk to two services by their addresses."""
-    at: dict[str, Any] = {"api_base": f"{generating}/v1", "api_key": "none"}
+def main(generating: str, reading: str, key: str) -> None:
+    """Talk to two services by their addresses, with an API key."""
+    at: dict[str, Any] = {"api_base": f"{generating}/v1", "api_key": key}
     said = [{"role": "user", "content": "a b c"}]
     limits: dict[str, Any] = {"max_tokens": 32, "temperature": 0}
     chat: dict[str, Any] = {"model": "openai/tiny-llama", "messages": said, **at, **limits}
@@ -61,7 +61,7 @@ def main(generating: str, reading: str) -> None:
         model="openai/tiny-embedding",
         input=["a b", "c"],
         api_base=f"{reading}/v1",
-        api_key="none",
+        api_key=key,
     )
     told = {
         "whole": whole.choices[0].message.content,
@@ -75,8 +75,8 @@ def main(generating: str, reading: str) -> None:
         "adapted": adapted.choices[0].message.content,
         "batch": [choice.text for choice in batch.choices],
         "sizes": [len(one["embedding"]) for one in embedded.data],
-        "ranking": ranking(reading, "tiny-embedding"),
-        "pair_ranking": ranking(reading, "tiny-reranker"),
+        "ranking": ranking(reading, "tiny-embedding", key),
+        "pair_ranking": ranking(reading, "tiny-reranker", key),
     }
     print(json.dumps(told))  # noqa: T201
 

@@ -17,11 +17,11 @@ def weather(warm: bool) -> str:
     return "warm" if warm else "cold"
 
 
-def main(generating: str, reading: str) -> None:
-    """Talk to two services by their addresses."""
+def main(generating: str, reading: str, key: str) -> None:
+    """Talk to two services by their addresses, with an API key."""
     options: dict[str, Any] = {
         "api_base": f"{generating}/v1",
-        "api_key": "none",
+        "api_key": key,
         "model": "tiny-llama",
         "max_tokens": 32,
         "temperature": 0,
@@ -32,7 +32,7 @@ def main(generating: str, reading: str) -> None:
     completing = OpenAILike(**options)
     adapted = OpenAILike(**(options | {"model": "tiny-poet"}), is_chat_model=True)
     embeddings = OpenAILikeEmbedding(
-        api_base=f"{reading}/v1", api_key="none", model_name="tiny-embedding"
+        api_base=f"{reading}/v1", api_key=key, model_name="tiny-embedding"
     )
     said = [ChatMessage(role="user", content="a b c")]
     asked: dict[str, Any] = {

@@ -168,11 +168,15 @@ class LiveService:
         """Inferences of this class fail."""
         self.refuses = ""
         """Applications of this input are refused."""
+        self.loses_closes = False
+        """No application is heard to close."""
         self.cancelled: list[str] = []
         """Paths of the applications that were cancelled."""
         self.used_token_s = 10.0
         self._decisions = DecisionMeter()
         self._classes: dict[str, str] = {}
+        self._tenants: dict[str, str | None] = {}
+        """Of each application: for callers of other tenants it does not exist."""
 
     async def configure(self, arm: Arm) -> None:
         """Put a policy in force."""
@@ -184,6 +188,11 @@ class LiveService:
     ) -> Response:
         """Answer as the ingress would."""
         fields = json.loads(body) if body else {}
+        name = path.removeprefix("/v1/applications/").removesuffix("/close")
+        if self._tenants.get(name) != headers.get("x-justitia-tenant") and name in self._tenants:
+            return _answer({"error": {"message": f"{name} is not open"}}, 404)
+        if path.endswith("/close") and self.loses_closes:
+            return _answer({"error": {"message": "lost"}}, 500)
         if method == "DELETE":
             self.cancelled.append(path)
         if path == "/v1/status":
@@ -202,6 +211,7 @@ class LiveService:
                 (self.settings["policy"], fields["application_class"], fields["input"])
             )
             self._classes[name] = fields["application_class"]
+            self._tenants[name] = fields.get("tenant")
             self._decisions.record_decisions(1e-4)
             tag = {"predicted_kv_token_time": 5.0, "virtual_finish_time": None}
             return _answer({"application_id": name, **tag})
@@ -221,7 +231,7 @@ class LiveService:
             }
             content = json.dumps({"choices": choices, "usage": usage}).encode()
             return Response(200, head, content)
-        return _answer({"gps_lag": None})
+        return _answer({"gps_lag": {"seconds": 0.5, "bound_s": 2.0}})
 
     def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""

@@ -28,7 +28,7 @@ from scripts.bench.live_session import (
     decisions_between,
 )
 from tests.harness.simulation.virtual_loop import run_virtually
-from tests.unit.bench.live_fakes import LiveService
+from tests.unit.bench.live_fakes import LiveService, application
 
 ENGINE = EngineProfile(kv_tokens=100_000, prefill="chunked", admission="peak")
 SIZE = replace(QUICK, mix={"KBQAV": 6, "SC": 2, "MRS": 1}, mice_s=1.0)
@@ -170,6 +170,18 @@ def test_next_play_waits_until_nothing_of_the_last_is_left() -> None:
     service.leftover = 4
 
     assert 3 * 0.25 == pytest.approx(play_nothing(service, FCFS))
+
+
+def test_application_whose_close_was_lost_is_cancelled_for_its_tenant() -> None:
+    """It would stay for minutes, and the next play would wait for it."""
+    service = LiveService()
+    service.loses_closes = True
+
+    async def play_one() -> None:
+        await session(service).play(FCFS, [application(0, 0.0, []).planned])
+
+    run_virtually(play_one())
+    assert ["/v1/applications/app-0"] == service.cancelled
 
 
 def test_memory_and_cpu_time_are_those_of_the_play(whole: tuple[LiveService, Plays]) -> None:

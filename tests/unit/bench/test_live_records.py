@@ -10,6 +10,7 @@ from justitia_ray.client import JustitiaClient
 from justitia_ray.core.stages import StageServed
 from justitia_ray.errors import ResponseError
 from justitia_ray.predictor.observation import Sample
+from justitia_ray.sim.results import Lateness
 from justitia_ray.sim.workload import checked_application
 from scripts.bench.live_records import (
     RecordedApplication,
@@ -45,6 +46,26 @@ def test_call_is_recorded_with_its_instants_sizes_and_prediction() -> None:
     ran_s: Any = pytest.approx(0.1)
     leased_s: Any = pytest.approx(0.105)
     assert [RecordedInference(0.0, ran_s, 20, 45, "r1", 0.0, ran_s, leased_s)] == opened.inferences
+
+
+@pytest.mark.parametrize("loses_closes", [False, True])
+def test_application_is_asked_for_under_its_tenant(loses_closes: bool) -> None:
+    """For another tenant it does not exist: its lag would be missing, and its end."""
+    service = LiveService()
+    service.loses_closes = loses_closes
+
+    async def open_and_close() -> Recorder:
+        recorder = Recorder(service, clock=asyncio.get_running_loop().time)
+        async with (
+            JustitiaClient(recorder, tenant="team-a") as client,
+            client.application("MRS", input="text"),
+        ):
+            pass
+        return recorder
+
+    recorder = run_virtually(open_and_close())
+    assert Lateness(0.5, 2.0) == recorder.applications["app-0"].lateness
+    assert ({"app-0": "team-a"} if loses_closes else {}) == recorder.left_open
 
 
 # Opened at 1.0; two side by side from 1.25, ends at 2 and 3; tool time of 0.5; one from 3.5 to 5.

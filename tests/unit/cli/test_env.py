@@ -90,6 +90,31 @@ def test_file_decides_the_limit_of_connections(
     assert f"export {_MAXCONN}=656\n" in told
 
 
+def test_file_that_asks_for_tls_gets_no_haproxy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without TLS HAProxy would speak plaintext, so a deployment behind it is refused."""
+    file = file_with(tmp_path)
+    certificate = "http_options: {ssl_keyfile: key.pem, ssl_certfile: certificate.pem}"
+    file.write_text(f"{file.read_text()}\n{certificate}\n")
+    told = printed(capsys, str(file), "--format", "dotenv")
+
+    assert "# Serve's own proxy is the front: http_options.ssl_certfile asks for TLS" in told
+    assert ["RAY_SERVE_METRICS_EXPORT_INTERVAL_MS=2000"] == [
+        line for line in told.splitlines() if not line.startswith("# ")
+    ]
+
+
+def test_other_http_options_leave_haproxy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A port is not a certificate."""
+    file = file_with(tmp_path)
+    file.write_text(f"{file.read_text()}\nhttp_options: {{port: 8001}}\n")
+
+    assert _MAXCONN in printed(capsys, str(file))
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -80,6 +80,17 @@ def test_without_haproxy_the_throughput_settings_are_left_out(
     assert "this is darwin" in elsewhere.notes[0]
 
 
+def test_serve_that_speaks_tls_is_its_own_front() -> None:
+    """With HAProxy's environment the application would be refused; what runs it does not matter."""
+    nowhere = {"RAY_SERVE_HAPROXY_BINARY_PATH": "/nowhere"}
+    for environment in (HAPROXY, nowhere):
+        plan = plan_front(1_000, 20_000, environment, tls=True)
+
+        assert ["RAY_SERVE_METRICS_EXPORT_INTERVAL_MS"] == list(plan.environment)
+        (note,) = plan.notes
+        assert note.startswith("Serve's own proxy is the front: http_options.ssl_certfile asks")
+
+
 def test_binary_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     """Ray would find out at Serve's start, in the log of an actor."""
     with pytest.raises(ConfigError, match=r"RAY_SERVE_HAPROXY_BINARY_PATH is '/.*none': the path"):
