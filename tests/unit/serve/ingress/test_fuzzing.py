@@ -274,7 +274,9 @@ def test_arbitrary_headers_are_no_failure_and_no_way_in(
     """Duplicates, other bytes than text, huge values, two credentials: on any path and method."""
     method, path = target
     scope: Message = {"type": "http", "method": method, "path": path, "query_string": query}
-    scope |= {"headers": headers, "scheme": "http", "server": ("service", 80), TRUSTED: trusted}
+    scope.update(
+        {"headers": headers, "scheme": "http", "server": ("service", 80), TRUSTED: trusted}
+    )
     begin, *_ = loop.run(answer_to(scope, body))
     times = Counter(name for name, _ in headers)
 
@@ -298,7 +300,7 @@ def test_two_copies_of_a_header_that_says_who_calls_are_refused(
     statuses = []
     for copies in (1, 2):
         scope: Message = {"type": "http", "method": "GET", "path": "/v1/models"}
-        scope |= {"query_string": b"", "headers": [*headers, *[header] * copies]}
+        scope.update({"query_string": b"", "headers": [*headers, *[header] * copies]})
         statuses.append(loop.run(answer_to(scope, b""))[0]["status"])
 
     assert [200, 400] == statuses
@@ -308,6 +310,6 @@ def test_two_copies_of_a_header_that_says_who_calls_are_refused(
 def test_query_that_is_no_text_is_refused(loop: asyncio.Runner, path: str) -> None:
     """A server hands on the bytes that came; the framework fails on them where it tells a URL."""
     scope: Message = {"type": "http", "method": "PUT", "path": path, "query_string": b"a=\xb1"}
-    scope |= {"headers": [_GOOD], "scheme": "http", "server": ("service", 80)}
+    scope.update({"headers": [_GOOD], "scheme": "http", "server": ("service", 80)})
 
     assert 400 == loop.run(answer_to(scope, b""))[0]["status"]
