@@ -30,9 +30,10 @@ from justitia_ray.access.gate import Gate
 from justitia_ray.access.identity import Scope
 from justitia_ray.access.keys import KeyTable, create_key
 from justitia_ray.serve.asgi import Message
-from justitia_ray.serve.ingress.door import IDENTIFYING, TRUSTED, Door, is_public, scope_of
+from justitia_ray.serve.ingress.door import TRUSTED, Door, is_public, scope_of
 from justitia_ray.serve.ingress.http_app import HttpApp, build_http_app
 from justitia_ray.serve.ingress.models import ServedModels
+from justitia_ray.serve.ingress.request_context import IDENTIFYING
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.unit.serve.ingress.answering_model import answering_model
 
@@ -92,7 +93,8 @@ def _build() -> HttpApp:
 _APP = _build()
 _DESCRIBED = schemathesis.openapi.from_dict(_APP.openapi())
 _DESCRIBED.config.generation.update(with_security_parameters=False)
-_OPERATIONS = [found.ok() for found in _DESCRIBED.get_all_operations()]
+_FOUND: Any = _DESCRIBED.get_all_operations()
+_OPERATIONS: list[Any] = [found.ok() for found in _FOUND]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,7 @@ def loop() -> Iterator[asyncio.Runner]:
 
 async def call(case: Any, credential: str | None) -> httpx.Response:
     """Send a generated call with a credential, or with none."""
-    made = requests.Request(**case.as_transport_kwargs(base_url="http://service")).prepare()
+    made: Any = requests.Request(**case.as_transport_kwargs(base_url="http://service")).prepare()
     headers = [
         (name.lower().encode(), value if isinstance(value, bytes) else value.encode("latin-1"))
         for name, value in made.headers.items()
