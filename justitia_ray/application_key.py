@@ -7,7 +7,7 @@ core, the wire, Redis, logs and the views of operators have the key.
 from justitia_ray.units import ApplicationId
 
 SEPARATOR = "|"
-"""It is allowed neither in tenants nor in the ids that callers choose."""
+"""Character that neither tenants nor the ids that callers choose may have."""
 
 
 def application_key(tenant: str, application_id: str) -> ApplicationId:

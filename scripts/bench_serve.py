@@ -34,7 +34,7 @@ def main() -> int:
         "quick": options.quick,
         "front": options.front,
     }
-    names = ("metrics",) if options.metrics else _ENGINES[options.engine]
+    names = (options.only,) if options.only is not None else _ENGINES[options.engine]
     try:
         release = None if options.release is None else release_arm(options.release)
         chosen = [
@@ -159,9 +159,15 @@ def parse_arguments() -> argparse.Namespace:
         " Serve's own proxy (default: haproxy)",
     )
     parser.add_argument("--quick", action="store_true", help="fewer calls, 2 repeats in place of 5")
-    parser.add_argument(
-        "--metrics", action="store_true", help="measure what metrics cost, and nothing else"
-    )
+    alone = parser.add_mutually_exclusive_group()
+    for name, what in (("metrics", "metrics cost"), ("access", "keys and tokens cost")):
+        alone.add_argument(
+            f"--{name}",
+            action="store_const",
+            const=name,
+            dest="only",
+            help=f"measure what {what}, and nothing else",
+        )
     parser.add_argument("--repeats", type=int, help="of every load")
     parser.add_argument("--seed", type=int, default=1, help="of the load (default 1)")
     parser.add_argument("--json", type=Path, help="write everything there, every sample too")

@@ -33,9 +33,10 @@ class Reply:
 class HttpConnection:
     """Connection to one host, for one request at a time."""
 
-    def __init__(self, host: str, port: int) -> None:
+    def __init__(self, host: str, port: int, credential: str = "") -> None:
         self._host = host
         self._port = port
+        self._more_headers = f"authorization: Bearer {credential}\r\n" if credential else ""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
 
@@ -73,7 +74,8 @@ class HttpConnection:
             raise ConnectionError("the connection is not open: use `async with`")
         head = (
             f" {path} HTTP/1.1\r\nhost: {self._host}\r\n"
-            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+            f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+            f"{self._more_headers}\r\n"
         )
         sent_at = time.perf_counter()
         writer.write(method + head.encode() + body)
@@ -161,10 +163,12 @@ class Target:
     port: int
     route_prefix: str
     host: str = "127.0.0.1"
+    credential: str = ""
+    """API key or token that goes with every call."""
 
     def open(self) -> HttpConnection:
         """Return a connection to enter."""
-        return HttpConnection(self.host, self.port)
+        return HttpConnection(self.host, self.port, self.credential)
 
     @property
     def completions(self) -> str:

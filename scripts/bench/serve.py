@@ -26,6 +26,7 @@ from scripts.bench.serve_arms import (
     RunningArms,
 )
 from scripts.bench.serve_figures import (
+    ADDED_CPU,
     CALLS,
     CHUNKS,
     CPU,
@@ -142,6 +143,7 @@ SATURATED_UNARY = "saturating unary calls"
 SATURATED_STREAM = "saturating streams"
 CHUNKS_JOINED = "saturating streams, chunks joined"
 METRICS = "saturating unary calls, metrics"
+ACCESS = "CPU-bound unary calls, access"
 VLLM_BENCH = "vllm bench serve"
 
 _IDLE_STREAM = Shape(True, (64, 64), (2, 2))
@@ -162,6 +164,9 @@ _UNJOINED = Arm("unjoined", iteration_s=0.01)
 _JOINED_30_MS = Arm("joined", chunk_interval_s=0.03)
 _MEASURED = Arm("measured")
 _UNMEASURED = Arm("unmeasured", metrics=False)
+_OPEN = Arm("open")
+_KEYS = Arm("keys", credential="key")
+_TOKENS = Arm("tokens", credential="token")
 
 
 def path_loads(*, quick: bool) -> tuple[Load, ...]:
@@ -291,6 +296,23 @@ def metrics_loads(*, quick: bool) -> tuple[Load, ...]:
     )
 
 
+def access_loads(*, quick: bool) -> tuple[Load, ...]:
+    """Return the load that says what credentials cost."""
+    return (
+        Load(
+            ACCESS,
+            Shape(False, (64, 64), (4, 4)),
+            64,
+            512 if quick else 1_280,
+            0.0,
+            (_KEYS, _TOKENS),
+            _OPEN,
+            (CALLS, ADDED_CPU),
+        ),
+    )
+
+
+_FREE_ENGINE = {"iteration_s": 0.002, "kv_tokens": 1_000_000, "prefill_s_per_token": 0.0}
 _LOCAL_FAKE = Path("deployments/local-fake.yaml")
 SETTINGS = {
     setting.name: setting
@@ -301,7 +323,7 @@ SETTINGS = {
             _LOCAL_FAKE,
             2,
             path_loads,
-            {"iteration_s": 0.002, "kv_tokens": 1_000_000, "prefill_s_per_token": 0.0},
+            _FREE_ENGINE,
         ),
         Setting(
             "fake",
@@ -325,6 +347,14 @@ SETTINGS = {
             _LOCAL_FAKE,
             2,
             metrics_loads,
+        ),
+        Setting(
+            "access",
+            "the fake engines of `path`, with API keys, with cached JSON Web Tokens, and open",
+            _LOCAL_FAKE,
+            2,
+            access_loads,
+            _FREE_ENGINE,
         ),
     )
 }

@@ -8,11 +8,11 @@ import copy
 import json
 import os
 import urllib.request
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import JustitiaError
@@ -20,8 +20,10 @@ from justitia_ray.units import Seconds
 from scripts.bench.load import Target
 from scripts.bench.machine import Role, cpu_by_role
 from scripts.bench.own_servers import OwnServer, litellm_proxy, release_cluster, vllm_server
+from tests.harness.key_ring import KeyRing
 from tests.harness.local_cluster import LocalCluster, read_serve_config
 from tests.harness.ray_code import repository_environment
+from tests.harness.token_issuer import running_issuer
 
 _DECLARED_CPUS = 64
 """Ray places by declared CPUs, and the arms declare more than two cores have."""
@@ -43,6 +45,8 @@ class Arm:
     iteration_s: Seconds | None = None
     """Iteration of the fake engine, in place of the setting's."""
     metrics: bool = True
+    credential: Literal["key", "token"] | None = None
+    """What its calls prove themselves by: an API key, a JSON Web Token; None: it is open."""
     code: Path | None = None
     """Worktree of another release of the project; it runs on a cluster of its own."""
 
@@ -119,13 +123,48 @@ def arm_args(
     return changed
 
 
-def scheduler_roles(port: int, arms: Iterable[Arm]) -> dict[int, Role]:
+@contextmanager
+def guarded(
+    applications: Iterable[dict[str, Any]], arms: Iterable[Arm], directory: Path
+) -> Iterator[dict[str, str]]:
+    """Let arms ask for credentials, and yield the credential of each by its name.
+
+    Args:
+        applications: The arms' applications, whose arguments are changed.
+        arms: In the same order.
+        directory: For the files of keys and certificates.
+    """
+    credentials = {}
+    with ExitStack() as stack:
+        for arm, application in zip(arms, applications, strict=True):
+            if arm.credential == "key":
+                keys = KeyRing(directory / f"{arm.name}-keys.yaml")
+                keys.add("caller", "team", "infer", "own", "operate")
+                keys.write()
+                application["args"]["access"] = {"keys_file": str(keys.file)}
+                credentials[arm.name] = keys.secrets["caller"]
+            elif arm.credential == "token":
+                issuer = stack.enter_context(running_issuer(directory))
+                scope = "justitia.infer justitia.own justitia.operate"
+                credentials[arm.name] = issuer.token(tenant="team", scope=scope)
+                section = {"audience": "justitia", "jwks_ca_file": str(issuer.ca_file)}
+                application["args"]["access"] = {"jwt": [{"issuer": issuer.url, **section}]}
+        yield credentials
+
+
+def scheduler_roles(
+    port: int, arms: Iterable[Arm], credentials: Mapping[str, str] | None = None
+) -> dict[int, Role]:
     """Return the role of each scheduler actor, by process id: their titles do not tell the arm."""
     roles = {}
     for arm in arms:
         if arm.import_path == _SERVICE:
             url = f"http://127.0.0.1:{port}/{arm.name}/v1/status"
-            with urllib.request.urlopen(url, timeout=10.0) as answer:
+            credential = (credentials or {}).get(arm.name)
+            headers = {"authorization": f"Bearer {credential}"} if credential else {}
+            with urllib.request.urlopen(
+                urllib.request.Request(url, headers=headers), timeout=10.0
+            ) as answer:
                 roles[int(json.load(answer)["pid"])] = (arm.name, "scheduler")
     return roles
 
@@ -216,10 +255,16 @@ class BenchArms(LocalCluster):
                 server = stack.enter_context(release_cluster(arm.code, values))
                 running.add_server(arm, server, f"/{arm.name}")
                 running.roles |= scheduler_roles(server.port, [arm])
+            credentials = stack.enter_context(
+                guarded(self.values["applications"], self._on_serve, Path(self.data_dir))
+            )
             super().__enter__()
             self._servers = stack.pop_all()
-        running.targets |= {arm.name: Target(self.port, f"/{arm.name}") for arm in self._on_serve}
-        running.roles |= scheduler_roles(self.port, self._on_serve)
+        running.targets |= {
+            arm.name: Target(self.port, f"/{arm.name}", credential=credentials.get(arm.name, ""))
+            for arm in self._on_serve
+        }
+        running.roles |= scheduler_roles(self.port, self._on_serve, credentials)
         return self
 
     def __exit__(self, *error: Any) -> None:

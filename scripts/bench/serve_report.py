@@ -6,6 +6,7 @@ from typing import Any
 
 from justitia_ray.cli.text_table import text_table
 from scripts.bench.serve import (
+    ACCESS,
     CONCURRENT,
     CPU_STREAM,
     CPU_UNARY,
@@ -18,6 +19,7 @@ from scripts.bench.serve import (
 )
 from scripts.bench.serve_arms import JUSTITIA
 from scripts.bench.serve_figures import (
+    ADDED_CPU,
     CALLS,
     CPU,
     FIRST_TOKEN_P50,
@@ -125,6 +127,10 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target(f"{VLLM_BENCH}, 32 streams", TOKENS, 0.6, "vllm"),
     ),
     "metrics": (Target(METRICS, CPU, 1.03, "unmeasured", "measured"),),
+    "access": (
+        Target(ACCESS, ADDED_CPU, 0.2, "open", "keys"),
+        Target(ACCESS, ADDED_CPU, 0.5, "open", "tokens"),
+    ),
 }
 
 

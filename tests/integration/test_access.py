@@ -14,8 +14,9 @@ from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.generation_bodies import MESSAGES
 from tests.eventually import eventually
 from tests.harness.key_ring import KeyRing
-from tests.integration.bodies import COMPLETIONS
-from tests.integration.guarded import TestIssuer, http_as, running_issuer
+from tests.harness.token_issuer import TokenIssuer, running_issuer
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.guarded import http_as
 from tests.integration.service import Service, Serving
 from tests.integration.shares import INFERENCES, race
 
@@ -33,7 +34,7 @@ class Guarded:
 
     service: Service
     keys: KeyRing
-    issuer: TestIssuer
+    issuer: TokenIssuer
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -194,6 +195,28 @@ async def test_changed_keys_are_in_force_soon(guarded: Guarded) -> None:
     keys.write()
     await eventually(is_refused, "the revoked key is refused")
     assert await works("acme")
+
+
+async def test_asking_for_keys_from_now_on_loses_nothing_that_waits(serving: Serving) -> None:
+    """What was let in before is answered; what comes later needs a key."""
+    keys = KeyRing(serving.directory / "later.yaml")
+    keys.add("team", "team")
+    keys.write()
+    async with serving.deployed_service(
+        "turned", replicas=1, fake={"max_num_seqs": SEATS}
+    ) as service:
+        body = completion("w", 600)
+        async with http_as(service, None, x_justitia_tenant="team") as http:
+            calls = [asyncio.create_task(http.post(COMPLETIONS, json=body)) for _ in range(12)]
+            await service.until(lambda status: status["waiting"] > 0, "some wait")
+            service.args["access"] = {"keys_file": str(keys.file)}
+            await service.deploy()
+            answers = await asyncio.gather(*calls)
+
+        assert {200} == {answer.status_code for answer in answers}
+        assert 401 == (await answer_to(service, None))[0]
+        assert 200 == (await answer_to(service, keys.secrets["team"]))[0]
+        await service.until_idle()
 
 
 async def test_tenants_share_equally_however_many_applications_they_have(

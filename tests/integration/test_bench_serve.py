@@ -23,6 +23,7 @@ from scripts.bench.serve_arms import (
     RunningArms,
     arm_application,
     arm_args,
+    guarded,
     release_arm,
     scheduler_roles,
 )
@@ -42,10 +43,12 @@ _VARIANT = Arm("unjoined", chunk_interval_s=0.0, metrics=False)
 _QUEUE_LOADS = queue_loads(
     quick=True, ours=JUSTITIA, theirs=DIRECT, joined=JUSTITIA, unjoined=_VARIANT
 )
+_ACCESS_LOADS = SETTINGS["access"].loads(quick=True)
 _METRICS_LOADS = tuple(
     replace(load, arms=(JUSTITIA,), baseline=_VARIANT)
     for load in SETTINGS["metrics"].loads(quick=True)
 )
+_ALL_ARMS = (*arms_of(_PATH_LOADS), _VARIANT, *arms_of(_ACCESS_LOADS))
 
 
 def shortened(loads: Sequence[Load]) -> list[Load]:
@@ -64,20 +67,24 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
     application = read_serve_config(_FILE)["applications"][0]
     application["args"]["scheduler"] = {"namespace": serving.namespace}
     beside = (LITELLM, _RELEASE)
-    on_serve = [arm for arm in (*arms_of(_PATH_LOADS), _VARIANT) if arm not in beside]
+    on_serve = [arm for arm in _ALL_ARMS if arm not in beside]
     redis = str(serving.directory / "redis")
     applications = [arm_application(application, arm, 1, redis, _FAKE) for arm in on_serve]
-    for arm, values in zip(on_serve, applications, strict=True):
-        serving.add(Service(serving, arm.name, str(arm.import_path), 1, {}, values["args"]))
     config = AppConfig.parse(arm_args(application["args"], LITELLM, _FAKE))
     release = arm_application(application, _RELEASE, 1, redis, _FAKE)
     with ExitStack() as stack:
+        credentials = stack.enter_context(guarded(applications, on_serve, serving.directory))
+        for arm, values in zip(on_serve, applications, strict=True):
+            serving.add(Service(serving, arm.name, str(arm.import_path), 1, {}, values["args"]))
         proxy = await asyncio.to_thread(stack.enter_context, litellm_proxy(config, 1))
         cluster = await asyncio.to_thread(stack.enter_context, release_cluster(_CODE, release))
         async with serving.deployed_applications(*applications):
             port = int(serving.base_url.rpartition(":")[2])
-            targets = {arm.name: Target(port, f"/{arm.name}") for arm in on_serve}
-            roles = await asyncio.to_thread(scheduler_roles, port, on_serve)
+            targets = {
+                arm.name: Target(port, f"/{arm.name}", credential=credentials.get(arm.name, ""))
+                for arm in on_serve
+            }
+            roles = await asyncio.to_thread(scheduler_roles, port, on_serve, credentials)
             running = RunningArms(config, targets, roles)
             running.add_server(LITELLM, proxy, "")
             running.add_server(_RELEASE, cluster, f"/{_RELEASE.name}")
@@ -86,8 +93,13 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
 
 @pytest.mark.parametrize(
     ("setting", "loads"),
-    [("path", _PATH_LOADS), ("fake", _QUEUE_LOADS), ("metrics", _METRICS_LOADS)],
-    ids=["path", "fake", METRICS],
+    [
+        ("path", _PATH_LOADS),
+        ("fake", _QUEUE_LOADS),
+        ("metrics", _METRICS_LOADS),
+        ("access", _ACCESS_LOADS),
+    ],
+    ids=["path", "fake", METRICS, "access"],
 )
 async def test_every_arm_answers_every_kind_of_call(
     running: RunningArms,

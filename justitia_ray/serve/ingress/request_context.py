@@ -18,7 +18,7 @@ IDENTIFYING = tuple(
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What is known of a request before its body is read."""
+    """Facts of a request that are known before its body is read."""
 
     identity: Identity
     named_tenant: str | None = None

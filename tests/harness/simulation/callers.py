@@ -12,9 +12,9 @@ from typing import Any
 
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
+from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.application_key import application_key
 from justitia_ray.errors import AdmissionError
-from justitia_ray.serve.ingress.door import ANYBODY
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpec
 from justitia_ray.units import Seconds
@@ -263,5 +263,6 @@ async def _slowly(items: AsyncGenerator[Any], every_s: Seconds) -> AsyncGenerato
 
 def _context(application: PlannedApplication) -> RequestContext:
     named = application.application_id
+    owner = Identity(application.tenant, frozenset({Scope.INFER, Scope.OWN}), "key:1")
     names_class = named is not None and (application.opens or len(application.stages) > 1)
-    return RequestContext(ANYBODY, application.tenant, named, "c" if names_class else None)
+    return RequestContext(owner, None, named, "c" if names_class else None)
