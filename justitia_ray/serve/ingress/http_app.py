@@ -75,7 +75,7 @@ class HttpApp(FastAPI):
             return
         path = _route_path(scope)
         try:
-            _check_query(scope["query_string"])
+            _check_query(scope.get("query_string", b""))
             await self._door.admit(scope, path)
         except JustitiaError as error:
             await error_response(path, error)(scope, receive, send)

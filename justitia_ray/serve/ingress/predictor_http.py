@@ -56,7 +56,7 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
 
     @app.post("/v1/predictor/samples", openapi_extra=operation(body=HistoryBody))
     async def samples(request: Request, model: ModelQuery = None) -> dict[str, Any]:
-        """Take part of a user's own history: features, no texts."""
+        """Add samples of a user's own history to the predictor's: features, no texts."""
         asked = models.named(model)
         body = await bodies.read_model(request, HistoryBody)
         taken = int(await _ask(asked, "take_history", body.samples))

@@ -30,9 +30,10 @@ from justitia_ray.access.gate import Gate
 from justitia_ray.access.identity import Scope
 from justitia_ray.access.keys import KeyTable, create_key
 from justitia_ray.serve.asgi import Message
-from justitia_ray.serve.ingress.door import IDENTIFYING, TRUSTED, Door, is_public, scope_of
+from justitia_ray.serve.ingress.door import TRUSTED, Door, is_public, scope_of
 from justitia_ray.serve.ingress.http_app import HttpApp, build_http_app
 from justitia_ray.serve.ingress.models import ServedModels
+from justitia_ray.serve.ingress.request_context import IDENTIFYING
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.unit.serve.ingress.answering_model import answering_model
 
@@ -92,7 +93,8 @@ def _build() -> HttpApp:
 _APP = _build()
 _DESCRIBED = schemathesis.openapi.from_dict(_APP.openapi())
 _DESCRIBED.config.generation.update(with_security_parameters=False)
-_OPERATIONS = [found.ok() for found in _DESCRIBED.get_all_operations()]
+_FOUND: Any = _DESCRIBED.get_all_operations()
+_OPERATIONS: list[Any] = [found.ok() for found in _FOUND]
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +106,7 @@ def loop() -> Iterator[asyncio.Runner]:
 
 async def call(case: Any, credential: str | None) -> httpx.Response:
     """Send a generated call with a credential, or with none."""
-    made = requests.Request(**case.as_transport_kwargs(base_url="http://service")).prepare()
+    made: Any = requests.Request(**case.as_transport_kwargs(base_url="http://service")).prepare()
     headers = [
         (name.lower().encode(), value if isinstance(value, bytes) else value.encode("latin-1"))
         for name, value in made.headers.items()
@@ -274,7 +276,9 @@ def test_arbitrary_headers_are_no_failure_and_no_way_in(
     """Duplicates, other bytes than text, huge values, two credentials: on any path and method."""
     method, path = target
     scope: Message = {"type": "http", "method": method, "path": path, "query_string": query}
-    scope |= {"headers": headers, "scheme": "http", "server": ("service", 80), TRUSTED: trusted}
+    scope.update(
+        {"headers": headers, "scheme": "http", "server": ("service", 80), TRUSTED: trusted}
+    )
     begin, *_ = loop.run(answer_to(scope, body))
     times = Counter(name for name, _ in headers)
 
@@ -298,7 +302,7 @@ def test_two_copies_of_a_header_that_says_who_calls_are_refused(
     statuses = []
     for copies in (1, 2):
         scope: Message = {"type": "http", "method": "GET", "path": "/v1/models"}
-        scope |= {"query_string": b"", "headers": [*headers, *[header] * copies]}
+        scope.update({"query_string": b"", "headers": [*headers, *[header] * copies]})
         statuses.append(loop.run(answer_to(scope, b""))[0]["status"])
 
     assert [200, 400] == statuses
@@ -308,6 +312,6 @@ def test_two_copies_of_a_header_that_says_who_calls_are_refused(
 def test_query_that_is_no_text_is_refused(loop: asyncio.Runner, path: str) -> None:
     """A server hands on the bytes that came; the framework fails on them where it tells a URL."""
     scope: Message = {"type": "http", "method": "PUT", "path": path, "query_string": b"a=\xb1"}
-    scope |= {"headers": [_GOOD], "scheme": "http", "server": ("service", 80)}
+    scope.update({"headers": [_GOOD], "scheme": "http", "server": ("service", 80)})
 
     assert 400 == loop.run(answer_to(scope, b""))[0]["status"]
