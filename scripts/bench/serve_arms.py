@@ -46,7 +46,7 @@ class Arm:
     """Iteration of the fake engine, in place of the setting's."""
     metrics: bool = True
     credential: Literal["key", "token"] | None = None
-    """What its calls prove themselves by: an API key, a JSON Web Token; None: it is open."""
+    """Kind of its calls' credential: an API key, a JSON Web Token; None: it asks for none."""
     code: Path | None = None
     """Worktree of another release of the project; it runs on a cluster of its own."""
 

@@ -312,7 +312,7 @@ def test_same_id_twice_is_a_mistake() -> None:
 records = st.builds(
     lambda digest, **fields: KeyRecord(digest[:8], digest, **fields),
     st.text("0123456789abcdef", min_size=64, max_size=64),
-    tenant=st.from_regex(r"[A-Za-z0-9._:-]{1,12}(/[A-Za-z0-9._:-]{1,12}){0,3}", fullmatch=True),
+    tenant=st.from_regex(r"[A-Za-z0-9_:-][A-Za-z0-9._:-]{0,11}(/[a-z]{1,12}){0,3}", fullmatch=True),
     user=st.none() | st.text(min_size=1, max_size=12).filter(str.isprintable),
     scopes=st.sets(st.sampled_from(Scope), min_size=1).map(frozenset),
     max_weight=st.floats(0, 1e6, exclude_min=True) | st.sampled_from([1.0, 2.0]),
