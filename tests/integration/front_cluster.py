@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -39,6 +39,16 @@ class FrontCluster:
     def processes(self) -> list[int]:
         """Return the process ids of the cluster."""
         return [child.pid for child in psutil.Process(self._process.pid).children(recursive=True)]
+
+    def ingress_ports(self) -> list[int]:
+        """Return the ports that the ingress processes listen at, for HTTP or for Ray."""
+        ports = []
+        for child in psutil.Process(self._process.pid).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if "Ingress" in " ".join(child.cmdline()):
+                    found = child.net_connections(kind="tcp")
+                    ports += [one.laddr.port for one in found if one.status == psutil.CONN_LISTEN]
+        return ports
 
     def haproxies(self) -> set[int]:
         """Return the process ids of the cluster's HAProxies; an old one may have work to end."""

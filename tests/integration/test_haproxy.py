@@ -3,8 +3,9 @@
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from functools import partial
+from pathlib import Path
 
 import httpx
 import pytest
@@ -13,6 +14,7 @@ import pytest_asyncio
 from scripts.bench.connections import WaitingLoad
 from scripts.bench.load import Target
 from tests.eventually import eventually
+from tests.harness.key_ring import KeyRing
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.front_cluster import FrontCluster, front_cluster
 from tests.integration.load import OpenStream
@@ -33,9 +35,18 @@ _CALLERS = 4
 _CHANGED_WITHIN_S = 120.0
 
 
+@pytest.fixture(scope="module")
+def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A file with a key for everything, and the key."""
+    keys = KeyRing(tmp_path_factory.mktemp("front") / "keys.yaml")
+    keys.add("caller", "team", "infer", "own", "operate")
+    keys.write()
+    return keys.file, keys.secrets["caller"]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def cluster() -> AsyncIterator[FrontCluster]:
-    """A cluster whose HAProxy holds few connections, and cuts old streams early."""
+async def cluster(key: tuple[Path, str]) -> AsyncIterator[FrontCluster]:
+    """A cluster that asks for keys, whose HAProxy holds few connections and cuts old streams early."""
     environment = {
         "RAY_SERVE_HAPROXY_MAXCONN": str(_CONNECTIONS),
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(_HARD_STOP_S),
@@ -51,6 +62,7 @@ async def cluster() -> AsyncIterator[FrontCluster]:
             },
         },
         "ingress": {"max_outstanding": _OUTSTANDING},
+        "access": {"keys_file": str(key[0])},
         # Everything shares two cores.
         "scheduler": {"replica_timeout_s": 15.0, "lease_timeout_s": 30.0},
         "replica": {"lease_grace_s": 5.0},
@@ -61,14 +73,18 @@ async def cluster() -> AsyncIterator[FrontCluster]:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def http(cluster: FrontCluster) -> AsyncIterator[httpx.AsyncClient]:
+async def http(cluster: FrontCluster, key: tuple[Path, str]) -> AsyncIterator[httpx.AsyncClient]:
     """An HTTP client that opens as many connections as it takes; all its calls end with it."""
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=cluster.url, timeout=120.0, limits=limits) as http:
+    limits, headers = httpx.Limits(max_connections=None), {"authorization": f"Bearer {key[1]}"}
+    async with httpx.AsyncClient(
+        base_url=cluster.url, timeout=120.0, limits=limits, headers=headers
+    ) as http:
         yield http
 
     async def is_idle() -> bool:
-        async with httpx.AsyncClient(base_url=cluster.url, timeout=120.0) as asking:
+        async with httpx.AsyncClient(
+            base_url=cluster.url, timeout=120.0, headers=headers
+        ) as asking:
             status = (await asking.get("/v1/status")).json()
         return bool(0 == status["waiting"] == status["in_flight"])
 
@@ -118,6 +134,22 @@ async def test_service_says_that_it_is_behind_haproxy(
     assert {"kind": "haproxy", "max_connections": _CONNECTIONS} == status["front"]
     assert "haproxy" == seen["serve"]["front"] == seen["ingress"]["front"]["kind"]
     assert seen["serve"]["tls"] is False
+
+
+async def test_port_of_an_ingress_asks_for_the_same_credential(
+    cluster: FrontCluster, http: httpx.AsyncClient
+) -> None:
+    """Whoever reaches it passes HAProxy by, and nothing else."""
+    statuses = []
+    async with httpx.AsyncClient(timeout=10.0) as stranger:
+        for port in cluster.ingress_ports():
+            url = f"http://127.0.0.1:{port}/v1/models"
+            with suppress(httpx.HTTPError):  # of those that speak something else
+                headers = http.headers
+                answers = [await stranger.get(url), await stranger.get(url, headers=headers)]
+                statuses.append([answer.status_code for answer in answers])
+
+    assert [[401, 200]] == statuses
 
 
 async def test_caller_beyond_the_ingress_is_told_and_beyond_haproxy_waits(
@@ -181,11 +213,13 @@ async def test_stream_that_outlasts_the_hard_stop_is_cut(
     assert 200 == (await http.post(COMPLETIONS, json=completion())).status_code
 
 
-async def test_waiting_callers_outlive_an_ingress_and_leave_nothing(cluster: FrontCluster) -> None:
+async def test_waiting_callers_outlive_an_ingress_and_leave_nothing(
+    cluster: FrontCluster, key: tuple[Path, str]
+) -> None:
     """As `scripts/bench_connections` measures it with thousands."""
     await asyncio.to_thread(cluster.scale, 2)
     port = int(cluster.url.rpartition(":")[2])
-    load = WaitingLoad(Target(port, ""), "fake-7b", _SEATS, _LONGEST)
+    load = WaitingLoad(Target(port, "", credential=key[1]), "fake-7b", _SEATS, _LONGEST)
     waited = await load.hold_callers(8, cluster.processes, partial(cluster.scale, 1))
     left = await load.disconnect_callers(10, seed=1)
 

@@ -1,6 +1,9 @@
 """The door: who may call what, decided before a body is read; what a request is for."""
 
+import json
+import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,3 +222,67 @@ async def test_keeper_s_door_goes_by_the_settings(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"keys\.yaml"):
         AccessKeeper(args_with(keys_file=str(tmp_path / "sub" / "keys.yaml")))
+
+
+class Predictor:
+    """A handle that rolls back from version 2 to version 1."""
+
+    def __getattr__(self, name: str) -> Any:
+        answers = {
+            "overview": {"classes": {"c": {"serving": 2, "active": 2, "versions": []}}},
+            "roll_back": {"serving": 1, "active": 1, "versions": []},
+        }
+
+        async def remote(*arguments: Any) -> Any:
+            return answers[name]
+
+        return SimpleNamespace(remote=remote)
+
+
+async def test_act_of_an_operator_is_one_line_of_json(caplog: pytest.LogCaptureFixture) -> None:
+    """Who, what, before, after; and never the key."""
+    key = create_key(tenant="ops", user="eve", scopes=["operate"], now=0.0)
+    gate = Gate([lambda: KeyTable([key.record])], None, None)
+    door = Door(gate, None)
+    with caplog.at_level(logging.INFO, "ray.serve"):
+        async with client_of(model_of(predictor=Predictor()), door=door) as http:
+            http.headers["x-api-key"] = key.secret
+            answer = await http.post("/v1/predictor/c/rollback", json={"version": 1})
+
+    assert 200 == answer.status_code
+    (line,) = [message for message in caplog.messages if message.startswith("audit.")]
+    event, _, fields = line.partition(" ")
+    assert "audit.predictor.rollback" == event
+    assert {
+        "who": {"credential": f"key:{key.record.key_id}", "user": "eve", "tenant": "ops"},
+        "model": "m",
+        "application_class": "c",
+        "before": {"serving": 2, "active": 2},
+        "after": {"serving": 1, "active": 1},
+    } == json.loads(fields)
+    assert key.secret not in caplog.text
+
+
+class Scheduler:
+    """A scheduler that ends whatever it is told to."""
+
+    async def cancel_application(self, application_id: str) -> bool:
+        """Return that it was known."""
+        return True
+
+
+async def test_end_of_a_stranger_s_application_is_audited(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What operators do to their own is no act."""
+    key = create_key(tenant="ops", scopes=["operate"], now=0.0)
+    door = Door(Gate([lambda: KeyTable([key.record])], None, None), None)
+    with caplog.at_level(logging.INFO, "ray.serve"):
+        async with client_of(model_of(scheduler=Scheduler()), door=door) as http:
+            http.headers["x-api-key"] = key.secret
+            for name in ("acme|a", "b"):
+                assert 200 == (await http.delete(f"/v1/applications/{name}")).status_code
+
+    (line,) = [message for message in caplog.messages if message.startswith("audit.")]
+    assert line.startswith("audit.application.cancel")
+    assert "acme|a" == json.loads(line.partition(" ")[2])["application_id"]
