@@ -53,10 +53,11 @@ async def test_tenant_that_never_closes_anything_is_stopped_and_others_are_not(
         for tenant in ("greedy", "modest")
     ]
     anonymous = await http.post(COMPLETIONS, json=completion())
-    for application_id in [*opened, "new"]:
-        await http.delete(f"/v1/applications/{application_id}")
+    for application_id in opened:
+        await http.delete(f"/v1/applications/greedy|{application_id}")
+    await http.delete("/v1/applications/modest|new")
     after = await http.post("/v1/applications", json=body | {"application_id": "again"})
-    await http.delete("/v1/applications/again")
+    await http.delete("/v1/applications/greedy|again")
 
     assert 80 == len(opened)
     for refused in (answer, first_requests[0]):

@@ -138,7 +138,7 @@ async def _one_after_another(
         )
         for answer in await asyncio.gather(*calls):
             assert 200 == answer.status_code, answer.text
-        await http.post(f"/v1/applications/{name}/close")
+        await http.post(f"/v1/applications/{tenant}|{name}/close")
         number += 1
 
 

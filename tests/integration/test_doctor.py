@@ -113,31 +113,32 @@ async def test_redis_that_somebody_wrote_to_is_told_by_application(
 ) -> None:
     """A tag that differs is another order after a restart, and nothing else would show it."""
     keys = Keys(service.config.store_name)
+    tampered, removed = "default|tampered", "default|removed"
     for name in ("tampered", "removed"):
         body = {"application_class": "c", "application_id": name}
         assert 200 == (await http.post("/v1/applications", json=body)).status_code
 
     async def both_rest() -> bool:
         seen = (await http.get("/v1/examination")).json()["scheduler"]["applications"]
-        return all(name in seen and seen[name]["withdrawn"] for name in ("tampered", "removed"))
+        return all(key in seen and seen[key]["withdrawn"] for key in (tampered, removed))
 
     await eventually(both_rest, "the first report of a replica has withdrawn them")
     saves = (await service.status())["saves"]
     await service.until(lambda s: s["saves"] > saves + 2, "they are saved so")
     async with Redis.from_url(EmbeddedRedis(service.config.data_dir).url) as redis:
-        record = json.loads(await redis.hget(keys.applications, "tampered") or "")
+        record = json.loads(await redis.hget(keys.applications, tampered) or "")
         forged = json.dumps(record | {"finish": record["finish"] + 5_000})
-        await redis.hset(keys.applications, mapping={"tampered": forged, "ghost": forged})
-        await redis.hdel(keys.applications, "removed")
+        await redis.hset(keys.applications, mapping={tampered: forged, "default|ghost": forged})
+        await redis.hdel(keys.applications, removed)
         status, told = await doctor(service, tmp_path, capsys)
-        await redis.hdel(keys.applications, "ghost")
+        await redis.hdel(keys.applications, "default|ghost")
     for name in ("tampered", "removed"):
         await http.post(f"/v1/applications/{name}/close")
     await service.until_idle()
 
     assert 1 == status
     assert {
-        ("tag_that_differs_in_redis", "tampered finish"),
-        ("application_only_in_redis", "ghost"),
-        ("application_missing_in_redis", "removed"),
+        ("tag_that_differs_in_redis", f"{tampered} finish"),
+        ("application_only_in_redis", "default|ghost"),
+        ("application_missing_in_redis", removed),
     } == named(told)

@@ -143,7 +143,10 @@ async def test_shutdown_writes_a_last_snapshot_and_the_next_start_reads_it(
     async with applications(http, kept):
         # The next report of a replica withdraws them, which may move V by a rounding: that of the
         # refund of one goes as service to another.
-        await eventually(lambda: are_withdrawn(service, [*kept]), "only these are left, idle")
+        await eventually(
+            lambda: are_withdrawn(service, [f"default|{name}" for name in kept]),
+            "only these are left, idle",
+        )
         before, tags = await service.status(), await tags_of(http, [*kept])
         await service.delete()
         assert redis_processes(config.data_dir)

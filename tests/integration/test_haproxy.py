@@ -46,7 +46,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def cluster(key: tuple[Path, str]) -> AsyncIterator[FrontCluster]:
-    """A cluster that asks for keys, whose HAProxy holds few connections and cuts old streams early."""
+    """A cluster that asks for keys; HAProxy holds few connections, and cuts old streams early."""
     environment = {
         "RAY_SERVE_HAPROXY_MAXCONN": str(_CONNECTIONS),
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(_HARD_STOP_S),

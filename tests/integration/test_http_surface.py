@@ -184,10 +184,12 @@ async def test_application_named_only_by_a_header_is_opened_by_it(http: httpx.As
     headers = {"x-justitia-application": "by/header:1", "x-justitia-tenant": "t1"}
     for _ in range(2):
         assert 200 == (await http.post(CHAT, json=chat(), headers=headers)).status_code
-    known = (await http.get("/v1/applications/by/header:1")).json()
+    path = "/v1/applications/by/header:1"
+    known = (await http.get(path, headers={"x-justitia-tenant": "t1"})).json()
 
     assert ("t1", "default") == (known["tenant"], known["application_class"])
-    await http.post("/v1/applications/by/header:1/close")
+    assert 404 == (await http.get(path)).status_code  # of the tenant `default`
+    await http.post(f"{path}/close", headers={"x-justitia-tenant": "t1"})
 
 
 async def test_cancelled_application_takes_its_waiting_and_running_calls_with_it(

@@ -93,10 +93,10 @@ async def _finish_one(http: httpx.AsyncClient, name: str) -> None:
         "input": "What is 6 times 7?",
     }
     (await http.post("/v1/applications", json=opening)).raise_for_status()
-    headers = {"x-justitia-application": name}
+    headers = {"x-justitia-application": name, "x-justitia-tenant": "team-a"}
     answer = await http.post(COMPLETIONS, json=completion(), headers=headers)
     answer.raise_for_status()
-    (await http.post(f"/v1/applications/{name}/close")).raise_for_status()
+    (await http.post(f"/v1/applications/team-a|{name}/close")).raise_for_status()
 
 
 async def _ask_for_little(http: httpx.AsyncClient) -> httpx.Response:
@@ -206,7 +206,7 @@ async def test_application_that_is_over_is_one_line_of_json(http: httpx.AsyncCli
 
     def lines() -> list[dict[str, Any]]:
         ended = _logged("worker-*.err", "application.ended")
-        return [line for line in ended if line["application_id"] == name]
+        return [line for line in ended if line["application_id"] == f"team-a|{name}"]
 
     (line,) = await eventually(lines, "it is logged")
     assert ("vote", "team-a", "finished") == tuple(

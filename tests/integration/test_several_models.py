@@ -79,17 +79,20 @@ async def test_blocked_queue_does_not_hold_the_other(
     assert 200 == (await waiting).status_code
 
 
+_OF_BOTH = {"x-justitia-application": "both", "x-justitia-tenant": "t"}
+
+
 async def test_application_is_one_in_each_queue_it_comes_to(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Opened for none, it has the same class, tenant and weight in both; its close ends both."""
     body = {"application_class": "rag", "tenant": "t", "weight": 3, "application_id": "both"}
     opened = (await http.post("/v1/applications", json=body)).json()
-    before = (await http.get("/v1/applications/both")).json()
+    before = (await http.get("/v1/applications/t|both")).json()
     for model in (MODEL, _OTHER):
-        assert 200 == (await _ask(http, model, **{"x-justitia-application": "both"})).status_code
-    after = (await http.get("/v1/applications/both")).json()
-    closed = await http.post("/v1/applications/both/close")
+        assert 200 == (await _ask(http, model, **_OF_BOTH)).status_code
+    after = (await http.get("/v1/applications/t|both")).json()
+    closed = await http.post("/v1/applications/t|both/close")
 
     assert (None, {}) == (opened["predicted_kv_token_time"], before["models"])
     assert [MODEL, _OTHER] == list(after["models"])
@@ -100,7 +103,7 @@ async def test_application_is_one_in_each_queue_it_comes_to(
     assert 200 == closed.status_code
 
     async def is_gone() -> bool:
-        return (await http.get("/v1/applications/both")).status_code == 404
+        return (await http.get("/v1/applications/t|both")).status_code == 404
 
     await eventually(is_gone, "it has ended in both")
 

@@ -65,14 +65,14 @@ async def test_queue_under_load_is_told_in_its_order(
     first = {a["application_id"]: a for a in model["first_applications"]}
 
     assert (0, 0, True) == (status, readable_status, seen["ready"])
-    assert ("status-wait", "room") == (
+    assert ("default|status-wait", "room") == (
         model["head"]["application_id"],
         model["head"]["waits_for"],
     )
-    assert "status-wait" == model["first_applications"][0]["application_id"]
-    assert set(names) == set(first)
-    assert all(first[name]["virtual_finish_time"] >= tags[name] for name in names)
-    assert first["status-wait"]["gps_lag"] is not None
+    assert "default|status-wait" == model["first_applications"][0]["application_id"]
+    assert {f"default|{name}" for name in names} == set(first)
+    assert all(first[f"default|{name}"]["virtual_finish_time"] >= tags[name] for name in names)
+    assert first["default|status-wait"]["gps_lag"] is not None
     assert [(1, SEATS, SEATS)] * 2 == [
         (r["running"], r["sequences"], r["max_num_seqs"]) for r in model["replicas"].values()
     ]

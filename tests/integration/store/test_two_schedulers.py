@@ -124,13 +124,13 @@ async def test_data_of_version_1_are_migrated_when_a_scheduler_takes_office(
     raw.set(keys.schema, "1")
     raw.delete(keys.leader)
     service = await start()
-    known = await service.application("a")
+    known = await service.application("t|a")
 
     assert known is not None
     assert (1_012.5, 640.0) == (known["virtual_finish_time"], known["kv_token_time"])
     assert str(SCHEMA_VERSION) == raw.get(keys.schema)
     assert epoch < int(str(raw.get(keys.epoch)))
-    assert '"replicas":[]' in str(raw.hget(keys.applications, "a"))
+    assert '"replicas":[]' in str(raw.hget(keys.applications, "t|a"))
 
 
 async def test_migration_that_was_cut_off_begins_again(
@@ -154,7 +154,7 @@ async def test_migration_that_was_cut_off_begins_again(
     await older.aclose()
     newer = SchedulerStore(server.url, name)
     epoch = await newer.become_leader()
-    migrated = (await newer.load()).applications["a"]
+    migrated = (await newer.load()).applications["t|a"]
     await newer.aclose()
 
     assert ("1", before) == cut_off
