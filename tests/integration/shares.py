@@ -10,6 +10,12 @@ from tests.integration.bodies import COMPLETIONS, completion
 
 INFERENCES = 4
 """Of each application, all at once: as many as the engine has seats."""
+AHEAD = 6 * INFERENCES
+"""Most by which a tenant is ahead of another of equal weight: two applications of either when one
+ends, and as much again for callers that are late on busy cores. Shared by application, a crowd of
+ten times as many is ahead by ten times what the other gets."""
+FEW, MANY = 4, 40
+"""Callers of the two tenants: so many that something of each waits, however late they are."""
 _OUTPUT = 30
 
 

@@ -14,7 +14,7 @@ from tests.harness.key_ring import KeyRing
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.guarded import http_as
 from tests.integration.service import Service, Serving
-from tests.integration.shares import INFERENCES, race
+from tests.integration.shares import AHEAD, FEW, MANY, race
 from tests.integration.test_abuse import Raw
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
@@ -199,17 +199,17 @@ async def test_same_idempotency_key_is_another_attempt(rivals: Rivals) -> None:
 
 
 async def test_more_keys_are_no_more_share(rivals: Rivals) -> None:
-    """Five keys of one tenant, with four applications each, against one key of another."""
+    """Five keys of one tenant, with eight applications each, against one key of another."""
     async with AsyncExitStack() as stack:
         crowd = [
             await stack.enter_async_context(
                 http_as(rivals.service, rivals.keys.secrets[f"more-{number % 5}"])
             )
-            for number in range(20)
+            for number in range(MANY)
         ]
-        steps = await race({"beta": crowd, "victim": [rivals.victim] * 2}, "victim", rounds=10)
+        steps = await race({"beta": crowd, "victim": [rivals.victim] * FEW}, "victim", rounds=16)
 
-    assert max(abs(many - few) for many, few in steps) <= 3 * INFERENCES + SEATS
+    assert max(abs(many - few) for many, few in steps) <= AHEAD
 
 
 async def test_stranger_s_body_is_not_read(rivals: Rivals) -> None:
