@@ -222,13 +222,16 @@ async def test_stranger_s_body_is_not_read(rivals: Rivals) -> None:
     assert b" 401 " in answer.splitlines()[0]
 
 
-async def test_idle_connections_hold_nobody_up(rivals: Rivals) -> None:
-    """Callers that connect, begin a request and say no more."""
-    idle = [Raw(rivals.service) for _ in range(_IDLE_CONNECTIONS)]
-    for raw in idle:
-        await raw.send_head("Content-Length: 10", "Authorization: Bearer jk-wrong")
+@pytest.mark.parametrize("name", ["attacker", "nobody"])
+async def test_slow_bodies_hold_nobody_up(rivals: Rivals, name: str) -> None:
+    """Callers that connect, begin a request, send a part of its body and say no more."""
+    secret = rivals.keys.secrets.get(name, "jk-wrong")
+    slow = [Raw(rivals.service) for _ in range(_IDLE_CONNECTIONS)]
+    for raw in slow:
+        await raw.send_head("Content-Length: 1000", f"Authorization: Bearer {secret}")
+        await raw.send(b'{"prompt": "')
     answer = await asyncio.wait_for(rivals.victim.post(COMPLETIONS, json=completion()), _WITHIN_S)
-    for raw in idle:
+    for raw in slow:
         raw.close()
 
     assert 200 == answer.status_code
