@@ -43,12 +43,14 @@ _VARIANT = Arm("unjoined", chunk_interval_s=0.0, metrics=False)
 _QUEUE_LOADS = queue_loads(
     quick=True, ours=JUSTITIA, theirs=DIRECT, joined=JUSTITIA, unjoined=_VARIANT
 )
-_ACCESS_LOADS = SETTINGS["access"].loads(quick=True)
+_ACCESS_LOADS = tuple(
+    replace(load, baseline=_VARIANT) for load in SETTINGS["access"].loads(quick=True)
+)
 _METRICS_LOADS = tuple(
     replace(load, arms=(JUSTITIA,), baseline=_VARIANT)
     for load in SETTINGS["metrics"].loads(quick=True)
 )
-_ALL_ARMS = (*arms_of(_PATH_LOADS), _VARIANT, *arms_of(_ACCESS_LOADS))
+_ALL_ARMS = (*arms_of(_PATH_LOADS), *arms_of(_ACCESS_LOADS))
 
 
 def shortened(loads: Sequence[Load]) -> list[Load]:

@@ -36,8 +36,9 @@ _LAST_OUTPUT_S: Seconds = 1.0
 class SandboxLimits:
     """Limits of a program."""
 
-    wall_s: Seconds = 10.0
-    """Until it is killed; the recorded runs had about a second of execution."""
+    wall_s: Seconds = 30.0
+    """Until it is killed; the recorded runs had about a second of execution. One that computes ends
+    by `cpu_s`: this is for one that waits, and long, for a busy machine may keep any waiting."""
     cpu_s: int = 5
     memory_bytes: int = 512 * 1024**2
     """Address space, of which an idle interpreter takes some 30 MiB."""
