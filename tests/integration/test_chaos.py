@@ -9,6 +9,7 @@ import pytest_asyncio
 from justitia_ray.client.transport import HandleTransport, HttpTransport
 from tests.eventually import eventually
 from tests.harness.chaos.callers import Callers
+from tests.harness.chaos.cluster import ONE_ORDER
 from tests.harness.chaos.connection_faults import ConnectionFaults
 from tests.harness.chaos.counts import count_calls
 from tests.harness.chaos.faults import FaultInjector
@@ -54,6 +55,7 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
     async with serving.deployed_service(
         "chaotic",
         access={"keys_file": str(keys.file)},
+        user_config=ONE_ORDER,
         import_path="tests.harness.chaos.app:build",
         fake={"iteration_s": 0.01, "max_num_seqs": 3},
         scheduler={

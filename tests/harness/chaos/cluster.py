@@ -115,6 +115,10 @@ class ChaosRedis:
             return False
 
 
+ONE_ORDER = {"policy": "justitia", "policy_options": {"fairness": "application"}}
+"""Scheduling settings of what is measured: with keys tenants would share first, and the tags of two
+tenants' applications say nothing of each other."""
+
 _CPUS = 16
 """That Ray is told of: to reserve, not to use."""
 _GCS = "gcs_server"
@@ -171,6 +175,7 @@ class ChaosCluster(LocalCluster):
         self.target = ChaosTarget(application["name"], AppConfig.parse(arguments), wanted)
         for name, count in wanted.items():
             self._deployment(name)["num_replicas"] = count
+        self._deployment("Ingress")["user_config"] = ONE_ORDER
 
     def __enter__(self) -> Self:
         """Start both Redis servers, Ray and the application.
