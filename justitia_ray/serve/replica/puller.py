@@ -108,9 +108,19 @@ class Puller:
                 self._on_engine_died(trouble)
 
     async def leave(self) -> None:
-        """Tell the scheduler that this replica is gone; one that cannot be reached finds out."""
+        """Report the last ends and leave, once `run` is over; nobody waits long for a scheduler.
+
+        A lease whose end the scheduler has not heard of would be taken for lost with the replica,
+        and its inference would run again. A scheduler that cannot be reached finds out.
+        """
         with suppress(JustitiaError, TimeoutError):
-            await asyncio.wait_for(self._scheduler.call("leave", self._replica_id), _GOODBYE_S)
+            await asyncio.wait_for(self._say_goodbye(), _GOODBYE_S)
+
+    async def _say_goodbye(self) -> None:
+        while self._leases.unconfirmed:
+            if not await self._send(self._next_pull(asyncio.get_running_loop().time(), wait_s=0.0)):
+                await asyncio.sleep(_RETRY_S)
+        await self._scheduler.call("leave", self._replica_id)
 
     def report(self) -> ReplicaReport:
         """Return this replica's own view of its engine and leases, for an inspection."""
@@ -133,8 +143,13 @@ class Puller:
             unconfirmed=tuple(self._leases.unconfirmed),
         )
 
-    def _next_pull(self, now: Seconds) -> Pull:
-        """Return a report of all ends not confirmed, and of every held lease if that is due."""
+    def _next_pull(self, now: Seconds, wait_s: Seconds | None = None) -> Pull:
+        """Return a report of all ends not confirmed, and of every held lease if that is due.
+
+        Args:
+            now: Instant of the loop.
+            wait_s: How long the scheduler may wait for news; None: as configured.
+        """
         progress = None
         if now >= self._progress_due_at:
             self._progress_due_at = now + self._section.report_interval_s
@@ -149,7 +164,7 @@ class Puller:
             progress=progress,
             finished=self._leases.report_ends(),
             preemptions=self._engine.preemptions(),
-            wait_s=self._section.heartbeat_s,
+            wait_s=self._section.heartbeat_s if wait_s is None else wait_s,
             draining=self.draining,
             address=self._address,
         )

@@ -86,9 +86,9 @@ class _LeaseTableThatForgetsWhatEnded(WatchedLeaseTable):
 class _PullerThatTellsEndsAlone(Puller):
     """Says what it holds to a new scheduler only."""
 
-    def _next_pull(self, now: Seconds) -> Pull:
+    def _next_pull(self, now: Seconds, wait_s: Seconds | None = None) -> Pull:
         told_before = self._progress_due_at > 0.0
-        pull = super()._next_pull(now)
+        pull = super()._next_pull(now, wait_s)
         return replace(pull, progress=None) if told_before else pull
 
 

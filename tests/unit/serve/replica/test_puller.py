@@ -47,6 +47,9 @@ class _Scheduler:
     def __init__(self) -> None:
         self.epoch = 1
         self.pulls: list[tuple[float, Pull]] = []
+        self.left: list[str] = []
+        """Ends that were confirmed when the replica left."""
+        self.confirmed: list[str] = []
         self.answer: Callable[[Pull], ReplicaMail | None] = lambda pull: None
         """Answers a pull at once, or raises."""
         self._mailbox: Mailbox[ReplicaMessage] = Mailbox()
@@ -57,8 +60,14 @@ class _Scheduler:
         self._mailbox.put(Grant("q", "i", lease_id, "r", 0, 10, 0.0))
         self._released.set()
 
-    async def call(self, method: str, pull: Pull) -> ReplicaMail:
-        assert "pull" == method
+    async def call(self, method: str, argument: Pull | str) -> ReplicaMail | None:
+        if not isinstance(argument, Pull):
+            assert ("leave", "r") == (method, argument)
+            self.left = list(self.confirmed)
+            return None
+        return await self._pull(argument)
+
+    async def _pull(self, pull: Pull) -> ReplicaMail:
         self.pulls.append((asyncio.get_running_loop().time(), pull))
         answer = self.answer(pull)
         if answer is not None:
@@ -68,6 +77,8 @@ class _Scheduler:
             released = self._released = asyncio.Event()
             asyncio.get_running_loop().call_later(pull.wait_s, released.set)
             await released.wait()
+        if pull.epoch == self.epoch:
+            self.confirmed += [end.lease_id for end in pull.finished]
         return ReplicaMail(self.epoch, tuple(self._mailbox.unread(pull.ack)))
 
 
@@ -121,6 +132,7 @@ def _play(scene: Callable[[_Replica], Coroutine[Any, Any, None]]) -> None:
         await scene(replica)
         pulling.cancel()
         await asyncio.gather(pulling, return_exceptions=True)
+        await replica.puller.leave()
 
     run_virtually(play())
 
@@ -181,3 +193,31 @@ def test_progress_is_told_again_where_the_scheduler_may_not_know_it(trouble: str
         assert (["1-1"], []) == first
 
     _play(scene)
+
+
+@pytest.mark.parametrize("trouble", ["none", "new epoch", "lost"])
+def test_last_ends_are_told_before_the_replica_leaves(trouble: str) -> None:
+    """Leases that the scheduler takes for running would be lost with it, and run once more."""
+    replicas = []
+
+    async def scene(replica: _Replica) -> None:
+        replicas.append(replica)
+        task = asyncio.create_task(replica.run("1-1"))
+        await asyncio.sleep(10 * _REPORT_S)
+        if trouble == "new epoch":
+            replica.scheduler.epoch = 2
+        elif trouble == "lost":
+            failing = [True, True]
+
+            def fail(pull: Pull) -> ReplicaMail | None:
+                if failing:
+                    failing.pop()
+                    raise ConnectionLost
+                return None
+
+            replica.scheduler.answer = fail
+        replica.ends["1-1"].set()
+        await task
+
+    _play(scene)
+    assert ["1-1"] == replicas[0].scheduler.left
