@@ -3,7 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from justitia_ray.errors import ConnectionLost, JustitiaError
@@ -56,9 +56,9 @@ class Stranger:
         host, _, port = door.address.rpartition(":")
         with suppress(OSError):  # however it is refused
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-            writer.write(garbage)
-            await reader.read(1_000)
-            writer.close()
+            with closing(writer):
+                writer.write(garbage)
+                await reader.read(1_000)
         self.refused += 1
 
 
