@@ -85,6 +85,19 @@ class Identity:
             return True
         return self.tenant is not None and is_within(tenant, self.tenant)
 
+    def account_of(self, tenant: str) -> str:
+        """Return the tenant whose share, quotas and weight the calls for a tenant use.
+
+        It is the credential's own: by naming tenants below its own a caller would have the share of
+        as many as it can name. What a gateway names stands, for that has checked its callers.
+
+        Args:
+            tenant: As `choose_tenant` returned it.
+        """
+        if self.tenant is None or Scope.PROXY in self.scopes:
+            return tenant
+        return self.tenant
+
     def check_weight(self, weight: float | None) -> None:
         """Accept the weight that a call asks for, if it asks for any.
 

@@ -1,64 +1,81 @@
-"""Two tenants that always have something waiting, and what each has been served."""
+"""Two tenants whose calls all wait, and the order in which they are answered."""
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import httpx
 
 from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.service import ENDLESS, Service
 
-INFERENCES = 4
-"""Of each application, all at once: as many as the engine has seats."""
-AHEAD = 6 * INFERENCES
-"""Most by which a tenant is ahead of another of equal weight: two applications of either when one
-ends, and as much again for callers that are late on busy cores. Shared by application, a crowd of
-ten times as many is ahead by ten times what the other gets."""
-FEW, MANY = 4, 40
-"""Callers of the two tenants: so many that something of each waits, however late they are."""
-_OUTPUT = 30
+SEATS = 4
+"""Seats of the one engine."""
+FEW, MANY = 5, 50
+"""Calls of the two tenants, each an application of its own."""
+AHEAD = 3 * SEATS
+"""Most by which a tenant is ahead of another of equal weight while both wait: the calls that run,
+and more for those that came a moment earlier. Shared by application, the tenant of many calls has
+45 more when the other has its last answer."""
+_OUTPUT = 100
+"""Output tokens of a call, which takes half a second: longer than all calls take to come. One that
+comes later has no part in what was served before."""
+_BLOCKER = "blocker"
+
+Steps = list[tuple[int, int]]
+"""Answers to both tenants, after each answer."""
 
 
 async def race(
-    crowds: Mapping[str, Sequence[httpx.AsyncClient]], few: str, rounds: int
-) -> list[tuple[int, int]]:
-    """Let tenants run applications of equal size, one after the other for each of their callers.
+    service: Service,
+    blocker: httpx.AsyncClient,
+    many: Sequence[httpx.AsyncClient],
+    few: Sequence[httpx.AsyncClient],
+) -> Steps:
+    """Let the calls of two tenants wait, all of them before the first one runs, then run.
 
     Args:
-        crowds: The callers of each of two tenants, by the tenant's name.
-        few: The tenant that ends the race, with so many applications served.
-        rounds: How many.
+        service: With one engine of `SEATS` seats.
+        blocker: Client of a third tenant, which has the engine until all calls wait.
+        many: The client of each call of one tenant.
+        few: The client of each call of the other tenant, which has fewer.
 
     Returns:
-        Inferences that each tenant was served, in the order of `crowds`, after each application.
+        Answers to both, after each answer until the second tenant has all.
     """
-    served: Counter[str] = Counter()
-    steps: list[tuple[int, int]] = []
-    first, second = crowds
-    is_over = asyncio.Event()
+    answered: Counter[bool] = Counter()
+    steps: Steps = []
 
-    async def run(tenant: str, client: httpx.AsyncClient, number: int) -> None:
-        turn = 0
-        while not is_over.is_set():
-            turn += 1
-            name = f"race-{tenant}-{number}-{turn}"
-            opening = {"application_class": "race", "application_id": name, "input": "w"}
-            assert 200 == (await client.post("/v1/applications", json=opening)).status_code
-            headers = {"x-justitia-application": name}
-            body = completion("w " * 10, _OUTPUT)
-            calls = [
-                client.post(COMPLETIONS, json=body, headers=headers) for _ in range(INFERENCES)
-            ]
-            assert {200} == {answer.status_code for answer in await asyncio.gather(*calls)}
-            await client.post(f"/v1/applications/{name}/close")
-            served[tenant] += INFERENCES
-            if not is_over.is_set():
-                steps.append((served[first], served[second]))
-            if served[few] >= rounds * INFERENCES:
-                is_over.set()
+    async def call(client: httpx.AsyncClient, *, is_of_few: bool) -> None:
+        answer = await client.post(COMPLETIONS, json=completion("w", _OUTPUT))
+        assert 200 == answer.status_code
+        answered[is_of_few] += 1
+        if not steps or steps[-1][1] < len(few):
+            steps.append((answered[False], answered[True]))
 
-    async with asyncio.TaskGroup() as group:
-        for tenant, clients in crowds.items():
-            for number, client in enumerate(clients):
-                group.create_task(run(tenant, client, number))
+    async with asyncio.TaskGroup() as group, _full(service, blocker):
+        for client in many:
+            group.create_task(call(client, is_of_few=False))
+        for client in few:
+            group.create_task(call(client, is_of_few=True))
+        waiting = len(many) + len(few)
+        await service.until(lambda status: status["waiting"] == waiting, "all calls wait")
     return steps
+
+
+@asynccontextmanager
+async def _full(service: Service, blocker: httpx.AsyncClient) -> AsyncIterator[None]:
+    """Every seat of the engine is taken."""
+    headers = {"x-justitia-application": _BLOCKER}
+    body = completion("w", ENDLESS)
+    calls = [
+        asyncio.create_task(blocker.post(COMPLETIONS, json=body, headers=headers))
+        for _ in range(SEATS)
+    ]
+    await service.until(lambda status: status["in_flight"] == SEATS, "every seat is taken")
+    try:
+        yield
+    finally:
+        assert 200 == (await blocker.delete(f"/v1/applications/{_BLOCKER}")).status_code
+        await asyncio.gather(*calls)

@@ -1,7 +1,7 @@
 """What a tenant may try to gain by its calls: a table of attempts, each of which gains nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +14,11 @@ from tests.harness.key_ring import KeyRing
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.guarded import http_as
 from tests.integration.service import Service, Serving
-from tests.integration.shares import AHEAD, FEW, MANY, race
+from tests.integration.shares import AHEAD, FEW, MANY, SEATS, Steps, race
 from tests.integration.test_abuse import Raw
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 
-SEATS = 4
 _WITHIN_S = 30.0
 _IDLE_CONNECTIONS = 300
 _OPENING = {"application_class": "c", "application_id": "report"}
@@ -50,6 +49,7 @@ async def keys_and_service(serving: Serving) -> AsyncIterator[tuple[KeyRing, Ser
     keys = KeyRing(serving.directory / "attacked.yaml")
     keys.add("victim", "acme/search")
     keys.add("attacker", "beta")
+    keys.add("third", "gamma")
     for number in range(5):
         keys.add(f"more-{number}", "beta")
     keys.write()
@@ -198,16 +198,40 @@ async def test_same_idempotency_key_is_another_attempt(rivals: Rivals) -> None:
     assert 1 == (await rivals.report())["ended"]
 
 
+async def race_of(rivals: Rivals, attackers: Sequence[httpx.AsyncClient]) -> Steps:
+    """Race these clients of the attacker against the victim's fewer calls."""
+    async with http_as(rivals.service, rivals.keys.secrets["third"]) as third:
+        return await race(rivals.service, third, attackers, [rivals.victim] * FEW)
+
+
 async def test_more_keys_are_no_more_share(rivals: Rivals) -> None:
-    """Five keys of one tenant, with eight applications each, against one key of another."""
+    """Five keys of one tenant, with ten times as many applications as the other's one key."""
     async with AsyncExitStack() as stack:
-        crowd = [
+        keys = [
             await stack.enter_async_context(
-                http_as(rivals.service, rivals.keys.secrets[f"more-{number % 5}"])
+                http_as(rivals.service, rivals.keys.secrets[f"more-{number}"])
             )
-            for number in range(MANY)
+            for number in range(5)
         ]
-        steps = await race({"beta": crowd, "victim": [rivals.victim] * FEW}, "victim", rounds=16)
+        steps = await race_of(rivals, keys * (MANY // len(keys)))
+
+    assert max(abs(many - few) for many, few in steps) <= AHEAD
+
+
+async def test_more_names_are_no_more_share(rivals: Rivals) -> None:
+    """One key that narrows its tenant to ten names below it, in turns."""
+    async with AsyncExitStack() as stack:
+        names = [
+            await stack.enter_async_context(
+                http_as(
+                    rivals.service,
+                    rivals.keys.secrets["attacker"],
+                    x_justitia_tenant=f"beta/{number}",
+                )
+            )
+            for number in range(10)
+        ]
+        steps = await race_of(rivals, names * (MANY // len(names)))
 
     assert max(abs(many - few) for many, few in steps) <= AHEAD
 

@@ -128,18 +128,19 @@ def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
         Forbidden: If it may not ask for that tenant or weight.
         RequestError: If a name has another form than is allowed.
     """
-    context.identity.check_weight(body.weight)
-    spec = ApplicationSpec(
-        body.application_class, body.input, context.tenant_or(body.tenant), body.weight
-    )
+    identity, tenant = context.identity, context.tenant_or(body.tenant)
+    identity.check_weight(body.weight)
+    account = identity.account_of(tenant)
+    spec = ApplicationSpec(body.application_class, body.input, tenant, body.weight, account=account)
     if body.application_id is None:
         return spec
     return replace(spec, application_id=body.application_id)
 
 
 def _for_its_tenant(view: Json) -> Json:
-    """Return the scheduler's view of an application with the id that its tenant has for it."""
-    return view | {"application_id": split_key(view["application_id"])[1]}
+    """Return the scheduler's view of an application by the names that its caller has for it."""
+    tenant, application_id = split_key(view["application_id"])
+    return view | {"tenant": tenant, "application_id": application_id}
 
 
 def _audit(request: Request, act: str, key: ApplicationId) -> None:

@@ -45,6 +45,8 @@ class ApplicationSpec:
     weight: float | None = None
     application_id: str = field(default_factory=lambda: f"app-{uuid.uuid4().hex}")
     """Id that its tenant has for it."""
+    account: str | None = None
+    """Tenant whose share, quotas and weight it uses; None: its own (`Identity.account_of`)."""
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.application_id):
@@ -252,7 +254,8 @@ class Submitter:
         """
         named_class = context.application_class
         text = "" if named_class is None else prompt_text(body)
-        spec = ApplicationSpec(named_class or DEFAULT_CLASS, text, tenant)
+        account = context.identity.account_of(tenant)
+        spec = ApplicationSpec(named_class or DEFAULT_CLASS, text, tenant, account=account)
         elsewhere = None
         if context.application_id is not None:
             spec = replace(spec, application_id=context.application_id)
@@ -288,13 +291,14 @@ class Submitter:
         return self._arrival(spec, estimate), summary, estimate.source
 
     def _arrival(self, spec: ApplicationSpec, estimate: Estimate) -> ApplicationArrived:
+        account = spec.account or spec.tenant
         weight = spec.weight
         if weight is None:
-            weight = self.tenant_weights.get(spec.tenant, 1.0)
+            weight = self.tenant_weights.get(account, 1.0)
         return ApplicationArrived(
             spec.key,
             spec.application_class,
-            spec.tenant,
+            account,
             weight,
             estimate.kv_token_time,
             self._queue.session.ingress_id,

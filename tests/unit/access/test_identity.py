@@ -66,6 +66,21 @@ def test_call_is_for_the_credential_s_tenant_or_one_that_it_may_name(
 
 
 @pytest.mark.parametrize(
+    ("who", "tenant", "account"),
+    [
+        (identity("acme"), "acme", "acme"),
+        (identity("acme"), "acme/x", "acme"),
+        (identity("acme/x"), "acme/x/y", "acme/x"),
+        (identity(None, Scope.PROXY), "any/one", "any/one"),
+        (identity("acme", Scope.PROXY), "acme/x", "acme/x"),
+    ],
+)
+def test_account_is_the_credential_s_own_tenant(who: Identity, tenant: str, account: str) -> None:
+    """Names below it are free to make; what a gateway names, it has checked."""
+    assert account == who.account_of(tenant)
+
+
+@pytest.mark.parametrize(
     ("who", "named", "error", "said"),
     [
         (identity("acme"), "beta", Forbidden, "good for 'acme'"),

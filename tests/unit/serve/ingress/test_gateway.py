@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.config import AppConfig
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.core.stages import StageServed
@@ -210,6 +211,20 @@ async def test_unknown_class_needs_what_it_has_submitted(desk: Desk) -> None:
 
     assert CHARGE_FACTOR * 2 * (10 * 256 + 256 * 257 // 2) == item.remaining_kv_token_time
     assert 1000 == item.predicted_output_tokens
+
+
+async def test_tenant_named_below_the_credential_s_is_no_other_account(desk: Desk) -> None:
+    """Its applications are apart; share, quotas and weight are those of the credential's tenant."""
+    acme = Identity("acme", frozenset({Scope.INFER}), "key:0")
+    submitter = desk.gateway.submitter
+    submitter.tenant_weights = {"acme": 2.0, "acme/x": 9.0}
+    headers = {"x-justitia-tenant": "acme/x", "x-justitia-application": "a"}
+    body = desk.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
+    context = read_context(acme, [(k.encode(), v.encode()) for k, v in headers.items()])
+    await submitter.submit_inference(context, body)
+    opened = desk.client.pending.applications["acme/x|a"]
+
+    assert ("acme", 2.0) == (opened.tenant, opened.weight)
 
 
 async def test_more_is_charged_than_is_predicted(desk: Desk) -> None:
