@@ -273,6 +273,14 @@ async def test_application_ends_in_every_queue(
     assert "default" == two.chat.open["t|a"].application_class
 
 
+async def test_final_inference_closes_its_application_at_the_other_models(two: TwoModels) -> None:
+    """Its agent is done with all of them; its own model closes it with the inference."""
+    await in_both(two)
+    await infer(two, CHAT, **{"x-justitia-final": "true"})
+
+    assert ([], [("close", "t|a")]) == (two.chat.ended, two.embed.ended)
+
+
 async def test_application_that_came_to_no_queue_can_be_closed(two: TwoModels) -> None:
     """Its agent found nothing to ask: that is no error."""
     await opened(two)
