@@ -48,11 +48,14 @@ class Directory:
         return self._total
 
     def find(self, tenant: str, names: Iterable[Name]) -> str | None:
-        """Return the application of the first known of these names; None if it is nobody's."""
+        """Return the application of the first known of these names.
+
+        Empty: it is nobody's. None: none of them is known.
+        """
         for name in names:
             entry = self._look(tenant, name)
             if entry is not None:
-                return entry.application_id or None
+                return entry.application_id
         return None
 
     def bind(self, tenant: str, name: Name, application_id: str) -> None:

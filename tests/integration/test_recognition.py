@@ -1,4 +1,4 @@
-"""Recognition in service: two ingresses, clients without a header of ours, a scheduler that dies."""
+"""Recognition in service: two ingresses, plain clients, and a scheduler that dies."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,6 @@ from tests.integration.service import MODEL, Service, Serving
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 
 TURNS = 3
-_IDLE_S = 2.0
 _DEFAULT = RecognitionSection().rules
 
 Json = dict[str, Any]
@@ -98,20 +97,24 @@ async def test_agents_that_send_no_header_keep_their_place(service: Service, str
 
 
 async def test_new_scheduler_knows_conversations_that_go_on(service: Service) -> None:
-    """Its ingresses tell it what they named lately."""
+    """Its ingresses tell it what they named lately; forks of a conversation belong to it."""
     async with client_of(service) as client:
         messages = await converse(client, "survives", turns=1)
-        [(name, before)] = (await seen(service)).items()
+        [name] = await seen(service)
         ray.kill(service.scheduler(), no_restart=False)
-        await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=5)
+        await service.until(lambda status: status["ready"] and status["ingresses"] == 2, "is back")
 
-    async def is_joined() -> bool:
-        return {name: before["ended"] + 1} == {
-            one: view["ended"] for one, view in (await seen(service)).items()
-        }
+        async def is_joined() -> bool:
+            before = await seen(service)
+            await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=5)
+            return before.keys() == (await seen(service)).keys()
 
-    await eventually(is_joined, "the conversation goes on under its name")
-    await end(service, [name])
+        await eventually(is_joined, "the conversation goes on under its name")
+    found = await seen(service)
+    await end(service, list(found))
+
+    assert found[name]["ended"] > 1
+    assert "conversation" == found[name]["recognized_by"]
 
 
 async def test_harness_and_its_sub_agents_are_one_application(service: Service) -> None:

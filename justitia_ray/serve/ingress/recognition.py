@@ -140,14 +140,16 @@ class ApplicationFinder:
         self, context: RequestContext, conversation: Conversation
     ) -> RequestContext:
         known = None
-        if conversation.beginnings:
+        if beginnings := conversation.beginnings:
             account = context.identity.account_of(context.tenant)
-            known = await self._ask("find_conversation", account, conversation.beginnings)
+            known = await self._ask("find_conversation", account, beginnings)
+            if known is None:  # a new scheduler may not have been told yet
+                known = next(filter(None, map(self._conversations.find, beginnings)), None)
         return replace(
             context,
             application_id=known or f"{CONVERSATION}/{uuid.uuid4().hex}",
             recognized_by=CONVERSATION,
-            begins_conversation=known is None,
+            begins_conversation=not known,
             idle_s=self._section.conversation_idle_s,
         )
 

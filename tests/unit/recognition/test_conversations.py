@@ -169,7 +169,7 @@ def test_chat_in_events_says_the_same() -> None:
     assert [chat_answer(**_CHAT_ANSWER), Turn(MODEL, "No.")] == said(CHAT, *pieces, stream=True)
 
 
-_BLOCKS = [
+_BLOCKS: list[Json] = [
     {"type": "thinking", "thinking": "hm", "signature": "x"},
     {"type": "text", "text": "Let me look."},
     {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"a": 1}},
@@ -220,7 +220,7 @@ def test_message_goes_on_though_the_mark_of_the_cache_moves() -> None:
 
 def test_response_goes_on_in_items() -> None:
     """What was reasoned is sent back, or not; the items of one answer are one turn."""
-    output = [
+    output: list[Json] = [
         {"type": "reasoning", "id": "rs_1", "summary": []},
         {
             "type": "message",

@@ -63,12 +63,14 @@ class Ingress:
         body = fields or {"messages": [QUESTION]}
         return await self.finder.find(read_context(who, raw), path, body)
 
-    async def root(self, session: str, parent: str | None = None, **who: Identity) -> str | None:
+    async def root(
+        self, session: str, parent: str | None = None, *, who: Identity = ACME
+    ) -> str | None:
         """Return the application of an OpenCode session."""
-        headers = {"x-session-id": session} | (
-            {} if parent is None else {"x-parent-session-id": parent}
-        )
-        return (await self.find(headers, **who)).context.application_id
+        headers = {"x-session-id": session}
+        if parent is not None:
+            headers["x-parent-session-id"] = parent
+        return (await self.find(headers, who=who)).context.application_id
 
     async def say(self, *messages: Json, who: Identity = ACME) -> str | None:
         """Send a chat, have it answered `a`, and return its application."""
@@ -234,15 +236,29 @@ async def test_error_is_no_answer(
 async def test_call_goes_on_without_the_directory(
     ingresses: tuple[Ingress, Ingress], link: Link
 ) -> None:
-    """While the scheduler is started again a call is what it would be without."""
-    one, _ = ingresses
+    """While the scheduler is started again each ingress goes by what it knows itself."""
+    one, other = ingresses
     link.is_lost = True
     first = await one.say(QUESTION)
-    second = await one.say(QUESTION, ANSWER, QUESTION)
 
-    assert first != second
+    assert first == await one.say(QUESTION, ANSWER, QUESTION)
+    assert first != await other.say(QUESTION, ANSWER, QUESTION)
     assert "opencode/root" == await one.root("child", "root")
     assert "opencode/root" == await one.root("root")
+
+
+async def test_own_conversation_goes_on_before_a_new_scheduler_is_told(
+    ingresses: tuple[Ingress, Ingress], link: Link
+) -> None:
+    """An ingress remembers what it named lately; what is nobody's stays nobody's."""
+    one, other = ingresses
+    first = await one.say(QUESTION)
+    link.directory = Directory()
+
+    assert first == await one.say(QUESTION, ANSWER, QUESTION)
+    await other.say(QUESTION)
+    await one.say(QUESTION)
+    assert first != await one.say(QUESTION, ANSWER, {"role": "user", "content": "else"})
 
 
 async def test_new_scheduler_is_told_what_was_named(
