@@ -99,8 +99,8 @@ _CLOSED_BY_CALLERS = ("", "header")
 def is_lesson(ended: EndApplication) -> bool:
     """Return whether an application ran to its end: of others the true cost is not known.
 
-    One that its caller does not know of, a harness's session or a conversation, is closed by nobody:
-    its end is that it is idle.
+    A harness's session or a conversation, of whose application its caller does not know, is closed
+    by nobody: it ends by being idle.
     """
     by_idling = ended.outcome is Outcome.EXPIRED and ended.recognized_by not in _CLOSED_BY_CALLERS
     ran = ended.outcome is Outcome.FINISHED or by_idling

@@ -1,4 +1,4 @@
-"""What the model said, read from an answer as it passes: the turn that a follow-up sends back."""
+"""Answers as they pass: the turn of the model in each, which a follow-up sends back."""
 
 from typing import Any
 

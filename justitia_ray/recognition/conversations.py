@@ -24,7 +24,7 @@ class Conversation:
     """The conversation that a call sends."""
 
     def __init__(self, path: str, turns: list[Turn], scope: str) -> None:
-        """Take the digests.
+        """Digest what was said.
 
         Args:
             path: Path of the endpoint.

@@ -19,7 +19,7 @@ that spawns itself for ever does not take its place in the order for ever."""
 
 
 class Entry(NamedTuple):
-    """What a name stands for."""
+    """The application that a name stands for."""
 
     application_id: str
     """Empty: two applications have the name, and so it is nobody's."""

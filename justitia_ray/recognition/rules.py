@@ -36,7 +36,7 @@ class Recognized:
     application_id: str
     """Id that its tenant has for it; of a session with a parent, the id that it would have."""
     parent_application_id: str | None = None
-    """The same of the session that spawned it."""
+    """That of the session that spawned it."""
     can_have_parent: bool = False
     application_class: str | None = None
     is_final: bool = False

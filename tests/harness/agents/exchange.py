@@ -1,4 +1,4 @@
-"""One call of an agent and its answer, as they were on the connection."""
+"""Exchanges: calls of an agent and their answers, as they were on the connection."""
 
 from dataclasses import dataclass
 from typing import Any

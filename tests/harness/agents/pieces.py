@@ -1,4 +1,4 @@
-"""What streams are made of: texts cut into pieces, and server-sent events."""
+"""Pieces of streams: texts cut into pieces, and server-sent events."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What the scripted model says: turns of text, tool calls and reasoning, drawn from a seed."""
+"""The scripted model's words: turns of text, tool calls and reasoning, drawn from a seed."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One answer of the model."""
+    """An answer of the model."""
 
     text: str
     calls: tuple[ToolCall, ...]

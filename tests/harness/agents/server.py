@@ -34,7 +34,7 @@ _FORMS: _Forms = {
 
 @dataclass(slots=True)
 class _Branch:
-    """What is still to be said in one branch of a run."""
+    """The answers that are still to come in one branch of a run."""
 
     client: str
     turns: deque[Turn]

@@ -1,4 +1,4 @@
-"""What every kind of client is for the recording: a conversation that can be asked and forked."""
+"""Talks: what the recording asks of every kind of client, and how it forks them."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -88,7 +88,7 @@ async def record_traces(
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One conversation and its fork."""
+    """A conversation and its fork."""
 
     server: ScriptedServer
     client: str
