@@ -198,6 +198,8 @@ def _card(model: ServedModel, name: str) -> dict[str, Any]:
         "type": "model",
         "display_name": name,
         "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
+        "max_input_tokens": model.gateway.max_model_len,
     }
     return card if name == model.name else card | {"parent": model.name}
 

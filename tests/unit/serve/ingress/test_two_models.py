@@ -4,7 +4,9 @@ from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+import anthropic
 import httpx
+import openai
 import pytest
 
 from justitia_ray.config import AppArgs
@@ -354,6 +356,18 @@ async def test_models_are_listed_with_their_adapters(two: TwoModels) -> None:
     assert [(CHAT, None), (ADAPTER, CHAT), (EMBED, None)] == [
         (card["id"], card.get("parent")) for card in cards
     ]
+
+
+async def test_list_of_models_is_in_both_protocols_at_once(two: TwoModels) -> None:
+    """Claude Code asks for it in its own at the start, and OpenAI's clients in theirs."""
+    listed = (await two.http.get("/v1/models", params={"limit": 1000})).json()
+    cards = [anthropic.types.ModelInfo.model_validate(card) for card in listed["data"]]
+    openai_cards = [openai.types.Model.model_validate(card) for card in listed["data"]]
+
+    assert [card.id for card in cards] == [card.display_name for card in cards]
+    assert [card.id for card in cards] == [card.id for card in openai_cards]
+    assert (False, CHAT, EMBED) == (listed["has_more"], listed["first_id"], listed["last_id"])
+    assert ("list", {"model"}) == (listed["object"], {card.type for card in cards})
 
 
 @pytest.mark.parametrize("name", [CHAT, ADAPTER, EMBED, EMBED.replace("/", "%2F")])
