@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -28,7 +29,10 @@ from justitia_ray.access.identity import check_tenant
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import parse_options
 from justitia_ray.errors import ConfigError, RequestError, shown_short
+from justitia_ray.predictor.class_names import ClassName
 from justitia_ray.predictor.observation import LEAST_MINIMUM_SAMPLES
+from justitia_ray.recognition.harnesses import HARNESSES, Harness
+from justitia_ray.recognition.rules import CONVERSATION, DEFAULT_RULES, RULES
 from justitia_ray.store.redis_url import Setup, read_redis_url
 
 _NOT_IN_DEPLOYMENTS = re.compile(r"[^A-Za-z0-9._-]")
@@ -41,6 +45,9 @@ NotNegative = Annotated[float, Field(ge=0)]
 Count = Annotated[int, Field(gt=0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]
+HeaderName = Annotated[
+    str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$"), AfterValidator(lambda name: name.lower())
+]
 LabelCount = Annotated[int, Field(gt=0, le=1_000)]
 JwtAlgorithm = Literal[
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"
@@ -450,6 +457,80 @@ class AccessSection(Section):
         return self
 
 
+class SessionHeadersSection(Section):
+    """Headers in which an operator's own agents name their sessions."""
+
+    name: ClassName
+    """The rule's name, in statuses and metrics; ids of its applications begin with it."""
+    run: HeaderName | None = None
+    """Header of the whole run, sub-agents included."""
+    session: HeaderName | None = None
+    """Header of the session, if that is one agent of a run."""
+    parent: HeaderName | None = None
+    """Header of the session that spawned it."""
+    final: HeaderName | None = None
+    """Header that is `true` at the session's last call."""
+    application_class: ClassName | None = None
+    """Class of its applications; `null`: `default`."""
+
+    @model_validator(mode="after")
+    def _names_a_session(self) -> "SessionHeadersSection":
+        if self.run is None and self.session is None:
+            raise ValueError("run or session is required: the header that names the application")
+        return self
+
+    def harness(self) -> Harness:
+        """Return the headers as recognition reads them."""
+        return Harness(
+            self.name,
+            _as_names(self.run),
+            _as_names(self.session),
+            _as_names(self.parent),
+            _as_names(self.final),
+            self.application_class,
+        )
+
+
+def _as_names(header: str | None) -> tuple[str, ...]:
+    return () if header is None else (header,)
+
+
+class RecognitionSection(Section):
+    """How a call's application is recognised; see [recognition](#which-application)."""
+
+    rules: tuple[Literal[RULES], ...] = DEFAULT_RULES  # type: ignore[valid-type]
+    """The rules, in the order in which they are tried: `header` (`X-Justitia-Application`),
+    `metadata` (`application_id` or `session_id` in the body's), `headers` (below), `harness`,
+    `baggage`. Only where they are named here: `user`, `prompt_cache_key` and `safety_identifier`,
+    which name a person or a cache, and, at the end, `conversation`."""
+    headers: tuple[SessionHeadersSection, ...] = ()
+    """Headers of agents of your own."""
+    baggage_key: str = "justitia.application"
+    """Key of the W3C header `baggage`."""
+    conversation_idle_s: Positive = 60.0
+    """An application that was recognised by its conversation ends when nothing was asked for so
+    long; each first call begins one, and all of them count as open."""
+
+    @property
+    def by_conversation(self) -> bool:
+        """Whether what was said decides where nothing else does."""
+        return CONVERSATION in self.rules
+
+    @model_validator(mode="after")
+    def _rules_are_in_order(self) -> "RecognitionSection":
+        if len(set(self.rules)) != len(self.rules):
+            raise ValueError("rules: each is allowed once")
+        if CONVERSATION in self.rules[:-1]:
+            raise ValueError(f"rules: {CONVERSATION} is allowed at the end only")
+        names = [one.name for one in self.headers]
+        taken = {*RULES, *(harness.name for harness in HARNESSES)}
+        if len(set(names)) != len(names) or not taken.isdisjoint(names):
+            raise ValueError(
+                "headers: each name is allowed once, and none of a rule or a known harness"
+            )
+        return self
+
+
 # --- one model
 
 
@@ -472,6 +553,7 @@ class SharedSections(Section):
     ingress: IngressSection = IngressSection()
     metrics: MetricsSection = MetricsSection()
     transport: TransportSection = TransportSection()
+    recognition: RecognitionSection = RecognitionSection()
     access: AccessSection | None = None
     """Who may call. `null`: everybody, for the tenant that the call names."""
 

@@ -43,10 +43,21 @@ class CoreDriver:
         weight: float = 1,
         ingress_id: str = "i0",
         tenant: str = "tenant",
+        recognized_by: str = "",
+        idle_s: Seconds | None = None,
     ) -> list[Action]:
         """Open an application."""
         return self.handle(
-            ev.ApplicationArrived(application_id, "class", tenant, weight, cost, ingress_id)
+            ev.ApplicationArrived(
+                application_id,
+                "class",
+                tenant,
+                weight,
+                cost,
+                ingress_id,
+                recognized_by=recognized_by,
+                idle_s=idle_s,
+            )
         )
 
     def submit(

@@ -450,6 +450,16 @@ _PREDICTOR = (
         stacked=True,
     ),
     curves(
+        510,
+        "Recognised by",
+        "Inferences each second by the rule that recognised their application: what is none is"
+        " served as an application of its own, and an agent among them loses its place with"
+        " every turn.",
+        (Query(per_second(m.RECOGNIZED_TOTAL, "rule"), "{{rule}}"),),
+        unit="ops",
+        stacked=True,
+    ),
+    curves(
         505,
         "Estimates that the predictor missed",
         "Estimates each second that the predictor was asked for and did not give in time: the"

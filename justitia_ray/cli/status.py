@@ -37,9 +37,10 @@ def status_text(seen: Json) -> str:
 
 def _model(name: str, status: Json) -> str:
     facts = [("model", name), *_facts(status)]
+    applications = _applications(status)
     tables = (
         (2, _replicas(status)),
-        (3, _applications(status)),
+        (applications[0].index("F"), applications),
         (2, _classes(status.get("predictor", {}))),
     )
     return "\n\n".join(
@@ -182,12 +183,16 @@ def _replicas(status: Json) -> Sequence[Sequence[str]]:
 
 
 def _applications(status: Json) -> Sequence[Sequence[str]]:
+    listed = status.get("first_applications", ())
+    told = any("recognized_by" in application for application in listed)
+    by = ["by"] if told else []
     return [
-        ["application", "class", "tenant", "F", "lag s", "bound s", "waits", "runs", "age s"],
+        ["application", "class", *by, "tenant", "F", "lag s", "bound s", "waits", "runs", "age s"],
         *(
             [
                 _short(split_key(application["application_id"])[1], 24),
                 _short(application["application_class"], 12),
+                *(_short(application["recognized_by"] or "–", 16) for _ in by),
                 _short(application["tenant"], 12),
                 _amount(application["virtual_finish_time"]),
                 cell((application["gps_lag"] or {}).get("seconds"), ",.1f"),
@@ -196,7 +201,7 @@ def _applications(status: Json) -> Sequence[Sequence[str]]:
                 cell(application["running"], ","),
                 cell(application["age_s"], ",.1f"),
             ]
-            for application in status.get("first_applications", ())
+            for application in listed
         ),
     ]
 

@@ -116,6 +116,8 @@ class EndApplication:
     """None if nothing of it was started, or it was late before this scheduler became leader."""
     stages: tuple[StageServed, ...] = ()
     """Sums of each stage; none if this scheduler has not seen all of them."""
+    recognized_by: str = ""
+    """Name of the rule by which its ingress recognised it; empty if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -205,6 +205,10 @@ class Application:
     """Every ingress that has it open: an application's inferences may come by several."""
     ended_leases: dict[LeaseId, None] = field(default_factory=dict)
     """Leases counted as ended that their replicas may report again, not knowing it."""
+    recognized_by: str = ""
+    """Name of the rule by which its ingress recognised it; empty if that is not known."""
+    idle_s: Seconds | None = None
+    """How long it may be idle before it ends, if not `Timeouts.application_s`."""
 
     @property
     def waiting_count(self) -> int:

@@ -1,5 +1,6 @@
 """Events: the facts that the scheduler is told. Sizes are in tokens, times in seconds."""
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
@@ -20,7 +21,11 @@ from justitia_ray.units import (
 
 @dataclass(frozen=True, slots=True)
 class ApplicationArrived:
-    """An application was opened. Repeating it is harmless."""
+    """An application was opened. Repeating it is harmless.
+
+    Raises:
+        ValueError: If the idle time is not above 0: no record with it could be read again.
+    """
 
     application_id: ApplicationId
     application_class: str
@@ -37,6 +42,14 @@ class ApplicationArrived:
     """Charge of its account, if that is not the prediction (rule 6 of `fair_share`)."""
     resubmitted: bool = False
     """Whether it was open before, as its ingress knows: no quota rejects it."""
+    recognized_by: str = ""
+    """Name of the rule by which its ingress recognised it; empty if that is not known."""
+    idle_s: Seconds | None = None
+    """How long it may be idle before it ends, if not `Timeouts.application_s`; above 0."""
+
+    def __post_init__(self) -> None:
+        if self.idle_s is not None and not 0 < self.idle_s < math.inf:
+            raise ValueError(f"idle_s is {self.idle_s}: a finite number > 0, or None, is allowed")
 
 
 @dataclass(frozen=True, slots=True)

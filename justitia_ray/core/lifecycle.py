@@ -20,7 +20,7 @@ from justitia_ray.core.entities import (
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.state import DeadlineKind, State
-from justitia_ray.units import ApplicationId
+from justitia_ray.units import ApplicationId, Seconds
 
 _MAXIMUM_REJECTED = 10_000
 """Rejected applications remembered; inferences of them are refused for that reason."""
@@ -67,6 +67,8 @@ class Applications:
             state.next_sequence(),
             predicted_cost=event.predicted_cost,
             true_kv_token_time=event.true_kv_token_time,
+            recognized_by=event.recognized_by,
+            idle_s=event.idle_s,
         )
         application.openers[event.ingress_id] = None
         state.applications[application_id] = application
@@ -149,7 +151,7 @@ class Applications:
     def is_overdue(self, application: Application) -> bool:
         """Return whether it has been idle for as long as an application may be."""
         since = application.idle_since
-        return since is not None and since + self._state.timeouts.application_s <= self._state.now
+        return since is not None and since + self._idle_limit(application) <= self._state.now
 
     def end(self, application: Application, outcome: Outcome) -> None:
         """Settle the account of an application (rule 3) and report what it took."""
@@ -176,6 +178,7 @@ class Applications:
                 settlements=settlements,
                 lag=lag,
                 stages=application.stages.served(),
+                recognized_by=application.recognized_by,
             )
         )
         for ingress_id in application.openers:
@@ -204,10 +207,15 @@ class Applications:
         state = self._state
         application.idle_since = state.now
         state.deadlines.set(
-            state.now + state.timeouts.application_s,
+            state.now + self._idle_limit(application),
             DeadlineKind.APPLICATION,
             application.application_id,
         )
+
+    def _idle_limit(self, application: Application) -> Seconds:
+        """Return how long an application may be idle before it ends."""
+        own = application.idle_s
+        return self._state.timeouts.application_s if own is None else own
 
 
 class Inferences:

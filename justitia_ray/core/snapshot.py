@@ -38,6 +38,11 @@ _APPLICATION_FIELDS: Fields = {
     "kv_token_time": RecordReader.number,
     "unfinished_kv_token_time": RecordReader.number,
 }
+_LATER_FIELDS: Fields = {
+    "recognized_by": RecordReader.text,
+    "idle_s": RecordReader.positive,
+}
+"""Fields of applications that are left out where they say nothing, as in all earlier records."""
 _ACCOUNT_FIELDS: Fields = {
     "charged": RecordReader.number,
     "attained": RecordReader.number,
@@ -71,6 +76,8 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         return record
     account = core.ledger.fair_share.accounts[application_id]
     record |= {name: getattr(application, name) for name in _APPLICATION_FIELDS}
+    later = {name: getattr(application, name) for name in _LATER_FIELDS}
+    record |= {name: value for name, value in later.items() if value}
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
     return record | {
         "state": application.state.value,
@@ -156,12 +163,13 @@ def _restore_application(
     if "state" not in record:
         return
     reader = RecordReader(record, ("replicas", "ended_leases"), None)
+    later = {name: read for name, read in _LATER_FIELDS.items() if name in record}
     application = Application(
         application_id=application_id,
         state=ApplicationState(record["state"]),
         replicas=dict.fromkeys(reader.items("replicas")),
         ended_leases=dict.fromkeys(reader.items("ended_leases")),
-        **read_fields(record, _APPLICATION_FIELDS),
+        **read_fields(record, {**_APPLICATION_FIELDS, **later}),
     )
     core.ledger.fair_share.accounts[application_id] = Account(
         weight=application.weight,

@@ -38,7 +38,7 @@ class Timeouts:
     ingress_s: Seconds = 30.0
     """An ingress that has not called is lost; its long-polls take 20 s."""
     application_s: Seconds = 600.0
-    """An open application with nothing to do ends."""
+    """An open application with nothing to do ends, unless it has an idle time of its own."""
     reconnect_s: Seconds = 2.0
     """An inference whose ingress reached no replica that could hold it tries them again. A call may
     use up 20 leases, and connections are back in less."""

@@ -17,7 +17,7 @@ from justitia_ray.doctor.rule import (
     breach_if,
     led,
 )
-from justitia_ray.protocol.inspection import Inspection, ReplicaFacts
+from justitia_ray.protocol.inspection import ApplicationFacts, Inspection, ReplicaFacts
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _LATE_S: Seconds = 5.0
@@ -166,9 +166,24 @@ def _unclaimed_applications(look: LeaderLook) -> Iterator[Breach]:
         if application.ingress_id not in look.leader.ingresses:
             rest = ""
             if application.idle_s is not None:
-                left_s = max(0.0, look.limits.application_s - application.idle_s)
+                left_s = max(0.0, _idle_limit(look, application) - application.idle_s)
                 rest = f"; it ends by itself in {left_s:.0f} s"
             yield breach(application_id, rest=rest)
+
+
+def _idle_too_long(look: LeaderLook) -> Iterator[Breach]:
+    for application_id, application in look.leader.applications.items():
+        limit_s = _idle_limit(look, application)
+        if (application.idle_s or 0.0) > limit_s + _LATE_S:
+            own = application.idle_limit_s is not None
+            source = "its own idle time" if own else "scheduler.application_idle_s"
+            yield breach(application_id, application=application, limit_s=limit_s, source=source)
+
+
+def _idle_limit(look: LeaderLook, application: ApplicationFacts) -> Seconds:
+    """Return how long an application may be idle before it ends."""
+    own = application.idle_limit_s
+    return look.limits.application_s if own is None else own
 
 
 def _lone_predictor_without_learning(look: Look) -> Iterator[Breach]:
@@ -498,15 +513,9 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "application_that_should_have_ended",
         Severity.WRONG,
         "An idle application ends by itself.",
-        led(
-            lambda look: (
-                breach(application_id, application=application, limits=look.limits)
-                for application_id, application in look.leader.applications.items()
-                if (application.idle_s or 0.0) > look.limits.application_s + _LATE_S
-            )
-        ),
+        led(_idle_too_long),
         "application {subject} has been idle for {application.idle_s:.0f} s, and should have ended"
-        " after {limits.application_s:g} s (scheduler.application_idle_s)",
+        " after {limit_s:g} s ({source})",
         "end it: DELETE /v1/applications/{subject}; report it with --json",
     ),
     Rule(

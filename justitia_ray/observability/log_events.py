@@ -72,6 +72,7 @@ def application_ended(
         "application.ended",
         application_id=ended.application_id,
         application_class=ended.application_class,
+        recognized_by=ended.recognized_by,
         tenant=ended.tenant,
         model=model,
         epoch=epoch,

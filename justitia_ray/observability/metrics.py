@@ -245,6 +245,14 @@ PREDICTIONS_TOTAL = Metric(
     ("replica", "source"),
     set_by="ingress",
 )
+RECOGNIZED_TOTAL = Metric(
+    "justitia_recognized_total",
+    "Inferences by the rule that recognised their application: `header`, `metadata`, the name of a"
+    " harness or of your own headers, `baggage`, a field of the body, `conversation`;"
+    " `new_conversation` began one, and `none` is an application of its own.",
+    ("replica", "rule"),
+    set_by="ingress",
+)
 PREDICTOR_MISSED_TOTAL = Metric(
     "justitia_predictor_missed_total",
     "Estimates that the predictor was asked for and did not give in time: the ingress took its own"

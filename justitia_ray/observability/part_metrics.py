@@ -50,6 +50,10 @@ class IngressMetrics:
         self._asked.pop(application_id, None)
         self._sources.pop(application_id, None)
 
+    def record_recognition(self, rule: str) -> None:
+        """Count an inference by the rule that recognised its application, "" if none did."""
+        self._measures.counter(m.RECOGNIZED_TOTAL, rule or "none").increase()
+
     def record_missed_estimate(self) -> None:
         """Count an estimate that the predictor did not give in time."""
         self._missed.increase()

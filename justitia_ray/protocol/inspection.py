@@ -55,6 +55,8 @@ class ApplicationFacts(_InspectionModel):
     age_s: Seconds
     idle_s: Seconds | None
     """None while an inference of the application waits or runs."""
+    idle_limit_s: Seconds | None = None
+    """How long it may be idle before it ends, if not `SilenceLimits.application_s`."""
     waiting: int
     in_flight: int
 

@@ -37,7 +37,8 @@ Version 3 (this one) has applications by their keys: the ids of version 2 were t
 tenants. Version 2 added `office`: a scheduler of version 1 would leave the name of another one
 there. Since then every live application has `ended_leases`, and `replicas` and `kv_token_time`, and
 the clock `grants`, `policy` and `counted`, which version 1 did not always write. `migrations` has
-the steps.
+the steps. `recognized_by` and `idle_s` stand only in applications that have one: earlier releases
+of version 3 pass them over, and so they took no new version.
 """
 
 import json

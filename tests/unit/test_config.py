@@ -78,6 +78,35 @@ def test_mistake_is_named_with_key_value_and_what_is_allowed(
         config(**sections)
 
 
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"rules": ["header", "cookies"]}, r"recognition\.rules\.1: .*'metadata'.*'cookies'"),
+        ({"rules": ["header", "header"]}, r"recognition: .*rules: each is allowed once"),
+        ({"rules": ["conversation", "header"]}, r"conversation is allowed at the end only"),
+        ({"conversation_idle_s": 0}, r"recognition\.conversation_idle_s: .*greater than 0"),
+        ({"headers": [{"name": "n"}]}, r"headers\.0: .*run or session is required"),
+        ({"headers": [{"name": "n", "session": "X Run"}]}, r"headers\.0\.session: .*'X Run'"),
+        (
+            {"headers": [{"name": "codex", "session": "X-Run"}]},
+            r"none of a rule or a known harness",
+        ),
+        ({"headers": [{"name": "n", "run": "X"}, {"name": "n", "run": "Y"}]}, r"allowed once"),
+    ],
+)
+def test_rules_of_recognition_are_checked(section: dict[str, Any], message: str) -> None:
+    """A rule that is never reached, or a header that no server passes on, is a mistake."""
+    with pytest.raises(ConfigError, match=message):
+        config(recognition=section)
+
+
+def test_headers_of_sessions_are_read_in_any_case() -> None:
+    """HTTP has no case of headers, and a server passes them on in lower case."""
+    [own] = config(recognition={"headers": [{"name": "n", "run": "X-Run"}]}).recognition.headers
+
+    assert ("x-run",) == own.harness().run
+
+
 def test_every_mistake_is_named_at_once() -> None:
     """One deployment for each of them would take an hour."""
     with pytest.raises(ConfigError, match=r"engine\.kind: .*; replica\.heartbeat_s: "):

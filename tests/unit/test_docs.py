@@ -10,13 +10,14 @@ import pytest
 from starlette.routing import Route
 
 from justitia_ray.cli.main import command_parser
-from justitia_ray.config import AppConfig, ModelEntry
+from justitia_ray.config import AppConfig, ModelEntry, RecognitionSection
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import POLICIES
 from justitia_ray.core.policies.options import COMMON
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
+from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.pages import PAGES, ROOT, examples
 
@@ -118,7 +119,10 @@ def test_table_names_the_paths_that_are_served() -> None:
         .replace("application_class", "class")
         .replace("{name:path}", "{name}")
         for route in build_http_app(
-            ServedModels([model]), ApplicationSpecCache(60.0, 10), Door(None, DEFAULT_TENANT)
+            ServedModels([model]),
+            ApplicationSpecCache(60.0, 10),
+            Door(None, DEFAULT_TENANT),
+            ApplicationFinder(RecognitionSection()),
         ).routes
         if isinstance(route, Route)
     }

@@ -1,7 +1,7 @@
 """The Ingress deployment: HTTP for everybody, the same surface over a Serve handle for Python."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -28,6 +28,7 @@ from justitia_ray.serve.ingress.models import (
     ServedModels,
 )
 from justitia_ray.serve.ingress.queue_client import QueueClient
+from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.replica_calls import ReplicaCalls, StreamItem
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
@@ -65,6 +66,7 @@ class ModelQueue:
         make_client: Callable[..., QueueClient] = QueueClient,
         replica_id: ReplicaId = "",
         backend: MetricsBackend | None = None,
+        tell_new_scheduler: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Put the parts together; `start` begins to talk.
 
@@ -80,12 +82,14 @@ class ModelQueue:
             make_client: Makes the queue client; a test passes its own.
             replica_id: Serve's name of this ingress, for its metrics.
             backend: Exports the metrics; None: they are not exported.
+            tell_new_scheduler: Tells a new scheduler what else this ingress knows.
         """
         self.config = config
         self.calls = ReplicaCalls(links, replicas)
         self._scheduler = scheduler
         self._scheduler_link = scheduler_link
         self._counter = counter
+        self._tell_new_scheduler = tell_new_scheduler
         self._scheduling = SchedulingConfig()
         self._exporting: asyncio.Task[None] | None = None
         self._metrics = self._exporter = None
@@ -99,7 +103,7 @@ class ModelQueue:
         self.client = make_client(
             scheduler_link,
             self._estimates.note_ended_application,
-            self._configure_scheduler,
+            self._prepare_scheduler,
             config.ingress.max_outstanding,
             config.ingress.submit_interval_s,
             self._note_opening,
@@ -143,6 +147,12 @@ class ModelQueue:
             tell = self._metrics.record_opening if is_open else self._metrics.forget_application
             tell(application_id)
 
+    async def _prepare_scheduler(self) -> None:
+        """Tell a new scheduler what it is not told with the queue."""
+        await self._configure_scheduler()
+        if self._tell_new_scheduler is not None:
+            await self._tell_new_scheduler()
+
     async def _configure_scheduler(self) -> None:
         await self._scheduler.configure.remote(self._scheduling.model_dump())
 
@@ -175,8 +185,16 @@ class Ingress:
         self._queues: list[ModelQueue] = []
         models = []
         me = Peer("ingress", context.replica_id.unique_id)
+        finder: ApplicationFinder | None = None
         for place, scheduler, (replicas, predictor) in zip(placed, schedulers, parts, strict=True):
             keyring, transport = Keyring(), place.config.transport
+            scheduler_link = SchedulerLink(
+                scheduler, keyring, dialer(transport, me, keyring, SCHEDULER_METHODS).dial
+            )
+            tell_new_scheduler = None
+            if finder is None:
+                finder = ApplicationFinder(self._args.recognition, scheduler_link)
+                tell_new_scheduler = finder.tell_new_scheduler
             queue = ModelQueue(
                 place.config,
                 scheduler,
@@ -184,12 +202,11 @@ class Ingress:
                 predictor,
                 TokenCounter(load_prompt_counter(place.config)),
                 specs,
-                SchedulerLink(
-                    scheduler, keyring, dialer(transport, me, keyring, SCHEDULER_METHODS).dial
-                ),
+                scheduler_link,
                 ReplicaLinks(dialer(transport, me, keyring, REPLICA_METHODS).dial),
                 replica_id=context.replica_id.unique_id,
                 backend=backend,
+                tell_new_scheduler=tell_new_scheduler,
             )
             self._queues.append(queue)
             models.append(
@@ -202,7 +219,8 @@ class Ingress:
                 )
             )
         self._access = AccessKeeper(self._args)
-        self._http_app = build_http_app(ServedModels(models), specs, self._access.door)
+        assert finder is not None  # there is at least one model
+        self._http_app = build_http_app(ServedModels(models), specs, self._access.door, finder)
         await self._access.start()
         for queue in self._queues:
             queue.start()

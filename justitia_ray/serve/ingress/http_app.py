@@ -24,6 +24,7 @@ from justitia_ray.serve.ingress.http_inference import inference_endpoints
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.openapi import DESCRIPTION_PATH, ModelQuery, describe
 from justitia_ray.serve.ingress.predictor_http import add_predictor
+from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.units import Seconds
 
@@ -111,16 +112,19 @@ class Readiness(BaseModel):
     reason: str | None
 
 
-def build_http_app(models: ServedModels, specs: ApplicationSpecCache, door: Door) -> HttpApp:
+def build_http_app(
+    models: ServedModels, specs: ApplicationSpecCache, door: Door, finder: ApplicationFinder
+) -> HttpApp:
     """Return the HTTP application.
 
     Args:
         models: The served models.
         specs: Cache of application specs, shared by all models.
         door: Lets callers in.
+        finder: Finds the application of each inference.
     """
     bodies = BodyReader(models.first.config.ingress.max_body_bytes)
-    app = HttpApp(inference_endpoints(models, bodies), door)
+    app = HttpApp(inference_endpoints(models, bodies, finder), door)
     add_error_handlers(app)
     _add_health(app, models)
     add_applications(app, models, specs, bodies)
@@ -173,9 +177,10 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/models")
     async def model_list() -> dict[str, Any]:
-        """Return the models and their adapters."""
+        """Return the models and their adapters, in the forms of OpenAI and of Anthropic at once."""
         data = [_card(m, name) for m in models for name in m.config.model.names]
-        return {"object": "list", "data": data}
+        ends = {"first_id": data[0]["id"], "last_id": data[-1]["id"]}
+        return {"object": "list", "data": data, "has_more": False, **ends}
 
     @app.get("/v1/models/{name:path}")
     async def model_card(name: str) -> dict[str, Any]:
@@ -190,6 +195,9 @@ def _card(model: ServedModel, name: str) -> dict[str, Any]:
         "created": 0,
         "owned_by": "justitia_ray",
         "max_model_len": model.gateway.max_model_len,
+        "type": "model",
+        "display_name": name,
+        "created_at": "1970-01-01T00:00:00Z",
     }
     return card if name == model.name else card | {"parent": model.name}
 

@@ -74,7 +74,10 @@ def add_applications(
 
     @app.get("/v1/applications/{application_id:path}", openapi_extra=operation(TENANT))
     async def application(application_id: str, request: Request, model: ModelQuery = None) -> Json:
-        """Return state, predicted and received KV token-time, tag, counts, age and lag."""
+        """Return state, predicted and received KV token-time, tag, counts, age and lag.
+
+        `recognized_by` names the rule by which the application was recognised, if that is known.
+        """
         key = context_of(request.scope).key_of(application_id)
         asked = models.chosen(model)
         views = await _of_each([m.scheduler.find_application(key) for m in asked])
@@ -181,10 +184,12 @@ def _view(opened: Json, views: Mapping[str, Json]) -> Json:
     parts = list(views.values())
     only = parts[0] if len(parts) == 1 else {}
     is_open = not parts or any(part["state"] == "open" for part in parts)
+    rules = (told.get("recognized_by") for told in (opened, *parts))
     summed: Json = {name: sum(part[name] for part in parts) for name in _SUMMED}
     return {
         "application_id": opened["application_id"],
         "application_class": opened["application_class"],
+        "recognized_by": next(filter(None, rules), ""),
         "tenant": opened["tenant"],
         "weight": opened["weight"],
         "state": "open" if is_open else parts[0]["state"],

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, cast
 
+from justitia_ray.application_key import application_key
 from justitia_ray.errors import JustitiaError
 from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
 from justitia_ray.protocol.errors import engine_error_in_form, error_event
@@ -21,7 +22,8 @@ from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.http_errors import error_response, unforeseen_response
 from justitia_ray.serve.ingress.idempotency import IdempotentAttempts
-from justitia_ray.serve.ingress.models import ServedModels
+from justitia_ray.serve.ingress.models import ServedModel, ServedModels
+from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.replica_calls import Answer, Head, StreamItem, end_task
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.units import Seconds
@@ -209,16 +211,30 @@ class Endpoint:
             raise
 
 
+async def _close_elsewhere(
+    models: ServedModels, model: ServedModel, context: RequestContext
+) -> None:
+    """Close an application at the other models: its last inference closes it at this one."""
+    assert context.application_id is not None
+    key = application_key(context.tenant, context.application_id)
+    others = [other.scheduler.close_application(key) for other in models if other is not model]
+    # One that does not answer now ends the application when that is idle.
+    await asyncio.gather(*others, return_exceptions=True)
+
+
 def _declared_length(scope: Message) -> str:
     return next((v.decode("latin-1") for k, v in scope["headers"] if k == b"content-length"), "")
 
 
-def inference_endpoints(models: ServedModels, bodies: BodyReader) -> dict[str, AsgiApp]:
+def inference_endpoints(
+    models: ServedModels, bodies: BodyReader, finder: ApplicationFinder
+) -> dict[str, AsgiApp]:
     """Return the inference endpoints by path; their only state are attempts with a key.
 
     Args:
         models: The served models.
         bodies: Reads request bodies.
+        finder: Finds the application of each call.
     """
     section = models.first.config.ingress
     attempts = IdempotentAttempts(
@@ -227,21 +243,33 @@ def inference_endpoints(models: ServedModels, bodies: BodyReader) -> dict[str, A
 
     async def infer(reply: Reply, context: RequestContext, raw: bytes) -> None:
         fields = read_object(raw)
-        gateway = models.asked_for(fields).gateway
+        model = models.asked_for(fields)
+        gateway = model.gateway
         await gateway.check_served(reply.path)
         body = gateway.parse(reply.path, raw, fields)
+        found = await finder.find(context, reply.path, fields)
+        if found.context.is_final and models.only is None:
+            await _close_elsewhere(models, model, found.context)
         key = context.idempotency_key
         if key is None and not body.stream:
-            await reply.send_whole(await gateway.answer(reply.path, context, body))
+            answer = await gateway.answer(reply.path, found.context, body)
+            await found.read_answer(answer)
+            await reply.send_whole(answer)
             return
+
+        def stream() -> AsyncGenerator[StreamItem]:
+            items = gateway.stream(reply.path, found.context, body)
+            return found.reading(items, stream=body.stream) if found.is_read else items
+
         if key is None:
-            items = gateway.stream(reply.path, context, body)
+            items = stream()
         else:
+            # By what the caller says: a retry is to join the attempt whose conversation it begins.
             scope = (context.tenant, context.application_id, key)
             items = attempts.join_attempt(
                 hashlib.sha256(json.dumps(scope).encode()).hexdigest(),
                 reply.path.encode() + raw,
-                lambda: gateway.stream(reply.path, context, body),
+                stream,
             )
         if body.stream:
             await send_stream(reply, items, section.keepalive_s)

@@ -42,6 +42,7 @@ from justitia_ray.protocol.pooling_bodies import (
     RANKINGS,
     SCORES,
 )
+from justitia_ray.recognition.rules import FINAL_HEADER
 from justitia_ray.serve.ingress.door import is_public, scope_of
 from justitia_ray.serve.ingress.request_context import IDEMPOTENCY_HEADER
 
@@ -82,10 +83,11 @@ TENANT = _header(
 _HEADERS = (
     _header(
         APPLICATION_HEADER,
-        "Application of the inference; an unknown id opens one. Without it the inference is an"
-        " application of its own.",
+        "Application of the inference; an unknown id opens one. Without it other headers may say"
+        " it, or else the inference is an application of its own.",
     ),
     _header(CLASS_HEADER, "Class of an application that this request opens."),
+    _header(FINAL_HEADER, "`true`: the application takes no more inferences than this one."),
     TENANT,
     _header(
         IDEMPOTENCY_HEADER,

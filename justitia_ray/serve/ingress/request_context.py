@@ -1,13 +1,13 @@
 """The context of a request: whose it is, and for which tenant and application."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.application_key import SEPARATOR, application_key, split_key
 from justitia_ray.errors import Forbidden, RequestError, UnknownApplication, shown_short
 from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
-from justitia_ray.units import ApplicationId
+from justitia_ray.units import ApplicationId, Seconds
 
 IDEMPOTENCY_HEADER = "idempotency-key"
 IDENTIFYING = tuple(
@@ -27,6 +27,16 @@ class RequestContext:
     """Application that a header names, by the id that its tenant has for it."""
     application_class: str | None = None
     idempotency_key: str | None = None
+    headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
+    """All headers of the request: names in lower case, and values."""
+    recognized_by: str = ""
+    """Rule that recognised the application, see `recognition`."""
+    begins_conversation: bool = False
+    """Whether it is an application by what was said, and nothing was said before."""
+    idle_s: Seconds | None = None
+    """How long the application may be idle, if that is not what is configured."""
+    is_final: bool = False
+    """Whether the application takes no more inferences."""
 
     @property
     def tenant(self) -> str:
@@ -89,6 +99,7 @@ def read_context(identity: Identity, headers: Iterable[tuple[bytes, bytes]]) -> 
         identity: Of the caller.
         headers: Of the request: names in lower case, and values.
     """
+    headers = tuple((bytes(name), bytes(value)) for name, value in headers)
     said: Mapping[bytes, bytes] = dict(headers)
 
     def named(header: str) -> str | None:
@@ -101,6 +112,7 @@ def read_context(identity: Identity, headers: Iterable[tuple[bytes, bytes]]) -> 
         named(APPLICATION_HEADER),
         named(CLASS_HEADER),
         named(IDEMPOTENCY_HEADER),
+        headers,
     )
 
 

@@ -234,7 +234,7 @@ class SchedulerSession:
             try:
                 await self._on_new_epoch()
                 return
-            except RayError as error:
+            except (RayError, ConnectionLost) as error:
                 self._note_failure("on_new_epoch", error)
                 await asyncio.sleep(_RETRY_S)
 

@@ -47,6 +47,10 @@ class ApplicationSpec:
     """Id that its tenant has for it."""
     account: str | None = None
     """Tenant whose share, quotas and weight it uses; None: its own (`Identity.account_of`)."""
+    recognized_by: str = ""
+    """Rule by which its inferences were recognised as its own (`recognition`)."""
+    idle_s: Seconds | None = None
+    """How long it may be idle, if that is not what is configured."""
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.application_id):
@@ -202,10 +206,14 @@ class Submitter:
             stage=stage,
             remaining_kv_token_time=remaining,
         )
-        is_last = context.application_id is None
+        is_last = context.application_id is None or context.is_final
         inference = self._queue.submit_inference(item, opening, is_last=is_last)
-        if source is not None and self._metrics is not None:
-            self._metrics.record_estimate(application.application_id, source)
+        if self._metrics is not None:
+            if source is not None:
+                self._metrics.record_estimate(application.application_id, source)
+            self._metrics.record_recognition(
+                "new_conversation" if context.begins_conversation else context.recognized_by
+            )
         return inference
 
     # --- predictions
@@ -255,7 +263,14 @@ class Submitter:
         named_class = context.application_class
         text = "" if named_class is None else prompt_text(body)
         account = context.identity.account_of(tenant)
-        spec = ApplicationSpec(named_class or DEFAULT_CLASS, text, tenant, account=account)
+        spec = ApplicationSpec(
+            named_class or DEFAULT_CLASS,
+            text,
+            tenant,
+            account=account,
+            recognized_by=context.recognized_by,
+            idle_s=context.idle_s,
+        )
         elsewhere = None
         if context.application_id is not None:
             spec = replace(spec, application_id=context.application_id)
@@ -303,4 +318,6 @@ class Submitter:
             estimate.kv_token_time,
             self._queue.session.ingress_id,
             charge_kv_token_time=CHARGE_FACTOR * estimate.kv_token_time,
+            recognized_by=spec.recognized_by,
+            idle_s=spec.idle_s,
         )

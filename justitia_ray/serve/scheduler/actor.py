@@ -26,6 +26,8 @@ from justitia_ray.protocol.messages import (
     ReplicaMail,
     Submission,
 )
+from justitia_ray.recognition.conversations import Name
+from justitia_ray.recognition.directory import Directory
 from justitia_ray.serve.ray_metrics import RayMetrics
 from justitia_ray.serve.scheduler.clock import SteadyClock, elapsed
 from justitia_ray.serve.scheduler.inspection import SchedulerInspector, application_view
@@ -49,6 +51,7 @@ class SchedulerService:
         """Serve during `term`, which its owner begins and ends."""
         self.term = term
         self._inspector = SchedulerInspector(term)
+        self._directory = Directory()
 
     # --- calls of ingresses
 
@@ -183,6 +186,33 @@ class SchedulerService:
         """Remove a replica that shuts down; its inferences wait again."""
         term = await self._enter()
         term.driver.apply(ev.ReplicaLost(replica_id))
+
+    # --- names of sessions and conversations, for the ingresses
+
+    async def claim_session(
+        self, tenant: str, session: Name, own: str, parent: Name | None, parents: str | None
+    ) -> str:
+        """Return the application of a session; see `Directory.claim`."""
+        await self._enter()
+        return self._directory.claim(tenant, session, own, parent, parents)
+
+    async def find_conversation(self, tenant: str, names: tuple[Name, ...]) -> str | None:
+        """Return the application of the first known name; see `Directory.find`."""
+        await self._enter()
+        return self._directory.find(tenant, names)
+
+    async def name_conversation(
+        self, tenant: str, names: tuple[Name, ...], application_id: str
+    ) -> None:
+        """Let names stand for an application; see `Directory.bind`."""
+        await self._enter()
+        for name in names:
+            self._directory.bind(tenant, name, application_id)
+
+    async def restore_names(self, tenant: str, names: tuple[tuple[Name, str], ...]) -> None:
+        """Put back what an ingress named lately, for a new scheduler knows nothing of it."""
+        await self._enter()
+        self._directory.restore(tenant, names)
 
     # --- for people
 

@@ -135,6 +135,7 @@ def application_view(core: SchedulerCore, application: Application, now: Seconds
     return {
         "application_id": application_id,
         "application_class": application.application_class,
+        "recognized_by": application.recognized_by,
         "tenant": application.tenant,
         "weight": application.weight,
         "state": application.state.value,
@@ -377,6 +378,7 @@ def _application_facts(
         attained=account.attained,
         age_s=now - application.arrived_at,
         idle_s=now - since if application.is_idle and since is not None else None,
+        idle_limit_s=application.idle_s,
         waiting=application.waiting_count,
         in_flight=len(application.in_flight),
     )

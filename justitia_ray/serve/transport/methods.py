@@ -166,6 +166,10 @@ SCHEDULER_METHODS: dict[str, Method] = {
     "refuse_lease": Method((RequestId, LeaseId, NackReason), bool),
     "pull": Method((Pull,), _REPLICA_MAIL),
     "leave": Method((ReplicaId,), None),
+    "claim_session": Method((str, bytes, str, bytes | None, str | None), str),
+    "find_conversation": Method((str, tuple[bytes, ...]), str | None),
+    "name_conversation": Method((str, tuple[bytes, ...], str), None),
+    "restore_names": Method((str, tuple[tuple[bytes, str], ...]), None),
 }
 """Methods of a scheduler."""
 

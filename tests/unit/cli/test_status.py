@@ -152,6 +152,21 @@ def test_applications_stand_with_their_tags_and_lags() -> None:
     assert ["–", "–"] == row(text, "new")[4:6]
 
 
+def test_rule_that_recognised_an_application_stands_beside_its_class() -> None:
+    """One that nobody named has a dash; a service of an older release has no such column."""
+    ruled = _WAITING | {"recognized_by": "metadata"}
+    unruled = _WAITING | {"application_id": "new", "recognized_by": ""}
+    text = of(ANSWER | {"first_applications": [ruled, unruled]})
+    heads = [row(told, "application ")[:4] for told in (text, of(ANSWER))]
+
+    assert [
+        ["application", "class", "by", "tenant"],
+        ["application", "class", "tenant", "F"],
+    ] == heads
+    assert ["report", "metadata", "team-a", "48,000"] == row(text, "report-17 ")[1:5]
+    assert ["report", "–", "team-a", "48,000"] == row(text, "new ")[1:5]
+
+
 def test_predictor_that_is_away_hides_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
     """The queue goes on without it, and so does this command."""
     away = {"error": {"message": "the predictor gives no answer", "code": None}}

@@ -1,6 +1,7 @@
 """The life of applications: opened, idle, closed, cancelled, expired, used again."""
 
 import itertools
+from math import inf, nan
 
 import pytest
 
@@ -170,6 +171,51 @@ def test_idle_time_starts_when_the_last_inference_ends(core: CoreDriver) -> None
     assert ended(core.wait(300.0)) == []
     assert ended(core.wait(299.0)) == []
     assert ended(core.wait(1.0)) == [("a", "expired")]
+
+
+@pytest.mark.parametrize("idle_s", [5.0, 5_000.0])
+def test_application_with_an_idle_time_of_its_own_expires_by_it(
+    core: CoreDriver, idle_s: float
+) -> None:
+    """Shorter or longer than the others', at its opening and after each of its inferences."""
+    core.open("other")
+    core.open("a", idle_s=idle_s)
+    core.wait(idle_s - 1.0)
+    core.submit("x")
+    core.pull()
+    core.pull(finished={"1": 5})
+
+    assert [] == ended(core.wait(idle_s - 1.0))
+    assert [("a", "expired")] == ended(core.wait(1.0))
+
+
+def test_opening_again_changes_neither_the_rule_nor_the_idle_time(core: CoreDriver) -> None:
+    """What it was first recognised by holds, whatever another ingress takes it for."""
+    core.open("a", recognized_by="metadata", idle_s=30.0)
+    core.open("b")
+    for name in "ab":
+        core.open(name, ingress_id="i1", recognized_by="conversation", idle_s=7.0)
+    seen = [(core.application(n).recognized_by, core.application(n).idle_s) for n in "ab"]
+
+    assert [("metadata", 30.0), ("", None)] == seen
+    assert [] == ended(core.wait(29.0))
+    assert [("a", "expired")] == ended(core.wait(1.0))
+
+
+def test_end_tells_the_rule_that_recognised_the_application(core: CoreDriver) -> None:
+    """Whoever reads the log sees by which rule each came."""
+    core.open("a", recognized_by="claude-code")
+    (end,) = core.handle(ev.ApplicationClosed("a"))
+
+    assert isinstance(end, EndApplication)
+    assert "claude-code" == end.recognized_by
+
+
+@pytest.mark.parametrize("idle_s", [0.0, -1.0, inf, nan])
+def test_idle_time_that_is_none_is_refused_where_it_is_made(idle_s: float) -> None:
+    """No store holds infinity, and a record with 0 would stop the next scheduler."""
+    with pytest.raises(ValueError, match=r"^idle_s is .*: a finite number > 0, or None"):
+        ev.ApplicationArrived("a", "class", "t", 1.0, 100, "i0", idle_s=idle_s)
 
 
 def test_busy_application_does_not_expire(core: CoreDriver) -> None:

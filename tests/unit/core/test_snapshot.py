@@ -10,7 +10,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.snapshot import application_record, clock_record, restore, snapshot
 from justitia_ray.errors import StoreError
-from tests.core_driver import CoreDriver, granted
+from tests.core_driver import CoreDriver, ended, granted
 
 NOMINAL = {"clock": "nominal", "nominal_iteration_s": 0.5}
 TENANTS = {"fairness": "tenant"}
@@ -221,6 +221,9 @@ def test_sequences_go_on_after_the_stored_ones() -> None:
         ("tenant", 7),
         ("first_dispatched_at", "once"),
         ("unfinished_kv_token_time", []),
+        ("recognized_by", 7),
+        ("idle_s", 0),
+        ("idle_s", None),
     ],
 )
 def test_damaged_application_is_named(name: str, value: object) -> None:
@@ -264,6 +267,30 @@ def test_damaged_clock_is_named(damaged: dict[str, Any]) -> None:
     """Without V no tag means anything: the scheduler must not start on it."""
     with pytest.raises(StoreError, match=r"^clock: the stored record is damaged"):
         restore(SchedulerCore(), damaged, {})
+
+
+def test_rule_and_idle_time_outlive_the_scheduler() -> None:
+    """A restored application ends by its own time, which begins anew with its scheduler."""
+    driver = CoreDriver()
+    driver.open("a", recognized_by="conversation", idle_s=40.0)
+    successor = _successor(driver)
+    application = successor.application("a")
+
+    assert ("conversation", 40.0) == (application.recognized_by, application.idle_s)
+    assert [] == ended(successor.wait(39.0))
+    assert [("a", "expired")] == ended(successor.wait(1.0))
+
+
+def test_application_without_rule_and_idle_time_has_the_record_of_before() -> None:
+    """Earlier releases wrote such records, and read them: it has neither, and the common time."""
+    driver = CoreDriver()
+    driver.open("a")
+    successor = _successor(driver)
+    application = successor.application("a")
+
+    assert not {"recognized_by", "idle_s"} & driver.record()["applications"]["a"].keys()
+    assert ("", None) == (application.recognized_by, application.idle_s)
+    assert [("a", "expired")] == ended(successor.wait(600.0))
 
 
 def test_place_of_an_application_outlives_the_scheduler() -> None:

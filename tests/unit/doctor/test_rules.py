@@ -211,7 +211,9 @@ CASES = {
         "F at 1,500 and V at 1,500",
     ),
     "application_that_should_have_ended": Case(
-        "resting", says("scheduler", "applications", "resting", idle_s=606.0), "idle for 606 s"
+        "resting",
+        says("scheduler", "applications", "resting", idle_s=606.0),
+        "idle for 606 s, and should have ended after 600 s (scheduler.application_idle_s)",
     ),
     "application_nobody_speaks_for": Case(
         "resting",
@@ -331,6 +333,10 @@ def test_rule_finds_its_harm_and_no_other_does(rule: str) -> None:
             both(unused_replica(free_for_first=True), says("scheduler", first=None)),
             id="what waits may not be granted yet",
         ),
+        pytest.param(
+            says("scheduler", "applications", "resting", idle_s=606.0, idle_limit_s=900.0),
+            id="an application that may be idle for longer than others",
+        ),
         pytest.param(redis_holds("busy", attained=1.0), id="service not yet saved"),
         pytest.param(says("scheduler", "store", saved_s_ago=None), id="nothing saved yet"),
         pytest.param(
@@ -344,6 +350,29 @@ def test_what_is_usual_is_not_found(harm: Harm) -> None:
     left = [f for f in find(seen_after(harm), seen_after(harm)) if f.severity is not Severity.NOTE]
 
     assert [] == left
+
+
+@pytest.mark.parametrize(
+    ("harm", "rule", "said"),
+    [
+        (
+            says("scheduler", "applications", "resting", idle_s=66.0, idle_limit_s=60.0),
+            "application_that_should_have_ended",
+            "should have ended after 60 s (its own idle time)",
+        ),
+        (
+            says("scheduler", "applications", "resting", ingress_id="ingress-0", idle_limit_s=60.0),
+            "application_nobody_speaks_for",
+            "ends by itself in 30 s",
+        ),
+    ],
+)
+def test_application_is_held_to_its_own_idle_time(harm: Harm, rule: str, said: str) -> None:
+    """The configured one is that of the others."""
+    (found,) = find(seen_after(harm), seen_after(harm))
+
+    assert rule == found.rule
+    assert said in found.what
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ ENDED = EndApplication(
     output_tokens=4,
     settlements=0,
     lag=Lag(90, -2.0, 100, 5.0),
+    recognized_by="metadata",
 )
 
 

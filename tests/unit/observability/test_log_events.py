@@ -58,6 +58,7 @@ def test_application_that_is_over_is_one_line_of_json(lines: Lines) -> None:
         "logger": "made.for.a.test",
         "application_id": "a",
         "application_class": "vote",
+        "recognized_by": "metadata",
         "tenant": "t",
         "model": "llama",
         "epoch": 7,

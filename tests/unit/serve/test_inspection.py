@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -115,6 +116,14 @@ async def test_scheduler_says_who_holds_what(desk: Desk) -> None:
     assert 1.1 == pytest.approx(replica.silent_s)
     assert {"i": 1} == {name: ingress.unread for name, ingress in seen.ingresses.items()}
     assert () == seen.broken_rules
+
+
+async def test_application_is_shown_with_an_idle_time_of_its_own(desk: Desk) -> None:
+    """The doctor would else call it late, or not see that it is."""
+    await desk.submit(opened(), replace(opened("b"), idle_s=30.0))
+    seen = await desk.seen()
+
+    assert [None, 30.0] == [seen.applications[name].idle_limit_s for name in "ab"]
 
 
 async def test_unread_mail_is_counted_from_its_first_message(desk: Desk) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import httpx
 
-from justitia_ray.config import AppConfig
+from justitia_ray.config import AppConfig, RecognitionSection
 from justitia_ray.protocol.endpoints import parse_body
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
+from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.replica_calls import Answer, StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
@@ -72,6 +73,10 @@ class StandInGateway:
         return SimpleNamespace(application_id="a", predicted_kv_token_time=1.0), 1.0
 
 
+FINDER = ApplicationFinder(RecognitionSection())
+"""Finds applications by what a call says itself; nothing is looked up."""
+
+
 def model_of(
     gateway: Any = None, scheduler: Any = None, predictor: Any = None, **config: Any
 ) -> ServedModel:
@@ -86,6 +91,7 @@ async def client_of(
     *models: ServedModel,
     specs: ApplicationSpecCache | None = None,
     door: Door | None = None,
+    finder: ApplicationFinder | None = None,
     raise_app_exceptions: bool = True,
 ) -> AsyncIterator[httpx.AsyncClient]:
     """Serve models in this process, and yield a client of them."""
@@ -93,6 +99,7 @@ async def client_of(
         ServedModels(models),
         specs or ApplicationSpecCache(600.0, 100),
         door or Door(None, DEFAULT_TENANT),
+        finder or FINDER,
     )
     transport = httpx.ASGITransport(app=app, raise_app_exceptions=raise_app_exceptions)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:

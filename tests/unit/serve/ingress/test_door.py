@@ -30,7 +30,7 @@ from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.request_context import RequestContext, read_context
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
-from tests.unit.serve.ingress.http_client import StandInGateway, client_of, model_of
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, model_of
 
 KEY = create_key(tenant="acme", scopes=["infer"], now=0.0)
 OPEN = Door(None, DEFAULT_TENANT)
@@ -56,7 +56,7 @@ async def admitted(door: Door, path: str, *headers: tuple[str, str], **more: Any
 
 def test_every_route_is_in_the_table() -> None:
     """A route that is not would be open to every credential."""
-    app = build_http_app(ServedModels([model_of()]), ApplicationSpecCache(1.0, 1), OPEN)
+    app = build_http_app(ServedModels([model_of()]), ApplicationSpecCache(1.0, 1), OPEN, FINDER)
     paths = [route.path for route in app.routes if isinstance(route, Route)]
 
     assert {*INFERENCE_PATHS, "/v1/status", "/healthz"} <= {*paths}
@@ -111,7 +111,9 @@ async def test_identifying_header_comes_once(name: str) -> None:
 async def test_refusal_comes_before_the_body() -> None:
     """A stranger's gigabytes are not read, and a right credential does not help without scope."""
     gateway = StandInGateway()
-    app = build_http_app(ServedModels([model_of(gateway)]), ApplicationSpecCache(1.0, 1), guarded())
+    app = build_http_app(
+        ServedModels([model_of(gateway)]), ApplicationSpecCache(1.0, 1), guarded(), FINDER
+    )
     read: list[str] = []
 
     async def receive() -> Any:
@@ -138,7 +140,7 @@ async def test_refusal_comes_before_the_body() -> None:
 async def test_in_process_call_is_marked_by_its_caller_alone() -> None:
     """A header cannot say what the scope says."""
     app = build_http_app(
-        ServedModels([model_of(StandInGateway())]), ApplicationSpecCache(1.0, 1), guarded()
+        ServedModels([model_of(StandInGateway())]), ApplicationSpecCache(1.0, 1), guarded(), FINDER
     )
     headers = [(TRUSTED.encode(), b"1"), (b"content-length", b"0")]
     stranger = [m async for m in call_asgi(app, "/v1/models", headers, b"", method="GET")]

@@ -36,6 +36,7 @@ from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.request_context import IDENTIFYING
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.unit.serve.ingress.answering_model import answering_model
+from tests.unit.serve.ingress.http_client import FINDER
 
 _NOW = 1_800_000_000.0
 _new_key = partial(create_key, now=_NOW, random_bytes=random.Random(1).randbytes)
@@ -87,7 +88,7 @@ def _build() -> HttpApp:
         sleep=_at_once,
     )
     specs = ApplicationSpecCache(600.0, 100)
-    return build_http_app(ServedModels([answering_model(specs)]), specs, Door(gate, None))
+    return build_http_app(ServedModels([answering_model(specs)]), specs, Door(gate, None), FINDER)
 
 
 _APP = _build()

@@ -1,7 +1,7 @@
 """What the gateway tells the scheduler of an inference: its stage, its length, what is to come."""
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -225,6 +225,38 @@ async def test_tenant_named_below_the_credential_s_is_no_other_account(desk: Des
     opened = desk.client.pending.applications["acme/x|a"]
 
     assert ("acme", 2.0) == (opened.tenant, opened.weight)
+
+
+async def test_final_inference_closes_its_application(desk: Desk) -> None:
+    """Its caller has said that nothing more comes."""
+    final = replace(context({"x-justitia-application": "a"}), is_final=True)
+    body = desk.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
+    submit = desk.gateway.submitter.submit_inference
+
+    assert not (await submit(replace(final, is_final=False), body)).is_last
+    assert (await submit(final, body)).is_last
+
+
+async def test_rule_and_idle_time_go_with_the_application(desk: Desk) -> None:
+    """The rule is counted for every inference; whoever looks at the application reads it."""
+    begun = replace(
+        context({}),
+        application_id="conversation/1",
+        recognized_by="conversation",
+        begins_conversation=True,
+        idle_s=60.0,
+    )
+    body = desk.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
+    submit = desk.gateway.submitter.submit_inference
+    await submit(begun, body)
+    await submit(replace(begun, begins_conversation=False), body)
+    await desk.submit({})
+    opened = desk.client.pending.applications["t|conversation/1"]
+    counts = exported(desk.measures).counts
+    rules = {key[-1]: n for key, n in counts.items() if key[0] == "recognized_total" and n}
+
+    assert ("conversation", 60.0) == (opened.recognized_by, opened.idle_s)
+    assert {"new_conversation": 1, "conversation": 1, "none": 1} == rules
 
 
 async def test_more_is_charged_than_is_predicted(desk: Desk) -> None:

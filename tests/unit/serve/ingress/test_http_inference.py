@@ -25,7 +25,7 @@ from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.replica_calls import StreamItem
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.eventually import eventually
-from tests.unit.serve.ingress.http_client import StandInGateway, client_of, model_of
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, model_of
 
 _BODY: dict[str, Any] = {
     "messages": [{"role": "user", "content": "a"}],
@@ -247,7 +247,7 @@ async def _post(
     gateway: StandInGateway, path: str, caller: Caller, keepalive_s: float = 60.0
 ) -> None:
     model = model_of(gateway, ingress={"keepalive_s": keepalive_s})
-    app = build_http_app(ServedModels([model]), ApplicationSpecCache(600.0, 100), _OPEN)
+    app = build_http_app(ServedModels([model]), ApplicationSpecCache(600.0, 100), _OPEN, FINDER)
     scope: Message = {"type": "http", "method": "POST", "path": path, "headers": []}
     await app(scope, caller.receive, caller.send)
 
@@ -325,7 +325,9 @@ async def test_other_methods_are_refused_as_on_every_route(
 
 async def test_prefix_of_the_service_is_no_part_of_the_path(gateway: StandInGateway) -> None:
     """Serve passes the whole path, and the prefix of the application beside it."""
-    app = build_http_app(ServedModels([model_of(gateway)]), ApplicationSpecCache(600.0, 100), _OPEN)
+    app = build_http_app(
+        ServedModels([model_of(gateway)]), ApplicationSpecCache(600.0, 100), _OPEN, FINDER
+    )
     answers = []
     for path in ("/llm/v1/messages", "/v1/messages", "/v1/messages/"):
         caller = Caller(json.dumps(_BODY).encode())

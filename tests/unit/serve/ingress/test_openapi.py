@@ -18,14 +18,16 @@ from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door, is_public, sco
 from justitia_ray.serve.ingress.http_app import HttpApp, build_http_app
 from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
-from tests.unit.serve.ingress.http_client import StandInGateway, client_of, model_of
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, model_of
 
 
 @pytest.fixture
 def app() -> HttpApp:
     """Return the HTTP application."""
     models = ServedModels([model_of(StandInGateway())])
-    return build_http_app(models, ApplicationSpecCache(600.0, 100), Door(None, DEFAULT_TENANT))
+    return build_http_app(
+        models, ApplicationSpecCache(600.0, 100), Door(None, DEFAULT_TENANT), FINDER
+    )
 
 
 def operations(document: dict[str, Any]) -> set[tuple[str, str]]:
@@ -170,7 +172,7 @@ class InferOnly(Gate):
 async def test_door_sees_the_path_that_is_routed(prefix: str, path: str, status: int) -> None:
     """With a prefix cut off otherwise than the router does, the scope would not be asked for."""
     models = ServedModels([model_of(StandInGateway())])
-    app = build_http_app(models, ApplicationSpecCache(600.0, 100), Door(InferOnly(), None))
+    app = build_http_app(models, ApplicationSpecCache(600.0, 100), Door(InferOnly(), None), FINDER)
     transport = httpx.ASGITransport(app, root_path=prefix)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
         answer = await http.get(path)

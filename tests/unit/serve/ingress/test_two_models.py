@@ -30,6 +30,8 @@ class Queue:
         self.client = FakeQueueClient()
         self.ended: list[tuple[str, str]] = []
         """What was closed or cancelled, in order."""
+        self.told: dict[str, Any] = {}
+        """What its scheduler says of an application beside the usual."""
         self.scheduler_status: dict[str, Any] | AdmissionError = {
             "ready": True,
             "degraded": None,
@@ -57,7 +59,7 @@ class Queue:
     async def find_application(self, application_id: str) -> dict[str, Any] | None:
         """Return the view of an application."""
         arrival = self.open.get(application_id)
-        return None if arrival is None else view(arrival)
+        return None if arrival is None else view(arrival) | self.told
 
     async def close_application(self, application_id: str, verb: str = "close") -> bool:
         """Close an application."""
@@ -257,6 +259,36 @@ async def test_application_of_two_queues_is_seen_as_one(two: TwoModels) -> None:
 
 
 @pytest.mark.parametrize(
+    ("rules", "told"),
+    [
+        (("metadata", "conversation"), "metadata"),
+        (("", "conversation"), "conversation"),
+        ((None, "conversation"), "conversation"),
+        (("", ""), ""),
+        ((None, None), ""),
+    ],
+)
+async def test_application_of_two_queues_names_the_first_rule_known(
+    two: TwoModels, rules: tuple[str | None, str | None], told: str
+) -> None:
+    """A scheduler of an older release tells none (None); each queue's own stands under it."""
+    await in_both(two)
+    for queue, rule in zip((two.chat, two.embed), rules, strict=True):
+        queue.told = {} if rule is None else {"recognized_by": rule}
+    both = (await two.http.get("/v1/applications/a")).json()
+
+    assert told == both["recognized_by"]
+    assert rules == tuple(one.get("recognized_by") for one in both["models"].values())
+
+
+async def test_application_that_came_to_no_queue_has_no_rule_yet(two: TwoModels) -> None:
+    """No scheduler knows of it, and the view has the same fields all the same."""
+    await opened(two)
+
+    assert "" == (await two.http.get("/v1/applications/a")).json()["recognized_by"]
+
+
+@pytest.mark.parametrize(
     ("method", "path", "verb"),
     [("POST", "/v1/applications/a/close", "close"), ("DELETE", "/v1/applications/a", "cancel")],
 )
@@ -271,6 +303,14 @@ async def test_application_ends_in_every_queue(
     assert (200, 404) == (first, second)
     assert [(verb, "t|a")] * 2 == two.chat.ended == two.embed.ended
     assert "default" == two.chat.open["t|a"].application_class
+
+
+async def test_final_inference_closes_its_application_at_the_other_models(two: TwoModels) -> None:
+    """Its agent is done with all of them; its own model closes it with the inference."""
+    await in_both(two)
+    await infer(two, CHAT, **{"x-justitia-final": "true"})
+
+    assert ([], [("close", "t|a")]) == (two.chat.ended, two.embed.ended)
 
 
 async def test_application_that_came_to_no_queue_can_be_closed(two: TwoModels) -> None:

@@ -79,6 +79,16 @@ def test_applications_come_in_order_with_their_tags_and_lags(core: CoreDriver) -
     assert ["mouse", "giant"] == first_names(core, 2)
 
 
+def test_application_is_told_with_the_rule_that_recognised_it() -> None:
+    """Empty, if nobody said: one of an older record, say."""
+    driver = CoreDriver()
+    driver.open("a", recognized_by="metadata")
+    driver.open("b")
+    told = first_applications(driver.core, driver.now, 2)
+
+    assert ["metadata", ""] == [application["recognized_by"] for application in told]
+
+
 class _NotWalked(dict[str, Any]):
     """Live applications, or what failed saves have left of them: there may be 50,000."""
 

@@ -24,6 +24,7 @@ from justitia_ray.protocol.messages import (
 )
 from justitia_ray.protocol.stream_parts import Part, Resume
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS, Method
+from tests.unit.observability.recording_backend import ENDED
 
 HEADERS = dict[str, str]
 LEASED = (str, str, HEADERS, bytes)
@@ -34,6 +35,10 @@ TYPES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "refuse_lease": ((str, str, NackReason), bool),
     "pull": ((Pull,), ReplicaMail),
     "leave": ((str,), None),
+    "claim_session": ((str, bytes, str, bytes | None, str | None), str),
+    "find_conversation": ((str, tuple[bytes, ...]), str | None),
+    "name_conversation": ((str, tuple[bytes, ...], str), None),
+    "restore_names": ((str, tuple[tuple[bytes, str], ...]), None),
     "unary": (LEASED, tuple[int, HEADERS, bytes]),
     "stream": ((*LEASED, Resume | None), ResponseHead | Part),
     "inspect": ((), dict[str, str]),
@@ -50,6 +55,10 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
     NoneType: st.none(),
     None: st.none(),
 }
+
+
+_FIELDS = {"idle_s": st.none() | st.floats(0.0, 1e9, exclude_min=True)}
+"""Fields that do not take all values of their type."""
 
 
 def values(kind: Any) -> st.SearchStrategy[Any]:
@@ -69,7 +78,9 @@ def values(kind: Any) -> st.SearchStrategy[Any]:
     if issubclass(kind, Enum):
         return st.sampled_from(list(kind))
     assert dataclasses.is_dataclass(kind) or issubclass(kind, tuple)
-    return st.builds(kind, **{name: values(of) for name, of in get_type_hints(kind).items()})
+    fields = get_type_hints(kind).items()
+    drawn = {name: _FIELDS[name] if name in _FIELDS else values(of) for name, of in fields}
+    return st.builds(kind, **drawn)
 
 
 def sent(packed: Any) -> msgspec.Raw:
@@ -157,6 +168,40 @@ def test_arguments_of_other_types_are_an_error(name: str, arguments: Any) -> Non
     """Names and types are those of a closed list: nothing is imported for a caller."""
     with pytest.raises((msgspec.MsgspecError, KeyError)):
         METHODS[name].read_arguments(sent(arguments))
+
+
+OPENING = ApplicationArrived("a", "c", "t", 1.0, 9.0, "i", recognized_by="metadata", idle_s=30.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("open_application", lambda fields: [fields]),
+        ("submit_many", lambda fields: ["i", 1, 2, [["ApplicationArrived", fields]]]),
+    ],
+)
+def test_field_that_one_release_does_not_know_is_passed_over_or_has_its_default(
+    name: str, arguments: Any
+) -> None:
+    """Such a field raises no wire version: either release reads what the other sends."""
+    fields = dataclasses.asdict(OPENING)
+    later = METHODS[name].read_arguments(sent(arguments(fields | {"not_yet_known": [1]})))
+    del fields["recognized_by"], fields["idle_s"]
+    earlier = METHODS[name].read_arguments(sent(arguments(fields)))
+
+    as_before = dataclasses.replace(OPENING, recognized_by="", idle_s=None)
+    assert [OPENING, as_before] == [
+        read[-1] if name == "open_application" else read[-1][0] for read in (later, earlier)
+    ]
+
+
+def test_end_of_an_application_from_an_earlier_scheduler_names_no_rule() -> None:
+    """An ingress may be of a later release than its scheduler."""
+    fields = dataclasses.asdict(ENDED)
+    del fields["recognized_by"]
+    mail = METHODS["poll_grants"].read_answer(sent([7, [[1, "EndApplication", fields]], False, {}]))
+
+    assert ((1, dataclasses.replace(ENDED, recognized_by="")),) == mail.messages
 
 
 def test_wrong_number_of_arguments_is_an_error_at_the_caller() -> None:

@@ -1,0 +1,184 @@
+"""What the model said, read from an answer as it passes: the turn that a follow-up sends back."""
+
+from typing import Any
+
+import msgspec
+
+from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
+from justitia_ray.recognition.turns import MODEL, Turn, merged, turns_of_items
+
+_LONGEST = 4 * 2**20
+"""Bytes of an answer, or of an event of one, beyond which it is not read."""
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+
+
+class _Call(msgspec.Struct):
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Said(msgspec.Struct):
+    content: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(msgspec.Struct):
+    index: int = 0
+    message: _Said | None = None
+    delta: _Said | None = None
+    finish_reason: str | None = None
+
+
+class _Chat(msgspec.Struct):
+    choices: list[_Choice] = []
+
+
+class _Block(msgspec.Struct):
+    type: str = ""
+    text: str | None = None
+    id: str | None = None
+
+
+class _Message(msgspec.Struct):
+    content: list[_Block] = []
+
+
+class _MessageEvent(msgspec.Struct):
+    type: str = ""
+    content_block: _Block | None = None
+    delta: _Block | None = None
+
+
+class _Response(msgspec.Struct):
+    output: list[dict[str, Any]] = []
+
+
+class _ResponseEvent(msgspec.Struct):
+    type: str = ""
+    response: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_chat = msgspec.json.Decoder(_Chat).decode
+_message = msgspec.json.Decoder(_Message).decode
+_response = msgspec.json.Decoder(_Response).decode
+_response_event = msgspec.json.Decoder(_ResponseEvent).decode
+_message_event = msgspec.json.Decoder(_MessageEvent).decode
+
+
+class _Saying:
+    """A turn of the model that comes in pieces."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.ids: list[str] = []
+
+    def add_said(self, said: _Said | None) -> None:
+        if said is None:
+            return
+        if said.content:
+            self.texts.append(said.content)
+        for call in said.tool_calls or ():
+            named = call.id or (call.function and call.function.name)
+            if named:
+                self.ids.append(named)
+
+    def add_block(self, block: _Block | None) -> None:
+        if block is None:
+            return
+        if block.text:
+            self.texts.append(block.text)
+        if block.type == "tool_use" and block.id:
+            self.ids.append(block.id)
+
+    def turn(self) -> Turn:
+        return Turn(MODEL, "".join(self.texts).strip(), tuple(self.ids))
+
+
+class AnswerReader:
+    """Reads an answer, whole or in events, and knows when the model has said all of it."""
+
+    def __init__(self, path: str, *, stream: bool) -> None:
+        """Begin with nothing.
+
+        Args:
+            path: Path of the endpoint: one that takes messages.
+            stream: Whether the answer comes in events.
+        """
+        self._stream = stream
+        self._read = {
+            CHAT: self._add_chat,
+            MESSAGES: self._add_message,
+            RESPONSES: self._add_items,
+        }[path]
+        self._rest = b""
+        self._sayings: dict[int, _Saying] = {}
+        self._turns: list[Turn] | None = None
+        """The turns of a response, which come at its end."""
+        self._is_whole = False
+        self._given_up = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the model has said all of it."""
+        return self._is_whole and not self._given_up
+
+    def add(self, chunk: bytes) -> None:
+        """Read a piece of the answer's body; what is no answer of the endpoint is given up."""
+        if self._given_up:
+            return
+        try:
+            if self._stream:
+                self._add_events(chunk)
+            else:
+                self._read(chunk)
+                self._is_whole = True
+        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+            self._given_up = True
+
+    def turns(self) -> list[Turn]:
+        """Return what the model said, once for each choice; nothing where it said nothing."""
+        said = self._turns
+        if said is None:
+            said = [saying.turn() for saying in self._sayings.values()]
+        return [turn for turn in said if turn.text or turn.ids]
+
+    def _add_events(self, chunk: bytes) -> None:
+        *events, self._rest = (self._rest + chunk).split(b"\n\n")
+        if len(self._rest) > _LONGEST:
+            self._given_up = True
+        for event in events:
+            for line in event.split(b"\n"):
+                if line.startswith(b"data:"):
+                    data = line[5:].strip()
+                    if data == b"[DONE]":
+                        self._is_whole = True
+                    else:
+                        self._read(data)
+
+    def _add_chat(self, data: bytes) -> None:
+        for choice in _chat(data).choices:
+            saying = self._sayings.setdefault(choice.index, _Saying())
+            saying.add_said(choice.message or choice.delta)
+
+    def _add_message(self, data: bytes) -> None:
+        saying = self._sayings.setdefault(0, _Saying())
+        if not self._stream:
+            for block in _message(data).content:
+                saying.add_block(block)
+            return
+        event = _message_event(data)
+        saying.add_block(event.content_block)
+        saying.add_block(event.delta)
+        self._is_whole = self._is_whole or event.type == "message_stop"
+
+    def _add_items(self, data: bytes) -> None:
+        if self._stream:
+            event = _response_event(data)
+            if event.type != "response.completed":
+                return
+            data = bytes(event.response)
+        self._turns = merged(turns_of_items(_response(data).output))
+        self._is_whole = True

@@ -1,0 +1,165 @@
+"""The rules by which a call's application is recognised, one after the other until one does.
+
+`X-Justitia-Application` and `metadata.application_id` are ids of ours, checked like one. Everything
+else is what somebody else made: it becomes `rule/value`, or a digest if it has another form than
+ids have, for a harness's user could not change it.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote
+
+from justitia_ray.recognition.harnesses import HARNESSES, Harness
+
+FINAL_HEADER = "x-justitia-final"
+"""`true` at the last inference of an application."""
+CONVERSATION = "conversation"
+"""Rule that goes by what was said: `conversations`."""
+PERSONAL = ("user", "prompt_cache_key", "safety_identifier")
+"""Fields of a body that name a person or a cache, and a run only where the operator says so."""
+RULES = ("header", "metadata", "headers", "harness", "baggage", *PERSONAL, CONVERSATION)
+"""All rules; those of a body's fields have the field's name."""
+DEFAULT_RULES = ("header", "metadata", "headers", "harness", "baggage")
+
+_PLAIN = re.compile(r"[A-Za-z0-9._:-]{1,96}")
+
+
+@dataclass(frozen=True, slots=True)
+class Recognized:
+    """An application as a rule names it."""
+
+    rule: str
+    """Rule, or the harness by whose headers it was recognised."""
+    application_id: str
+    """Id that its tenant has for it; of a session with a parent, the id that it would have."""
+    parent_application_id: str | None = None
+    """The same of the session that spawned it."""
+    can_have_parent: bool = False
+    application_class: str | None = None
+    is_final: bool = False
+    """Whether it takes no more inferences."""
+
+
+class Recognizer:
+    """Recognises applications by the rules of an operator."""
+
+    def __init__(
+        self, rules: Sequence[str], own_headers: Sequence[Harness], baggage_key: str
+    ) -> None:
+        """Prepare.
+
+        Args:
+            rules: Names of `RULES`, in the order in which they are tried.
+            own_headers: The operator's headers, of the rule `headers`.
+            baggage_key: Key of W3C `baggage`, of the rule `baggage`.
+        """
+        self._baggage_key = baggage_key
+        readers: dict[str, _Reader] = {
+            "header": _by_header,
+            "metadata": _by_metadata,
+            "headers": _HarnessReader(own_headers).read,
+            "harness": _HarnessReader(HARNESSES).read,
+            "baggage": self._by_baggage,
+            **{field: _PersonalReader(field).read for field in PERSONAL},
+        }
+        self._readers = [readers[rule] for rule in rules if rule != CONVERSATION]
+
+    def recognize(self, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recognized | None:
+        """Return the application of a call, None if no rule knows it.
+
+        Args:
+            headers: Names in lower case, and values that are not empty.
+            fields: The call's body.
+        """
+        for read in self._readers:
+            found = read(headers, fields)
+            if found is not None:
+                return found
+        return None
+
+    def _by_baggage(
+        self, headers: Mapping[str, str], fields: Mapping[str, Any]
+    ) -> Recognized | None:
+        for member in headers.get("baggage", "").split(","):
+            name, _, value = member.partition(";")[0].partition("=")
+            if name.strip() == self._baggage_key and value.strip():
+                return _of_others("baggage", unquote(value.strip()), headers)
+        return None
+
+
+_Reader = Callable[[Mapping[str, str], Mapping[str, Any]], Recognized | None]
+
+
+def _by_header(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recognized | None:
+    named = headers.get("x-justitia-application")
+    return None if named is None else Recognized("header", named, is_final=_is_final(headers))
+
+
+def _by_metadata(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recognized | None:
+    metadata = fields.get("metadata")
+    if not isinstance(metadata, dict):
+        return None
+    named = metadata.get("application_id")
+    if isinstance(named, str) and named:
+        return Recognized("metadata", named, is_final=_is_final(headers))
+    session = metadata.get("session_id")
+    if isinstance(session, str) and session:
+        return _of_others("metadata", session, headers)
+    return None
+
+
+class _HarnessReader:
+    def __init__(self, harnesses: Sequence[Harness]) -> None:
+        self._harnesses = harnesses
+        self._named = {name for h in harnesses for names in (h.run, h.session) for name in names}
+
+    def read(self, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recognized | None:
+        if self._named.isdisjoint(headers):
+            return None
+        for harness in self._harnesses:
+            session = harness.read(headers)
+            if session is not None:
+                parent = session.parent_id
+                return Recognized(
+                    harness.name,
+                    _id_of(harness.name, session.session_id),
+                    None if parent is None else _id_of(harness.name, parent),
+                    session.can_have_parent,
+                    harness.application_class,
+                    session.is_final or _is_final(headers),
+                )
+        return None
+
+
+class _PersonalReader:
+    def __init__(self, field: str) -> None:
+        self._field = field
+
+    def read(self, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recognized | None:
+        value = fields.get(self._field)
+        if not isinstance(value, str) or not value:
+            return None
+        name = (
+            f"{self._field}/{_digest(value)}"  # it may be somebody's address: no log is to have it
+        )
+        return Recognized(self._field, name, is_final=_is_final(headers))
+
+
+def _of_others(rule: str, value: str, headers: Mapping[str, str]) -> Recognized:
+    return Recognized(rule, _id_of(rule, value), is_final=_is_final(headers))
+
+
+def _is_final(headers: Mapping[str, str]) -> bool:
+    return headers.get(FINAL_HEADER, "").lower() == "true"
+
+
+def _id_of(rule: str, value: str) -> str:
+    """Return the id of an application that somebody else has named."""
+    return f"{rule}/{value if _PLAIN.fullmatch(value) else _digest(value)}"
+
+
+def _digest(value: str) -> str:
+    return hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()[:32]

@@ -1,0 +1,134 @@
+"""The turns of a conversation in a form that survives its way through a client.
+
+A client sends a conversation again with every call, and not as it came: parts of texts are joined
+or split, marks of a prompt cache move, what the model thought is left out, arguments of tools are
+written anew. Role, text and the ids of tool calls stay, and so a turn has these. What the model
+said is one turn, in however many messages or items it comes.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
+
+MODEL = "assistant"
+"""Role of the model's turns."""
+_UNSAID = frozenset({"thinking", "redacted_thinking", "reasoning"})
+"""Kinds of parts that the model keeps to itself: clients drop them, or not."""
+_TEXTS = frozenset({"text", "input_text", "output_text", "refusal"})
+
+
+class Turn(NamedTuple):
+    """A turn: who spoke, the text, and the ids of tool calls that it makes or answers."""
+
+    role: str
+    text: str
+    ids: tuple[str, ...] = ()
+
+
+def turns_of(path: str, fields: Mapping[str, Any]) -> list[Turn] | None:
+    """Return the turns that a call sends, None if its path takes no messages.
+
+    Args:
+        path: Path of the endpoint.
+        fields: The call's body, checked by the endpoint's reader.
+    """
+    if path == CHAT:
+        return merged(map(_of_message, fields["messages"]))
+    if path == MESSAGES:
+        system = [_turn("system", fields["system"])] if fields.get("system") else []
+        said = (_turn(one.get("role", "user"), one.get("content")) for one in fields["messages"])
+        return merged([*system, *said])
+    if path == RESPONSES:
+        given, instructions = fields.get("input"), fields.get("instructions")
+        system = [Turn("system", instructions)] if isinstance(instructions, str) else []
+        if isinstance(given, str):
+            return [*system, Turn("user", given.strip())]
+        return merged([*system, *turns_of_items(given or ())])
+    return None
+
+
+def turns_of_items(items: Iterable[Mapping[str, Any]]) -> Iterator[Turn]:
+    """Yield the turns of items as OpenAI's Responses have them, in a body or in an answer."""
+    for item in items:
+        kind = str(item.get("type", "message"))
+        if kind in _UNSAID:
+            continue
+        if kind.endswith("_call"):
+            yield Turn(MODEL, "", _ids(item.get("call_id") or item.get("id")))
+        elif kind.endswith("_call_output"):
+            text, ids = _read(item.get("output"))
+            yield Turn("tool", text, (*_ids(item.get("call_id")), *ids))
+        else:
+            yield _turn(item.get("role") or MODEL, item.get("content"))
+
+
+def merged(turns: Iterable[Turn]) -> list[Turn]:
+    """Return turns with each run of the model's own as one."""
+    found: list[Turn] = []
+    for turn in turns:
+        if found and turn.role == MODEL == found[-1].role:
+            found[-1] = Turn(MODEL, found[-1].text + turn.text, found[-1].ids + turn.ids)
+        else:
+            found.append(turn)
+    return found
+
+
+def _of_message(message: Mapping[str, Any]) -> Turn:
+    turn = _turn(message.get("role") or "user", message.get("content"))
+    calls, answered = message.get("tool_calls"), message.get("tool_call_id")
+    if not calls and not answered:
+        return turn
+    made = [_id_of_call(call) for call in calls] if isinstance(calls, list) else []
+    return Turn(turn.role, turn.text, (*turn.ids, *made, *_ids(answered)))
+
+
+def _id_of_call(call: Any) -> str:
+    if not isinstance(call, Mapping):
+        return ""
+    function = call.get("function")
+    named = function.get("name") if isinstance(function, Mapping) else None
+    return str(call.get("id") or named or "")
+
+
+def _turn(role: Any, content: Any) -> Turn:
+    text, ids = _read(content)
+    return Turn("system" if role == "developer" else str(role), text, ids)
+
+
+def _read(content: Any) -> tuple[str, tuple[str, ...]]:
+    """Return the text of a message's content, and the ids of tool calls in it."""
+    if isinstance(content, str):
+        return content.strip(), ()
+    if not isinstance(content, list):
+        return ("", ()) if content is None else (_written(content), ())
+    texts: list[str] = []
+    ids: list[str] = []
+    for part in content:
+        if not isinstance(part, Mapping):
+            texts.append(part.strip() if isinstance(part, str) else _written(part))
+            continue
+        kind = str(part.get("type", ""))
+        if kind in _TEXTS or (not kind and "text" in part):
+            texts.append(str(part.get("text") or part.get("refusal") or "").strip())
+        elif kind == "tool_use":
+            ids.append(str(part.get("id") or part.get("name")))
+        elif kind == "tool_result":
+            text, inner = _read(part.get("content"))
+            texts.append(text)
+            ids += (str(part.get("tool_use_id")), *inner)
+        elif kind not in _UNSAID:
+            texts.append(_written(part))
+    return "".join(texts), tuple(ids)
+
+
+def _written(part: Any) -> str:
+    """Return what is no text, an image for one, in one way of writing it."""
+    if isinstance(part, Mapping):
+        part = {name: value for name, value in part.items() if name != "cache_control"}
+    return json.dumps(part, sort_keys=True)
+
+
+def _ids(value: Any) -> tuple[str, ...]:
+    return (str(value),) if value else ()

@@ -1,0 +1,231 @@
+"""Recognition in an ingress: finds the application of each call before it is submitted.
+
+What a call says itself is enough for most rules. A session that has a parent, and a conversation,
+are looked up in the directory of the first model's scheduler, which all ingresses share; while that
+is being started again, a call is what it would be without.
+"""
+
+import uuid
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from justitia_ray.config import RecognitionSection
+from justitia_ray.errors import JustitiaError
+from justitia_ray.recognition.answers import AnswerReader
+from justitia_ray.recognition.conversations import Conversation, Name, read_conversation
+from justitia_ray.recognition.rules import CONVERSATION, Recognized, Recognizer
+from justitia_ray.serve.ingress.replica_calls import Answer, StreamItem
+from justitia_ray.serve.ingress.request_context import RequestContext
+
+_MOST_NAMED = 10_000
+"""Names that an ingress tells a new scheduler: those that it gave or read last."""
+_AT_ONCE = 1_000
+
+
+class DirectoryLink(Protocol):
+    """The way to the directory."""
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Return the answer of a method of the scheduler."""
+
+
+class NamedLately:
+    """Names that this ingress gave or read lately, for the next scheduler."""
+
+    def __init__(self, most: int = _MOST_NAMED) -> None:
+        self._most = most
+        self._names: OrderedDict[Name, tuple[str, str]] = OrderedDict()
+
+    def find(self, name: Name) -> str | None:
+        """Return what a name stands for, if it was lately named here."""
+        found = self._names.get(name)
+        return None if found is None else found[1]
+
+    def add(self, tenant: str, name: Name, application_id: str) -> None:
+        """Remember a tenant's name; the oldest goes."""
+        self._names[name] = (tenant, application_id)
+        self._names.move_to_end(name)
+        if len(self._names) > self._most:
+            self._names.popitem(last=False)
+
+    def batches(self) -> Iterator[tuple[str, tuple[tuple[Name, str], ...]]]:
+        """Yield all names by tenant, in messages of a size that nobody waits for."""
+        names: dict[str, list[tuple[Name, str]]] = {}
+        for name, (tenant, application_id) in self._names.items():
+            names.setdefault(tenant, []).append((name, application_id))
+        for tenant, of_one in names.items():
+            for at in range(0, len(of_one), _AT_ONCE):
+                yield tenant, tuple(of_one[at : at + _AT_ONCE])
+
+
+class ApplicationFinder:
+    """Finds the applications of calls."""
+
+    def __init__(self, section: RecognitionSection, directory: DirectoryLink | None = None) -> None:
+        """Prepare.
+
+        Args:
+            section: The rules.
+            directory: The way to the first model's scheduler; None: nothing is looked up.
+        """
+        own = [one.harness() for one in section.headers]
+        self._recognizer = Recognizer(section.rules, own, section.baggage_key)
+        self._section = section
+        self._directory = directory
+        self._sessions = NamedLately()
+        self._conversations = NamedLately()
+
+    async def find(
+        self, context: RequestContext, path: str, fields: Mapping[str, Any]
+    ) -> "FoundApplication":
+        """Return a call with the application that it belongs to.
+
+        Args:
+            context: The call's, with its headers.
+            path: Path of the endpoint.
+            fields: The call's body, checked by the endpoint's reader.
+
+        Raises:
+            Forbidden: If the caller may not submit for the tenant that it names.
+            RequestError: If it has to name a tenant, and does not.
+        """
+        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in context.headers if v}
+        found = self._recognizer.recognize(headers, fields)
+        if found is not None:
+            return FoundApplication(await self._of_session(context, found), None, self)
+        context = replace(context, application_id=None)
+        if self._section.by_conversation:
+            scope = f"{context.tenant}\0{context.identity.credential}"
+            conversation = read_conversation(path, fields, scope)
+            if conversation is not None:
+                placed = await self._of_conversation(context, conversation)
+                return FoundApplication(placed, conversation, self)
+        return FoundApplication(context, None, self)
+
+    async def _of_session(self, context: RequestContext, found: Recognized) -> RequestContext:
+        application_id = found.application_id
+        if found.can_have_parent:
+            application_id = await self._root(context, found)
+        return replace(
+            context,
+            application_id=application_id,
+            application_class=context.application_class or found.application_class,
+            recognized_by=found.rule,
+            # The end of a sub-agent is not that of its root.
+            is_final=found.is_final and application_id == found.application_id,
+        )
+
+    async def _root(self, context: RequestContext, found: Recognized) -> str:
+        """Return the application of a session's root; asked once here for each session."""
+        tenant = context.tenant
+        session = _name(tenant, found.application_id)
+        known = self._sessions.find(session)
+        if known is not None:
+            return known
+        parents = found.parent_application_id
+        parent = None if parents is None else _name(tenant, parents)
+        own = found.application_id
+        account = context.identity.account_of(tenant)
+        root = await self._ask("claim_session", account, session, own, parent, parents)
+        if root is None:
+            return own if parents is None else parents
+        self._sessions.add(account, session, root)
+        return root
+
+    async def _of_conversation(
+        self, context: RequestContext, conversation: Conversation
+    ) -> RequestContext:
+        known = None
+        if beginnings := conversation.beginnings:
+            account = context.identity.account_of(context.tenant)
+            known = await self._ask("find_conversation", account, beginnings)
+            if known is None:  # a new scheduler may not have been told yet
+                known = next(filter(None, map(self._conversations.find, beginnings)), None)
+        return replace(
+            context,
+            application_id=known or f"{CONVERSATION}/{uuid.uuid4().hex}",
+            recognized_by=CONVERSATION,
+            begins_conversation=not known,
+            idle_s=self._section.conversation_idle_s,
+        )
+
+    async def name_conversation(self, context: RequestContext, names: tuple[Name, ...]) -> None:
+        """Let an answered call be found by these names, at every ingress."""
+        assert context.application_id is not None
+        account = context.identity.account_of(context.tenant)
+        for name in names:
+            self._conversations.add(account, name, context.application_id)
+        await self._ask("name_conversation", account, names, context.application_id)
+
+    async def _ask(self, method: str, *arguments: Any) -> str | None:
+        """Call the directory; None where it does not answer."""
+        if self._directory is None:
+            return None
+        try:
+            answer: str | None = await self._directory.call(method, *arguments)
+        except JustitiaError:
+            return None  # it is being started again, and is told what this ingress knows
+        return answer
+
+    async def tell_new_scheduler(self) -> None:
+        """Tell a scheduler that knows no names those that were lately given here."""
+        for tenant, names in (*self._sessions.batches(), *self._conversations.batches()):
+            await self._ask("restore_names", tenant, names)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundApplication:
+    """A call with its application; what the model answers is read where it names a conversation."""
+
+    context: RequestContext
+    _conversation: Conversation | None
+    _finder: ApplicationFinder
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the answer names a conversation."""
+        return self._conversation is not None
+
+    async def read_answer(self, answer: Answer) -> None:
+        """Name the conversation by a whole answer, before the caller has it."""
+        status, _, whole = answer
+        if self._conversation is not None and status == 200:
+            reader = AnswerReader(self._conversation.path, stream=False)
+            reader.add(whole)
+            await self._name(reader)
+
+    async def reading(
+        self, items: AsyncGenerator[StreamItem], *, stream: bool
+    ) -> AsyncGenerator[StreamItem]:
+        """Yield the items of an answer, and name the conversation before the last one.
+
+        Args:
+            items: (status, headers), then the body; closed at the end.
+            stream: Whether the body comes in events.
+        """
+        reader: AnswerReader | None = None
+        async with aclosing(items):
+            async for item in items:
+                if isinstance(item, tuple):
+                    if self._conversation is not None and item[0] == 200:
+                        reader = AnswerReader(self._conversation.path, stream=stream)
+                elif reader is not None:
+                    reader.add(item)
+                    if reader.is_whole:
+                        await self._name(reader)
+                        reader = None
+                yield item
+
+    async def _name(self, reader: AnswerReader) -> None:
+        assert self._conversation is not None
+        names = tuple(self._conversation.name_after(turn) for turn in reader.turns())
+        if reader.is_whole and names:
+            await self._finder.name_conversation(self.context, names)
+
+
+def _name(tenant: str, application_id: str) -> Name:
+    return blake2b(f"{tenant}\0{application_id}".encode(), digest_size=16).digest()

@@ -1,0 +1,157 @@
+"""Recognition in service: two ingresses, plain clients, and a scheduler that dies."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+import ray
+from openai.types.chat import ChatCompletionMessageParam
+
+from justitia_ray.config import RecognitionSection
+from tests.eventually import eventually
+from tests.integration.bodies import CHAT, chat
+from tests.integration.service import MODEL, Service, Serving
+
+pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
+
+TURNS = 3
+_DEFAULT = RecognitionSection().rules
+
+Json = dict[str, Any]
+Messages = list[ChatCompletionMessageParam]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def service(serving: Serving) -> AsyncIterator[Service]:
+    """An application of two ingresses that goes by conversations, too."""
+    service = serving.service(
+        "recognized",
+        replicas=1,
+        recognition={"rules": [*_DEFAULT, "conversation"], "conversation_idle_s": 60.0},
+    )
+    service.ingresses = 2
+    await service.deploy()
+    yield service
+    serving.remove(service.name)
+
+
+async def seen(service: Service) -> dict[str, Json]:
+    """Return what the scheduler says of each open application, by its caller's id."""
+    status: Json = await service.scheduler().status.remote(1_000)
+    return {view["application_id"].partition("|")[2]: view for view in status["first_applications"]}
+
+
+async def converse(
+    client: openai.AsyncOpenAI, question: str, *, stream: bool = False, turns: int = TURNS
+) -> Messages:
+    """Have a conversation as an agent of the official SDK does, and return its messages."""
+    messages: Messages = [{"role": "user", "content": question}]
+    for turn in range(turns):
+        if stream:
+            pieces = [
+                chunk.choices[0].delta.content or ""
+                async for chunk in await client.chat.completions.create(
+                    model=MODEL, messages=messages, max_tokens=5, stream=True
+                )
+                if chunk.choices
+            ]
+            answer = "".join(pieces)
+        else:
+            whole = await client.chat.completions.create(
+                model=MODEL, messages=messages, max_tokens=5
+            )
+            answer = whole.choices[0].message.content or ""
+        messages.append({"role": "assistant", "content": answer})
+        messages.append({"role": "user", "content": f"and then {turn}"})
+    return messages
+
+
+def client_of(service: Service, **headers: str) -> openai.AsyncOpenAI:
+    """Return OpenAI's client, with these headers."""
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return openai.AsyncOpenAI(
+        base_url=f"{service.url}/v1", api_key="none", default_headers=named, max_retries=0
+    )
+
+
+async def end(service: Service, ids: list[str]) -> None:
+    """Cancel applications, so that the next test begins with none."""
+    async with service.http() as http:
+        for application_id in ids:
+            await http.delete(f"/v1/applications/{application_id}")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_agents_that_send_no_header_keep_their_place(service: Service, stream: bool) -> None:
+    """Ten at a time, each turn at whichever ingress: ten applications, nothing beside them."""
+    async with client_of(service) as client:
+        await asyncio.gather(*(converse(client, f"{n} {stream}", stream=stream) for n in range(10)))
+    found = await seen(service)
+    await end(service, list(found))
+
+    assert [TURNS] * 10 == [view["ended"] for view in found.values()]
+    assert {"conversation"} == {view["recognized_by"] for view in found.values()}
+
+
+async def test_new_scheduler_knows_conversations_that_go_on(service: Service) -> None:
+    """Its ingresses tell it what they named lately; forks of a conversation belong to it."""
+    async with client_of(service) as client:
+        messages = await converse(client, "survives", turns=1)
+        [name] = await seen(service)
+        ray.kill(service.scheduler(), no_restart=False)
+        await service.until(lambda status: status["ready"] and status["ingresses"] == 2, "is back")
+
+        async def is_joined() -> bool:
+            before = await seen(service)
+            await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=5)
+            return before.keys() == (await seen(service)).keys()
+
+        await eventually(is_joined, "the conversation goes on under its name")
+    found = await seen(service)
+    await end(service, list(found))
+
+    assert found[name]["ended"] > 1
+    assert "conversation" == found[name]["recognized_by"]
+
+
+async def test_harness_and_its_sub_agents_are_one_application(service: Service) -> None:
+    """Of three generations, at whichever ingress; the class is the harness's."""
+    family: list[dict[str, str]] = [
+        {"x_session_id": "root"},
+        *({"x_session_id": f"c{n}", "x_parent_session_id": "root"} for n in range(4)),
+        *({"x_session_id": f"g{n}", "x_parent_session_id": f"c{n}"} for n in range(4)),
+    ]
+    for headers in family:
+        async with client_of(service, **headers) as client:
+            await converse(client, "hello", turns=2)
+    found = await seen(service)
+    await end(service, list(found))
+
+    assert ["opencode/root"] == list(found)
+    view = found["opencode/root"]
+    assert (18, "opencode", "opencode") == (
+        view["ended"],
+        view["application_class"],
+        view["recognized_by"],
+    )
+
+
+async def test_last_call_of_a_session_ends_its_application(service: Service) -> None:
+    """And the same session begins it again."""
+    async with service.http() as http:
+        body = chat("q")
+        headers = {"x-dynamo-session-id": "s"}
+        first = await http.post(CHAT, json=body, headers=headers)
+        last = await http.post(
+            CHAT, json=body, headers=headers | {"x-dynamo-session-final": "true"}
+        )
+        await service.until_idle()
+        again = await http.post(CHAT, json=body, headers=headers)
+        found = await seen(service)
+    await end(service, list(found))
+
+    assert [200] * 3 == [answer.status_code for answer in (first, last, again)]
+    assert {"dynamo/s": 1} == {name: view["ended"] for name, view in found.items()}

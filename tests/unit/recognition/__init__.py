@@ -1,0 +1,1 @@
+"""Tests of `justitia_ray.recognition`."""

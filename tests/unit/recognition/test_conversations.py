@@ -1,0 +1,314 @@
+"""Conversations: what a follow-up sends back, in the ways in which clients do."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.errors import JustitiaError
+from justitia_ray.protocol.endpoints import parse_body
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.recognition.answers import AnswerReader
+from justitia_ray.recognition.conversations import MOST_ASKED, Conversation, read_conversation
+from justitia_ray.recognition.turns import MODEL, Turn
+
+Json = dict[str, Any]
+
+_QUESTION = {"role": "user", "content": "What is in the file?"}
+_CALL = {"id": "call_7", "type": "function", "function": {"name": "read", "arguments": '{"a": 1}'}}
+_CHAT_ANSWER = {"role": "assistant", "content": "Let me look.", "tool_calls": [_CALL]}
+_RESULT = {"role": "tool", "tool_call_id": "call_7", "content": "nothing"}
+
+
+def conversation(path: str, fields: Json, scope: str = "t") -> Conversation:
+    """Return the conversation of a call."""
+    found = read_conversation(path, fields, scope)
+    assert found is not None
+    return found
+
+
+def chat(*messages: Json, scope: str = "t") -> Conversation:
+    """Return the conversation of a chat."""
+    return conversation(CHAT, {"messages": list(messages)}, scope)
+
+
+def said(path: str, *pieces: bytes, stream: bool = False) -> list[Turn]:
+    """Return what the model said in an answer that comes in these pieces."""
+    reader = AnswerReader(path, stream=stream)
+    for piece in pieces:
+        reader.add(piece)
+    assert reader.is_whole
+    return reader.turns()
+
+
+def chat_answer(**message: Any) -> Turn:
+    """Return what the model said in a chat's whole answer."""
+    [turn] = said(CHAT, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
+    return turn
+
+
+def events(*data: Json, done: bool = False) -> bytes:
+    """Return a stream of events."""
+    lines = [f"data: {json.dumps(one)}\n\n" for one in data] + ["data: [DONE]\n\n"] * done
+    return "".join(lines).encode()
+
+
+@pytest.mark.parametrize(
+    "sent_back",
+    [
+        _CHAT_ANSWER,
+        _CHAT_ANSWER | {"refusal": None, "audio": None, "reasoning_content": "hm"},
+        _CHAT_ANSWER | {"content": [{"type": "text", "text": "Let me look."}]},
+        _CHAT_ANSWER | {"content": "Let me look.\n"},
+        _CHAT_ANSWER
+        | {"tool_calls": [_CALL | {"function": {"name": "read", "arguments": '{"a":1}'}}]},
+    ],
+)
+def test_chat_goes_on_however_its_client_writes_the_answer(sent_back: Json) -> None:
+    """Parts, blanks at the ends and arguments are written anew; text and ids of calls stay."""
+    first = chat(_QUESTION)
+    name = first.name_after(chat_answer(**_CHAT_ANSWER))
+
+    assert () == first.beginnings
+    assert (name,) == chat(_QUESTION, sent_back, _RESULT).beginnings
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [_QUESTION, _CHAT_ANSWER | {"content": "Let me see."}, _RESULT],
+        [_QUESTION, _CHAT_ANSWER | {"tool_calls": [_CALL | {"id": "call_8"}]}, _RESULT],
+        [{"role": "user", "content": "What is in the files?"}, _CHAT_ANSWER, _RESULT],
+        [{"role": "system", "content": "s"}, _QUESTION, _CHAT_ANSWER, _RESULT],
+        [_QUESTION, _RESULT],
+        [_QUESTION],
+    ],
+)
+def test_other_conversation_is_another(messages: list[Json]) -> None:
+    """Another text, another call's id, other messages before, no answer at all."""
+    name = chat(_QUESTION).name_after(chat_answer(**_CHAT_ANSWER))
+
+    assert name not in chat(*messages).beginnings
+
+
+def test_scope_keeps_conversations_apart() -> None:
+    """The same words of another tenant or credential are another conversation."""
+    turn = chat_answer(content="yes")
+    names = [chat(_QUESTION, scope=scope).name_after(turn) for scope in ("a", "b")]
+
+    assert names[0] != names[1]
+
+
+def test_forks_go_on_from_what_they_have_in_common() -> None:
+    """Two continuations of one conversation, of which one goes on further."""
+    turn = chat_answer(content="yes")
+    answer = {"role": "assistant", "content": "yes"}
+    root = chat(_QUESTION).name_after(turn)
+    left = chat(_QUESTION, answer, {"role": "user", "content": "left"})
+    right = chat(_QUESTION, answer, {"role": "user", "content": "right"})
+    further = chat(
+        _QUESTION,
+        answer,
+        {"role": "user", "content": "left"},
+        answer,
+        {"role": "user", "content": "on"},
+    )
+
+    assert (root,) == left.beginnings == right.beginnings
+    assert (left.name_after(turn), root) == further.beginnings
+
+
+def test_shared_template_leads_to_nobody() -> None:
+    """Examples in a prompt look like earlier answers, and were none."""
+    template = [_QUESTION, {"role": "assistant", "content": "an example"}]
+    calls = [chat(*template, {"role": "user", "content": str(n)}) for n in range(100)]
+    names = {call.name_after(chat_answer(content="yes")) for call in calls}
+
+    assert 100 == len(names)
+    assert all(names.isdisjoint(call.beginnings) for call in calls)
+
+
+def test_long_conversation_asks_for_its_longest_beginnings() -> None:
+    """As many as a lookup takes."""
+    messages = [_QUESTION, {"role": "assistant", "content": "yes"}] * 100
+    call = chat(*messages, _QUESTION)
+
+    assert MOST_ASKED == len(call.beginnings)
+    assert call.beginnings[0] == chat(*messages[:-1]).name_after(chat_answer(content="yes"))
+
+
+def test_begun_answer_and_its_rest_are_one_turn() -> None:
+    """A caller may give the beginning of the model's own turn."""
+    begun = chat(_QUESTION, {"role": "assistant", "content": "The answer is"})
+    name = begun.name_after(chat_answer(content=" 42."))
+    whole = {"role": "assistant", "content": "The answer is 42."}
+
+    assert begun.beginnings == (chat(_QUESTION).name_after(Turn(MODEL, "The answer is")),)
+    assert name != chat(_QUESTION, whole, _QUESTION).beginnings[0]
+    assert (name,) == chat(
+        _QUESTION, {"role": "assistant", "content": "The answer is"}, whole | {"content": "42."}
+    ).beginnings
+
+
+def test_chat_in_events_says_the_same() -> None:
+    """In whatever pieces they come; each choice is an answer of its own."""
+    stream = events(
+        {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
+        {"choices": [{"index": 1, "delta": {"content": "No."}}]},
+        {"choices": [{"index": 0, "delta": {"content": "Let me "}}]},
+        {"choices": [{"index": 0, "delta": {"content": "look."}}]},
+        {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, **_CALL}]}}]},
+        {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {}}]}}]},
+        {"choices": [], "usage": {"total_tokens": 3}},
+        done=True,
+    )
+    pieces = [stream[at : at + 7] for at in range(0, len(stream), 7)]
+
+    assert [chat_answer(**_CHAT_ANSWER), Turn(MODEL, "No.")] == said(CHAT, *pieces, stream=True)
+
+
+_BLOCKS: list[Json] = [
+    {"type": "thinking", "thinking": "hm", "signature": "x"},
+    {"type": "text", "text": "Let me look."},
+    {"type": "tool_use", "id": "toolu_1", "name": "read", "input": {"a": 1}},
+]
+
+
+def test_message_goes_on_though_the_mark_of_the_cache_moves() -> None:
+    """Whole or in events, and without what the model thought."""
+    asked: Json = {
+        "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "q", "cache_control": {}}]}
+        ],
+    }
+    [turn] = said(MESSAGES, json.dumps({"type": "message", "content": _BLOCKS}).encode())
+    streamed = said(
+        MESSAGES,
+        events(
+            {"type": "message_start", "message": {"content": []}},
+            {"type": "content_block_start", "index": 0, "content_block": _BLOCKS[0]},
+            {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "h"}},
+            {"type": "content_block_start", "content_block": {"type": "text", "text": ""}},
+            {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Let me"}},
+            {"type": "content_block_delta", "delta": {"type": "text_delta", "text": " look."}},
+            {"type": "content_block_start", "content_block": _BLOCKS[2] | {"input": {}}},
+            {"type": "content_block_delta", "delta": {"partial_json": '{"a": 1}'}},
+            {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+            {"type": "message_stop"},
+        ),
+        stream=True,
+    )
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "nothing"}
+    follow_up = conversation(
+        MESSAGES,
+        {
+            "system": "s",
+            "messages": [
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": _BLOCKS[1:]},
+                {"role": "user", "content": [result | {"cache_control": {"type": "ephemeral"}}]},
+            ],
+        },
+    )
+
+    assert [turn] == streamed
+    assert (conversation(MESSAGES, asked).name_after(turn),) == follow_up.beginnings
+
+
+def test_response_goes_on_in_items() -> None:
+    """What was reasoned is sent back, or not; the items of one answer are one turn."""
+    output: list[Json] = [
+        {"type": "reasoning", "id": "rs_1", "summary": []},
+        {
+            "type": "message",
+            "id": "msg_1",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "Let me look.", "annotations": []}],
+        },
+        {"type": "function_call", "id": "fc_1", "call_id": "call_7", "name": "r", "arguments": ""},
+    ]
+    [turn] = said(RESPONSES, json.dumps({"object": "response", "output": output}).encode())
+    streamed = said(
+        RESPONSES,
+        events(
+            {"type": "response.created", "response": {"output": []}},
+            {"type": "response.output_text.delta", "delta": "Let"},
+            {"type": "response.completed", "response": {"output": output}},
+        ),
+        stream=True,
+    )
+    asked = conversation(RESPONSES, {"instructions": "s", "input": "q"})
+    answered = {"type": "function_call_output", "call_id": "call_7", "output": "nothing"}
+    for sent_back in (output, output[1:], [{**output[1], "id": None}, output[2]]):
+        items = [{"role": "user", "content": "q"}, *sent_back, answered]
+        follow_up = conversation(RESPONSES, {"instructions": "s", "input": items})
+        assert (asked.name_after(turn),) == follow_up.beginnings
+
+    assert [turn] == streamed
+
+
+@pytest.mark.parametrize(
+    ("path", "stream", "body"),
+    [
+        (CHAT, False, b"no json"),
+        (CHAT, False, b'{"choices": 7}'),
+        (CHAT, True, events({"choices": [{"delta": {"content": "half"}}]})),
+        (CHAT, True, events({"error": "cut"}) + b"data: {"),
+        (MESSAGES, True, events({"type": "message_start"})),
+        (RESPONSES, True, events({"type": "response.failed", "response": {"output": []}})),
+        (RESPONSES, False, b"[]"),
+    ],
+)
+def test_answer_that_was_cut_names_nothing(path: str, stream: bool, body: bytes) -> None:
+    """Nor does what is no answer of the endpoint."""
+    reader = AnswerReader(path, stream=stream)
+    reader.add(body)
+
+    assert not reader.is_whole
+
+
+def test_silence_is_no_answer() -> None:
+    """Every call with the same messages would go on from it."""
+    assert [] == said(CHAT, b'{"choices": [{"message": {"content": "  "}}]}')
+
+
+def test_path_without_messages_has_no_conversation() -> None:
+    """A completion's prompt is one text."""
+    assert read_conversation(COMPLETIONS, {"prompt": "q"}, "t") is None
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["type", "text", "content", "id", "tool_calls", "role", "function"])
+            | st.text(max_size=3),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=12,
+)
+_MESSAGE = st.dictionaries(
+    st.sampled_from(
+        ["role", "content", "tool_calls", "tool_call_id", "type", "call_id", "output", "id"]
+    ),
+    _VALUES,
+    max_size=5,
+)
+
+
+@given(st.sampled_from([CHAT, MESSAGES, RESPONSES]), st.lists(_MESSAGE, min_size=1, max_size=4))
+def test_every_body_that_is_accepted_can_be_read(path: str, messages: list[Json]) -> None:
+    """What the endpoint's reader lets through must not fail here."""
+    field = "input" if path == RESPONSES else "messages"
+    body = json.dumps({"model": "m", "max_tokens": 1, "system": "s", field: messages}).encode()
+    try:
+        fields = parse_body(path, body, ["m"], None).fields
+    except JustitiaError:
+        return  # refused
+    assert read_conversation(path, fields, "t") is not None

@@ -1,0 +1,146 @@
+"""The directory: sessions under their root, conversations, and names of two applications."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.recognition.directory import DEEPEST, Directory
+
+
+def claim(directory: Directory, session: str, parent: str | None = None) -> str:
+    """Return the application of a session, which is called as its root is."""
+    name = None if parent is None else parent.encode()
+    return directory.claim("t", session.encode(), session, name, parent)
+
+
+def test_sub_agents_belong_to_their_root() -> None:
+    """Over generations, and whoever of them calls first."""
+    directory = Directory()
+    claim(directory, "root")
+
+    assert ["root"] * 3 == [
+        claim(directory, "child", "root"),
+        claim(directory, "grandchild", "child"),
+        claim(directory, "child", "root"),
+    ]
+
+
+def test_unknown_parent_is_a_root_and_stays_one() -> None:
+    """It has not called yet; when it does and names a parent, its family is not torn apart."""
+    directory = Directory()
+    children = [claim(directory, "child", "later"), claim(directory, "other", "later")]
+
+    assert ["later", "later"] == children
+    assert "later" == claim(directory, "later", "above")
+    assert "above" == claim(directory, "above")
+
+
+def test_session_stays_where_it_was_put_first() -> None:
+    """Another parent, or none, changes nothing."""
+    directory = Directory()
+
+    assert "a" == claim(directory, "s", "a")
+    assert "a" == claim(directory, "s", "b")
+    assert "a" == claim(directory, "s")
+
+
+def test_root_that_names_a_parent_later_stays_a_root() -> None:
+    """What it had submitted is served under its own name."""
+    directory = Directory()
+
+    assert "s" == claim(directory, "s")
+    assert "s" == claim(directory, "s", "a")
+
+
+def test_cycles_end_at_whoever_was_named_first() -> None:
+    """Of two that name each other, and of one that names itself."""
+    directory = Directory()
+
+    assert ["b", "b"] == [claim(directory, "a", "b"), claim(directory, "b", "a")]
+    assert "self" == claim(directory, "self", "self")
+
+
+def test_deepest_generation_has_an_application_of_its_own() -> None:
+    """What spawns itself for ever begins anew, again and again."""
+    directory = Directory()
+    roots = [claim(directory, "0")]
+    roots += [claim(directory, str(n + 1), str(n)) for n in range(2 * DEEPEST + 2)]
+
+    assert ["0"] * (DEEPEST + 1) == roots[: DEEPEST + 1]
+    assert {str(DEEPEST + 1)} == set(roots[DEEPEST + 1 : 2 * DEEPEST + 2])
+    assert str(2 * DEEPEST + 2) == roots[-1]
+
+
+def test_longest_known_name_decides() -> None:
+    """A fork that went its own way is found by its own name, a new one by what it has in common."""
+    directory = Directory()
+    directory.bind("t", b"short", "a")
+    directory.bind("t", b"long", "b")
+
+    assert "b" == directory.find("t", [b"unknown", b"long", b"short"])
+    assert "a" == directory.find("t", [b"unknown", b"short"])
+    assert directory.find("t", [b"unknown"]) is None
+
+
+def test_name_of_two_applications_is_nobody_s() -> None:
+    """Thousands of unrelated calls say the same, and are answered the same: none is joined."""
+    directory = Directory()
+    directory.bind("t", b"hello", "a")
+    directory.bind("t", b"hello", "a")
+
+    assert "a" == directory.find("t", [b"hello"])
+    directory.bind("t", b"hello", "b")
+    directory.bind("t", b"hello", "a")
+    assert "" == directory.find("t", [b"hello", b"shorter"])
+
+
+def test_name_that_was_asked_for_longest_ago_goes() -> None:
+    """The directory does not grow with the service's age."""
+    directory = Directory(most=2)
+    directory.bind("t", b"1", "a")
+    directory.bind("t", b"2", "b")
+    directory.find("t", [b"1"])
+    directory.bind("t", b"3", "c")
+
+    assert (2, "a", None, "c") == (
+        len(directory),
+        directory.find("t", [b"1"]),
+        directory.find("t", [b"2"]),
+        directory.find("t", [b"3"]),
+    )
+
+
+def test_tenant_that_names_ever_more_loses_its_own() -> None:
+    """Nobody pushes out what others have named."""
+    directory = Directory(most=100)
+    directory.bind("few", b"name", "a")
+    for number in range(1_000):
+        directory.bind("many", b"%d" % number, "b")
+
+    assert len(directory) <= 100
+    assert ("a", "b") == (directory.find("few", [b"name"]), directory.find("many", [b"999"]))
+    assert directory.find("other", [b"name"]) is None
+
+
+def test_new_directory_is_told_and_contradicts_nothing() -> None:
+    """What it heard itself is newer."""
+    directory = Directory()
+    claim(directory, "s")
+    directory.restore("t", [(b"s", "old"), (b"t", "root")])
+
+    assert "s" == claim(directory, "s")
+    assert "root" == claim(directory, "t")
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9) | st.none()), max_size=60))
+def test_whole_family_is_one_application(calls: list[tuple[int, int | None]]) -> None:
+    """Whatever the order: a session has one application for good, and so has who it named first."""
+    directory = Directory()
+    seen: dict[int, str] = {}
+    for session, parent in calls:
+        known = seen.get(session)
+        answer = claim(directory, str(session), None if parent is None else str(parent))
+        assert known in (None, answer)
+        if parent is not None and session not in seen:
+            assert answer == claim(directory, str(parent))
+            seen.setdefault(parent, answer)
+        seen[session] = answer

@@ -1,0 +1,149 @@
+"""Rules: which application a call names, in whatever way it does."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.recognition.harnesses import HARNESSES, Harness
+from justitia_ray.recognition.rules import DEFAULT_RULES, PERSONAL, Recognized, Recognizer
+from justitia_ray.serve.ingress.submission import ApplicationSpec
+
+OURS = Harness("ours", session=("x-run",), parent=("x-parent",), application_class="nightly")
+
+
+def recognize(
+    headers: dict[str, str], fields: dict[str, Any] | None = None, *more_rules: str
+) -> Recognized | None:
+    """Return what the default rules, and more, make of a call."""
+    recognizer = Recognizer((*DEFAULT_RULES, *more_rules), [OURS], "justitia.application")
+    return recognizer.recognize(headers, fields or {})
+
+
+@pytest.mark.parametrize(
+    ("headers", "fields", "rule", "application_id", "application_class"),
+    [
+        ({"x-justitia-application": "a/1"}, {}, "header", "a/1", None),
+        ({}, {"metadata": {"application_id": "a/1"}}, "metadata", "a/1", None),
+        ({}, {"metadata": {"session_id": "s-1"}}, "metadata", "metadata/s-1", None),
+        ({"x-run": "7"}, {}, "ours", "ours/7", "nightly"),
+        (
+            {"x-claude-code-session-id": "s", "x-claude-code-agent-id": "sub"},
+            {},
+            "claude-code",
+            "claude-code/s",
+            "claude-code",
+        ),
+        ({"session-id": "s", "thread-id": "s"}, {}, "codex", "codex/s", "codex"),
+        ({"session_id": "s"}, {}, "codex", "codex/s", "codex"),
+        ({"x-session-id": "s"}, {}, "opencode", "opencode/s", "opencode"),
+        ({"x-session-affinity": "s"}, {}, "opencode", "opencode/s", "opencode"),
+        ({"x-dynamo-session-id": "s"}, {}, "dynamo", "dynamo/s", None),
+        ({"x-litellm-trace-id": "t"}, {}, "litellm", "litellm/t", None),
+        ({"baggage": "a=1, justitia.application=r%2F2;p=3"}, {}, "baggage", None, None),
+        ({"baggage": "justitia.application=r2"}, {}, "baggage", "baggage/r2", None),
+    ],
+)
+def test_call_is_recognised_by_what_it_says(
+    headers: dict[str, str],
+    fields: dict[str, Any],
+    rule: str,
+    application_id: str | None,
+    application_class: str | None,
+) -> None:
+    """A harness gives the class, too; what is no id of ours becomes a digest."""
+    found = recognize(headers, fields)
+
+    assert found is not None
+    assert (rule, application_class) == (found.rule, found.application_class)
+    assert application_id is None or application_id == found.application_id
+
+
+def test_first_rule_that_knows_the_call_decides() -> None:
+    """The order is the operator's."""
+    headers = {"x-justitia-application": "a", "x-run": "7", "session-id": "s"}
+    fields = {"metadata": {"session_id": "m"}, "user": "u"}
+    orders = [("header", "user"), ("user", "header"), ("harness", "metadata"), ("headers",)]
+    found = [Recognizer(rules, [OURS], "k").recognize(headers, fields) for rules in orders]
+
+    assert ["header", "user", "codex", "ours"] == [one.rule for one in found if one is not None]
+
+
+@pytest.mark.parametrize("field", PERSONAL)
+def test_field_that_names_a_person_counts_only_where_it_is_asked_for(field: str) -> None:
+    """And no id holds its value: it may be somebody's address."""
+    assert recognize({}, {field: "ann@example.com"}) is None
+    found = recognize({}, {field: "ann@example.com"}, field)
+    again = recognize({}, {field: "ann@example.com"}, field)
+
+    assert found == again
+    assert found is not None
+    assert "ann" not in found.application_id
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"metadata": None},
+        {"metadata": "application_id"},
+        {"metadata": {"application_id": 7, "session_id": ["s"]}},
+        {"metadata": {"application_id": ""}},
+        {"metadata": {"user_id": "somebody"}},
+    ],
+)
+def test_other_metadata_names_nothing(fields: dict[str, Any]) -> None:
+    """A caller's own metadata is its own."""
+    assert recognize({"baggage": "x=1,,=,justitia.application="}, fields) is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "application_id", "parent"),
+    [
+        # Since 0.147 a sub-agent of Codex sends the session of the root.
+        ({"session-id": "r", "thread-id": "t", "x-codex-parent-thread-id": "r"}, "r", None),
+        # Before, its own.
+        ({"session-id": "t", "thread-id": "t", "x-codex-parent-thread-id": "r"}, "t", "r"),
+        ({"thread-id": "t", "x-codex-parent-thread-id": "r"}, "t", "r"),
+        ({"thread-id": "r"}, "r", None),
+    ],
+)
+def test_codex_names_its_root_or_a_parent(
+    headers: dict[str, str], application_id: str, parent: str | None
+) -> None:
+    """A session that says whose it is has an application of its own only as a root."""
+    found = recognize(headers)
+
+    assert found is not None
+    assert f"codex/{application_id}" == found.application_id
+    assert (None if parent is None else f"codex/{parent}") == found.parent_application_id
+
+
+@pytest.mark.parametrize(
+    ("headers", "final"),
+    [
+        ({"x-justitia-application": "a", "x-justitia-final": "true"}, True),
+        ({"x-run": "a", "x-justitia-final": "TRUE"}, True),
+        ({"x-dynamo-session-id": "s", "x-dynamo-session-final": "true"}, True),
+        ({"x-dynamo-session-id": "s", "x-dynamo-session-final": "false"}, False),
+        ({"x-justitia-application": "a", "x-justitia-final": "1"}, False),
+    ],
+)
+def test_final_marker_says_that_nothing_more_comes(headers: dict[str, str], final: bool) -> None:
+    """Ours counts with every rule, a harness's own with its sessions."""
+    found = recognize(headers)
+
+    assert found is not None
+    assert final == found.is_final
+
+
+@given(st.sampled_from(HARNESSES), st.text(min_size=1, max_size=200))
+def test_whatever_a_harness_sends_is_an_id(harness: Harness, value: str) -> None:
+    """Its user could not change it: an error would lock the harness out."""
+    header = (*harness.run, *harness.session)[0]
+    found = recognize({header: value})
+
+    assert found is not None
+    spec = ApplicationSpec("c", "", "t", application_id=found.application_id)
+    assert found.application_id == spec.application_id

@@ -1,0 +1,275 @@
+"""Recognition in ingresses: two of them that share one directory agree on every call."""
+
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from justitia_ray.access.identity import Identity, Scope
+from justitia_ray.config import RecognitionSection
+from justitia_ray.errors import ConnectionLost
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
+from justitia_ray.recognition.directory import Directory
+from justitia_ray.serve.ingress.recognition import ApplicationFinder, FoundApplication
+from justitia_ray.serve.ingress.replica_calls import StreamItem
+from justitia_ray.serve.ingress.request_context import read_context
+
+Json = dict[str, Any]
+ACME = Identity("acme", frozenset({Scope.INFER}), "key:acme")
+BETA = Identity("beta", frozenset({Scope.INFER}), "key:beta")
+QUESTION = {"role": "user", "content": "q"}
+ANSWER = {"role": "assistant", "content": "a"}
+
+
+class Link:
+    """The way to a directory, as a connection to a scheduler is."""
+
+    def __init__(self) -> None:
+        self.directory = Directory()
+        self.is_lost = False
+        self.asked: list[str] = []
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Do what the scheduler's method of that name does."""
+        if self.is_lost:
+            raise ConnectionLost("it is being started again")
+        self.asked.append(method)
+        match method:
+            case "claim_session":
+                return self.directory.claim(*arguments)
+            case "find_conversation":
+                return self.directory.find(*arguments)
+            case "name_conversation":
+                tenant, names, application_id = arguments
+                for name in names:
+                    self.directory.bind(tenant, name, application_id)
+            case "restore_names":
+                self.directory.restore(*arguments)
+        return None
+
+
+class Ingress:
+    """The finder of an ingress process."""
+
+    def __init__(self, link: Link, **section: Any) -> None:
+        self.finder = ApplicationFinder(RecognitionSection.parse(section), link)
+
+    async def find(
+        self, headers: Json, fields: Json | None = None, *, who: Identity = ACME, path: str = CHAT
+    ) -> FoundApplication:
+        """Return a call's application."""
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        body = fields or {"messages": [QUESTION]}
+        return await self.finder.find(read_context(who, raw), path, body)
+
+    async def root(
+        self, session: str, parent: str | None = None, *, who: Identity = ACME
+    ) -> str | None:
+        """Return the application of an OpenCode session."""
+        headers = {"x-session-id": session}
+        if parent is not None:
+            headers["x-parent-session-id"] = parent
+        return (await self.find(headers, who=who)).context.application_id
+
+    async def say(self, *messages: Json, who: Identity = ACME) -> str | None:
+        """Send a chat, have it answered `a`, and return its application."""
+        found = await self.find({}, {"messages": list(messages)}, who=who)
+        whole = json.dumps({"choices": [{"message": ANSWER}]}).encode()
+        await found.read_answer((200, {}, whole))
+        return found.context.application_id
+
+
+@pytest.fixture
+def link() -> Link:
+    """Return the way to an empty directory."""
+    return Link()
+
+
+@pytest.fixture
+def ingresses(link: Link) -> tuple[Ingress, Ingress]:
+    """Return two ingresses that go by conversations, too."""
+    rules = (*RecognitionSection().rules, "conversation")
+    return Ingress(link, rules=rules), Ingress(link, rules=rules)
+
+
+async def test_call_that_nothing_names_is_an_application_of_its_own(link: Link) -> None:
+    """And nobody is asked; what it is recognised by is in its context otherwise."""
+    ingress = Ingress(link)
+    plain = await ingress.find({})
+    named = await ingress.find({"x-claude-code-session-id": "s"})
+    ours = await ingress.find({"x-claude-code-session-id": "s", "x-justitia-class": "mine"})
+
+    assert (None, "") == (plain.context.application_id, plain.context.recognized_by)
+    assert ("claude-code/s", "claude-code", "claude-code") == (
+        named.context.application_id,
+        named.context.recognized_by,
+        named.context.application_class,
+    )
+    assert "mine" == ours.context.application_class
+    assert [] == link.asked
+
+
+async def test_header_counts_only_where_it_is_a_rule(link: Link) -> None:
+    """An operator may trust harnesses only."""
+    found = await Ingress(link, rules=["harness"]).find({"x-justitia-application": "a"})
+
+    assert found.context.application_id is None
+
+
+async def test_sub_agents_of_a_harness_are_one_application_at_every_ingress(
+    ingresses: tuple[Ingress, Ingress], link: Link
+) -> None:
+    """Whoever they reach; each asks once for a session."""
+    one, other = ingresses
+    roots = [
+        await one.root("root"),
+        await other.root("child", "root"),
+        await one.root("grandchild", "child"),
+        await other.root("grandchild", "child"),
+        await one.root("grandchild", "child"),
+    ]
+
+    assert ["opencode/root"] * 5 == roots
+    assert 4 == link.asked.count("claim_session")
+
+
+async def test_parent_of_another_tenant_is_a_stranger(ingresses: tuple[Ingress, Ingress]) -> None:
+    """Its name stands for an application of the caller's own tenant."""
+    one, other = ingresses
+    await one.root("child", "root")
+
+    assert "opencode/child" == await other.root("child", who=BETA)
+    assert "opencode/root" == await other.root("grandchild", "root", who=BETA)
+
+
+async def test_end_of_a_sub_agent_is_not_that_of_its_root(link: Link) -> None:
+    """Only the root's last call closes the application."""
+    ingress = Ingress(link)
+    child = {"x-dynamo-session-id": "c", "x-dynamo-parent-session-id": "r"}
+    final = {"x-dynamo-session-final": "true"}
+    ends = [
+        await ingress.find(headers | final) for headers in (child, {"x-dynamo-session-id": "r"})
+    ]
+
+    assert ["dynamo/r", "dynamo/r"] == [found.context.application_id for found in ends]
+    assert [False, True] == [found.context.is_final for found in ends]
+
+
+async def test_conversation_goes_on_at_every_ingress(ingresses: tuple[Ingress, Ingress]) -> None:
+    """A follow-up belongs to the application of the call that it goes on from; a fork, too."""
+    one, other = ingresses
+    first = await one.say(QUESTION)
+    second = await other.say(QUESTION, ANSWER, QUESTION)
+    fork = await one.say(QUESTION, ANSWER, {"role": "user", "content": "else"})
+    third = await one.say(QUESTION, ANSWER, QUESTION, ANSWER, QUESTION)
+
+    assert first is not None
+    assert {first} == {second, fork, third}
+
+
+async def test_calls_that_say_the_same_are_strangers(ingresses: tuple[Ingress, Ingress]) -> None:
+    """Of thousands with one template and one answer none is joined to another."""
+    one, other = ingresses
+    firsts = [await ingress.say(QUESTION) for ingress in (one, other, one)]
+    follow_up = await other.say(QUESTION, ANSWER, QUESTION)
+
+    assert 3 == len(set(firsts))
+    assert follow_up not in firsts
+
+
+async def test_conversation_is_its_tenant_s(ingresses: tuple[Ingress, Ingress]) -> None:
+    """The same words from another key begin another."""
+    one, _ = ingresses
+    first = await one.say(QUESTION)
+
+    assert first != await one.say(QUESTION, ANSWER, QUESTION, who=BETA)
+
+
+async def test_new_conversation_waits_for_less_than_a_session(
+    ingresses: tuple[Ingress, Ingress],
+) -> None:
+    """Each first call begins one, and most have no second."""
+    one, _ = ingresses
+    new = (await one.find({})).context
+    text = (await one.find({}, {"prompt": "q"}, path=COMPLETIONS)).context
+
+    assert (60.0, True, "conversation") == (new.idle_s, new.begins_conversation, new.recognized_by)
+    assert (None, None) == (text.application_id, text.idle_s)
+
+
+async def test_streamed_answer_is_named_before_its_last_chunk(
+    ingresses: tuple[Ingress, Ingress], link: Link
+) -> None:
+    """Its caller may go on at once, elsewhere; a stream that is cut names nothing."""
+    one, other = ingresses
+    found = await one.find({})
+    begun = json.dumps({"choices": [{"index": 0, "delta": {"content": "a"}}]}).encode()
+    chunks = [b"data: " + begun + b"\n\n", b"", b"data: [DONE]\n\n"]
+
+    async def answer() -> AsyncGenerator[StreamItem]:
+        yield 200, {}
+        for chunk in chunks:
+            yield chunk
+
+    seen = [
+        ("name_conversation" in link.asked, item)
+        async for item in found.reading(answer(), stream=True)
+    ]
+
+    assert [(200, {}), *chunks] == [item for _, item in seen]
+    assert [False, False, False, True] == [is_named for is_named, _ in seen]
+    assert found.context.application_id == await other.say(QUESTION, ANSWER, QUESTION)
+
+
+@pytest.mark.parametrize("status", [400, 500])
+async def test_error_is_no_answer(
+    ingresses: tuple[Ingress, Ingress], link: Link, status: int
+) -> None:
+    """Whatever its body says."""
+    found = await ingresses[0].find({})
+    await found.read_answer((status, {}, json.dumps({"choices": [{"message": ANSWER}]}).encode()))
+
+    assert [] == link.asked
+
+
+async def test_call_goes_on_without_the_directory(
+    ingresses: tuple[Ingress, Ingress], link: Link
+) -> None:
+    """While the scheduler is started again each ingress goes by what it knows itself."""
+    one, other = ingresses
+    link.is_lost = True
+    first = await one.say(QUESTION)
+
+    assert first == await one.say(QUESTION, ANSWER, QUESTION)
+    assert first != await other.say(QUESTION, ANSWER, QUESTION)
+    assert "opencode/root" == await one.root("child", "root")
+    assert "opencode/root" == await one.root("root")
+
+
+async def test_own_conversation_goes_on_before_a_new_scheduler_is_told(
+    ingresses: tuple[Ingress, Ingress], link: Link
+) -> None:
+    """An ingress remembers what it named lately; what is nobody's stays nobody's."""
+    one, other = ingresses
+    first = await one.say(QUESTION)
+    link.directory = Directory()
+
+    assert first == await one.say(QUESTION, ANSWER, QUESTION)
+    await other.say(QUESTION)
+    await one.say(QUESTION)
+    assert first != await one.say(QUESTION, ANSWER, {"role": "user", "content": "else"})
+
+
+async def test_new_scheduler_is_told_what_was_named(
+    ingresses: tuple[Ingress, Ingress], link: Link
+) -> None:
+    """By each ingress what that named: conversations and families go on."""
+    one, other = ingresses
+    first = await one.say(QUESTION)
+    await one.root("child", "root")
+    link.directory = Directory()
+    await one.finder.tell_new_scheduler()
+
+    assert first == await other.say(QUESTION, ANSWER, QUESTION)
+    assert "opencode/root" == await other.root("grandchild", "child")
