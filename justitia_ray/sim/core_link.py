@@ -77,12 +77,11 @@ class CoreLink:
         self._result = result
         self._predictions = predictions_of(settings)
         self._recognition = Recognition(settings.recognised)
-        idle_s = _NEVER if self._recognition.knows_the_last else IDLE_S
         self.core = SchedulerCore(
             settings.policy,
             settings.policy_options,
             settings.engine.admission,
-            Timeouts(_NEVER, _NEVER, _NEVER, application_s=idle_s, reconnect_s=_NEVER),
+            Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER),
         )
         self._applications: dict[ApplicationId, ApplicationResult] = {}
         self._to_finish: dict[ApplicationId, int] = {}
@@ -309,6 +308,7 @@ class CoreLink:
                 self._predictions.accounts_cost(served, self.core.ledger.options),
                 row.kv_token_time if self._recognition.is_told else served.cost(),
                 self._predictions.charge(predicted),
+                idle_s=None if self._recognition.knows_the_last else IDLE_S,
             ),
             now,
         )

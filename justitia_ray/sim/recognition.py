@@ -22,11 +22,28 @@ IDLE_S: Seconds = 60.0
 """
 
 
+def goes_on_from(
+    later: WorkloadInference, by_id: Mapping[InferenceId, WorkloadInference]
+) -> WorkloadInference | None:
+    """Return the call that another one's prompt can begin with, None if there is none.
+
+    It follows on that one only, and is long enough to repeat all that was said there. No more is
+    known: a workload has lengths and no texts.
+
+    Args:
+        later: The other one.
+        by_id: All inferences of its application.
+    """
+    if len(later.after) != 1:
+        return None
+    earlier = by_id[later.after[0]]
+    said = earlier.prompt_tokens + earlier.output_tokens
+    return earlier if later.prompt_tokens >= said else None
+
+
 def first_calls(application: WorkloadApplication) -> dict[InferenceId, InferenceId]:
     """Return, for each inference, the first call of the conversation that it belongs to.
 
-    A call goes on from another if it follows on that one only, and its prompt is long enough to
-    begin with all that was said there. No more is known: a workload has lengths and no texts.
     Several that go on from one call are forks of one conversation.
     """
     by_id = {one.inference_id: one for one in application.inferences}
@@ -34,7 +51,7 @@ def first_calls(application: WorkloadApplication) -> dict[InferenceId, Inference
     for one in application.inferences:
         turns = [one]
         while turns[-1].inference_id not in found:
-            earlier = _goes_on_from(turns[-1], by_id)
+            earlier = goes_on_from(turns[-1], by_id)
             if earlier is None:
                 break
             turns.append(earlier)
@@ -42,16 +59,6 @@ def first_calls(application: WorkloadApplication) -> dict[InferenceId, Inference
         first = found.get(last, last)
         found.update((turn.inference_id, first) for turn in reversed(turns))
     return found
-
-
-def _goes_on_from(
-    later: WorkloadInference, by_id: Mapping[InferenceId, WorkloadInference]
-) -> WorkloadInference | None:
-    if len(later.after) != 1:
-        return None
-    earlier = by_id[later.after[0]]
-    said = earlier.prompt_tokens + earlier.output_tokens
-    return earlier if later.prompt_tokens >= said else None
 
 
 @dataclass(slots=True)
