@@ -176,8 +176,8 @@ class ChatPlayer:
         body = {
             "model": self._model,
             "messages": agent.messages(inference),
+            # The fake engine makes all of them; the service only knows that there are no more.
             "max_tokens": inference.output_tokens,
-            "ignore_eos": True,
         }
         planned, placed = agent.planned, self._shadow.placed
         placed.following += bool(inference.after)
