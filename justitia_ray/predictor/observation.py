@@ -92,6 +92,16 @@ class Observation(Stored):
     """Service that each stage received; empty if that is not known."""
 
 
+_CLOSED_BY_CALLERS = ("", "header")
+"""Rules of recognition whose callers know of applications, and close them."""
+
+
 def is_lesson(ended: EndApplication) -> bool:
-    """Return whether an application ran to its end: of others the true cost is not known."""
-    return ended.outcome is Outcome.FINISHED and not ended.failed and ended.kv_token_time > 0
+    """Return whether an application ran to its end: of others the true cost is not known.
+
+    One that its caller does not know of, a harness's session or a conversation, is closed by nobody:
+    its end is that it is idle.
+    """
+    by_idling = ended.outcome is Outcome.EXPIRED and ended.recognized_by not in _CLOSED_BY_CALLERS
+    ran = ended.outcome is Outcome.FINISHED or by_idling
+    return ran and not ended.failed and ended.kv_token_time > 0

@@ -9,6 +9,7 @@ import pytest
 import pytest_asyncio
 import yaml
 
+from justitia_ray.config import RecognitionSection
 from tests.harness.key_ring import KeyRing
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ async def service(serving: "Serving", keys: KeyRing) -> "Service":
     # A forced tool is called by a grammar of its schema alone: that of the parser's markup allows
     # white space.
     args["engine"]["env"]["VLLM_ENFORCE_STRICT_TOOL_CALLING"] = "0"
+    # No test looks at how long an application is idle; all wait until nothing is left.
+    rules = [*RecognitionSection().rules, "conversation"]
+    args["recognition"] = {"rules": rules, "conversation_idle_s": 1.0}
     return await _deployed(serving, "real", args, user_config, keys)
 
 

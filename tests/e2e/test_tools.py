@@ -84,12 +84,36 @@ def checked(arguments: str) -> dict[str, Any]:
     return read
 
 
+def noting(applications: list[str]) -> dict[str, Any]:
+    """Return hooks of a client that note the application of each of its calls."""
+
+    async def note(answer: Any) -> None:
+        applications.append(answer.headers["x-justitia-application"])
+
+    return {"response": [note]}
+
+
+def openai_client(service: Service, applications: list[str]) -> openai.AsyncOpenAI:
+    """Return OpenAI's client, which notes the application of each call."""
+    http = openai.DefaultAsyncHttpxClient(event_hooks=noting(applications))
+    return openai.AsyncOpenAI(
+        base_url=f"{service.url}/v1", api_key=service.api_key, http_client=http
+    )
+
+
+def anthropic_client(service: Service, applications: list[str]) -> anthropic.AsyncAnthropic:
+    """Return Anthropic's client, which notes the application of each call."""
+    http = anthropic.DefaultAsyncHttpxClient(event_hooks=noting(applications))
+    return anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key, http_client=http)
+
+
 # --- a call in a stream, and the turn after it
 
 
 async def test_chat_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
     """The id of the call joins them; the prompt then holds both."""
-    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client:
+    applications: list[str] = []
+    async with openai_client(service, applications) as client:
         asked = of_chat()
         options: Any = {"stream_options": {"include_usage": True}}
         async with client.chat.completions.stream(**asked, **options) as stream:
@@ -105,12 +129,14 @@ async def test_chat_streams_a_call_and_takes_the_tools_answer(service: Service) 
     assert first.usage is not None
     assert second.usage is not None
     assert first.usage.prompt_tokens < second.usage.prompt_tokens
+    assert applications[0] == applications[1]
     await service.until_idle()
 
 
 async def test_response_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
     """Its pieces are those of the call that the last event holds, under the ids of its item."""
-    async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client:
+    applications: list[str] = []
+    async with openai_client(service, applications) as client:
         asked = of_response()
         async with client.responses.stream(**asked) as stream:
             events: list[Any] = [event async for event in stream]
@@ -130,12 +156,14 @@ async def test_response_streams_a_call_and_takes_the_tools_answer(service: Servi
     assert first.usage is not None
     assert second.usage is not None
     assert first.usage.input_tokens < second.usage.input_tokens
+    assert applications[0] == applications[1]
     await service.until_idle()
 
 
 async def test_message_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
     """As blocks in the next message of the user."""
-    async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
+    applications: list[str] = []
+    async with anthropic_client(service, applications) as client:
         asked = of_message()
         async with client.messages.stream(**asked) as stream:
             first = await stream.get_final_message()
@@ -152,6 +180,7 @@ async def test_message_streams_a_call_and_takes_the_tools_answer(service: Servic
     assert checked(json.dumps(call.input))
     assert "tool_use" == first.stop_reason
     assert first.usage.input_tokens < second.usage.input_tokens
+    assert applications[0] == applications[1]
     await service.until_idle()
 
 

@@ -10,8 +10,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from justitia_ray.config import RecognitionSection
 from tests.harness.key_ring import KeyRing
-from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
 from tests.integration.guarded import http_as
 from tests.integration.service import Service, Serving
 from tests.integration.shares import AHEAD, FEW, MANY, SEATS, Steps, race
@@ -58,6 +59,10 @@ async def keys_and_service(serving: Serving) -> AsyncIterator[tuple[KeyRing, Ser
         replicas=1,
         fake={"max_num_seqs": SEATS},
         access={"keys_file": str(keys.file)},
+        recognition={
+            "rules": [*RecognitionSection().rules, "conversation"],
+            "conversation_idle_s": 0.5,
+        },
     ) as service:
         yield keys, service
 
@@ -196,6 +201,28 @@ async def test_same_idempotency_key_is_another_attempt(rivals: Rivals) -> None:
     assert asked.json()["id"] == again.json()["id"]
     assert asked.json()["id"] != stolen.json()["id"]
     assert 1 == (await rivals.report())["ended"]
+
+
+async def test_same_session_and_the_same_words_are_another_application(rivals: Rivals) -> None:
+    """A harness's session, or a conversation that was overheard, leads nobody to its owner's."""
+    said = chat("secret words of acme")
+    answer = (await rivals.victim.post(CHAT, json=said)).json()["choices"][0]["message"]
+    overheard = said | {"messages": [*said["messages"], answer, *said["messages"]]}
+    session = {"x-claude-code-session-id": "s"}
+    found = {
+        client: [
+            (await client.post(CHAT, json=body, headers=headers)).headers["x-justitia-application"]
+            for body, headers in ((overheard, {}), (said, session))
+        ]
+        for client in (rivals.victim, rivals.attacker)
+    }
+    (goes_on, _), (stolen, its_session) = found.values()
+    theirs = await rivals.attacker.get(f"/v1/applications/{its_session}")
+    await rivals.victim.delete("/v1/applications/claude-code/s")
+    await rivals.attacker.delete("/v1/applications/claude-code/s")
+
+    assert goes_on != stolen
+    assert "beta" == theirs.json()["tenant"]
 
 
 async def race_of(rivals: Rivals, attackers: Sequence[httpx.AsyncClient]) -> Steps:

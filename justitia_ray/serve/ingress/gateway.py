@@ -6,6 +6,7 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any
 
+from justitia_ray.application_key import split_key
 from justitia_ray.config import AppConfig, IngressSection
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.events import NackReason
@@ -19,7 +20,13 @@ from justitia_ray.errors import (
 )
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.part_metrics import IngressMetrics
-from justitia_ray.protocol.endpoints import REPLICA_HEADER, WAITED_HEADER, name_model, parse_body
+from justitia_ray.protocol.endpoints import (
+    APPLICATION_HEADER,
+    REPLICA_HEADER,
+    WAITED_HEADER,
+    name_model,
+    parse_body,
+)
 from justitia_ray.protocol.errors import error_event
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, RESPONSES
 from justitia_ray.protocol.inference_body import InferenceBody
@@ -36,19 +43,27 @@ from justitia_ray.serve.ingress.replica_calls import (
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache, Submitter
 from justitia_ray.serve.ingress.token_counter import TokenCounter
+from justitia_ray.units import ApplicationId
 
 logger = logging.getLogger("ray.serve")
 
 
-def served_by(head: Mapping[str, str], grant: Grant) -> dict[str, str]:
+def served_by(
+    head: Mapping[str, str], grant: Grant, application_id: ApplicationId
+) -> dict[str, str]:
     """Return the headers of an answer with the replica that made it and the time in the queue.
 
     Args:
         head: The engine's own.
         grant: The lease that the answer was made under; the first one, if a stream was cut.
+        application_id: Of the inference, which a caller that named none may learn here.
     """
-    waited = f"{grant.waited_s:.4f}"
-    return {**head, REPLICA_HEADER: grant.replica_id, WAITED_HEADER: waited}
+    return {
+        **head,
+        APPLICATION_HEADER: split_key(application_id)[1],
+        REPLICA_HEADER: grant.replica_id,
+        WAITED_HEADER: f"{grant.waited_s:.4f}",
+    }
 
 
 Submit = Callable[[], Awaitable[PendingInference]]
@@ -79,7 +94,7 @@ class Attempts:
                     await self._nack_lease(inference, grant, error)
                 else:
                     self._queue.pending.note_answered(inference)
-                    return status, served_by(head, grant), whole
+                    return status, served_by(head, grant, inference.item.application_id), whole
             raise EngineError(f"gave up after {self._attempts} attempts")
         finally:
             self._queue.cancel_inference(inference)  # nothing, if it was answered
@@ -110,7 +125,7 @@ class Attempts:
                                 yield item.body
                             elif delivered.status is None:
                                 delivered.status, head = item
-                                yield item[0], served_by(head, grant)
+                                yield item[0], served_by(head, grant, inference.item.application_id)
                             elif delivered.status != item[0]:
                                 raise CannotContinue(
                                     f"the next replica answered with status {item[0]}"

@@ -99,6 +99,7 @@ _HEADERS = (
 _ANSWER_HEADERS = {
     name: {"description": description, "schema": {"type": "string"}}
     for name, description in {
+        APPLICATION_HEADER: "Application of the inference, by whatever it was recognised.",
         REPLICA_HEADER: "Replica that made the answer.",
         WAITED_HEADER: "Seconds that the inference waited in the queue.",
         RAN_HEADER: "Of whole answers: seconds that the replica had the inference.",

@@ -12,6 +12,7 @@ from justitia_ray.protocol.endpoints import parse_body
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.recognition.answers import AnswerReader
 from justitia_ray.recognition.conversations import MOST_ASKED, Conversation, read_conversation
+from justitia_ray.recognition.directory import Directory
 from justitia_ray.recognition.turns import MODEL, Turn
 
 Json = dict[str, Any]
@@ -120,14 +121,27 @@ def test_forks_go_on_from_what_they_have_in_common() -> None:
     assert (left.name_after(turn), root) == further.beginnings
 
 
-def test_shared_template_leads_to_nobody() -> None:
-    """Examples in a prompt look like earlier answers, and were none."""
-    template = [_QUESTION, {"role": "assistant", "content": "an example"}]
-    calls = [chat(*template, {"role": "user", "content": str(n)}) for n in range(100)]
-    names = {call.name_after(chat_answer(content="yes")) for call in calls}
+@pytest.mark.parametrize("same_question", [False, True])
+def test_template_of_thousands_joins_nobody(same_question: bool) -> None:
+    """Examples in a prompt look like earlier answers, and were none.
 
-    assert 100 == len(names)
-    assert all(names.isdisjoint(call.beginnings) for call in calls)
+    Nor are those joined that ask the same and are answered the same, once two have.
+    """
+    template = [_QUESTION, {"role": "assistant", "content": "an example"}]
+    directory, turn = Directory(), chat_answer(content="yes")
+    joined = 0
+    for number in range(3_000):
+        question = {"role": "user", "content": "q" if same_question else str(number)}
+        call = chat(*template, question)
+        joined += bool(directory.find("t", call.beginnings))
+        directory.bind("t", call.name_after(turn), f"app-{number}")
+        if number > 0 and same_question:
+            follow_up = chat(
+                *template, question, {"role": "assistant", "content": "yes"}, _QUESTION
+            )
+            joined += bool(directory.find("t", follow_up.beginnings))
+
+    assert 0 == joined
 
 
 def test_long_conversation_asks_for_its_longest_beginnings() -> None:

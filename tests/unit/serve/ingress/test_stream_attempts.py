@@ -31,9 +31,10 @@ def test_head_names_replica_and_wait_beside_what_the_engine_said() -> None:
 
     assert {
         "content-type": "application/json",
+        "x-justitia-application": "run/7",
         "x-justitia-replica": "replica-7",
         "x-justitia-waited-s": "1.2500",
-    } == served_by(head, grant)
+    } == served_by(head, grant, "acme/search|run/7")
     assert ["content-type"] == list(head)
 
 
@@ -130,7 +131,7 @@ class Desk:
         body |= {"max_tokens": _TOKENS, "stream_options": {"include_usage": True}, **fields}
 
         async def submit() -> PendingInference:
-            return PendingInference(cast("InferenceSubmitted", None), 0.0)
+            return PendingInference(InferenceSubmitted("q", "t|a", "1", "i", 1, 1, 1), 0.0)
 
         return streams.stream(submit, CHAT, json.dumps(body).encode())
 

@@ -337,7 +337,7 @@ async def test_end_that_was_repeated_is_counted_once_also_by_the_next_scheduler(
     await first.pull(pull(4, finished=end))
     before = await first.application("a")
     await first.term.end()
-    second = await services.start()
+    second = await services.start(recovery_s=_FOREVER_S)
     claim = inference("q", resubmitted=True, age_s=1.0, lease_id=grant.lease_id)
     await second.submit_many("i", 2, 0, (opened(), claim))
     await second.pull(pull(5, epoch=2, finished=end))
@@ -359,8 +359,11 @@ async def test_lost_store_degrades_the_scheduler_and_it_catches_up(services: Ser
     services.store.away = False
     await eventually(lambda: "a" in services.store.stored_applications(), "what happened is saved")
 
+    async def is_well() -> bool:
+        return (await service.status())["degraded"] is None
+
     assert AWAY == degraded
-    assert (await service.status())["degraded"] is None
+    await eventually(is_well, "the scheduler knows that all is saved")
 
 
 @pytest.mark.slow

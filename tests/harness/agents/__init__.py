@@ -1,0 +1,1 @@
+"""Agents on other people's libraries against a scripted model: traces of what real clients send."""

@@ -1,0 +1,94 @@
+"""The official Anthropic SDK in a loop over tools, with the cache's mark on the last message."""
+
+import json
+from copy import deepcopy
+from typing import Any
+
+from anthropic import AsyncAnthropic
+
+from tests.harness.agents.exchange import Document
+from tests.harness.agents.script import SYSTEM, call_tool
+from tests.harness.agents.talk import MODEL, Place
+
+_MARK = {"cache_control": {"type": "ephemeral"}}
+_TOOLS: Any = [
+    {
+        "name": "look_up",
+        "input_schema": {
+            "type": "object",
+            "properties": {"words": {"type": "string"}, "count": {"type": "integer"}},
+        },
+    },
+    {
+        "name": "measure",
+        "input_schema": {
+            "type": "object",
+            "properties": {"place": {"type": "string"}, "depth": {"type": "number"}},
+        },
+    },
+]
+
+
+def anthropic_client(place: Place) -> AsyncAnthropic:
+    """Return the official client for a place."""
+    return AsyncAnthropic(
+        base_url=place.url, api_key=place.key, http_client=place.lines.http2, max_retries=0
+    )
+
+
+class MessagesTalk:
+    """Messages: what the SDK returned is put into the history.
+
+    As command-line agents do it, the last block of the last message has the cache's mark, and a
+    message's text becomes a list of blocks to bear it; without the mark it is a plain text again.
+    """
+
+    def __init__(self, place: Place, *, streamed: bool) -> None:
+        self._client = anthropic_client(place)
+        self._streamed = streamed
+        self._history: list[Any] = []
+
+    async def ask(self, question: str) -> None:
+        """Ask, and call tools until the model does not want any."""
+        self._history.append({"role": "user", "content": question})
+        while True:
+            blocks = (await self._turn()).content
+            self._history.append({"role": "assistant", "content": blocks})
+            results = [
+                {
+                    "type": "tool_result",
+                    "tool_use_id": block.id,
+                    "content": call_tool(block.name, json.dumps(block.input)),
+                }
+                for block in blocks
+                if block.type == "tool_use"
+            ]
+            if not results:
+                return
+            self._history.append({"role": "user", "content": results})
+
+    def forked(self, place: Place) -> "MessagesTalk":
+        """Return a copy at a place."""
+        fork = MessagesTalk(place, streamed=self._streamed)
+        fork._history = deepcopy(self._history)
+        return fork
+
+    async def _turn(self) -> Any:
+        *earlier, last = self._history
+        asked: Any = {
+            "model": MODEL,
+            "max_tokens": 1024,
+            "system": [{"type": "text", "text": SYSTEM, **_MARK}],
+            "messages": [*earlier, _marked(last)],
+            "tools": _TOOLS,
+        }
+        if not self._streamed:
+            return await self._client.messages.create(**asked)
+        async with self._client.messages.stream(**asked) as stream:
+            return await stream.get_final_message()
+
+
+def _marked(message: Document) -> Document:
+    content = message["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    return message | {"content": [*blocks[:-1], blocks[-1] | _MARK]}

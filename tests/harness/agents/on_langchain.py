@@ -1,0 +1,63 @@
+"""LangChain's agent on its OpenAI and Anthropic models."""
+
+from collections.abc import Callable
+from typing import Any
+
+from langchain.agents import create_agent
+from langchain_anthropic import ChatAnthropic
+from langchain_openai import ChatOpenAI
+
+from tests.harness.agents.script import SYSTEM, TOOLS
+from tests.harness.agents.talk import MODEL, Place
+
+
+def chat_model(place: Place, *, streamed: bool) -> Any:
+    """Return LangChain's model on chat completions."""
+    return ChatOpenAI(**_of_openai(place), streaming=streamed)
+
+
+def responses_model(place: Place, *, streamed: bool) -> Any:
+    """Return LangChain's model on responses."""
+    return ChatOpenAI(**_of_openai(place), streaming=streamed, use_responses_api=True)
+
+
+def messages_model(place: Place, *, streamed: bool) -> Any:
+    """Return LangChain's model on messages."""
+    options: dict[str, Any] = {"api_key": place.key, "model": MODEL, "max_tokens": 1024}
+    model = ChatAnthropic(base_url=place.url, streaming=streamed, **options)
+    place.lines.at_end.push_async_callback(model._async_client.close)
+    return model
+
+
+class LangChainTalk:
+    """An agent whose state's messages are the history."""
+
+    def __init__(
+        self, place: Place, *, model: Callable[..., Any], streamed: bool, history: Any = ()
+    ) -> None:
+        self._model, self._streamed = model, streamed
+        self._agent: Any = create_agent(
+            model(place, streamed=streamed), tools=list(TOOLS), system_prompt=SYSTEM
+        )
+        self._history = list(history)
+
+    async def ask(self, question: str) -> None:
+        """Let the agent answer."""
+        asked = {"messages": [*self._history, {"role": "user", "content": question}]}
+        self._history = (await self._agent.ainvoke(asked))["messages"]
+
+    def forked(self, place: Place) -> "LangChainTalk":
+        """Return a copy at a place."""
+        return LangChainTalk(
+            place, model=self._model, streamed=self._streamed, history=self._history
+        )
+
+
+def _of_openai(place: Place) -> dict[str, Any]:
+    return {
+        "base_url": f"{place.url}/v1",
+        "api_key": place.key,
+        "model": MODEL,
+        "http_async_client": place.lines.http,
+        "max_retries": 0,
+    }

@@ -1,0 +1,43 @@
+"""LlamaIndex's agent that calls functions, on its model for servers that are like OpenAI's."""
+
+from typing import Any
+
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.memory import ChatMemoryBuffer
+from llama_index.core.tools import FunctionTool
+from llama_index.llms.openai_like import OpenAILike  # type: ignore[import-untyped]
+
+from tests.harness.agents.script import SYSTEM, TOOLS
+from tests.harness.agents.talk import MODEL, Place
+
+
+class LlamaIndexTalk:
+    """An agent whose memory is the history."""
+
+    def __init__(self, place: Place, *, streamed: bool, history: Any = ()) -> None:
+        self._streamed = streamed
+        model = OpenAILike(
+            api_base=f"{place.url}/v1",
+            api_key=place.key,
+            model=MODEL,
+            is_chat_model=True,
+            is_function_calling_model=True,
+            async_http_client=place.lines.http,
+            max_retries=0,
+        )
+        tools: Any = [FunctionTool.from_defaults(tool) for tool in TOOLS]
+        self._agent = FunctionAgent(
+            llm=model, tools=tools, system_prompt=SYSTEM, streaming=streamed
+        )
+        # Words are its tokens: the tokenizer that it would have is a download.
+        self._memory = ChatMemoryBuffer.from_defaults(
+            chat_history=list(history), token_limit=100_000, tokenizer_fn=str.split
+        )
+
+    async def ask(self, question: str) -> None:
+        """Let the agent answer."""
+        await self._agent.run(user_msg=question, memory=self._memory)
+
+    def forked(self, place: Place) -> "LlamaIndexTalk":
+        """Return a copy at a place."""
+        return LlamaIndexTalk(place, streamed=self._streamed, history=self._memory.get_all())

@@ -1,0 +1,177 @@
+"""The official OpenAI SDK in a loop over tools, as its examples write it."""
+
+from copy import deepcopy
+from typing import Any
+
+from openai import AsyncOpenAI
+
+from tests.harness.agents.exchange import Document
+from tests.harness.agents.script import SYSTEM, call_tool
+from tests.harness.agents.talk import MODEL, Place
+
+_SCHEMAS: dict[str, Document] = {
+    "look_up": {
+        "type": "object",
+        "properties": {"words": {"type": "string"}, "count": {"type": "integer"}},
+        "required": ["words", "count"],
+        "additionalProperties": False,
+    },
+    "measure": {
+        "type": "object",
+        "properties": {"place": {"type": "string"}, "depth": {"type": "number"}},
+        "required": ["place", "depth"],
+        "additionalProperties": False,
+    },
+}
+_CHAT_TOOLS: Any = [
+    {"type": "function", "function": {"name": name, "parameters": schema, "strict": True}}
+    for name, schema in _SCHEMAS.items()
+]
+_RESPONSES_TOOLS: Any = [
+    {"type": "function", "name": name, "parameters": schema, "strict": True}
+    for name, schema in _SCHEMAS.items()
+]
+
+
+def openai_client(place: Place) -> AsyncOpenAI:
+    """Return the official client for a place."""
+    return AsyncOpenAI(
+        base_url=f"{place.url}/v1", api_key=place.key, http_client=place.lines.http, max_retries=0
+    )
+
+
+class ChatTalk:
+    """Chat completions, not streamed: what the SDK returned is put into the history."""
+
+    def __init__(self, place: Place) -> None:
+        self._client = openai_client(place)
+        self._history: list[Any] = [{"role": "system", "content": SYSTEM}]
+
+    async def ask(self, question: str) -> None:
+        """Ask, and call tools until the model does not want any."""
+        self._history.append({"role": "user", "content": question})
+        while calls := await self._turn():
+            for call_id, name, arguments in calls:
+                told = call_tool(name, arguments)
+                self._history.append({"role": "tool", "tool_call_id": call_id, "content": told})
+
+    def forked(self, place: Place) -> "ChatTalk":
+        """Return a copy at a place."""
+        fork = type(self)(place)
+        fork._history = deepcopy(self._history)
+        return fork
+
+    async def _turn(self) -> list[tuple[str, str, str]]:
+        answer = await self._client.chat.completions.create(
+            model=MODEL, messages=self._history, tools=_CHAT_TOOLS
+        )
+        message = answer.choices[0].message
+        self._history.append(self._kept(message))
+        return _function_calls(message)
+
+    def _kept(self, message: Any) -> Any:
+        return message
+
+
+class DumpedChatTalk(ChatTalk):
+    """Chat completions, not streamed: the history holds `model_dump()` of each message."""
+
+    def _kept(self, message: Any) -> Any:
+        return message.model_dump()
+
+
+class HelpedChatTalk(ChatTalk):
+    """Chat completions, streamed, and joined by the SDK's own helper."""
+
+    async def _turn(self) -> list[tuple[str, str, str]]:
+        async with self._client.chat.completions.stream(
+            model=MODEL, messages=self._history, tools=_CHAT_TOOLS
+        ) as stream:
+            answer = await stream.get_final_completion()
+        message = answer.choices[0].message
+        self._history.append(message)
+        return _function_calls(message)
+
+
+class JoinedChatTalk(ChatTalk):
+    """Chat completions, streamed, and joined by hand."""
+
+    async def _turn(self) -> list[tuple[str, str, str]]:
+        text = ""
+        calls: dict[int, list[str]] = {}
+        async for chunk in await self._client.chat.completions.create(
+            model=MODEL, messages=self._history, tools=_CHAT_TOOLS, stream=True
+        ):
+            delta = chunk.choices[0].delta
+            text += delta.content or ""
+            for piece in delta.tool_calls or ():
+                call = calls.setdefault(piece.index, ["", "", ""])
+                call[0] += piece.id or ""
+                if piece.function is not None:
+                    call[1] += piece.function.name or ""
+                    call[2] += piece.function.arguments or ""
+        message: Document = {"role": "assistant", "content": text}
+        if calls:
+            message["tool_calls"] = [
+                {
+                    "id": call_id,
+                    "type": "function",
+                    "function": {"name": name, "arguments": arguments},
+                }
+                for call_id, name, arguments in calls.values()
+            ]
+        self._history.append(message)
+        return [(call_id, name, arguments) for call_id, name, arguments in calls.values()]
+
+
+class ResponsesTalk:
+    """Responses: the items of the output are put into the next input."""
+
+    def __init__(self, place: Place, *, streamed: bool) -> None:
+        self._client = openai_client(place)
+        self._streamed = streamed
+        self._history: list[Any] = []
+
+    async def ask(self, question: str) -> None:
+        """Ask, and call tools until the model does not want any."""
+        self._history.append({"role": "user", "content": question})
+        while True:
+            output = await self._turn()
+            self._history += output
+            calls = [item for item in output if item.type == "function_call"]
+            if not calls:
+                return
+            self._history += [
+                {
+                    "type": "function_call_output",
+                    "call_id": call.call_id,
+                    "output": call_tool(call.name, call.arguments),
+                }
+                for call in calls
+            ]
+
+    def forked(self, place: Place) -> "ResponsesTalk":
+        """Return a copy at a place."""
+        fork = ResponsesTalk(place, streamed=self._streamed)
+        fork._history = deepcopy(self._history)
+        return fork
+
+    async def _turn(self) -> list[Any]:
+        asked: Any = {
+            "model": MODEL,
+            "instructions": SYSTEM,
+            "input": self._history,
+            "tools": _RESPONSES_TOOLS,
+        }
+        if not self._streamed:
+            return list((await self._client.responses.create(**asked)).output)
+        async with self._client.responses.stream(**asked) as stream:
+            return list((await stream.get_final_response()).output)
+
+
+def _function_calls(message: Any) -> list[tuple[str, str, str]]:
+    return [
+        (call.id, call.function.name, call.function.arguments)
+        for call in message.tool_calls or ()
+        if call.type == "function"
+    ]

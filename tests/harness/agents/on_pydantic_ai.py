@@ -1,0 +1,62 @@
+"""Pydantic AI's agent on its OpenAI models.
+
+Its Anthropic model is not here: 2.31, the last release for OpenAI's SDK 2, fails on Anthropic's 2.
+"""
+
+from collections.abc import AsyncIterable, Callable, Sequence
+from typing import Any
+
+from pydantic_ai import Agent
+from pydantic_ai.models import Model
+from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from tests.harness.agents.on_openai import openai_client
+from tests.harness.agents.script import SYSTEM, TOOLS
+from tests.harness.agents.talk import MODEL, Place
+
+
+def chat_model(place: Place) -> Model:
+    """Return Pydantic AI's model on chat completions."""
+    return OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=openai_client(place)))
+
+
+def responses_model(place: Place) -> Model:
+    """Return Pydantic AI's model on responses."""
+    return OpenAIResponsesModel(MODEL, provider=OpenAIProvider(openai_client=openai_client(place)))
+
+
+class PydanticAITalk:
+    """An agent whose messages are the history."""
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        model: Callable[[Place], Model],
+        streamed: bool,
+        history: Sequence[Any] = (),
+    ) -> None:
+        self._model, self._streamed = model, streamed
+        self._agent = Agent(model(place), instructions=SYSTEM, tools=list(TOOLS))
+        self._history = list(history)
+
+    async def ask(self, question: str) -> None:
+        """Let the agent answer."""
+        result = await self._agent.run(
+            question,
+            message_history=self._history,
+            event_stream_handler=_read if self._streamed else None,
+        )
+        self._history = result.all_messages()
+
+    def forked(self, place: Place) -> "PydanticAITalk":
+        """Return a copy at a place."""
+        return PydanticAITalk(
+            place, model=self._model, streamed=self._streamed, history=self._history
+        )
+
+
+async def _read(_: Any, events: AsyncIterable[Any]) -> None:
+    async for _event in events:
+        pass

@@ -1,0 +1,106 @@
+"""What the scripted model says: turns of text, tool calls and reasoning, drawn from a seed."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+SYSTEM = (
+    "You are a careful assistant.\n\nUse the tools where they help, and answer in one sentence."
+)
+"""System prompt of every agent, so that no conversation is known by it."""
+
+_WORDS = (
+    "amber birch copper delta ember fjord granite harbour island juniper kelp lantern meadow "
+    "north orchard pebble quarry river stone timber umbra valley willow xenon yarrow zephyr "
+    "Köln Málaga 東京"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool, with its arguments as the model wrote them."""
+
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One answer of the model."""
+
+    text: str
+    calls: tuple[ToolCall, ...]
+    reasoning: str
+    """Empty if the model did not think aloud."""
+
+
+def look_up(words: str, count: int) -> str:
+    """Look words up, and return some passages.
+
+    Args:
+        words: What to look for.
+        count: How many passages.
+    """
+    return "\n".join(f"{number}. {words}" for number in range(1, count + 1))
+
+
+def measure(place: str, depth: float) -> str:
+    """Measure how warm the water is at a place.
+
+    Args:
+        place: Where.
+        depth: In metres.
+    """
+    return json.dumps({"place": place, "celsius": 4 + 10 / (1 + depth)})
+
+
+TOOLS = (look_up, measure)
+
+
+def call_tool(name: str, arguments: str) -> str:
+    """Return what a tool answers to arguments as a model wrote them."""
+    tools: dict[str, Callable[..., str]] = {"look_up": look_up, "measure": measure}
+    return tools[name](**json.loads(arguments))
+
+
+def write_words(random: Random, count: int) -> str:
+    """Return some words, such as a question."""
+    return " ".join(random.choices(_WORDS.split(), k=count))
+
+
+def write_turns(random: Random, count: int) -> list[Turn]:
+    """Return an agent's turns up to the answer: all but the last call tools.
+
+    They have what clients are known to change: text beside calls or none, white space around text,
+    letters beyond ASCII, numbers and spaces in arguments that `json.dumps` would write otherwise.
+    """
+    turns = [_calling_turn(random) for _ in range(count - 1)]
+    return [*turns, Turn(_text(random), (), _reasoning(random))]
+
+
+def _calling_turn(random: Random) -> Turn:
+    calls = tuple(_call(random) for _ in range(random.choice((1, 1, 2))))
+    text = _text(random) if random.random() < 0.5 else ""
+    return Turn(text, calls, _reasoning(random))
+
+
+def _text(random: Random) -> str:
+    before = random.choice(("", "", "\n\n", " "))
+    after = random.choice(("", "", "\n", " "))
+    return f"{before}{write_words(random, random.randint(3, 9)).capitalize()}.{after}"
+
+
+def _reasoning(random: Random) -> str:
+    return f"Let me see: {write_words(random, 4)}.\n" if random.random() < 0.3 else ""
+
+
+def _call(random: Random) -> ToolCall:
+    compact = random.random() < 0.5
+    words = json.dumps(write_words(random, 2), ensure_ascii=random.random() < 0.5)
+    space = "" if compact else " "
+    if random.random() < 0.5:
+        count = random.randint(1, 3)
+        return ToolCall("look_up", f'{{"words":{space}{words},{space}"count":{space}{count}}}')
+    depth = random.choice(("2", "2.0", "1e1", "0.50"))
+    return ToolCall("measure", f'{{"depth":{space}{depth},{space}"place":{space}{words}}}')

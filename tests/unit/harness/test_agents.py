@@ -1,0 +1,131 @@
+"""The traces of real clients: they hold what they claim, for every kind of client."""
+
+import asyncio
+import json
+import re
+from collections import defaultdict
+from itertools import pairwise
+
+import pytest
+
+from tests.harness.agents.exchange import Exchange
+from tests.harness.agents.traces import CLIENTS, record_traces
+
+# LlamaIndex's workflows look at every attribute of their events, the deprecated ones, too.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+_Branches = dict[tuple[str, int, int], list[Exchange]]
+_CALL_ID = re.compile(rb'"((?:chatcmpl-tool-|call_|toolu_)[0-9a-f]{32})"')
+
+
+@pytest.fixture(scope="module")
+def traces() -> list[Exchange]:
+    """Two short runs of every client."""
+    return asyncio.run(record_traces(1, 2, most_turns=2))
+
+
+@pytest.fixture(scope="module")
+def branches(traces: list[Exchange]) -> _Branches:
+    """Exchanges of each branch of a run, in order."""
+    found: _Branches = defaultdict(list)
+    for exchange in traces:
+        found[exchange.client, exchange.run, exchange.branch].append(exchange)
+    return dict(found)
+
+
+def said_in(exchange: Exchange) -> list[object]:
+    """Return the messages or items of a call."""
+    asked = json.loads(exchange.request)
+    found: list[object] = asked["input"] if "input" in asked else asked["messages"]
+    return found
+
+
+def test_every_client_has_turns_of_one_conversation_and_of_a_fork(branches: _Branches) -> None:
+    """Two questions and one more in the first branch, one more in the other."""
+    for client in CLIENTS:
+        mine = {key: len(calls) for key, calls in branches.items() if key[0] == client}
+        assert len(mine) == 4, client
+        assert all(count >= (4 if branch == 0 else 1) for (*_, branch), count in mine.items())
+
+
+def test_clients_stream_as_their_names_say(traces: list[Exchange]) -> None:
+    """A stream is recorded as its events, another answer as one document."""
+    for exchange in traces:
+        assert exchange.streamed == exchange.client.endswith("_streamed")
+        if exchange.streamed:
+            assert exchange.response.startswith((b"data: {", b"event: "))
+        else:
+            assert isinstance(json.loads(exchange.response), dict)
+
+
+def test_ids_of_tool_calls_come_back_and_are_fresh(branches: _Branches) -> None:
+    """The next call repeats the ids of the answer before; no other run has them."""
+    made: list[bytes] = []
+    for calls in branches.values():
+        for before, after in pairwise(calls):
+            ids = set(_CALL_ID.findall(before.response))
+            assert ids <= set(_CALL_ID.findall(after.request))
+            made += ids
+
+    assert len(made) == len(set(made)) > 2 * len(CLIENTS)
+
+
+def test_calls_grow_from_turn_to_turn(branches: _Branches) -> None:
+    """Clients send the conversation again, and more; each is asked after the last answer."""
+    for calls in branches.values():
+        for before, after in pairwise(calls):
+            assert len(said_in(before)) < len(said_in(after))
+            assert before.answered_at < after.asked_at
+
+
+def test_fork_begins_with_what_the_other_branch_has_sent(branches: _Branches) -> None:
+    """Both continue the same conversation: whichever is first, the other has its beginning."""
+    for (client, run, branch), calls in branches.items():
+        if branch == 1:
+            sent = [said_in(exchange) for exchange in branches[client, run, 0]]
+            forked = said_in(calls[0])
+            assert any(earlier[:-1] == forked[:-1] for earlier in sent), client
+            assert forked not in sent
+
+
+def test_runs_are_interleaved(traces: list[Exchange]) -> None:
+    """Calls of one run have calls of other runs between them."""
+    changes = sum(before.run != after.run for before, after in pairwise(traces))
+    assert changes > len(traces) / 2
+    assert [exchange.asked_at for exchange in traces] == sorted(e.asked_at for e in traces)
+
+
+def test_headers_and_path_are_the_clients_own(traces: list[Exchange]) -> None:
+    """The run is in neither; no client sends a session."""
+    assert {"/v1/chat/completions", "/v1/responses", "/v1/messages"} == {e.path for e in traces}
+    for exchange in traces:
+        names = {name.lower() for name, _ in exchange.headers}
+        assert "user-agent" in names
+        assert not any("session" in name or "conversation" in name for name in names)
+
+
+async def test_alike_runs_differ_in_ids_only() -> None:
+    """What one application asks twice is told apart by ids, or not at all."""
+    found = await record_traces(3, 2, clients=["openai_chat"], alike=True)
+    first, second = (
+        [(e.branch, _CALL_ID.sub(b"", e.request)) for e in found if e.run == run] for run in (0, 1)
+    )
+
+    assert sorted(first) == sorted(second)
+    requests = [exchange.request for exchange in found]
+    assert len(set(requests)) < len(requests)
+    assert any(_CALL_ID.search(request) for request in requests)
+
+
+async def test_same_seed_records_the_same_bytes() -> None:
+    """All but the order of arrival is drawn from the seed."""
+    first, second, other = [
+        {
+            (e.run, e.branch, e.request, e.response)
+            for e in await record_traces(seed, 1, clients=["openai_chat", "anthropic_streamed"])
+        }
+        for seed in (4, 4, 5)
+    ]
+
+    assert first == second
+    assert not first & other

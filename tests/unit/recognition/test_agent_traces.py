@@ -1,0 +1,98 @@
+"""Conversations of real agents: what official clients and frameworks send is put together again."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pytest
+
+from justitia_ray.protocol.inference_body import read_object
+from justitia_ray.recognition.answers import AnswerReader
+from justitia_ray.recognition.conversations import Conversation, read_conversation
+from justitia_ray.recognition.directory import Directory
+from tests.harness.agents.exchange import Exchange
+from tests.harness.agents.traces import CLIENTS, record_traces
+
+# LlamaIndex's workflows look at every attribute of their events, the deprecated ones, too.
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+RUNS = 2
+"""Of each kind of client, all at the same time and by one credential."""
+_TENANT = "t"
+_PIECE = 100
+"""Bytes that a streamed answer is read in at a time."""
+
+
+@dataclass
+class Recognized:
+    """How many follow-up calls of each client were put where they belong."""
+
+    right: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    """Put with another run."""
+    missed: Counter[str] = field(default_factory=Counter)
+    """Taken for an application of their own."""
+
+
+def put_together(exchanges: Iterable[Exchange]) -> Recognized:
+    """Recognise calls in the order in which they were asked and answered; compare with the runs."""
+    directory, found = Directory(), Recognized()
+    run_of: dict[str, int] = {}
+    seen: set[int] = set()
+    pending: dict[int, tuple[Conversation, str]] = {}
+    numbers = itertools.count()
+    for _, is_asked, exchange in sorted(
+        (
+            moment
+            for one in exchanges
+            for moment in ((one.asked_at, True, one), (one.answered_at, False, one))
+        ),
+        key=lambda moment: moment[0],
+    ):
+        if not is_asked:
+            conversation, application = pending.pop(exchange.asked_at)
+            for name in names_after(conversation, exchange):
+                directory.bind(_TENANT, name, application)
+            continue
+        path = exchange.path.partition("?")[0]
+        call = read_conversation(path, read_object(exchange.request), "key")
+        assert call is not None
+        known = directory.find(_TENANT, call.beginnings)
+        own = known or f"app-{next(numbers)}"
+        run_of.setdefault(own, exchange.run)
+        if exchange.run in seen:
+            how = found.right if known else found.missed
+            (how if run_of[own] == exchange.run else found.wrong)[exchange.client] += 1
+        elif known:
+            found.wrong[exchange.client] += 1
+        seen.add(exchange.run)
+        pending[exchange.asked_at] = call, own
+    return found
+
+
+def names_after(conversation: Conversation, exchange: Exchange) -> list[bytes]:
+    """Return the names that an answer gives its conversation."""
+    reader = AnswerReader(conversation.path, stream=exchange.streamed)
+    size = _PIECE if exchange.streamed else len(exchange.response)
+    for at in range(0, len(exchange.response), size):
+        reader.add(exchange.response[at : at + size])
+    assert reader.is_whole
+    return [conversation.name_after(turn) for turn in reader.turns()]
+
+
+FEW = ("openai_chat", "anthropic_streamed", "openai_agents_responses", "pydantic_ai_chat")
+
+
+@pytest.mark.parametrize(("clients", "alike"), [(tuple(CLIENTS), False), (FEW, True)])
+def test_follow_up_calls_of_real_agents_are_put_where_they_belong(
+    clients: tuple[str, ...], alike: bool
+) -> None:
+    """Of every kind of client, forks included; where runs are alike, by the ids of tool calls."""
+    exchanges = asyncio.run(record_traces(7, RUNS, clients=clients, most_turns=2, alike=alike))
+    found = put_together(exchanges)
+
+    assert set(clients) == set(found.right)
+    assert not found.wrong
+    assert not found.missed
