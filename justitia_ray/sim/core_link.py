@@ -10,7 +10,7 @@ from justitia_ray.core.entities import Inference, Outcome, ReplicaCapacity
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.sim.kv_memory import SimulatedSequence
 from justitia_ray.sim.predictions import predictions_of
-from justitia_ray.sim.recognition import IDLE_S, Recognition
+from justitia_ray.sim.recognition import CONVERSATION, IDLE_S, Recognition
 from justitia_ray.sim.results import (
     ApplicationResult,
     InferenceResult,
@@ -308,6 +308,7 @@ class CoreLink:
                 self._predictions.accounts_cost(served, self.core.ledger.options),
                 row.kv_token_time if self._recognition.is_told else served.cost(),
                 self._predictions.charge(predicted),
+                recognized_by="" if self._recognition.knows_the_last else CONVERSATION,
                 idle_s=None if self._recognition.knows_the_last else IDLE_S,
             ),
             now,

@@ -1,8 +1,7 @@
 """Agents that a service knows nothing of: a workload's inferences as plain chat calls over HTTP.
 
 A call that can repeat all that was said in an earlier one sends its messages and the answer again,
-as agents do. Beside the service stands a recogniser of the same code that is told the same calls:
-it knows whether a call is put with the right application, and the service does not.
+as agents do. Answers name the application that the service has put a call with.
 """
 
 import asyncio
@@ -11,37 +10,34 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from justitia_ray.client.calls import JsonCalls
+from justitia_ray.client.calls import json_object
 from justitia_ray.client.load import LoadClock, play_load
-from justitia_ray.client.transport import Transport
+from justitia_ray.client.transport import Response, Transport
 from justitia_ray.errors import JustitiaError
 from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER
 from justitia_ray.protocol.generation_bodies import CHAT
-from justitia_ray.recognition.answers import AnswerReader
-from justitia_ray.recognition.conversations import read_conversation
-from justitia_ray.recognition.directory import Directory
 from justitia_ray.sim.recognition import goes_on_from
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
 _TOKENS_PER_MESSAGE: Tokens = 4
 """As the fake engine counts, beside one for each word."""
-_SCOPE = "bench"
 
 Message = dict[str, str]
 
 
 @dataclass(slots=True)
 class Placed:
-    """Calls that follow on another one, by where what was said puts them."""
+    """Calls, and where the service has put them."""
 
     calls: int = 0
     following: int = 0
     repeating: int = 0
-    """Those that send again what was said in an earlier call."""
+    """Those of them that send again what was said in an earlier call."""
     right: int = 0
+    """Those of them that were put with an earlier call of the same application."""
     wrong: int = 0
-    """Calls put with another application."""
+    """Calls that were put with another application."""
 
     def add(self, other: "Placed") -> None:
         """Count another play's, too."""
@@ -50,39 +46,6 @@ class Placed:
         self.repeating += other.repeating
         self.right += other.right
         self.wrong += other.wrong
-
-
-class Shadow:
-    """A recogniser beside the service, which knows the true applications."""
-
-    def __init__(self) -> None:
-        self._directory = Directory()
-        self._begun: dict[str, ApplicationId] = {}
-        """The true application of each call that began one."""
-        self.placed = Placed()
-
-    def find(self, body: Mapping[str, Any], name: str, application_id: ApplicationId) -> str:
-        """Return the application that a call would be put with; its own `name` if with none."""
-        conversation = read_conversation(CHAT, body, _SCOPE)
-        assert conversation is not None
-        self.placed.calls += 1
-        found = self._directory.find(_SCOPE, conversation.beginnings)
-        if not found:
-            self._begun[name] = application_id
-            return name
-        is_right = self._begun[found] == application_id
-        self.placed.right += is_right
-        self.placed.wrong += not is_right
-        return found
-
-    def bind(self, body: Mapping[str, Any], answer: bytes, found: str) -> None:
-        """Let a call that was answered be found by those that go on from it."""
-        conversation = read_conversation(CHAT, body, _SCOPE)
-        assert conversation is not None
-        reader = AnswerReader(CHAT, stream=False)
-        reader.add(answer)
-        for turn in reader.turns():
-            self._directory.bind(_SCOPE, conversation.name_after(turn), found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,12 +81,14 @@ class ChatPlayer:
     def __init__(
         self, transport: Transport, model: str, speed: float, *, has_headers: bool, name: str
     ) -> None:
-        self._calls = JsonCalls(transport)
+        self._transport = transport
         self._model = model
         self._speed = speed
         self._has_headers = has_headers
         self._name = name
-        self._shadow = Shadow()
+        self._placed = Placed()
+        self._owners: dict[ApplicationId, ApplicationId] = {}
+        """By each application of the service, the one that its first call is of."""
         self._failures: list[str] = []
 
     async def play(self, applications: Sequence[WorkloadApplication]) -> PlayedChats:
@@ -140,7 +105,7 @@ class ChatPlayer:
                 if end_s is not None
             ),
             tuple(self._failures),
-            self._shadow.placed,
+            self._placed,
         )
 
     async def _play_application(
@@ -165,7 +130,7 @@ class ChatPlayer:
                     runs[inference.inference_id] = group.create_task(run(inference))
             if self._has_headers:
                 path = f"/v1/applications/{self._id_of(planned)}/close"
-                await self._calls.call("POST", path)
+                json_object(await self._post(path, {}, {}))
         except* (JustitiaError, ConnectionError) as errors:
             self._failures.append(f"{planned.application_id}: {errors.exceptions[0]}")
         if len(agent.said) < len(planned.inferences):
@@ -179,21 +144,36 @@ class ChatPlayer:
             # The fake engine makes all of them; the service only knows that there are no more.
             "max_tokens": inference.output_tokens,
         }
-        planned, placed = agent.planned, self._shadow.placed
-        placed.following += bool(inference.after)
-        placed.repeating += agent.earlier(inference) is not None
-        name = f"{planned.application_id}/{inference.inference_id}"
-        found = self._shadow.find(body, name, planned.application_id)
+        planned = agent.planned
         headers = {}
         if self._has_headers:
             headers = {
                 APPLICATION_HEADER: self._id_of(planned),
                 CLASS_HEADER: planned.application_class,
             }
-        answer = await self._calls.call("POST", CHAT, body, headers)
-        self._shadow.bind(body, json.dumps(answer).encode(), found)
-        text = answer["choices"][0]["message"]["content"]
+        response = await self._post(CHAT, body, headers)
+        text = json_object(response)["choices"][0]["message"]["content"]
         agent.said[inference.inference_id] = _Said(agent.messages(inference), text, clock.now_s())
+        self._note_place(agent, inference, response.headers[APPLICATION_HEADER])
+
+    def _note_place(
+        self, agent: "_Agent", inference: WorkloadInference, found: ApplicationId
+    ) -> None:
+        own, placed = agent.planned.application_id, self._placed
+        is_known = found in self._owners
+        owner = self._owners.setdefault(found, own)
+        follows = bool(inference.after)
+        placed.calls += 1
+        placed.following += follows
+        placed.repeating += agent.earlier(inference) is not None
+        placed.right += is_known and follows and owner == own
+        placed.wrong += owner != own
+
+    async def _post(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> Response:
+        typed = {"content-type": "application/json", **headers}
+        return await self._transport.request("POST", path, typed, json.dumps(body).encode())
 
     def _id_of(self, planned: WorkloadApplication) -> ApplicationId:
         return f"{self._name}-{planned.application_id}"

@@ -79,7 +79,7 @@ class LivePlays:
 
     times: dict[str, list[Times]] = field(default_factory=dict)
     placed: dict[str, Placed] = field(default_factory=dict)
-    """Calls of an arm, by where what was said puts them."""
+    """Calls of an arm, by where its service has put them."""
     recognised: dict[str, dict[str, int]] = field(default_factory=dict)
     """Calls of an arm by the rule that its service counted them under."""
 

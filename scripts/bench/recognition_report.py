@@ -7,7 +7,7 @@ from typing import Any
 from justitia_ray.cli.text_table import text_table
 from justitia_ray.sim.recognition import Tally
 from scripts.bench.recognition import REFERENCE, SimulatedLoad, Times
-from scripts.bench.recognition_live import BY_CONVERSATION, HEADER, LivePlays
+from scripts.bench.recognition_live import HEADER, LivePlays
 from scripts.bench.statistics import paired_ratios, spread
 
 _FIGURES = ("mean_s", "p90_s", "worst_s")
@@ -31,9 +31,7 @@ def live_tables(plays: LivePlays) -> str:
     """Return completion times of every arm, the means of the classes, and where calls were put."""
     rows = [["arm", "calls", "follow one", "repeat it", "put right", "put wrong", "counted as"]]
     for arm, placed in plays.placed.items():
-        row = [f"{count:,}" for count in (placed.calls, placed.following, placed.repeating)]
-        is_put = arm == BY_CONVERSATION.name
-        row += [f"{count:,}" if is_put else "–" for count in (placed.right, placed.wrong)]
+        row = [f"{count:,}" for count in asdict(placed).values()]
         counted = sorted(plays.recognised[arm].items())
         rows.append([arm, *row, ", ".join(f"{rule} {count:,}" for rule, count in counted)])
     return "\n\n".join(

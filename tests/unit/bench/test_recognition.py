@@ -20,12 +20,17 @@ REPEATING = WorkloadInference("1", 40, 2, ("0",), 6.0)
 
 
 class Echo:
-    """A service that answers every chat with as many words as it may, at once."""
+    """A service that answers every chat with as many words as it may, at once.
 
-    def __init__(self, *, fails: bool = False) -> None:
+    It knows an application by the first question.
+    """
+
+    def __init__(self, *, fails: bool = False, knows: str = "") -> None:
         self.asked: list[tuple[str, Mapping[str, str], dict[str, Any]]] = []
         """Path, headers and body of every call."""
         self._fails = fails
+        self._knows = knows
+        """What it takes for the application of every call; empty: what it knows."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
@@ -35,9 +40,12 @@ class Echo:
         self.asked.append((path, headers, fields))
         if self._fails:
             return Response(400, {}, b"{}")
+        named = headers.get("x-justitia-application", self._knows)
+        if not named and "messages" in fields:
+            named = fields["messages"][1]["content"]
         message = {"role": "assistant", "content": "well " * fields.get("max_tokens", 1)}
         answer = {"choices": [{"index": 0, "message": message, "finish_reason": "length"}]}
-        return Response(200, {}, json.dumps(answer).encode())
+        return Response(200, {"x-justitia-application": named}, json.dumps(answer).encode())
 
     def stream(self, *_: Any) -> StreamedResponse:
         """Streams are not asked for."""
@@ -73,12 +81,19 @@ def test_second_turn_sends_the_first_and_its_answer_again() -> None:
     assert [5, 15, 6, 14] == sizes
 
 
-def test_conversation_is_put_right_and_everything_else_with_nothing() -> None:
-    """Two alike agents are told apart; a call too short to repeat anything begins anew."""
+def test_answers_say_where_calls_were_put() -> None:
+    """Two agents alike are told apart; one too short to repeat anything is not put anywhere."""
     short = WorkloadInference("1", 21, 2, ("0",))
     found = played(Echo(), agent(REPEATING), agent(REPEATING, "b"), agent(short, "c"))
 
     assert Placed(calls=6, following=3, repeating=2, right=2, wrong=0) == found.placed
+
+
+def test_call_that_is_put_with_anothers_is_put_wrong() -> None:
+    """All four calls are of one application to the service: both of one of the two are wrong."""
+    found = played(Echo(knows="all"), agent(REPEATING), agent(REPEATING, "b"))
+
+    assert (1, 2) == (found.placed.right, found.placed.wrong)
 
 
 def test_completion_time_counts_from_the_arrival_at_the_speed_of_the_play() -> None:
@@ -139,15 +154,15 @@ def test_ratios_are_of_the_same_seed() -> None:
     ]
 
 
-def test_calls_are_put_somewhere_only_where_the_rule_is_on() -> None:
-    """Of other arms the report does not say where conversations would have put them."""
+def test_every_arm_is_told_of() -> None:
+    """Where its calls were put, and by which rule the service has counted them."""
     arms = (PLAIN.name, BY_CONVERSATION.name, HEADER.name)
     plays = LivePlays(
         {arm: [times_of([("CC", 1.0)])] for arm in arms},
         {arm: Placed(9, 5, 3, 2, 1) for arm in arms},
-        {arm: {"none": 9} for arm in arms},
+        {arm: {"none": 4, "header": 5} for arm in arms},
     )
     lines = [line.split() for line in live_tables(plays).splitlines()]
 
-    assert ["plain", "9", "5", "3", "–", "–", "none", "9"] in lines
-    assert ["conversation", "9", "5", "3", "2", "1", "none", "9"] in lines
+    for arm in arms:
+        assert [arm, "9", "5", "3", "2", "1", "header", "5,", "none", "4"] in lines

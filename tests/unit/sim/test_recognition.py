@@ -13,8 +13,8 @@ from justitia_ray.sim.workload import WorkloadApplication
 from tests.unit.sim.small_run import app, engine
 
 ONE_SEAT = engine(100, max_num_seqs=1)
-PRIOR = 256
-"""Output tokens that a predictor expects of a class of which it has seen nothing."""
+PRIOR_COST = 4 * 256 + 256 * 257 // 2
+"""Of four tokens and as much output as is expected of a class of which nothing was seen."""
 
 
 def served(applications: list[WorkloadApplication], recognised: str, **settings: Any) -> RunResult:
@@ -107,16 +107,20 @@ def test_truth_about_an_application_stays(recognised: str) -> None:
     assert row.kv_token_time == row.predicted_kv_token_time == agent().cost()
 
 
-@pytest.mark.parametrize(("recognised", "expected"), [("conversation", 0), ("inference", 11)])
-def test_nothing_is_predicted_of_what_is_not_told(recognised: str, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("recognised", "delay_s", "more"),
+    [("inference", 0.0, 11), ("conversation", 0.0, 0), ("conversation", IDLE_S + 1, 11)],
+)
+def test_nothing_is_predicted_of_what_is_not_told(
+    recognised: str, delay_s: float, more: int
+) -> None:
     """The predictor sees the first prompt of each application, class `default` and no text.
 
-    A single call teaches it what that took, 4·2 + 3; a conversation is not over by then.
+    A single call teaches it what that took, 4·2 + 3; a conversation does when it was idle.
     """
-    [row] = served([agent()], recognised, prediction="learned").applications
-    prior = 4 * PRIOR + PRIOR * (PRIOR + 1) // 2
+    [row] = served([agent(delay_s=delay_s)], recognised, prediction="learned").applications
 
-    assert prior + expected == row.predicted_kv_token_time
+    assert PRIOR_COST + more == row.predicted_kv_token_time
 
 
 def test_lags_and_tags_are_of_applications_that_are_told() -> None:
