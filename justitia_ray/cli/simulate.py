@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from justitia_ray.core.policies import POLICIES, find_policy, parse_options
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost, load_profile
 from justitia_ray.sim.predictions import LEARNED, parse_noise, predictions_of
+from justitia_ray.sim.recognition import APPLICATION, CONVERSATION, WAYS, tally
 from justitia_ray.sim.result_files import check_writable, draw_figures, write_results
 from justitia_ray.sim.results import RunResult, Summary
 from justitia_ray.sim.settings import RunSettings
@@ -72,6 +73,15 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("--admission", choices=sorted(ADMISSIONS), help="prompt, or the profile's")
     parser.add_argument(
+        "--recognised",
+        choices=WAYS,
+        default=APPLICATION,
+        help=(
+            "what the scheduler takes for an application: what the workload does, a conversation,"
+            " or each inference; results are of the workload's; application"
+        ),
+    )
+    parser.add_argument(
         "--set",
         action="append",
         default=[],
@@ -116,6 +126,7 @@ def run(options: argparse.Namespace) -> int:
             options.seed,
             interval_s,
             models_dir=None if options.models is None else str(options.models),
+            recognised=options.recognised,
         )
         for policy, policy_options in _policies(options, engine).items()
     ]
@@ -128,14 +139,22 @@ def run(options: argparse.Namespace) -> int:
             bar = _ProgressBar(setting.policy, len(applications))
             results[setting.policy] = simulate(applications, setting, bar.show)
             bar.clear()
-    about = {
+    about: dict[str, Any] = {
         "command": "simulate",
         "workload": str(options.workload),
         "seed": options.seed,
         "settings": {setting.policy: asdict(setting) for setting in settings},
     }
+    if options.recognised == CONVERSATION:
+        recognised = tally(applications)
+        about["recognised"] = {name: asdict(of_class) for name, of_class in recognised.items()}
     summary = write_results(options.out, results, about)
     print(_table(summary))
+    if options.recognised == CONVERSATION:
+        calls, following, put = (
+            sum(counts) for counts in zip(*map(astuple, recognised.values()), strict=True)
+        )
+        print(f"Put with an earlier call: {put:,} of {calls:,}, {following:,} of which follow one")
     no_figures = draw_figures(options.out, results)
     print(f"Results: {options.out}" + (f" (no figures: {no_figures})" if no_figures else ""))
     return 0

@@ -10,6 +10,7 @@ from justitia_ray.core.entities import Inference, Outcome, ReplicaCapacity
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.sim.kv_memory import SimulatedSequence
 from justitia_ray.sim.predictions import predictions_of
+from justitia_ray.sim.recognition import CONVERSATION, IDLE_S, Recognition
 from justitia_ray.sim.results import (
     ApplicationResult,
     InferenceResult,
@@ -63,7 +64,8 @@ class CoreLink:
         """Make a core that never takes silence for absence, and whose replicas are there.
 
         Raises:
-            ConfigError: If the policy, an option or the prediction is not one of those allowed.
+            ConfigError: If the policy, an option, the prediction or the way in which applications
+                are recognised is not one of those allowed.
         """
         self._engine = settings.engine
         self._waiting_prompts = LazyHeap()
@@ -74,6 +76,7 @@ class CoreLink:
         """Rises whenever something may fit that did not, or something else may come first."""
         self._result = result
         self._predictions = predictions_of(settings)
+        self._recognition = Recognition(settings.recognised)
         self.core = SchedulerCore(
             settings.policy,
             settings.policy_options,
@@ -81,7 +84,10 @@ class CoreLink:
             Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER),
         )
         self._applications: dict[ApplicationId, ApplicationResult] = {}
+        self._to_finish: dict[ApplicationId, int] = {}
+        """Inferences of each of those that have not finished."""
         self._to_submit: dict[ApplicationId, int] = {}
+        """Inferences still to come of those that are open to them, as the scheduler knows them."""
         self._tags: dict[ApplicationId, VirtualTime] = {}
         """F on the clock that lags are measured with, of applications that have submitted all."""
         self._gps = GpsHistory()
@@ -106,30 +112,17 @@ class CoreLink:
         return grants
 
     def arrive(self, application: WorkloadApplication, now: Seconds) -> None:
-        """Open an application."""
-        row = self._applications[application.application_id]
-        row.predicted_kv_token_time = predicted = self._predictions.application_cost(application)
-        self.handle(
-            ev.ApplicationArrived(
-                application.application_id,
-                application.application_class,
-                application.tenant,
-                application.weight,
-                predicted,
-                _INGRESS,
-                self._predictions.accounts_cost(application, self.core.ledger.options),
-                row.kv_token_time,
-                self._predictions.charge(predicted),
-            ),
-            now,
-        )
-        self._to_submit[application.application_id] = len(application.inferences)
+        """Open an application, if the scheduler is told of it before its inferences."""
+        if self._recognition.is_told:
+            self._open(application, self._applications[application.application_id], now)
 
     def expect(self, application: WorkloadApplication) -> ApplicationResult:
         """Return the row of an application that is to come."""
         row = row_on_arrival(application, application.arrived_at_s, Outcome.EXPIRED)
         row.kv_token_time = application.cost()
         self._applications[application.application_id] = row
+        self._to_finish[application.application_id] = len(application.inferences)
+        self._recognition.expect(application)
         return row
 
     def submit(
@@ -140,11 +133,14 @@ class CoreLink:
         now: Seconds,
     ) -> None:
         """Let an inference wait; close the application with its last."""
-        name = application.application_id
-        request_id = f"{name}/{inference.inference_id}"
+        served = self._recognition.served_as(application, inference)
+        name = served.application_id
+        if name not in self._to_submit:
+            self._open(served, self._applications[application.application_id], now)
+        request_id = f"{application.application_id}/{inference.inference_id}"
         self._requests[request_id] = (application, inference, due_at)
         most = self._engine.kv_tokens - inference.prompt_tokens
-        foreseen = self._predictions.predict_inference(application, inference, most)
+        foreseen = self._predictions.predict_inference(served, inference, most)
         self.handle(
             ev.InferenceSubmitted(
                 request_id,
@@ -162,10 +158,11 @@ class CoreLink:
         )
         self._waiting_prompts.put(request_id, (self._held_of_prompt(inference),))
         self._to_submit[name] -= 1
-        if not self._to_submit[name]:
+        if not self._to_submit[name] and self._recognition.knows_the_last:
             del self._to_submit[name]
             self.handle(ev.ApplicationClosed(name), now)
-            self._tags[name] = self.core.lag_meter.tag(name)
+            if self._recognition.is_told:
+                self._tags[name] = self.core.lag_meter.tag(name)
 
     def report(
         self, server: Server, finished: list[SimulatedSequence], now: Seconds, *, whole: bool
@@ -177,7 +174,9 @@ class CoreLink:
         )
         for sequence in finished:
             row = sequence.result
-            self._predictions.finish_inference(row.application_id, row.inference_id)
+            served_id = self._recognition.served_id(row.application_id, row.inference_id)
+            self._predictions.finish_inference(served_id, row.inference_id)
+            self._count_finished(row.application_id, now)
         self.changes += bool(finished)
         progress = tuple(server.progress()) if whole else ()
         self.handle(ev.ReplicaReported(server.name, progress, last), now)
@@ -294,15 +293,46 @@ class CoreLink:
         """Return the prompt tokens that count as KV."""
         return max(1, inference.prompt_tokens - (not self._engine.last_token_held))
 
+    def _open(self, served: WorkloadApplication, row: ApplicationResult, now: Seconds) -> None:
+        """Open what the scheduler takes for an application, the row's own or a part of it."""
+        predicted = self._predictions.application_cost(served)
+        row.predicted_kv_token_time += predicted
+        self.handle(
+            ev.ApplicationArrived(
+                served.application_id,
+                served.application_class,
+                served.tenant,
+                served.weight,
+                predicted,
+                _INGRESS,
+                self._predictions.accounts_cost(served, self.core.ledger.options),
+                row.kv_token_time if self._recognition.is_told else served.cost(),
+                self._predictions.charge(predicted),
+                recognized_by="" if self._recognition.knows_the_last else CONVERSATION,
+                idle_s=None if self._recognition.knows_the_last else IDLE_S,
+            ),
+            now,
+        )
+        self._to_submit[served.application_id] = len(served.inferences)
+
+    def _count_finished(self, application_id: ApplicationId, now: Seconds) -> None:
+        """Note that an inference has finished; with the last one its application has."""
+        self._to_finish[application_id] -= 1
+        if not self._to_finish[application_id]:
+            row = self._applications[application_id]
+            row.finished_at_s = now
+            row.jct_s = now - row.arrived_at_s
+            row.outcome = Outcome.FINISHED.value
+            self.ended += 1
+
     def _end(self, action: EndApplication) -> None:
-        self.ended += 1
+        self._to_submit.pop(action.application_id, None)
         self._predictions.end_application(action, action.ended_at)
+        if not self._recognition.is_told:
+            return
         row = self._applications[action.application_id]
-        row.finished_at_s = action.ended_at
-        row.jct_s = action.ended_at - row.arrived_at_s
         row.kv_token_time = action.kv_token_time
         row.virtual_finish_time = action.virtual_finish_time
-        row.outcome = action.outcome.value
         if action.lag is not None:
             self._result.lateness[action.application_id] = Lateness(
                 action.lag.seconds, action.lag.bound_s

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.stages import CHARGE_FACTOR
 from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.recognition import APPLICATION
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 
@@ -48,3 +49,6 @@ class RunSettings:
     """Whether what is expected at a later stage raises charges (not with `oracle`)."""
     charge_factor: float = CHARGE_FACTOR
     """Factor of what is charged over what is expected; with `noisy:λ` λ at most."""
+    recognised: str = APPLICATION
+    """What the scheduler knows of an inference's application: `application`, as its caller names
+    it; `conversation`: by what was said; `inference`: nothing, each is one of its own."""

@@ -136,7 +136,7 @@ class Simulation:
             if steps % _STEPS_A_TELL == 0:
                 on_progress(self._link.ended)
         self._link.finish(now)
-        self._sum_up(now)
+        self._sum_up()
         return result
 
     def _next_instant(self) -> Seconds | None:
@@ -320,7 +320,7 @@ class Simulation:
                 self._result.kv_samples.append((now, name, held.get(name, 0)))
         self._kv_held = held
 
-    def _sum_up(self, end_at: Seconds) -> None:
+    def _sum_up(self) -> None:
         result = self._result
         result.inferences = [
             self._rows[a.application_id, i.inference_id]
@@ -330,7 +330,9 @@ class Simulation:
         result.front_end_s = self._front_end.mean_s
         result.preemptions = sum(row.preemptions for row in result.inferences)
         if self._applications:
-            result.makespan_s = end_at - min(a.arrived_at_s for a in self._applications)
+            first_at = min(a.arrived_at_s for a in self._applications)
+            ends = (a.finished_at_s for a in result.applications if a.finished_at_s is not None)
+            result.makespan_s = max(ends, default=first_at) - first_at
         held = sum(server.kv_token_seconds for server in self._servers)
         room = self._settings.engine.kv_tokens * len(self._servers) * result.makespan_s
         result.kv_utilization = held / room if room else None

@@ -47,6 +47,8 @@ class Arm:
     metrics: bool = True
     credential: Literal["key", "token"] | None = None
     """Kind of its calls' credential: an API key, a JSON Web Token; None: it asks for none."""
+    rules: tuple[str, ...] = ()
+    """Rules by which applications are recognised, in place of the file's."""
     code: Path | None = None
     """Worktree of another release of the project; it runs on a cluster of its own."""
 
@@ -115,6 +117,8 @@ def arm_args(
     changed: dict[str, Any] = copy.deepcopy(dict(args)) | {"metrics": {"enabled": arm.metrics}}
     if arm.chunk_interval_s is not None:
         changed.setdefault("replica", {})["chunk_interval_s"] = arm.chunk_interval_s
+    if arm.rules:
+        changed["recognition"] = {"rules": list(arm.rules)}
     own = dict(fake or {})
     if arm.iteration_s is not None:
         own["iteration_s"] = arm.iteration_s

@@ -19,6 +19,7 @@ from scripts import (
     bench_core,
     bench_memory,
     bench_predictor,
+    bench_recognition,
     bench_s3,
     bench_scheduler,
     bench_store,
@@ -26,6 +27,7 @@ from scripts import (
 from scripts.bench import predictor
 from scripts.bench.core import Plan
 from scripts.bench.memory import Case
+from scripts.bench.recognition import MIXES
 
 Main = Callable[[Sequence[str]], int]
 
@@ -122,3 +124,17 @@ def test_bench_s3_measures_a_model_of_the_papers_form(
     found = run(bench_s3.main, tmp_path, "--quick")
 
     assert "full_size" in found
+
+
+def test_bench_recognition_simulates_every_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ten applications of each mix; the live arms are called in `test_bench_recognition`."""
+    monkeypatch.setattr(bench_recognition, "QUICK_COUNT", 10)
+    found = run(bench_recognition.main, tmp_path, "--quick", "--only", "simulated")
+
+    loads = cast(list[dict[str, Any]], found["simulated"])
+    assert list(MIXES) == [load["mix"] for load in loads]
+    assert all(len(load["times"]) == 5 for load in loads)
+    assert found["live"] is None
+    assert "by conversation" in capsys.readouterr().out

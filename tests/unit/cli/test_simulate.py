@@ -138,7 +138,13 @@ _ONE = "--policy fcfs --kv-tokens 90"
 
 @pytest.mark.parametrize(
     "arguments",
-    ["--kv-tokens 9", f"{_ONE} --kv-tokens many", f"{_ONE} --clock mine", f"{_ONE} --admission x"],
+    [
+        "--kv-tokens 9",
+        f"{_ONE} --kv-tokens many",
+        f"{_ONE} --clock mine",
+        f"{_ONE} --admission x",
+        f"{_ONE} --recognised x",
+    ],
 )
 def test_argument_of_no_sense_ends_with_status_2(
     arguments: str, simulate: Simulate, tmp_path: Path
@@ -185,3 +191,22 @@ def test_learned_predictions_are_said_with_the_results(simulate: Simulate, tmp_p
     rows = (tmp_path / "out" / "justitia" / "applications.jsonl").read_text().splitlines()
     # One inference of its first prompt and the prior's 256 tokens: 4·256 + 256·257/2.
     assert 33_920 == json.loads(rows[0])["predicted_kv_token_time"]
+
+
+def test_what_was_recognised_is_counted(
+    simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two calls that follow on the first: one repeats it, and the other is too short to."""
+    turns = [
+        {"inference_id": str(index), "prompt_tokens": size, "output_tokens": 2, "after": after}
+        for index, (size, after) in enumerate([(4, []), (6, ["0"]), (5, ["0"])])
+    ]
+    agent = {**APPLICATION, "inferences": turns}
+    (tmp_path / "workload.jsonl").write_text(json.dumps(agent) + "\n")
+
+    assert 0 == simulate(f"{_ONE} --recognised conversation")
+    assert "Put with an earlier call: 1 of 3, 2 of which follow one" in capsys.readouterr().out
+    assert {"c": {"calls": 3, "following": 2, "recognised": 1}} == told(tmp_path, "run.json")[
+        "recognised"
+    ]
+    assert "conversation" == settings_of(tmp_path)["recognised"]

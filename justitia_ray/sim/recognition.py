@@ -1,0 +1,138 @@
+"""Recognition in a simulated run: as which application the scheduler serves each inference.
+
+A caller that names no application is served as the service recognises it. Completion times stay
+those of the workload's applications; the scheduler, and whoever predicts costs for it, sees others.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from justitia_ray.units import ApplicationId, InferenceId, Seconds
+
+APPLICATION, CONVERSATION, INFERENCE = "application", "conversation", "inference"
+WAYS = (APPLICATION, CONVERSATION, INFERENCE)
+"""By the name that its caller gives; by what was said; not at all, so that each call stands alone.
+"""
+NAMELESS_CLASS = "default"
+"""Class of an application that its caller has not named."""
+IDLE_S: Seconds = 60.0
+"""An application known by what was said ends when nothing was asked for so long: nobody closes it.
+"""
+
+
+def goes_on_from(
+    later: WorkloadInference, by_id: Mapping[InferenceId, WorkloadInference]
+) -> WorkloadInference | None:
+    """Return the call that another one's prompt can begin with, None if there is none.
+
+    It follows on that one only, and is long enough to repeat all that was said there. No more is
+    known: a workload has lengths and no texts.
+
+    Args:
+        later: The other one.
+        by_id: All inferences of its application.
+    """
+    if len(later.after) != 1:
+        return None
+    earlier = by_id[later.after[0]]
+    said = earlier.prompt_tokens + earlier.output_tokens
+    return earlier if later.prompt_tokens >= said else None
+
+
+def first_calls(application: WorkloadApplication) -> dict[InferenceId, InferenceId]:
+    """Return, for each inference, the first call of the conversation that it belongs to.
+
+    Several that go on from one call are forks of one conversation.
+    """
+    by_id = {one.inference_id: one for one in application.inferences}
+    found: dict[InferenceId, InferenceId] = {}
+    for one in application.inferences:
+        turns = [one]
+        while turns[-1].inference_id not in found:
+            earlier = goes_on_from(turns[-1], by_id)
+            if earlier is None:
+                break
+            turns.append(earlier)
+        last = turns[-1].inference_id
+        first = found.get(last, last)
+        found.update((turn.inference_id, first) for turn in reversed(turns))
+    return found
+
+
+@dataclass(slots=True)
+class Tally:
+    """Calls, and how many of them are put with an earlier one by what was said."""
+
+    calls: int = 0
+    following: int = 0
+    """Calls that follow on another one of their application."""
+    recognised: int = 0
+
+
+def tally(applications: Iterable[WorkloadApplication]) -> dict[str, Tally]:
+    """Return what can be recognised by conversation, by class in the order of the workload."""
+    found: dict[str, Tally] = {}
+    for application in applications:
+        of_class = found.setdefault(application.application_class, Tally())
+        of_class.calls += len(application.inferences)
+        of_class.following += sum(bool(one.after) for one in application.inferences)
+        firsts = first_calls(application)
+        of_class.recognised += len(firsts) - len(set(firsts.values()))
+    return found
+
+
+class Recognition:
+    """Tells which application of the scheduler's an inference of the workload is served as.
+
+    Args:
+        way: One of `WAYS`.
+
+    Raises:
+        ConfigError: If it is another.
+    """
+
+    def __init__(self, way: str) -> None:
+        if way not in WAYS:
+            raise ConfigError(f"recognised must be one of {', '.join(WAYS)}, got {way!r}")
+        self._way = way
+        self.is_told = way == APPLICATION
+        """Whether the scheduler has the workload's own applications."""
+        self.knows_the_last = way != CONVERSATION
+        """Whether an application is closed with its last inference, and not when it was idle."""
+        self._served: dict[tuple[ApplicationId, InferenceId], WorkloadApplication] = {}
+
+    def expect(self, application: WorkloadApplication) -> None:
+        """Note an application of the workload before it arrives."""
+        if self.is_told:
+            return
+        parts: dict[InferenceId, list[WorkloadInference]] = {}
+        by_id = {one.inference_id: one for one in application.inferences}
+        firsts = (
+            first_calls(application) if self._way == CONVERSATION else {one: one for one in by_id}
+        )
+        for one, first in firsts.items():
+            parts.setdefault(first, []).append(by_id[one])
+        name = application.application_id
+        for first, inferences in parts.items():
+            served = WorkloadApplication(
+                f"{name}/{first}",
+                NAMELESS_CLASS,
+                application.arrived_at_s,
+                tuple(inferences),
+                application.tenant,
+                application.weight,
+            )
+            self._served.update(((name, one.inference_id), served) for one in inferences)
+
+    def served_as(
+        self, application: WorkloadApplication, inference: WorkloadInference
+    ) -> WorkloadApplication:
+        """Return what the scheduler takes for the application of an inference."""
+        return self._served.get((application.application_id, inference.inference_id), application)
+
+    def served_id(self, application_id: ApplicationId, inference_id: InferenceId) -> ApplicationId:
+        """Return the id of that application."""
+        served = self._served.get((application_id, inference_id))
+        return application_id if served is None else served.application_id

@@ -1,0 +1,214 @@
+"""Agents that a service knows nothing of: a workload's inferences as plain chat calls over HTTP.
+
+A call that can repeat all that was said in an earlier one sends its messages and the answer again,
+as agents do. Answers name the application that the service has put a call with.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from justitia_ray.client.calls import json_object
+from justitia_ray.client.load import LoadClock, play_load
+from justitia_ray.client.transport import Response, Transport
+from justitia_ray.errors import JustitiaError
+from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER
+from justitia_ray.protocol.generation_bodies import CHAT
+from justitia_ray.sim.recognition import goes_on_from
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
+
+_TOKENS_PER_MESSAGE: Tokens = 4
+"""As the fake engine counts, beside one for each word."""
+
+Message = dict[str, str]
+
+
+@dataclass(slots=True)
+class Placed:
+    """Calls, and where the service has put them."""
+
+    calls: int = 0
+    following: int = 0
+    repeating: int = 0
+    """Those of them that send again what was said in an earlier call."""
+    right: int = 0
+    """Those of them that were put with an earlier call of the same application."""
+    wrong: int = 0
+    """Calls that were put with another application."""
+
+    def add(self, other: "Placed") -> None:
+        """Count another play's, too."""
+        self.calls += other.calls
+        self.following += other.following
+        self.repeating += other.repeating
+        self.right += other.right
+        self.wrong += other.wrong
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedChats:
+    """A play: the applications' completion times, and where their calls belong."""
+
+    completed: tuple[tuple[str, Seconds], ...]
+    """Class and completion time of those that ended."""
+    failures: tuple[str, ...]
+    placed: Placed
+
+
+@dataclass(slots=True)
+class _Said:
+    """Messages of a call, and what it was answered."""
+
+    messages: list[Message]
+    answer: str
+    ended_at_s: Seconds
+
+
+class ChatPlayer:
+    """Plays applications as chats.
+
+    Args:
+        transport: The way to the service.
+        model: The model to ask for.
+        speed: The workload's instants and delays are divided by it.
+        has_headers: Whether every call names its application and the class of that.
+        name: Makes the ids of one play differ from another's.
+    """
+
+    def __init__(
+        self, transport: Transport, model: str, speed: float, *, has_headers: bool, name: str
+    ) -> None:
+        self._transport = transport
+        self._model = model
+        self._speed = speed
+        self._has_headers = has_headers
+        self._name = name
+        self._placed = Placed()
+        self._owners: dict[ApplicationId, ApplicationId] = {}
+        """By each application of the service, the one that its first call is of."""
+        self._failures: list[str] = []
+
+    async def play(self, applications: Sequence[WorkloadApplication]) -> PlayedChats:
+        """Play an open load to its end; an application that fails stops no other."""
+        ends = await play_load(
+            applications,
+            self._play_application,
+            arrived_at_s=lambda planned: planned.arrived_at_s / self._speed,
+        )
+        return PlayedChats(
+            tuple(
+                (planned.application_class, end_s - planned.arrived_at_s / self._speed)
+                for planned, end_s in zip(applications, ends, strict=True)
+                if end_s is not None
+            ),
+            tuple(self._failures),
+            self._placed,
+        )
+
+    async def _play_application(
+        self, planned: WorkloadApplication, clock: LoadClock
+    ) -> Seconds | None:
+        """Return when the last inference was answered; None if one failed."""
+        agent = _Agent(planned, self._name)
+        runs: dict[InferenceId, asyncio.Task[None]] = {}
+
+        async def run(inference: WorkloadInference) -> None:
+            for name in inference.after:
+                await runs[name]
+            earlier = [agent.said[name].ended_at_s for name in inference.after]
+            since_s = max(earlier, default=planned.arrived_at_s / self._speed)
+            await clock.wait_until(since_s + inference.delay_s / self._speed)
+            await self._call(agent, inference, clock)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                # No task begins before all of them are known.
+                for inference in planned.inferences:
+                    runs[inference.inference_id] = group.create_task(run(inference))
+            if self._has_headers:
+                path = f"/v1/applications/{self._id_of(planned)}/close"
+                json_object(await self._post(path, {}, {}))
+        except* (JustitiaError, ConnectionError) as errors:
+            self._failures.append(f"{planned.application_id}: {errors.exceptions[0]}")
+        if len(agent.said) < len(planned.inferences):
+            return None
+        return max(said.ended_at_s for said in agent.said.values())
+
+    async def _call(self, agent: "_Agent", inference: WorkloadInference, clock: LoadClock) -> None:
+        body = {
+            "model": self._model,
+            "messages": agent.messages(inference),
+            # The fake engine makes all of them; the service only knows that there are no more.
+            "max_tokens": inference.output_tokens,
+        }
+        planned = agent.planned
+        headers = {}
+        if self._has_headers:
+            headers = {
+                APPLICATION_HEADER: self._id_of(planned),
+                CLASS_HEADER: planned.application_class,
+            }
+        response = await self._post(CHAT, body, headers)
+        text = json_object(response)["choices"][0]["message"]["content"]
+        agent.said[inference.inference_id] = _Said(agent.messages(inference), text, clock.now_s())
+        self._note_place(agent, inference, response.headers[APPLICATION_HEADER])
+
+    def _note_place(
+        self, agent: "_Agent", inference: WorkloadInference, found: ApplicationId
+    ) -> None:
+        own, placed = agent.planned.application_id, self._placed
+        is_known = found in self._owners
+        owner = self._owners.setdefault(found, own)
+        follows = bool(inference.after)
+        placed.calls += 1
+        placed.following += follows
+        placed.repeating += agent.earlier(inference) is not None
+        placed.right += is_known and follows and owner == own
+        placed.wrong += owner != own
+
+    async def _post(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
+    ) -> Response:
+        typed = {"content-type": "application/json", **headers}
+        return await self._transport.request("POST", path, typed, json.dumps(body).encode())
+
+    def _id_of(self, planned: WorkloadApplication) -> ApplicationId:
+        return f"{self._name}-{planned.application_id}"
+
+
+@dataclass(slots=True)
+class _Agent:
+    """An application that is played, and what was said in it so far."""
+
+    planned: WorkloadApplication
+    play: str
+    """Name of the play."""
+    said: dict[InferenceId, _Said] = field(default_factory=dict)
+    by_id: dict[InferenceId, WorkloadInference] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.by_id = {one.inference_id: one for one in self.planned.inferences}
+
+    def earlier(self, inference: WorkloadInference) -> WorkloadInference | None:
+        """Return the call whose messages and answer this one sends again; None: it begins anew."""
+        return goes_on_from(inference, self.by_id)
+
+    def messages(self, inference: WorkloadInference) -> list[Message]:
+        """Return what a call sends: as many words as its prompt has tokens, at least what it must.
+
+        The first message is that of all applications of the class; no two questions are alike.
+        """
+        earlier = self.earlier(inference)
+        if earlier is None:
+            so_far = [{"role": "system", "content": self.planned.application_class}]
+        else:
+            said = self.said[earlier.inference_id]
+            so_far = [*said.messages, {"role": "assistant", "content": said.answer}]
+        used = sum(len(message["content"].split()) + _TOKENS_PER_MESSAGE for message in so_far)
+        words = max(1, inference.prompt_tokens - used - _TOKENS_PER_MESSAGE)
+        question = f"{self.play}/{self.planned.application_id}/{inference.inference_id}"
+        content = " ".join([question, *["word"] * (words - 1)])
+        return [*so_far, {"role": "user", "content": content}]

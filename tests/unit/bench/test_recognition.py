@@ -1,0 +1,168 @@
+"""The parts of scripts/bench_recognition: agents as plain chats, and what is said of them."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from justitia_ray.client.transport import Response, StreamedResponse
+from justitia_ray.sim.recognition import Tally
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from scripts.bench.chat_player import ChatPlayer, Placed, PlayedChats
+from scripts.bench.recognition import REFERENCE, SimulatedLoad, Times, times_of, ways
+from scripts.bench.recognition_live import BY_CONVERSATION, HEADER, PLAIN, LivePlays
+from scripts.bench.recognition_report import live_tables, simulated_tables
+from tests.harness.simulation.virtual_loop import run_virtually
+
+REPEATING = WorkloadInference("1", 40, 2, ("0",), 6.0)
+"""A second turn that has room for all that was said in the first."""
+
+
+class Echo:
+    """A service that answers every chat with as many words as it may, at once.
+
+    It knows an application by the first question.
+    """
+
+    def __init__(self, *, fails: bool = False, knows: str = "") -> None:
+        self.asked: list[tuple[str, Mapping[str, str], dict[str, Any]]] = []
+        """Path, headers and body of every call."""
+        self._fails = fails
+        self._knows = knows
+        """What it takes for the application of every call; empty: what it knows."""
+
+    async def request(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
+    ) -> Response:
+        """Answer a chat, or the close of an application."""
+        fields = json.loads(body or b"{}")
+        self.asked.append((path, headers, fields))
+        if self._fails:
+            return Response(400, {}, b"{}")
+        named = headers.get("x-justitia-application", self._knows)
+        if not named and "messages" in fields:
+            named = fields["messages"][1]["content"]
+        message = {"role": "assistant", "content": "well " * fields.get("max_tokens", 1)}
+        answer = {"choices": [{"index": 0, "message": message, "finish_reason": "length"}]}
+        return Response(200, {"x-justitia-application": named}, json.dumps(answer).encode())
+
+    def stream(self, *_: Any) -> StreamedResponse:
+        """Streams are not asked for."""
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        """Nothing is to be closed."""
+
+
+def agent(second: WorkloadInference, name: str = "a") -> WorkloadApplication:
+    """Return an agent of two turns."""
+    return WorkloadApplication(name, "FV", 3.0, (WorkloadInference("0", 20, 2), second))
+
+
+def played(service: Echo, *load: WorkloadApplication, has_headers: bool = False) -> PlayedChats:
+    """Play a load at thrice its speed, in virtual time."""
+    player = ChatPlayer(service, "m", 3.0, has_headers=has_headers, name="play")  # type: ignore[arg-type]
+    return run_virtually(player.play(load))
+
+
+def test_second_turn_sends_the_first_and_its_answer_again() -> None:
+    """Twenty tokens are 5 of the system's message and 15; forty are these, 6 answered, and 14."""
+    service = Echo()
+    played(service, agent(REPEATING))
+    [(path, headers, first), (_, _, second)] = service.asked
+    *again, answer, question = second["messages"]
+
+    assert "/v1/chat/completions" == path
+    assert not any(name.startswith("x-justitia") for name in headers)
+    assert first["messages"] == again
+    assert {"role": "assistant", "content": "well well "} == answer
+    sizes = [len(m["content"].split()) + 4 for m in (*again, answer, question)]
+    assert [5, 15, 6, 14] == sizes
+
+
+def test_answers_say_where_calls_were_put() -> None:
+    """Two agents alike are told apart; one too short to repeat anything is not put anywhere."""
+    short = WorkloadInference("1", 21, 2, ("0",))
+    found = played(Echo(), agent(REPEATING), agent(REPEATING, "b"), agent(short, "c"))
+
+    assert Placed(calls=6, following=3, repeating=2, right=2, wrong=0) == found.placed
+
+
+def test_call_that_is_put_with_anothers_is_put_wrong() -> None:
+    """All four calls are of one application to the service: both of one of the two are wrong."""
+    found = played(Echo(knows="all"), agent(REPEATING), agent(REPEATING, "b"))
+
+    assert (1, 2) == (found.placed.right, found.placed.wrong)
+
+
+def test_completion_time_counts_from_the_arrival_at_the_speed_of_the_play() -> None:
+    """It takes the tool's 6 s, which pass in 2."""
+    [(name, jct_s)] = played(Echo(), agent(REPEATING)).completed
+
+    assert "FV" == name
+    assert pytest.approx(2.0) == jct_s
+
+
+def test_headers_name_the_application_and_it_is_closed() -> None:
+    """Ids of one play differ from another's."""
+    service = Echo()
+    played(service, agent(REPEATING), has_headers=True)
+    *calls, (path, _, _) = service.asked
+
+    assert "/v1/applications/play-a/close" == path
+    assert {("play-a", "FV")} == {
+        (headers["x-justitia-application"], headers["x-justitia-class"]) for _, headers, _ in calls
+    }
+
+
+def test_failed_application_is_told_of_and_stops_no_other() -> None:
+    """It has no completion time."""
+    found = played(Echo(fails=True), agent(REPEATING), agent(REPEATING, "b"))
+
+    assert () == found.completed
+    assert ["a", "b"] == sorted(failure[0] for failure in found.failures)
+
+
+def test_times_are_of_all_and_of_each_class() -> None:
+    """The 90th percentile lies between the last two."""
+    found = times_of([("CC", 1.0), ("FV", 2.0), ("CC", 3.0)])
+
+    assert Times(2.0, found.p90_s, 3.0, {"CC": 2.0, "FV": 2.0}) == found
+    assert pytest.approx(2.8) == found.p90_s
+
+
+def test_first_way_is_the_one_that_all_are_compared_with() -> None:
+    """Whatever is predicted; and none is simulated twice."""
+    found = ways(("learned",))
+
+    assert REFERENCE == found[0]
+    assert len(set(found)) == len(found) == 6
+
+
+def test_ratios_are_of_the_same_seed() -> None:
+    """Seed by seed 2 and 4 times as long: 3 in the median."""
+    times = {
+        str(REFERENCE): [times_of([("CC", 1.0)]), times_of([("CC", 10.0)])],
+        "other": [times_of([("CC", 2.0)]), times_of([("CC", 40.0)])],
+    }
+    load = SimulatedLoad("paper", 3.0, times, [{"CC": Tally(4, 2, 1)}])
+
+    assert "3.00 (2.00 to 4.00)" in simulated_tables(load)
+    assert ["all", "4", "2", "1", "25%", "50%"] in [
+        line.split() for line in simulated_tables(load).splitlines()
+    ]
+
+
+def test_every_arm_is_told_of() -> None:
+    """Where its calls were put, and by which rule the service has counted them."""
+    arms = (PLAIN.name, BY_CONVERSATION.name, HEADER.name)
+    plays = LivePlays(
+        {arm: [times_of([("CC", 1.0)])] for arm in arms},
+        {arm: Placed(9, 5, 3, 2, 1) for arm in arms},
+        {arm: {"none": 4, "header": 5} for arm in arms},
+    )
+    lines = [line.split() for line in live_tables(plays).splitlines()]
+
+    for arm in arms:
+        assert [arm, "9", "5", "3", "2", "1", "header", "5,", "none", "4"] in lines

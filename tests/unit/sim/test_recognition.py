@@ -1,0 +1,148 @@
+"""A load that is served under other applications than those it is counted by."""
+
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.sim.recognition import IDLE_S, WAYS, first_calls, tally
+from justitia_ray.sim.results import RunResult
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import simulate
+from justitia_ray.sim.workload import WorkloadApplication
+from tests.unit.sim.small_run import app, engine
+
+ONE_SEAT = engine(100, max_num_seqs=1)
+PRIOR_COST = 4 * 256 + 256 * 257 // 2
+"""Of four tokens and as much output as is expected of a class of which nothing was seen."""
+
+
+def served(applications: list[WorkloadApplication], recognised: str, **settings: Any) -> RunResult:
+    """Run applications one call at a time, in the order in which applications came."""
+    chosen = {"policy": "app-fcfs", "recognised": recognised, **settings}
+    return simulate(applications, RunSettings(ONE_SEAT, **chosen))
+
+
+def jcts(run: RunResult) -> list[float | None]:
+    """Return the completion times."""
+    return [row.jct_s for row in run.applications]
+
+
+def agent(second_prompt: int = 6, delay_s: float = 0.0) -> WorkloadApplication:
+    """Return an agent whose second call follows on 4 tokens and an answer of 2."""
+    return app("a", (4, 2), (second_prompt, 2, ("0",), delay_s))
+
+
+@pytest.mark.parametrize(
+    ("second", "is_put"),
+    [((6, 1, ("0",), 0.0), True), ((5, 1, ("0",), 0.0), False), ((9, 1), False)],
+)
+def test_call_goes_on_from_the_one_it_follows_if_it_can_repeat_it(
+    second: Any, is_put: bool
+) -> None:
+    """Four tokens and an answer of two take six; what follows on nothing begins anew."""
+    assert {"0": "0", "1": "0" if is_put else "1"} == first_calls(app("a", (4, 2), second))
+
+
+def test_call_that_follows_on_two_begins_anew() -> None:
+    """A reduce holds what several maps said, and sends the messages of none again."""
+    reduce = app("a", (1, 1), (1, 1), (9, 1, ("0", "1"), 0.0))
+
+    assert {"0": "0", "1": "1", "2": "2"} == first_calls(reduce)
+
+
+def test_forks_of_a_conversation_stay_together() -> None:
+    """Two go on from the first call, and one from the second of them."""
+    forks = app("a", (1, 1), (2, 1, ("0",), 0.0), (2, 1, ("0",), 0.0), (3, 1, ("2",), 0.0))
+
+    assert dict.fromkeys("0123", "0") == first_calls(forks)
+
+
+def test_turns_may_stand_in_any_order() -> None:
+    """The last one is listed first."""
+    turns = app("a", (9, 1, ("2",), 0.0), (1, 1), (4, 1, ("1",), 0.0))
+
+    assert dict.fromkeys("012", "1") == first_calls(turns)
+
+
+@pytest.mark.parametrize(
+    ("recognised", "expected"),
+    [("application", [4.0, 5.5]), ("conversation", [4.0, 5.5]), ("inference", [6.0, 3.5])],
+)
+def test_single_calls_lose_their_place_and_conversations_keep_it(
+    recognised: str, expected: list[float]
+) -> None:
+    """Both of a take 2 s, and so does b from 0.5 s on: it goes between them if they are strangers.
+
+    Completion times are the applications' own all the same.
+    """
+    assert expected == jcts(served([agent(), app("b", (1, 2), at=0.5)], recognised))
+
+
+def test_agent_that_does_not_repeat_itself_is_not_recognised() -> None:
+    """Five tokens cannot begin with four and an answer of two."""
+    assert [6.0, 3.5] == jcts(served([agent(5), app("b", (1, 2), at=0.5)], "conversation"))
+
+
+def test_conversation_that_was_idle_begins_again() -> None:
+    """It ends when it was idle, and the next call opens it: twice its cost is predicted.
+
+    What is over when the run ends is not the wait of anybody: 2 s, the tool, 2 s.
+    """
+    [short] = served([agent(delay_s=IDLE_S - 1)], "conversation").applications
+    run = served([agent(delay_s=IDLE_S + 1)], "conversation")
+    [long] = run.applications
+
+    assert (IDLE_S + 3, IDLE_S + 5) == (short.jct_s, long.jct_s)
+    assert 2 * short.predicted_kv_token_time == long.predicted_kv_token_time
+    assert IDLE_S + 5 == run.makespan_s
+
+
+@pytest.mark.parametrize("recognised", WAYS)
+def test_truth_about_an_application_stays(recognised: str) -> None:
+    """Class, cost and outcome are the workload's; what the truth predicts adds up to the cost."""
+    [row] = served([agent()], recognised).applications
+
+    assert ("c", "finished") == (row.application_class, row.outcome)
+    assert row.kv_token_time == row.predicted_kv_token_time == agent().cost()
+
+
+@pytest.mark.parametrize(
+    ("recognised", "delay_s", "more"),
+    [("inference", 0.0, 11), ("conversation", 0.0, 0), ("conversation", IDLE_S + 1, 11)],
+)
+def test_nothing_is_predicted_of_what_is_not_told(
+    recognised: str, delay_s: float, more: int
+) -> None:
+    """The predictor sees the first prompt of each application, class `default` and no text.
+
+    A single call teaches it what that took, 4·2 + 3; a conversation does when it was idle.
+    """
+    [row] = served([agent(delay_s=delay_s)], recognised, prediction="learned").applications
+
+    assert PRIOR_COST + more == row.predicted_kv_token_time
+
+
+def test_lags_and_tags_are_of_applications_that_are_told() -> None:
+    """Of others the scheduler knows no tag, and nobody promised them anything."""
+    told, untold = (served([agent()], name, policy="justitia") for name in WAYS[::2])
+
+    assert ["a"] == list(told.lateness)
+    assert told.applications[0].gps_finished_at_s is not None
+    assert {} == untold.lateness
+    assert untold.applications[0].gps_finished_at_s is None
+
+
+def test_calls_are_counted_by_class() -> None:
+    """Of three calls one follows on another, and is put with it."""
+    counted = tally([agent(), app("b", (1, 1))])
+
+    assert {"c": (3, 1, 1)} == {
+        name: (of.calls, of.following, of.recognised) for name, of in counted.items()
+    }
+
+
+def test_unknown_way_is_refused() -> None:
+    """The message names what is allowed."""
+    with pytest.raises(ConfigError, match="one of application, conversation, inference, got 'x'"):
+        served([agent()], "x")
