@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from justitia_ray.errors import ConfigError, JustitiaError
 from justitia_ray.sim.suites.inputs import data_directory
@@ -61,7 +60,7 @@ def simulate(
     """Simulate every mix at every density, print the tables and return the figures."""
     say = progress_printer()
     found = []
-    for mix in MIXES:
+    for mix in options.mixes or MIXES:
         for density in QUICK_DENSITIES if options.quick else DENSITIES:
             chosen = ways((ORACLE,)) if options.quick else ways()
             count = QUICK_COUNT if options.quick else COUNT
@@ -97,11 +96,14 @@ def measure(
     return plays
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> Any:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_recognition", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, smaller loads")
     parser.add_argument("--only", choices=("simulated", "live"), help="this part; both")
+    parser.add_argument(
+        "--mixes", choices=tuple(MIXES), nargs="+", metavar="NAME", help=f"{', '.join(MIXES)}; all"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="of the loads")
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
     parser.add_argument("--json", type=Path, help="write everything there")
