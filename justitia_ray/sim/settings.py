@@ -50,5 +50,5 @@ class RunSettings:
     charge_factor: float = CHARGE_FACTOR
     """Factor of what is charged over what is expected; with `noisy:λ` λ at most."""
     recognised: str = APPLICATION
-    """What the scheduler knows of an inference's application: `application`, as its caller names
+    """How the scheduler knows an inference's application: `application`, as its caller names
     it; `conversation`: by what was said; `inference`: nothing, each is one of its own."""

@@ -33,9 +33,9 @@ class Placed:
     calls: int = 0
     following: int = 0
     repeating: int = 0
-    """Those of them that send again what was said in an earlier call."""
+    """Calls of these that send again what was said in an earlier call."""
     right: int = 0
-    """Those of them that were put with an earlier call of the same application."""
+    """Calls of these that were put with an earlier call of the same application."""
     wrong: int = 0
     """Calls that were put with another application."""
 
