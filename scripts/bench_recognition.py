@@ -11,6 +11,7 @@ from justitia_ray.errors import ConfigError, JustitiaError
 from justitia_ray.sim.suites.inputs import data_directory
 from scripts.bench.output import print_machine, progress_printer, write_json
 from scripts.bench.recognition import MIXES, ORACLE, SimulatedLoad, simulate_load, ways
+from scripts.bench.recognition_cost import cost_table, measure_cost
 from scripts.bench.recognition_live import (
     ARMS,
     FAKE,
@@ -28,6 +29,9 @@ from scripts.bench.serve_arms import BenchArms, RunningArms
 SEEDS, QUICK_SEEDS = (11, 12, 13, 14, 15), (11,)
 DENSITIES, QUICK_DENSITIES = (2.0, 3.0), (3.0,)
 COUNT, QUICK_COUNT = 300, 60
+PARTS = ("cost", "simulated", "live")
+COST, QUICK_COST = (15, 200), (3, 5)
+"""Repeats, and calls of each."""
 _FILE = Path("deployments/local-fake.yaml")
 
 
@@ -41,15 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"Seeds {', '.join(map(str, seeds))}; figures are the median (least to greatest), ratios"
         " those of the same seed."
     )
-    loads = [] if options.only == "live" else simulate(options, seeds, data_dir)
+    parts = (options.only,) if options.only else PARTS
+    costs = measure_cost(*(QUICK_COST if options.quick else COST)) if "cost" in parts else {}
+    if costs:
+        print(f"\n{cost_table(costs)}\n", flush=True)
+    loads = simulate(options, seeds, data_dir) if "simulated" in parts else []
     plays = None
-    if options.only != "simulated":
+    if "live" in parts:
         try:
             plays = play(QUICK if options.quick else FULL, seeds, data_dir)
         except (JustitiaError, ConnectionError) as error:
             print(f"scripts/bench_recognition: {error}", file=sys.stderr)
             return 1
-    results = {"machine": about, "seeds": seeds, "quick": options.quick}
+    results = {"machine": about, "seeds": seeds, "quick": options.quick, "cost_us": costs}
     write_json(options.json, {**results, **document(loads, plays)})
     return 0
 
@@ -100,7 +108,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_recognition", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, smaller loads")
-    parser.add_argument("--only", choices=("simulated", "live"), help="this part; both")
+    parser.add_argument("--only", choices=PARTS, help="this part; all")
     parser.add_argument(
         "--mixes", choices=tuple(MIXES), nargs="+", metavar="NAME", help=f"{', '.join(MIXES)}; all"
     )

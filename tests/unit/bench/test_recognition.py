@@ -11,6 +11,7 @@ from justitia_ray.sim.recognition import Tally
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from scripts.bench.chat_player import ChatPlayer, Placed, PlayedChats
 from scripts.bench.recognition import REFERENCE, SimulatedLoad, Times, times_of, ways
+from scripts.bench.recognition_cost import BODY_BYTES, cost_table, long_chat, measure_cost
 from scripts.bench.recognition_live import BY_CONVERSATION, HEADER, PLAIN, LivePlays
 from scripts.bench.recognition_report import live_tables, simulated_tables
 from tests.harness.simulation.virtual_loop import run_virtually
@@ -166,3 +167,13 @@ def test_every_arm_is_told_of() -> None:
 
     for arm in arms:
         assert [arm, "9", "5", "3", "2", "1", "header", "5,", "none", "4"] in lines
+
+
+def test_cost_is_of_every_kind_of_call() -> None:
+    """A call that is recognised by its headers takes a part of what a long conversation takes."""
+    costs = measure_cost(repeats=2, calls=1)
+    table = cost_table(costs)
+
+    assert 4 == len(costs)
+    assert all(name in table and 2 == len(values) for name, values in costs.items())
+    assert BODY_BYTES <= len(json.dumps(long_chat(1))) < 1.1 * BODY_BYTES

@@ -1,0 +1,128 @@
+"""CPU that recognition takes of an ingress: a call of a harness, and a long conversation."""
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from random import Random
+from typing import Any
+
+from justitia_ray.cli.text_table import text_table
+from justitia_ray.config import RecognitionSection
+from justitia_ray.protocol.generation_bodies import CHAT
+from justitia_ray.recognition.directory import Directory
+from justitia_ray.recognition.rules import CONVERSATION
+from justitia_ray.serve.ingress.door import ANYBODY
+from justitia_ray.serve.ingress.recognition import ApplicationFinder
+from justitia_ray.serve.ingress.request_context import RequestContext, read_context
+from scripts.bench.statistics import spread
+
+BODY_BYTES = 120_000
+_TURN_WORDS = 250
+_CHUNKS = 32
+_HARNESS = {
+    "host": "service:8000",
+    "user-agent": "claude-cli/2.1.0 (external, cli)",
+    "authorization": f"Bearer {'x' * 46}",
+    "accept": "application/json",
+    "content-type": "application/json",
+    "content-length": str(BODY_BYTES),
+    "anthropic-version": "2023-06-01",
+    "anthropic-beta": "interleaved-thinking-2025-05-14",
+    "x-app": "cli",
+    "x-stainless-lang": "js",
+    "x-stainless-retry-count": "0",
+    "x-claude-code-session-id": "7f3b6f0e-1c80-4b52-9d0c-50d1c7a8a001",
+}
+
+
+class _Here:
+    """The way to a directory in this process: what the connection costs is measured elsewhere."""
+
+    def __init__(self) -> None:
+        self._directory = Directory()
+
+    async def call(self, method: str, *arguments: Any) -> Any:
+        if method == "find_conversation":
+            return self._directory.find(*arguments)
+        tenant, names, application_id = arguments
+        for name in names:
+            self._directory.bind(tenant, name, application_id)
+        return None
+
+
+def long_chat(seed: int) -> dict[str, Any]:
+    """Return a chat of many turns and `BODY_BYTES`."""
+    random = Random(seed)
+    messages: list[dict[str, str]] = [{"role": "system", "content": "You are an agent."}]
+    size = 0
+    while size < BODY_BYTES:
+        words = " ".join(f"{random.randrange(10**6):x}" for _ in range(_TURN_WORDS))
+        messages.append({"role": "user" if len(messages) % 2 else "assistant", "content": words})
+        size += len(words) + 40
+    return {"messages": messages}
+
+
+def measure_cost(repeats: int, calls: int) -> dict[str, list[float]]:
+    """Return microseconds of CPU a call, for each repeat, of each kind of call."""
+    return asyncio.run(_measure(repeats, calls))
+
+
+def cost_table(costs: Mapping[str, list[float]]) -> str:
+    """Return the median (least to greatest) of each kind of call."""
+    rows = [["CPU of an ingress", "µs a call"]]
+    rows += [[name, spread(values).format(0)] for name, values in costs.items()]
+    return text_table(rows, numbers_from=1)
+
+
+async def _measure(repeats: int, calls: int) -> dict[str, list[float]]:
+    plain = ApplicationFinder(RecognitionSection(), _Here())
+    rules = (*RecognitionSection().rules, CONVERSATION)
+    by_conversation = ApplicationFinder(RecognitionSection(rules=rules), _Here())
+    fields = long_chat(1)
+    message = {"role": "assistant", "content": "yes"}
+    whole = json.dumps({"choices": [{"index": 0, "message": message}]}).encode()
+    delta = {"choices": [{"index": 0, "delta": {"content": "word "}}]}
+    chunks = [f"data: {json.dumps(delta)}\n\n".encode()] * _CHUNKS + [b"data: [DONE]\n\n"]
+
+    def context(headers: Mapping[str, str]) -> RequestContext:
+        return read_context(ANYBODY, [(k.encode(), v.encode()) for k, v in headers.items()])
+
+    harness = context(_HARNESS)
+    unnamed = context({k: v for k, v in _HARNESS.items() if "session" not in k})
+
+    async def by_header() -> None:
+        await plain.find(harness, CHAT, fields)
+
+    async def asked() -> None:
+        await by_conversation.find(unnamed, CHAT, fields)
+
+    async def answered() -> None:
+        found = await by_conversation.find(unnamed, CHAT, fields)
+        await found.read_answer((200, {}, whole))
+
+    async def streamed() -> None:
+        found = await by_conversation.find(unnamed, CHAT, fields)
+
+        async def answer() -> Any:
+            yield 200, {}
+            for chunk in chunks:
+                yield chunk
+
+        async for _ in found.reading(answer(), stream=True):
+            pass
+
+    kinds: dict[str, Callable[[], Awaitable[None]]] = {
+        "headers of a harness": by_header,
+        f"conversation of {BODY_BYTES // 1000} kB": asked,
+        "the same with its answer, whole": answered,
+        f"the same with its answer, in {_CHUNKS} events": streamed,
+    }
+    costs: dict[str, list[float]] = {name: [] for name in kinds}
+    for _ in range(repeats):
+        for name, call in kinds.items():
+            began = time.process_time()
+            for _ in range(calls):
+                await call()
+            costs[name].append((time.process_time() - began) / calls * 1e6)
+    return costs
