@@ -59,7 +59,7 @@ def long_chat(seed: int) -> dict[str, Any]:
     while size < BODY_BYTES:
         words = " ".join(f"{random.randrange(10**6):x}" for _ in range(_TURN_WORDS))
         messages.append({"role": "user" if len(messages) % 2 else "assistant", "content": words})
-        size += len(words) + 40
+        size += len(json.dumps(messages[-1])) + 2
     return {"messages": messages}
 
 
