@@ -455,7 +455,7 @@ _PREDICTOR = (
         "Inferences each second by the rule that recognised their application: what is none is"
         " served as an application of its own, and an agent among them loses its place with"
         " every turn.",
-        (Query(per_second(m.RECOGNIZED_TOTAL, "rule"), "{{rule}}"),),
+        (Query(per_second(m.RECOGNIZED_TOTAL, "recognized_by"), "{{recognized_by}}"),),
         unit="ops",
         stacked=True,
     ),

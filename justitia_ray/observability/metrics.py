@@ -12,6 +12,8 @@ from typing import Literal, TypeAlias, get_args
 from justitia_ray.core.actions import Refusal
 from justitia_ray.core.entities import Outcome
 from justitia_ray.predictor.estimate import Source
+from justitia_ray.recognition.harnesses import HARNESSES
+from justitia_ray.recognition.rules import CONVERSATION
 
 Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 SetBy: TypeAlias = Literal["scheduler", "ingress", "replica", "predictor"]
@@ -44,11 +46,16 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
         Refusal.TOO_MANY_APPLICATIONS.value,
         Refusal.NOT_STORED.value,
     ),
+    "recognized_by": (
+        *("none", "header", "metadata", *(harness.name for harness in HARNESSES), "baggage"),
+        *(CONVERSATION, "new_conversation"),
+    ),
     "source": get_args(Source),
     "result": ("took_over", "rejected", "failed"),
     "le": (*(f"{bound:g}" for bound in DECISION_S), "+Inf"),
 }
-"""Labels whose values are all known: their counters are exported as 0 from the start.
+"""Labels whose values are known: their counters are exported as 0 from the start. An operator's own
+headers, and fields of a body, recognise under further names.
 
 The reasons leave out those that end an admitted inference: that is an outcome."""
 BOUNDED_LABELS = ("application_class", "tenant")
@@ -250,7 +257,7 @@ RECOGNIZED_TOTAL = Metric(
     "Inferences by the rule that recognised their application: `header`, `metadata`, the name of a"
     " harness or of your own headers, `baggage`, a field of the body, `conversation`;"
     " `new_conversation` began one, and `none` is an application of its own.",
-    ("replica", "rule"),
+    ("replica", "recognized_by"),
     set_by="ingress",
 )
 PREDICTOR_MISSED_TOTAL = Metric(

