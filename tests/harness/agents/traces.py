@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from random import Random
 
 from agents import OpenAIChatCompletionsModel, OpenAIResponsesModel
@@ -84,6 +84,12 @@ async def record_traces(
             talk = _Run(server, client, run, random, most_turns)
             running.create_task(talk.converse(place))
     return server.exchanges()
+
+
+@cache
+def short_traces() -> list[Exchange]:
+    """Return two short runs of every client, recorded once in a process."""
+    return asyncio.run(record_traces(1, 2, most_turns=2))
 
 
 @dataclass(frozen=True, slots=True)

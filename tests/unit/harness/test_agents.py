@@ -1,6 +1,5 @@
 """The traces of real clients: they hold what they claim, for every kind of client."""
 
-import asyncio
 import json
 import re
 from collections import defaultdict
@@ -9,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from tests.harness.agents.exchange import Exchange
-from tests.harness.agents.traces import CLIENTS, record_traces
+from tests.harness.agents.traces import CLIENTS, record_traces, short_traces
 
 # LlamaIndex's workflows look at every attribute of their events, the deprecated ones, too.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -21,7 +20,7 @@ _CALL_ID = re.compile(rb'"((?:chatcmpl-tool-|call_|toolu_)[0-9a-f]{32})"')
 @pytest.fixture(scope="module")
 def traces() -> list[Exchange]:
     """Two short runs of every client."""
-    return asyncio.run(record_traces(1, 2, most_turns=2))
+    return short_traces()
 
 
 @pytest.fixture(scope="module")

@@ -13,13 +13,11 @@ from justitia_ray.recognition.answers import AnswerReader
 from justitia_ray.recognition.conversations import Conversation, read_conversation
 from justitia_ray.recognition.directory import Directory
 from tests.harness.agents.exchange import Exchange
-from tests.harness.agents.traces import CLIENTS, record_traces
+from tests.harness.agents.traces import CLIENTS, record_traces, short_traces
 
 # LlamaIndex's workflows look at every attribute of their events, the deprecated ones, too.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-RUNS = 2
-"""Of each kind of client, all at the same time and by one credential."""
 _TENANT = "t"
 _PIECE = 100
 """Bytes that a streamed answer is read in at a time."""
@@ -82,16 +80,20 @@ def names_after(conversation: Conversation, exchange: Exchange) -> list[bytes]:
     return [conversation.name_after(turn) for turn in reader.turns()]
 
 
-FEW = ("openai_chat", "anthropic_streamed", "openai_agents_responses", "pydantic_ai_chat")
+def test_follow_up_calls_of_real_agents_are_put_where_they_belong() -> None:
+    """Of every kind of client, forks included."""
+    found = put_together(short_traces())
+
+    assert set(CLIENTS) == set(found.right)
+    assert not found.wrong
+    assert not found.missed
 
 
-@pytest.mark.parametrize(("clients", "alike"), [(tuple(CLIENTS), False), (FEW, True)])
-def test_follow_up_calls_of_real_agents_are_put_where_they_belong(
-    clients: tuple[str, ...], alike: bool
-) -> None:
-    """Of every kind of client, forks included; where runs are alike, by the ids of tool calls."""
-    exchanges = asyncio.run(record_traces(7, RUNS, clients=clients, most_turns=2, alike=alike))
-    found = put_together(exchanges)
+def test_runs_that_say_the_same_are_told_apart_by_the_ids_of_tool_calls() -> None:
+    """The same agent on the same task, twice at a time."""
+    clients = ("openai_chat", "anthropic_streamed", "openai_agents_responses", "pydantic_ai_chat")
+    alike = asyncio.run(record_traces(7, 2, clients=clients, most_turns=2, alike=True))
+    found = put_together(alike)
 
     assert set(clients) == set(found.right)
     assert not found.wrong
