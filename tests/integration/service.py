@@ -121,12 +121,20 @@ class Serving:
         self.apply()
 
         def run() -> bool:
-            found = serve.status().applications
-            return all(name in found and found[name].status == "RUNNING" for name in names)
+            found = self.applications()
+            return all(name in found and found[name]["status"] == "RUNNING" for name in names)
 
         await eventually(run, f"{', '.join(names)} run", DEPLOYED_WITHIN_S, every_s=_POLLED_S)
         yield
         self.remove(*names)
+
+    def applications(self) -> dict[str, Json]:
+        """Return what Serve says of its applications, by name.
+
+        `serve.status` makes models of it, which looks at every imported module, again and again.
+        """
+        found: dict[str, Json] = self.client.get_serve_details()["applications"]
+        return found
 
     def remove(self, *names: str) -> None:
         """Take applications off Serve that may be there; their processes end meanwhile."""
@@ -207,33 +215,34 @@ class Service:
 
         For some seconds Serve and the scheduler take a dead one for one that runs and pulls.
         """
-        application = serve.status().applications.get(self.name)
-        if application is not None and application.status == "DEPLOY_FAILED":
-            raise AssertionError(application.message)
-        if application is None or application.status != "RUNNING":
+        application = self.serving.applications().get(self.name)
+        if application is not None and application["status"] == "DEPLOY_FAILED":
+            raise AssertionError(application["message"])
+        if application is None or application["status"] != "RUNNING":
             return False
-        if application.deployments["Ingress"].replica_states != {"RUNNING": self.ingresses}:
+
+        def replicas_of(deployment: str) -> list[Json]:
+            replicas: list[Json] = application["deployments"][deployment]["replicas"]
+            return replicas
+
+        if ["RUNNING"] * self.ingresses != [one["state"] for one in replicas_of("Ingress")]:
             return False
         for place in self.placed:
-            states = application.deployments[place.replicas].replica_states
+            replicas = replicas_of(place.replicas)
             pulling = await self.pulling(place.config)
-            if states != {"RUNNING": self.replicas} or len(pulling) != self.replicas:
+            states = [one["state"] for one in replicas]
+            if states != ["RUNNING"] * self.replicas or len(pulling) != self.replicas:
                 return False
-            if not set(pulling) <= self._living(place.replicas):
+            living = {one["replica_id"] for one in replicas if psutil.pid_exists(one["pid"] or 0)}
+            if not set(pulling) <= living:
                 return False
         return True
-
-    def _living(self, deployment: str) -> set[str]:
-        """Return the replicas of a deployment whose processes live."""
-        details = self.serving.client.get_serve_details()["applications"][self.name]
-        replicas = details["deployments"][deployment]["replicas"]
-        return {one["replica_id"] for one in replicas if psutil.pid_exists(one.get("pid") or 0)}
 
     async def delete(self) -> None:
         """Take it off Serve; its scheduler stays."""
         self.serving.remove(self.name)
         await eventually(
-            lambda: self.name not in serve.status().applications,
+            lambda: self.name not in self.serving.applications(),
             f"{self.name} has gone",
             within_s=60.0,
             every_s=_POLLED_S,

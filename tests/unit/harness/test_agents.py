@@ -1,14 +1,16 @@
 """The traces of real clients: they hold what they claim, for every kind of client."""
 
+import importlib
 import json
 import re
 from collections import defaultdict
 from itertools import pairwise
+from types import ModuleType
+from typing import cast
 
 import pytest
 
 from tests.harness.agents.exchange import Exchange
-from tests.harness.agents.traces import CLIENTS, record_traces, short_traces
 
 # LlamaIndex's workflows look at every attribute of their events, the deprecated ones, too.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -18,9 +20,15 @@ _CALL_ID = re.compile(rb'"((?:chatcmpl-tool-|call_|toolu_)[0-9a-f]{32})"')
 
 
 @pytest.fixture(scope="module")
-def traces() -> list[Exchange]:
+def agents() -> ModuleType:
+    """Return the recording; clients are thousands of modules, for this process alone to import."""
+    return importlib.import_module("tests.harness.agents.traces")
+
+
+@pytest.fixture(scope="module")
+def traces(agents: ModuleType) -> list[Exchange]:
     """Two short runs of every client."""
-    return short_traces()
+    return cast("list[Exchange]", agents.short_traces())
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +47,11 @@ def said_in(exchange: Exchange) -> list[object]:
     return found
 
 
-def test_every_client_has_turns_of_one_conversation_and_of_a_fork(branches: _Branches) -> None:
+def test_every_client_has_turns_of_one_conversation_and_of_a_fork(
+    agents: ModuleType, branches: _Branches
+) -> None:
     """Two questions and one more in the first branch, one more in the other."""
-    for client in CLIENTS:
+    for client in agents.CLIENTS:
         mine = {key: len(calls) for key, calls in branches.items() if key[0] == client}
         assert len(mine) == 4, client
         assert all(count >= (4 if branch == 0 else 1) for (*_, branch), count in mine.items())
@@ -57,7 +67,7 @@ def test_clients_stream_as_their_names_say(traces: list[Exchange]) -> None:
             assert isinstance(json.loads(exchange.response), dict)
 
 
-def test_ids_of_tool_calls_come_back_and_are_fresh(branches: _Branches) -> None:
+def test_ids_of_tool_calls_come_back_and_are_fresh(agents: ModuleType, branches: _Branches) -> None:
     """The next call repeats the ids of the answer before; no other run has them."""
     made: list[bytes] = []
     for calls in branches.values():
@@ -66,7 +76,7 @@ def test_ids_of_tool_calls_come_back_and_are_fresh(branches: _Branches) -> None:
             assert ids <= set(_CALL_ID.findall(after.request))
             made += ids
 
-    assert len(made) == len(set(made)) > 2 * len(CLIENTS)
+    assert len(made) == len(set(made)) > 2 * len(agents.CLIENTS)
 
 
 def test_calls_grow_from_turn_to_turn(branches: _Branches) -> None:
@@ -103,9 +113,9 @@ def test_headers_and_path_are_the_clients_own(traces: list[Exchange]) -> None:
         assert not any("session" in name or "conversation" in name for name in names)
 
 
-async def test_alike_runs_differ_in_ids_only() -> None:
+async def test_alike_runs_differ_in_ids_only(agents: ModuleType) -> None:
     """What one application asks twice is told apart by ids, or not at all."""
-    found = await record_traces(3, 2, clients=["openai_chat"], alike=True)
+    found = await agents.record_traces(3, 2, clients=["openai_chat"], alike=True)
     first, second = (
         [(e.branch, _CALL_ID.sub(b"", e.request)) for e in found if e.run == run] for run in (0, 1)
     )
@@ -116,12 +126,13 @@ async def test_alike_runs_differ_in_ids_only() -> None:
     assert any(_CALL_ID.search(request) for request in requests)
 
 
-async def test_same_seed_records_the_same_bytes() -> None:
+async def test_same_seed_records_the_same_bytes(agents: ModuleType) -> None:
     """All but the order of arrival is drawn from the seed."""
+    few = ["openai_chat", "anthropic_streamed"]
     first, second, other = [
         {
             (e.run, e.branch, e.request, e.response)
-            for e in await record_traces(seed, 1, clients=["openai_chat", "anthropic_streamed"])
+            for e in await agents.record_traces(seed, 1, clients=few)
         }
         for seed in (4, 4, 5)
     ]

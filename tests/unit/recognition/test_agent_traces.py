@@ -1,10 +1,12 @@
 """Conversations of real agents: what official clients and frameworks send is put together again."""
 
 import asyncio
+import importlib
 import itertools
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import ModuleType
 
 import pytest
 
@@ -13,7 +15,6 @@ from justitia_ray.recognition.answers import AnswerReader
 from justitia_ray.recognition.conversations import Conversation, read_conversation
 from justitia_ray.recognition.directory import Directory
 from tests.harness.agents.exchange import Exchange
-from tests.harness.agents.traces import CLIENTS, record_traces, short_traces
 
 # LlamaIndex's workflows look at every attribute of their events, the deprecated ones, too.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -80,19 +81,27 @@ def names_after(conversation: Conversation, exchange: Exchange) -> list[bytes]:
     return [conversation.name_after(turn) for turn in reader.turns()]
 
 
-def test_follow_up_calls_of_real_agents_are_put_where_they_belong() -> None:
-    """Of every kind of client, forks included."""
-    found = put_together(short_traces())
+@pytest.fixture(scope="module")
+def agents() -> ModuleType:
+    """Return the recording; clients are thousands of modules, for this process alone to import."""
+    return importlib.import_module("tests.harness.agents.traces")
 
-    assert set(CLIENTS) == set(found.right)
+
+def test_follow_up_calls_of_real_agents_are_put_where_they_belong(agents: ModuleType) -> None:
+    """Of every kind of client, forks included."""
+    found = put_together(agents.short_traces())
+
+    assert set(agents.CLIENTS) == set(found.right)
     assert not found.wrong
     assert not found.missed
 
 
-def test_runs_that_say_the_same_are_told_apart_by_the_ids_of_tool_calls() -> None:
+def test_runs_that_say_the_same_are_told_apart_by_the_ids_of_tool_calls(
+    agents: ModuleType,
+) -> None:
     """The same agent on the same task, twice at a time."""
     clients = ("openai_chat", "anthropic_streamed", "openai_agents_responses", "pydantic_ai_chat")
-    alike = asyncio.run(record_traces(7, 2, clients=clients, most_turns=2, alike=True))
+    alike = asyncio.run(agents.record_traces(7, 2, clients=clients, most_turns=2, alike=True))
     found = put_together(alike)
 
     assert set(clients) == set(found.right)
