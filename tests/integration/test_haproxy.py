@@ -96,19 +96,29 @@ async def streams_one_after_the_other(http: httpx.AsyncClient) -> AsyncIterator[
     """Some callers stream without a pause inside the block; yield the streams, of which all end."""
     streams: list[OpenStream] = []
     over = asyncio.Event()
+    # An HAProxy that is replaced ends the connections that are kept alive: a call that is sent over
+    # one in that moment is its client's to repeat.
+    fresh = httpx.AsyncClient(
+        base_url=http.base_url,
+        timeout=120.0,
+        headers=http.headers,
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+    )
 
     async def caller() -> None:
         while not over.is_set():
-            streams.append(OpenStream(http, completion(f"stream {len(streams)}", _TOKENS)))
+            streams.append(OpenStream(fresh, completion(f"stream {len(streams)}", _TOKENS)))
             await streams[-1].end()
 
-    callers = [asyncio.create_task(caller()) for _ in range(_CALLERS)]
-    await eventually(lambda: sum(s.has_begun() for s in streams) >= _CALLERS, "all stream", 60.0)
-    try:
-        yield streams
-    finally:
-        over.set()
-        await asyncio.gather(*callers)
+    async with fresh:
+        callers = [asyncio.create_task(caller()) for _ in range(_CALLERS)]
+        begun = "all stream"
+        await eventually(lambda: sum(s.has_begun() for s in streams) >= _CALLERS, begun, 60.0)
+        try:
+            yield streams
+        finally:
+            over.set()
+            await asyncio.gather(*callers)
 
 
 def are_whole(streams: list[OpenStream]) -> bool:

@@ -49,7 +49,8 @@ async def test_queue_under_load_is_told_in_its_order(
     waiting = None
     try:
         await service.until(
-            lambda s: 2 == sum(r["running"] for r in s["replicas"].values()), "both run"
+            lambda s: all(r["running"] and r["used_kv_tokens"] for r in s["replicas"].values()),
+            "both run, and their memory has been reported",
         )
         waiting = asyncio.create_task(call(names[2], SEATS))
         await service.until(lambda s: 1 == s["waiting"], "one waits")

@@ -64,11 +64,20 @@ def change(
         share.reweigh(name, weight)
 
 
+_NOTHING = Fraction(0)
+
+
 class Pair:
     """The accounts under test and the oracle, fed the same."""
 
-    def __init__(self) -> None:
-        self.share: ServedShare = ServedShare(VirtualClock(exact(0)))
+    def __init__(self, origin: Fraction = _NOTHING) -> None:
+        """Begin with nothing.
+
+        Args:
+            origin: V of the accounts at the start; the oracle's is 0.
+        """
+        self.origin = origin
+        self.share: ServedShare = ServedShare(VirtualClock(exact(origin)))
         self.oracle = ServedRules()
         self.arrivals = 0
 
@@ -103,7 +112,7 @@ class Pair:
         if step.verb == "settle":
             final = self.share.settle(name)
             self.oracle.end(name)
-            assert self.oracle.key(name) == final
+            assert self.oracle.key(name) + self.origin == final
             return
         change(self.share, step.verb, name, exact(step.work), exact(step.weight))
         if step.verb == "withdraw":

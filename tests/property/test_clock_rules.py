@@ -84,8 +84,7 @@ def test_clocks_that_settle_nothing_raise_nothing(share: NominalShare | Unsettle
 @given(_STEPS, WORK)
 def test_tags_shift_with_the_origin_of_v(steps: list[Step], origin: Fraction) -> None:
     """Nothing depends on V itself: a restart in the middle of the axis changes no order."""
-    pair, shifted = Pair(), Pair()
-    shifted.share = ServedShare(VirtualClock(exact(origin)))
+    pair, shifted = Pair(), Pair(origin)
     for step in steps:
         pair.apply(step)
         shifted.apply(step)
