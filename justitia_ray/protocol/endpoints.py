@@ -36,6 +36,8 @@ from justitia_ray.units import Tokens
 APPLICATION_HEADER = "x-justitia-application"
 CLASS_HEADER = "x-justitia-class"
 TENANT_HEADER = "x-justitia-tenant"
+FINAL_HEADER = "x-justitia-final"
+"""`true` at the last inference of an application."""
 
 REPLICA_HEADER = "x-justitia-replica"
 WAITED_HEADER = "x-justitia-waited-s"

@@ -8,7 +8,7 @@ from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 from justitia_ray.recognition.turns import MODEL, Turn, merged, turns_of_items
 
 _LONGEST = 4 * 2**20
-"""Bytes of an answer, or of an event of one, beyond which it is not read."""
+"""Bytes of an event beyond which an answer is not read."""
 
 
 class _Function(msgspec.Struct):
@@ -29,7 +29,6 @@ class _Choice(msgspec.Struct):
     index: int = 0
     message: _Said | None = None
     delta: _Said | None = None
-    finish_reason: str | None = None
 
 
 class _Chat(msgspec.Struct):
@@ -135,7 +134,7 @@ class AnswerReader:
             else:
                 self._read(chunk)
                 self._is_whole = True
-        except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        except (msgspec.MsgspecError, ValueError):
             self._given_up = True
 
     def turns(self) -> list[Turn]:

@@ -8,14 +8,13 @@ ids have, for a harness's user could not change it.
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
+from justitia_ray.protocol.endpoints import APPLICATION_HEADER, FINAL_HEADER
 from justitia_ray.recognition.harnesses import HARNESSES, Harness
 
-FINAL_HEADER = "x-justitia-final"
-"""`true` at the last inference of an application."""
 CONVERSATION = "conversation"
 """Rule that goes by what was said: `conversations`."""
 PERSONAL = ("user", "prompt_cache_key", "safety_identifier")
@@ -77,7 +76,8 @@ class Recognizer:
         for read in self._readers:
             found = read(headers, fields)
             if found is not None:
-                return found
+                is_final = headers.get(FINAL_HEADER, "").lower() == "true"
+                return replace(found, is_final=True) if is_final else found
         return None
 
     def _by_baggage(
@@ -86,7 +86,7 @@ class Recognizer:
         for member in headers.get("baggage", "").split(","):
             name, _, value = member.partition(";")[0].partition("=")
             if name.strip() == self._baggage_key and value.strip():
-                return _of_others("baggage", unquote(value.strip()), headers)
+                return Recognized("baggage", _id_of("baggage", unquote(value.strip())))
         return None
 
 
@@ -94,8 +94,8 @@ _Reader = Callable[[Mapping[str, str], Mapping[str, Any]], Recognized | None]
 
 
 def _by_header(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recognized | None:
-    named = headers.get("x-justitia-application")
-    return None if named is None else Recognized("header", named, is_final=_is_final(headers))
+    named = headers.get(APPLICATION_HEADER)
+    return None if named is None else Recognized("header", named)
 
 
 def _by_metadata(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recognized | None:
@@ -104,10 +104,10 @@ def _by_metadata(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recog
         return None
     named = metadata.get("application_id")
     if isinstance(named, str) and named:
-        return Recognized("metadata", named, is_final=_is_final(headers))
+        return Recognized("metadata", named)
     session = metadata.get("session_id")
     if isinstance(session, str) and session:
-        return _of_others("metadata", session, headers)
+        return Recognized("metadata", _id_of("metadata", session))
     return None
 
 
@@ -129,7 +129,7 @@ class _HarnessReader:
                     None if parent is None else _id_of(harness.name, parent),
                     session.can_have_parent,
                     harness.application_class,
-                    session.is_final or _is_final(headers),
+                    session.is_final,
                 )
         return None
 
@@ -142,18 +142,8 @@ class _PersonalReader:
         value = fields.get(self._field)
         if not isinstance(value, str) or not value:
             return None
-        name = (
-            f"{self._field}/{_digest(value)}"  # it may be somebody's address: no log is to have it
-        )
-        return Recognized(self._field, name, is_final=_is_final(headers))
-
-
-def _of_others(rule: str, value: str, headers: Mapping[str, str]) -> Recognized:
-    return Recognized(rule, _id_of(rule, value), is_final=_is_final(headers))
-
-
-def _is_final(headers: Mapping[str, str]) -> bool:
-    return headers.get(FINAL_HEADER, "").lower() == "true"
+        # It may be somebody's address, which no log is to have.
+        return Recognized(self._field, f"{self._field}/{_digest(value)}")
 
 
 def _id_of(rule: str, value: str) -> str:

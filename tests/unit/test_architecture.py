@@ -95,7 +95,7 @@ RULES: dict[str, Rule] = {
     ),
     "recognition": Rule((*BASE, "protocol"), ("msgspec",)),
     # The settings name rules and headers, and are read where no extra is installed.
-    "recognition.rules": Rule(("recognition.harnesses",)),
+    "recognition.rules": Rule(("protocol", "recognition.harnesses")),
     "recognition.harnesses": Rule(),
     "config": Rule(
         (

@@ -259,7 +259,7 @@ def inference_endpoints(
 
         def stream() -> AsyncGenerator[StreamItem]:
             items = gateway.stream(reply.path, found.context, body)
-            return found.reading(items, stream=body.stream) if found.is_read else items
+            return found.reading(items, stream=body.stream)
 
         if key is None:
             items = stream()

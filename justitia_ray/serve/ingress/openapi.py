@@ -19,6 +19,7 @@ from justitia_ray import __version__
 from justitia_ray.protocol.endpoints import (
     APPLICATION_HEADER,
     CLASS_HEADER,
+    FINAL_HEADER,
     INFERENCE_PATHS,
     LEASED_HEADER,
     RAN_HEADER,
@@ -42,7 +43,6 @@ from justitia_ray.protocol.pooling_bodies import (
     RANKINGS,
     SCORES,
 )
-from justitia_ray.recognition.rules import FINAL_HEADER
 from justitia_ray.serve.ingress.door import is_public, scope_of
 from justitia_ray.serve.ingress.request_context import IDEMPOTENCY_HEADER
 

@@ -93,8 +93,7 @@ class ApplicationFinder:
             Forbidden: If the caller may not submit for the tenant that it names.
             RequestError: If it has to name a tenant, and does not.
         """
-        headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in context.headers if v}
-        found = self._recognizer.recognize(headers, fields)
+        found = self._recognizer.recognize(context.headers, fields)
         if found is not None:
             return FoundApplication(await self._of_session(context, found), None, self)
         context = replace(context, application_id=None)
@@ -121,7 +120,7 @@ class ApplicationFinder:
 
     async def _root(self, context: RequestContext, found: Recognized) -> str:
         """Return the application of a session's root; asked once here for each session."""
-        tenant = context.tenant
+        tenant, account = context.tenant, context.account
         session = _name(tenant, found.application_id)
         known = self._sessions.find(session)
         if known is not None:
@@ -129,7 +128,6 @@ class ApplicationFinder:
         parents = found.parent_application_id
         parent = None if parents is None else _name(tenant, parents)
         own = found.application_id
-        account = context.identity.account_of(tenant)
         root = await self._ask("claim_session", account, session, own, parent, parents)
         if root is None:
             return own if parents is None else parents
@@ -141,8 +139,7 @@ class ApplicationFinder:
     ) -> RequestContext:
         known = None
         if beginnings := conversation.beginnings:
-            account = context.identity.account_of(context.tenant)
-            known = await self._ask("find_conversation", account, beginnings)
+            known = await self._ask("find_conversation", context.account, beginnings)
             if known is None:  # a new scheduler may not have been told yet
                 known = next(filter(None, map(self._conversations.find, beginnings)), None)
         return replace(
@@ -156,10 +153,9 @@ class ApplicationFinder:
     async def name_conversation(self, context: RequestContext, names: tuple[Name, ...]) -> None:
         """Let an answered call be found by these names, at every ingress."""
         assert context.application_id is not None
-        account = context.identity.account_of(context.tenant)
         for name in names:
-            self._conversations.add(account, name, context.application_id)
-        await self._ask("name_conversation", account, names, context.application_id)
+            self._conversations.add(context.account, name, context.application_id)
+        await self._ask("name_conversation", context.account, names, context.application_id)
 
     async def _ask(self, method: str, *arguments: Any) -> str | None:
         """Call the directory; None where it does not answer."""
@@ -185,11 +181,6 @@ class FoundApplication:
     _conversation: Conversation | None
     _finder: ApplicationFinder
 
-    @property
-    def is_read(self) -> bool:
-        """Whether the answer names a conversation."""
-        return self._conversation is not None
-
     async def read_answer(self, answer: Answer) -> None:
         """Name the conversation by a whole answer, before the caller has it."""
         status, _, whole = answer
@@ -198,21 +189,28 @@ class FoundApplication:
             reader.add(whole)
             await self._name(reader)
 
-    async def reading(
+    def reading(
         self, items: AsyncGenerator[StreamItem], *, stream: bool
     ) -> AsyncGenerator[StreamItem]:
-        """Yield the items of an answer, and name the conversation before the last one.
+        """Return the items of an answer; the conversation is named before the last one.
 
         Args:
             items: (status, headers), then the body; closed at the end.
             stream: Whether the body comes in events.
         """
+        if self._conversation is None:
+            return items
+        return self._read(items, self._conversation.path, stream)
+
+    async def _read(
+        self, items: AsyncGenerator[StreamItem], path: str, stream: bool
+    ) -> AsyncGenerator[StreamItem]:
         reader: AnswerReader | None = None
         async with aclosing(items):
             async for item in items:
                 if isinstance(item, tuple):
-                    if self._conversation is not None and item[0] == 200:
-                        reader = AnswerReader(self._conversation.path, stream=stream)
+                    if item[0] == 200:
+                        reader = AnswerReader(path, stream=stream)
                 elif reader is not None:
                     reader.add(item)
                     if reader.is_whole:

@@ -1,6 +1,6 @@
 """The context of a request: whose it is, and for which tenant and application."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from justitia_ray.access.identity import Identity, Scope
@@ -27,8 +27,8 @@ class RequestContext:
     """Application that a header names, by the id that its tenant has for it."""
     application_class: str | None = None
     idempotency_key: str | None = None
-    headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
-    """All headers of the request: names in lower case, and values."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Headers of the request that say something, by their names in lower case."""
     recognized_by: str = ""
     """Rule that recognised the application, see `recognition`."""
     begins_conversation: bool = False
@@ -47,6 +47,16 @@ class RequestContext:
             RequestError: If the call has to name one, and does not.
         """
         return self.identity.choose_tenant(self.named_tenant)
+
+    @property
+    def account(self) -> str:
+        """The tenant whose share, quotas and weight the call uses, see `Identity.account_of`.
+
+        Raises:
+            Forbidden: As `tenant`.
+            RequestError: As `tenant`.
+        """
+        return self.identity.account_of(self.tenant)
 
     def tenant_or(self, named: str | None) -> str:
         """Return the tenant that the call is for, by its header or its body.
@@ -99,20 +109,14 @@ def read_context(identity: Identity, headers: Iterable[tuple[bytes, bytes]]) -> 
         identity: Of the caller.
         headers: Of the request: names in lower case, and values.
     """
-    headers = tuple((bytes(name), bytes(value)) for name, value in headers)
-    said: Mapping[bytes, bytes] = dict(headers)
-
-    def named(header: str) -> str | None:
-        value = said.get(header.encode(), b"").decode("latin-1")
-        return value or None
-
+    said = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers if value}
     return RequestContext(
         identity,
-        named(TENANT_HEADER),
-        named(APPLICATION_HEADER),
-        named(CLASS_HEADER),
-        named(IDEMPOTENCY_HEADER),
-        headers,
+        said.get(TENANT_HEADER),
+        said.get(APPLICATION_HEADER),
+        said.get(CLASS_HEADER),
+        said.get(IDEMPOTENCY_HEADER),
+        said,
     )
 
 

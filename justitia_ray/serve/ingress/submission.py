@@ -262,12 +262,11 @@ class Submitter:
         """
         named_class = context.application_class
         text = "" if named_class is None else prompt_text(body)
-        account = context.identity.account_of(tenant)
         spec = ApplicationSpec(
             named_class or DEFAULT_CLASS,
             text,
             tenant,
-            account=account,
+            account=context.account,
             recognized_by=context.recognized_by,
             idle_s=context.idle_s,
         )
