@@ -31,7 +31,8 @@ class Directory:
     """Names of sessions and of conversations, bounded.
 
     Where it is full, whoever has most names loses some: those that were not asked for longest. So
-    a tenant that names ever more loses its own. Every verb is O(1), amortised.
+    a tenant that names ever more loses its own. Every verb is O(1) for a name, amortised; ingresses
+    call the verbs over their connections by these names.
     """
 
     def __init__(self, most: int = MOST_NAMES) -> None:
@@ -47,7 +48,7 @@ class Directory:
     def __len__(self) -> int:
         return self._total
 
-    def find(self, tenant: str, names: Iterable[Name]) -> str | None:
+    def find_conversation(self, tenant: str, names: Iterable[Name]) -> str | None:
         """Return the application of the first known of these names.
 
         Empty: it is nobody's. None: none of them is known.
@@ -58,15 +59,16 @@ class Directory:
                 return entry.application_id
         return None
 
-    def bind(self, tenant: str, name: Name, application_id: str) -> None:
-        """Let a name stand for an application; one that stands for another is nobody's then."""
-        entry = self._look(tenant, name)
-        if entry is None:
-            self._keep(tenant, name, Entry(application_id))
-        elif entry.application_id != application_id:
-            self._keep(tenant, name, Entry(""))
+    def name_conversation(self, tenant: str, names: Iterable[Name], application_id: str) -> None:
+        """Let names stand for an application; one that stands for another is nobody's then."""
+        for name in names:
+            entry = self._look(tenant, name)
+            if entry is None:
+                self._keep(tenant, name, Entry(application_id))
+            elif entry.application_id != application_id:
+                self._keep(tenant, name, Entry(""))
 
-    def claim(
+    def claim_session(
         self,
         tenant: str,
         session: Name,
@@ -100,7 +102,7 @@ class Directory:
         self._keep(tenant, session, entry)
         return entry.application_id
 
-    def restore(self, tenant: str, names: Iterable[tuple[Name, str]]) -> None:
+    def restore_names(self, tenant: str, names: Iterable[tuple[Name, str]]) -> None:
         """Put back names of an earlier directory; what is known here stays."""
         for name, application_id in names:
             if self._look(tenant, name) is None:

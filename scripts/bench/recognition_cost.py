@@ -43,12 +43,7 @@ class _Here:
         self._directory = Directory()
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        if method == "find_conversation":
-            return self._directory.find(*arguments)
-        tenant, names, application_id = arguments
-        for name in names:
-            self._directory.bind(tenant, name, application_id)
-        return None
+        return getattr(self._directory, method)(*arguments)
 
 
 def long_chat(seed: int) -> dict[str, Any]:

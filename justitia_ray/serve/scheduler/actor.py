@@ -192,27 +192,26 @@ class SchedulerService:
     async def claim_session(
         self, tenant: str, session: Name, own: str, parent: Name | None, parents: str | None
     ) -> str:
-        """Return the application of a session; see `Directory.claim`."""
+        """Return the application of a session; see `Directory`."""
         await self._enter()
-        return self._directory.claim(tenant, session, own, parent, parents)
+        return self._directory.claim_session(tenant, session, own, parent, parents)
 
     async def find_conversation(self, tenant: str, names: tuple[Name, ...]) -> str | None:
-        """Return the application of the first known name; see `Directory.find`."""
+        """Return the application of the first known name; see `Directory`."""
         await self._enter()
-        return self._directory.find(tenant, names)
+        return self._directory.find_conversation(tenant, names)
 
     async def name_conversation(
         self, tenant: str, names: tuple[Name, ...], application_id: str
     ) -> None:
-        """Let names stand for an application; see `Directory.bind`."""
+        """Let names stand for an application; see `Directory`."""
         await self._enter()
-        for name in names:
-            self._directory.bind(tenant, name, application_id)
+        self._directory.name_conversation(tenant, names, application_id)
 
     async def restore_names(self, tenant: str, names: tuple[tuple[Name, str], ...]) -> None:
         """Put back what an ingress named lately, for a new scheduler knows nothing of it."""
         await self._enter()
-        self._directory.restore(tenant, names)
+        self._directory.restore_names(tenant, names)
 
     # --- for people
 

@@ -52,13 +52,13 @@ def put_together(exchanges: Iterable[Exchange]) -> Recognized:
     ):
         if not is_asked:
             conversation, application = pending.pop(exchange.asked_at)
-            for name in names_after(conversation, exchange):
-                directory.bind(_TENANT, name, application)
+            names = names_after(conversation, exchange)
+            directory.name_conversation(_TENANT, names, application)
             continue
         path = exchange.path.partition("?")[0]
         call = read_conversation(path, read_object(exchange.request), "key")
         assert call is not None
-        known = directory.find(_TENANT, call.beginnings)
+        known = directory.find_conversation(_TENANT, call.beginnings)
         own = known or f"app-{next(numbers)}"
         run_of.setdefault(own, exchange.run)
         if exchange.run in seen:

@@ -133,13 +133,13 @@ def test_template_of_thousands_joins_nobody(same_question: bool) -> None:
     for number in range(3_000):
         question = {"role": "user", "content": "q" if same_question else str(number)}
         call = chat(*template, question)
-        joined += bool(directory.find("t", call.beginnings))
-        directory.bind("t", call.name_after(turn), f"app-{number}")
+        joined += bool(directory.find_conversation("t", call.beginnings))
+        directory.name_conversation("t", [call.name_after(turn)], f"app-{number}")
         if number > 0 and same_question:
             follow_up = chat(
                 *template, question, {"role": "assistant", "content": "yes"}, _QUESTION
             )
-            joined += bool(directory.find("t", follow_up.beginnings))
+            joined += bool(directory.find_conversation("t", follow_up.beginnings))
 
     assert 0 == joined
 

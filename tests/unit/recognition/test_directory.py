@@ -9,7 +9,7 @@ from justitia_ray.recognition.directory import DEEPEST, Directory
 def claim(directory: Directory, session: str, parent: str | None = None) -> str:
     """Return the application of a session, which is called as its root is."""
     name = None if parent is None else parent.encode()
-    return directory.claim("t", session.encode(), session, name, parent)
+    return directory.claim_session("t", session.encode(), session, name, parent)
 
 
 def test_sub_agents_belong_to_their_root() -> None:
@@ -73,59 +73,62 @@ def test_deepest_generation_has_an_application_of_its_own() -> None:
 def test_longest_known_name_decides() -> None:
     """A fork that went its own way is found by its own name, a new one by what it has in common."""
     directory = Directory()
-    directory.bind("t", b"short", "a")
-    directory.bind("t", b"long", "b")
+    directory.name_conversation("t", [b"short"], "a")
+    directory.name_conversation("t", [b"long"], "b")
 
-    assert "b" == directory.find("t", [b"unknown", b"long", b"short"])
-    assert "a" == directory.find("t", [b"unknown", b"short"])
-    assert directory.find("t", [b"unknown"]) is None
+    assert "b" == directory.find_conversation("t", [b"unknown", b"long", b"short"])
+    assert "a" == directory.find_conversation("t", [b"unknown", b"short"])
+    assert directory.find_conversation("t", [b"unknown"]) is None
 
 
 def test_name_of_two_applications_is_nobody_s() -> None:
     """Thousands of unrelated calls say the same, and are answered the same: none is joined."""
     directory = Directory()
-    directory.bind("t", b"hello", "a")
-    directory.bind("t", b"hello", "a")
+    directory.name_conversation("t", [b"hello"], "a")
+    directory.name_conversation("t", [b"hello"], "a")
 
-    assert "a" == directory.find("t", [b"hello"])
-    directory.bind("t", b"hello", "b")
-    directory.bind("t", b"hello", "a")
-    assert "" == directory.find("t", [b"hello", b"shorter"])
+    assert "a" == directory.find_conversation("t", [b"hello"])
+    directory.name_conversation("t", [b"hello"], "b")
+    directory.name_conversation("t", [b"hello"], "a")
+    assert "" == directory.find_conversation("t", [b"hello", b"shorter"])
 
 
 def test_name_that_was_asked_for_longest_ago_goes() -> None:
     """The directory does not grow with the service's age."""
     directory = Directory(most=2)
-    directory.bind("t", b"1", "a")
-    directory.bind("t", b"2", "b")
-    directory.find("t", [b"1"])
-    directory.bind("t", b"3", "c")
+    directory.name_conversation("t", [b"1"], "a")
+    directory.name_conversation("t", [b"2"], "b")
+    directory.find_conversation("t", [b"1"])
+    directory.name_conversation("t", [b"3"], "c")
 
     assert (2, "a", None, "c") == (
         len(directory),
-        directory.find("t", [b"1"]),
-        directory.find("t", [b"2"]),
-        directory.find("t", [b"3"]),
+        directory.find_conversation("t", [b"1"]),
+        directory.find_conversation("t", [b"2"]),
+        directory.find_conversation("t", [b"3"]),
     )
 
 
 def test_tenant_that_names_ever_more_loses_its_own() -> None:
     """Nobody pushes out what others have named."""
     directory = Directory(most=100)
-    directory.bind("few", b"name", "a")
+    directory.name_conversation("few", [b"name"], "a")
     for number in range(1_000):
-        directory.bind("many", b"%d" % number, "b")
+        directory.name_conversation("many", [b"%d" % number], "b")
 
     assert len(directory) <= 100
-    assert ("a", "b") == (directory.find("few", [b"name"]), directory.find("many", [b"999"]))
-    assert directory.find("other", [b"name"]) is None
+    assert ("a", "b") == (
+        directory.find_conversation("few", [b"name"]),
+        directory.find_conversation("many", [b"999"]),
+    )
+    assert directory.find_conversation("other", [b"name"]) is None
 
 
 def test_new_directory_is_told_and_contradicts_nothing() -> None:
     """What it heard itself is newer."""
     directory = Directory()
     claim(directory, "s")
-    directory.restore("t", [(b"s", "old"), (b"t", "root")])
+    directory.restore_names("t", [(b"s", "old"), (b"t", "root")])
 
     assert "s" == claim(directory, "s")
     assert "root" == claim(directory, "t")

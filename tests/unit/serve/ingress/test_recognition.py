@@ -35,18 +35,7 @@ class Link:
         if self.is_lost:
             raise ConnectionLost("it is being started again")
         self.asked.append(method)
-        match method:
-            case "claim_session":
-                return self.directory.claim(*arguments)
-            case "find_conversation":
-                return self.directory.find(*arguments)
-            case "name_conversation":
-                tenant, names, application_id = arguments
-                for name in names:
-                    self.directory.bind(tenant, name, application_id)
-            case "restore_names":
-                self.directory.restore(*arguments)
-        return None
+        return getattr(self.directory, method)(*arguments)
 
 
 class Ingress:
