@@ -246,7 +246,7 @@ async def test_more_keys_are_no_more_share(rivals: Rivals) -> None:
 
 
 async def test_more_names_are_no_more_share(rivals: Rivals) -> None:
-    """One key that narrows its tenant to ten names below it, in turns."""
+    """A key that narrows its tenant to ten names below it, in turns, has one share."""
     async with AsyncExitStack() as stack:
         names = [
             await stack.enter_async_context(

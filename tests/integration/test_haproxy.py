@@ -112,8 +112,9 @@ async def streams_one_after_the_other(http: httpx.AsyncClient) -> AsyncIterator[
 
     async with fresh:
         callers = [asyncio.create_task(caller()) for _ in range(_CALLERS)]
-        begun = "all stream"
-        await eventually(lambda: sum(s.has_begun() for s in streams) >= _CALLERS, begun, 60.0)
+        await eventually(
+            lambda: sum(s.has_begun() for s in streams) >= _CALLERS, "all stream", 60.0
+        )
         try:
             yield streams
         finally:

@@ -97,7 +97,7 @@ async def test_agents_that_send_no_header_keep_their_place(service: Service, str
 
 
 async def test_new_scheduler_knows_conversations_that_go_on(service: Service) -> None:
-    """Its ingresses tell it what they named lately; forks of a conversation belong to it."""
+    """Ingresses tell it what they named lately; forks of a conversation belong to that."""
     async with client_of(service) as client:
         messages = await converse(client, "survives", turns=1)
         [name] = await seen(service)
@@ -116,7 +116,7 @@ async def test_new_scheduler_knows_conversations_that_go_on(service: Service) ->
 
 
 async def test_harness_and_its_sub_agents_are_one_application(service: Service) -> None:
-    """Of three generations, at whichever ingress; the class is the harness's."""
+    """Three generations are, at whichever ingress; the class is the harness's."""
     family: list[dict[str, str]] = [
         {"x_session_id": "root"},
         *({"x_session_id": f"c{n}", "x_parent_session_id": "root"} for n in range(4)),

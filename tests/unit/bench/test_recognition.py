@@ -31,7 +31,7 @@ class Echo:
         """Path, headers and body of every call."""
         self._fails = fails
         self._knows = knows
-        """What it takes for the application of every call; empty: what it knows."""
+        """The application that every call is put with; empty: that of its first question."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""

@@ -153,7 +153,7 @@ def test_applications_stand_with_their_tags_and_lags() -> None:
 
 
 def test_rule_that_recognised_an_application_stands_beside_its_class() -> None:
-    """One that nobody named has a dash; a service of an older release has no such column."""
+    """An application of no known rule has a dash; an older release has no such column."""
     ruled = _WAITING | {"recognized_by": "metadata"}
     unruled = _WAITING | {"application_id": "new", "recognized_by": ""}
     text = of(ANSWER | {"first_applications": [ruled, unruled]})

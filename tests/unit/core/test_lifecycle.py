@@ -190,7 +190,7 @@ def test_application_with_an_idle_time_of_its_own_expires_by_it(
 
 
 def test_opening_again_changes_neither_the_rule_nor_the_idle_time(core: CoreDriver) -> None:
-    """What it was first recognised by holds, whatever another ingress takes it for."""
+    """The first rule holds, whatever another ingress recognises the application by."""
     core.open("a", recognized_by="metadata", idle_s=30.0)
     core.open("b")
     for name in "ab":

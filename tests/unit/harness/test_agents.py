@@ -114,7 +114,7 @@ def test_headers_and_path_are_the_clients_own(traces: list[Exchange]) -> None:
 
 
 async def test_alike_runs_differ_in_ids_only(agents: ModuleType) -> None:
-    """What one application asks twice is told apart by ids, or not at all."""
+    """Runs that ask the same are told apart by ids, or not at all."""
     found = await agents.record_traces(3, 2, clients=["openai_chat"], alike=True)
     first, second = (
         [(e.branch, _CALL_ID.sub(b"", e.request)) for e in found if e.run == run] for run in (0, 1)

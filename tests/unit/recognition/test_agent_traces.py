@@ -88,7 +88,7 @@ def agents() -> ModuleType:
 
 
 def test_follow_up_calls_of_real_agents_are_put_where_they_belong(agents: ModuleType) -> None:
-    """Of every kind of client, forks included."""
+    """Every kind of client is, with its forks."""
     found = put_together(agents.short_traces())
 
     assert set(agents.CLIENTS) == set(found.right)
@@ -99,7 +99,7 @@ def test_follow_up_calls_of_real_agents_are_put_where_they_belong(agents: Module
 def test_runs_that_say_the_same_are_told_apart_by_the_ids_of_tool_calls(
     agents: ModuleType,
 ) -> None:
-    """The same agent on the same task, twice at a time."""
+    """An agent on one task, twice at a time."""
     clients = ("openai_chat", "anthropic_streamed", "openai_agents_responses", "pydantic_ai_chat")
     alike = asyncio.run(agents.record_traces(7, 2, clients=clients, most_turns=2, alike=True))
     found = put_together(alike)

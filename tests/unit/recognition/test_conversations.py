@@ -95,7 +95,7 @@ def test_other_conversation_is_another(messages: list[Json]) -> None:
 
 
 def test_scope_keeps_conversations_apart() -> None:
-    """The same words of another tenant or credential are another conversation."""
+    """Equal words of another tenant or credential are another conversation."""
     turn = chat_answer(content="yes")
     names = [chat(_QUESTION, scope=scope).name_after(turn) for scope in ("a", "b")]
 
@@ -233,7 +233,7 @@ def test_message_goes_on_though_the_mark_of_the_cache_moves() -> None:
 
 
 def test_response_goes_on_in_items() -> None:
-    """What was reasoned is sent back, or not; the items of one answer are one turn."""
+    """Reasoning is sent back, or not; the items of one answer are one turn."""
     output: list[Json] = [
         {"type": "reasoning", "id": "rs_1", "summary": []},
         {
@@ -318,7 +318,7 @@ _MESSAGE = st.dictionaries(
 
 @given(st.sampled_from([CHAT, MESSAGES, RESPONSES]), st.lists(_MESSAGE, min_size=1, max_size=4))
 def test_every_body_that_is_accepted_can_be_read(path: str, messages: list[Json]) -> None:
-    """What the endpoint's reader lets through must not fail here."""
+    """A body that the endpoint's reader lets through must not fail here."""
     field = "input" if path == RESPONSES else "messages"
     body = json.dumps({"model": "m", "max_tokens": 1, "system": "s", field: messages}).encode()
     try:
