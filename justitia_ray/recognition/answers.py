@@ -1,5 +1,6 @@
 """Answers as they pass: the turn of the model in each, which a follow-up sends back."""
 
+from collections import defaultdict
 from typing import Any
 
 import msgspec
@@ -113,7 +114,7 @@ class AnswerReader:
             RESPONSES: self._add_items,
         }[path]
         self._rest = b""
-        self._sayings: dict[int, _Saying] = {}
+        self._sayings: defaultdict[int, _Saying] = defaultdict(_Saying)
         self._turns: list[Turn] | None = None
         """The turns of a response, which come at its end."""
         self._is_whole = False
@@ -159,11 +160,10 @@ class AnswerReader:
 
     def _add_chat(self, data: bytes) -> None:
         for choice in _chat(data).choices:
-            saying = self._sayings.setdefault(choice.index, _Saying())
-            saying.add_said(choice.message or choice.delta)
+            self._sayings[choice.index].add_said(choice.message or choice.delta)
 
     def _add_message(self, data: bytes) -> None:
-        saying = self._sayings.setdefault(0, _Saying())
+        saying = self._sayings[0]
         if not self._stream:
             for block in _message(data).content:
                 saying.add_block(block)

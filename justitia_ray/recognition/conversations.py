@@ -11,6 +11,8 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from justitia_ray.recognition.turns import MODEL, Turn, merged, turns_of
 
 Name = bytes
@@ -18,6 +20,8 @@ Name = bytes
 MOST_ASKED = 16
 """Beginnings that a call asks for at most: the longest ones. A client that cuts old turns off has
 others anyway."""
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Conversation:
@@ -37,9 +41,12 @@ class Conversation:
         """Beginning of the model's own turn, where the caller gives one."""
         names: list[Name] = []
         unnamed = sum(turn.role == MODEL for turn in turns) - MOST_ASKED
+        self._unanswered: list[Turn] = []
         for turn in turns[:-1] if self._begun else turns:
-            _add(self._running, turn)
+            self._unanswered.append(turn)
             if turn.role == MODEL:
+                self._running.update(_framed(self._unanswered))
+                self._unanswered.clear()
                 unnamed -= 1
                 if unnamed < 0:
                     names.append(self._running.digest()[:16])
@@ -56,7 +63,7 @@ class Conversation:
 
     def _after(self, turn: Turn) -> Name:
         running = self._running.copy()
-        _add(running, turn)
+        running.update(_framed([*self._unanswered, turn]))
         return running.digest()[:16]
 
 
@@ -72,7 +79,9 @@ def read_conversation(path: str, fields: Mapping[str, Any], scope: str) -> Conve
     return None if turns is None else Conversation(path, turns, scope)
 
 
-def _add(running: "hashlib._Hash", turn: Turn) -> None:
-    role, text, ids = turn
-    framed = f"\0{role}\0{len(text)}\0{ids or ''}\0{text}"
-    running.update(framed.encode("utf-8", "surrogatepass"))
+def _framed(turns: list[Turn]) -> bytes:
+    """Return turns up to one of the model's as bytes that no others have."""
+    try:
+        return _encode(turns)
+    except UnicodeEncodeError:  # half of a surrogate pair: JSON may have it, UTF-8 may not
+        return ascii(turns).encode()

@@ -76,10 +76,13 @@ def merged(turns: Iterable[Turn]) -> list[Turn]:
 
 
 def _of_message(message: Mapping[str, Any]) -> Turn:
-    turn = _turn(message.get("role") or "user", message.get("content"))
+    role, content = message.get("role") or "user", message.get("content")
     calls, answered = message.get("tool_calls"), message.get("tool_call_id")
     if not calls and not answered:
-        return turn
+        if type(content) is str:
+            return Turn("system" if role == "developer" else str(role), content.strip())
+        return _turn(role, content)
+    turn = _turn(role, content)
     made = [_id_of_call(call) for call in calls] if isinstance(calls, list) else []
     return Turn(turn.role, turn.text, (*turn.ids, *made, *_ids(answered)))
 

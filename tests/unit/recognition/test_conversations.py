@@ -294,6 +294,16 @@ def test_path_without_messages_has_no_conversation() -> None:
     assert read_conversation(COMPLETIONS, {"prompt": "q"}, "t") is None
 
 
+@pytest.mark.parametrize("text", ["half of a pair: \ud83d", "both: \U0001f600", "a\0b"])
+def test_text_that_utf_8_does_not_have_is_told_apart_too(text: str) -> None:
+    """JSON may have half of a surrogate pair, UTF-8 may not."""
+    question, other = ({"role": "user", "content": text + end} for end in "ab")
+    named = chat(question).name_after(Turn(MODEL, "yes"))
+    answered = {"role": "assistant", "content": "yes"}
+    assert chat(question, answered).beginnings == (named,)
+    assert chat(other, answered).beginnings != (named,)
+
+
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: (
