@@ -7,13 +7,15 @@ core and never an answer to a caller.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
+from math import inf
 from typing import TypeAlias
 
 from justitia_ray.core.clock.tenant_share import Tenant, TenantShare
 from justitia_ray.core.entities import Application, Inference, InferenceState
+from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.state import Counters
-from justitia_ray.units import ClientId, IngressId
+from justitia_ray.units import ClientId, IngressId, KvTokenTime
 
 RELATIVE_TOLERANCE = 1e-9
 """Tolerance of sums in floats, relative to their terms; ints and fractions are exact."""
@@ -114,17 +116,67 @@ def leases_agree(core: SchedulerCore) -> Findings:
 
 
 def queue_holds_what_waits(core: SchedulerCore) -> Findings:
-    """The queue has exactly the applications with waiting inferences; its first has least key."""
+    """The queue has exactly the applications with waiting inferences; its first has least key.
+
+    Who is first where shorter ones may pass is another rule.
+    """
     queue = core.ledger.queue
     waiting = [a for a in core.state.applications.values() if a.waiting]
     names = tuple(application.application_id for application in waiting)
     outside = tuple(name for name in names if name not in queue)
     yield not outside, outside, "waits outside the queue"
     yield len(queue) == len(waiting), names, f"wait; the queue has {len(queue)}"
-    expected = expected_first(core)
-    first = queue.first()
-    ids = ["none" if a is None else a.application_id for a in (expected, first)]
-    yield first is expected, ids, "not the least key is first"
+    if not _lets_pass(core):
+        expected, first = expected_first(core), queue.first()
+        ids = ["none" if a is None else a.application_id for a in (expected, first)]
+        yield first is expected, ids, "not the least key is first"
+
+
+def shortest_of_those_that_may_pass_is_first(core: SchedulerCore) -> Findings:
+    """Order `sgps`: who is first touches nobody's promise, and is the shortest that does not."""
+    if _lets_pass(core) and (first := core.ledger.queue.first()) is not None:
+        yield from comes_first(core, first)
+
+
+def comes_first(core: SchedulerCore, first: Application) -> Findings:
+    """Hold the first of an order `sgps` to the definition of slack (`clock/slack`). O(N²)."""
+    queue = core.ledger.queue
+    share, virtual_time = core.ledger.fair_share, core.ledger.fair_share.clock.virtual_time
+    live = {
+        name: max(0, account.charged - account.attained)
+        for name, account in share.accounts.items()
+        if not account.withdrawn
+    }
+    active = [session for session in share.sessions().values() if session.active]
+    owed: KvTokenTime = 0
+    least: KvTokenTime = inf
+    limits: dict[str, KvTokenTime] = {}
+    for name in sorted(live, key=lambda name: (share.tag(name), share.accounts[name].sequence)):
+        application, finish = core.state.applications[name], share.tag(name)
+        if name in queue:
+            limits[name] = least
+        owed += live[name]
+        if live[name] > 0 or application.waiting:
+            given = sum(s.weight * (min(s.finish, finish) - virtual_time) for s in active)
+            least = min(least, given - owed if finish > virtual_time else -inf)
+    tolerance = RELATIVE_TOLERANCE * (owed + 1)
+    chosen = first.application_id
+    rank = live[chosen] / first.weight
+    may_pass = [name for name, limit in limits.items() if live[name] <= limit - tolerance]
+    shorter = [
+        name for name in may_pass if live[name] / share.accounts[name].weight < rank - tolerance
+    ]
+    if live[chosen] <= limits[chosen] + tolerance:
+        yield not shorter, (chosen, *shorter), "is first; the others are shorter and may pass"
+    else:
+        yield chosen == next(iter(limits)), (chosen,), "passes somebody who has no slack"
+        yield not may_pass, (chosen, *may_pass), "is first; the others may pass"
+
+
+def _lets_pass(core: SchedulerCore) -> bool:
+    """Return whether it is not the least key that is first."""
+    policy = core.ledger.policy
+    return isinstance(policy, JustitiaPolicy) and policy.lets_pass
 
 
 def expected_first(core: SchedulerCore) -> Application | None:
@@ -300,6 +352,7 @@ RULES: tuple[Rule, ...] = (
     waiting_inferences_are_in_order,
     leases_agree,
     queue_holds_what_waits,
+    shortest_of_those_that_may_pass_is_first,
     accounts_are_of_live_applications,
     gps_owes_what_was_charged,
     idle_applications_are_withdrawn,

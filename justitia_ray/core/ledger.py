@@ -291,6 +291,7 @@ class Ledger:
 
     def _start_policy(self) -> None:
         """Put the named policy in force, and sort by it what waits."""
+        self.fair_share.unwatch()
         self.policy: Policy = find_policy(self.policy_name)(
             PolicyContext(
                 self.fair_share,

@@ -286,7 +286,7 @@ class Queue:
         """Order by another policy from now on."""
         applications = list(self._applications.values())
         self._policy = policy
-        self._order, self._members, self._parked = LazyHeap(), {}, LazyHeap()
+        self._order, self._members, self._parked = policy.order(), {}, LazyHeap()
         for application in applications:
             self.touch(application)
 

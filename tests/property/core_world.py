@@ -8,7 +8,7 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refuse
 from justitia_ray.core.entities import Application
-from justitia_ray.core.invariants import check, expected_first
+from justitia_ray.core.invariants import check, comes_first, expected_first
 from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, RequestId, Tokens
@@ -123,6 +123,7 @@ class CoreWorld:
             "clock": options.clock,
             "nominal_iteration_s": options.nominal_iteration_s,
             "fairness": options.fairness,
+            **options.own,
         }
         self._settings = (policy, chosen, self.core.admission_name)
         self.epoch += 1
@@ -142,7 +143,10 @@ class CoreWorld:
         def checked_first() -> Application | None:
             """Return the first, held to be the least at every single grant."""
             chosen = first()
-            assert chosen is expected_first(core), "granted out of order"
+            if core.ledger.options.own.get("order") != "sgps":
+                assert chosen is expected_first(core), "granted out of order"
+            elif chosen is not None:
+                assert all(holds for holds, _, _ in comes_first(core, chosen))
             return chosen
 
         setattr(core.ledger.queue, "first", checked_first)  # noqa: B010 - a method, to mypy

@@ -25,15 +25,22 @@ _ACCOUNTS = st.sampled_from(
 )
 _TENANT_OF = {"a": "one", "b": "two", "c": "two", "d": "one"}
 _ADMISSIONS = st.sampled_from(sorted(ADMISSIONS))
+_ORDERS = st.sampled_from(("sgps", "finish"))
+
+
+def _options(policy: str, accounts: dict[str, str], order: str) -> dict[str, str]:
+    """Return the options of a policy: `sgps` where there is slack."""
+    has_slack = policy == "justitia" and accounts == {"clock": "served"}
+    return {**accounts, "order": order} if has_slack else accounts
 
 
 class CoreMachine(RuleBasedStateMachine):
     """What may happen; every step is checked by the world."""
 
-    @initialize(policy=_POLICIES, accounts=_ACCOUNTS, admission=_ADMISSIONS)
-    def start(self, policy: str, accounts: dict[str, str], admission: str) -> None:
+    @initialize(policy=_POLICIES, accounts=_ACCOUNTS, admission=_ADMISSIONS, order=_ORDERS)
+    def start(self, policy: str, accounts: dict[str, str], admission: str, order: str) -> None:
         """Take office."""
-        self.world = CoreWorld(policy, accounts, admission)
+        self.world = CoreWorld(policy, _options(policy, accounts, order), admission)
         self.requests = 0
         self.slots: dict[int, FakeReplica] = {}
         self.replicas = 0
@@ -187,10 +194,13 @@ class CoreMachine(RuleBasedStateMachine):
 
     # --- the scheduler, the ingresses and time
 
-    @rule(policy=_POLICIES, accounts=_ACCOUNTS, admission=_ADMISSIONS)
-    def change_policy(self, policy: str, accounts: dict[str, str], admission: str) -> None:
+    @rule(policy=_POLICIES, accounts=_ACCOUNTS, admission=_ADMISSIONS, order=_ORDERS)
+    def change_policy(
+        self, policy: str, accounts: dict[str, str], admission: str, order: str
+    ) -> None:
         """The operator wants another order."""
-        self._do(ev.PolicyChanged(policy, tuple(accounts.items()), admission))
+        options = _options(policy, accounts, order)
+        self._do(ev.PolicyChanged(policy, tuple(options.items()), admission))
 
     @rule(recovered=st.booleans(), tokens=st.integers(0, 9))
     def restart(self, recovered: bool, tokens: int) -> None:

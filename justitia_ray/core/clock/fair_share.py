@@ -63,6 +63,19 @@ class ServedShare:
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock if clock is not None else VirtualClock()
         self.accounts: dict[ApplicationId, Account] = {}
+        self._moved: dict[ApplicationId, None] | None = None
+
+    def watch(self) -> dict[ApplicationId, None]:
+        """Return where whoever moves from now on is written; the reader empties it.
+
+        All that have a session are there at first. There is one reader: a new one replaces it.
+        """
+        self._moved = dict.fromkeys(self.clock.sessions())
+        return self._moved
+
+    def unwatch(self) -> None:
+        """Write down no more who moves."""
+        self._moved = None
 
     def advance(self, now: Seconds) -> None:
         """Let time pass until `now`, which changes nothing here: only service moves V."""
@@ -80,8 +93,8 @@ class ServedShare:
     ) -> None:
         """Open an account with a predicted cost: charge max(2, Ĉ) (rule 6)."""
         charge = max(MINIMUM_CHARGE, cost)
-        self.accounts[application_id] = Account(weight, sequence, charge)
-        self.clock.charge(application_id, charge, weight, sequence)
+        account = self.accounts[application_id] = Account(weight, sequence, charge)
+        self._charge(application_id, account, charge)
 
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
@@ -93,6 +106,7 @@ class ServedShare:
             account = self.accounts[application_id]
             account.attained += amount
             total += amount
+            self._note_move(application_id)
             while account.attained > account.charged:
                 self._charge(application_id, account, account.charged)
                 account.charged *= 2
@@ -106,6 +120,7 @@ class ServedShare:
         account = self.accounts[application_id]
         if not account.withdrawn:
             account.withdrawn = True
+            self._note_move(application_id)
             self._refund(application_id, account.charged - account.attained)
 
     def resume(self, application_id: ApplicationId) -> bool:
@@ -134,6 +149,7 @@ class ServedShare:
     def settle(self, application_id: ApplicationId) -> VirtualTime:
         """Refund the charge not attained (rule 3), close the account; return the final tag."""
         self.withdraw(application_id)
+        self._note_move(application_id)
         del self.accounts[application_id]
         return self._release(application_id)
 
@@ -195,15 +211,22 @@ class ServedShare:
             ValueError: If the record is not one of `session_record`.
         """
         fields = read_fields(record, SESSION_FIELDS)
+        self._note_move(application_id)
         self.clock.restore_session(application_id, **fields, released=not live)
 
+    def _note_move(self, application_id: ApplicationId) -> None:
+        if self._moved is not None:
+            self._moved[application_id] = None
+
     def _charge(self, application_id: ApplicationId, account: Account, amount: KvTokenTime) -> None:
+        self._note_move(application_id)
         self.clock.charge(application_id, amount, account.weight, account.sequence)
 
     def _refund(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
         self.clock.refund(application_id, amount)
 
     def _reweigh(self, application_id: ApplicationId, weight: float) -> None:
+        self._note_move(application_id)
         reweigh_session(self.clock, application_id, weight)
 
     def _release(self, application_id: ApplicationId) -> VirtualTime:

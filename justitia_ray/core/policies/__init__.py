@@ -98,4 +98,5 @@ def parse_options(policy: str, values: Mapping[str, object]) -> PolicyOptions:
         )
     if options.clock != "served" and options.fairness == "tenant":
         raise ConfigError("policy_options.fairness: 'tenant' needs clock: served")
+    declaration.check(options)
     return options

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from justitia_ray.core.clock.fair_share import ServedShare
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.options import Option, PolicyOptions
-from justitia_ray.core.queue import Key, Queue
+from justitia_ray.core.queue import Key, LazyHeap, Queue
 from justitia_ray.cost import CostFunction, choices_cost
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId, Seconds, Tokens
 
@@ -76,6 +76,14 @@ class Policy(ABC):
     ACCOUNTS_IN_COST: ClassVar[bool] = False
     """Whether the accounts are kept in that cost too, and not in KV token-time."""
 
+    @classmethod  # noqa: B027 - optional
+    def check(cls, options: PolicyOptions) -> None:
+        """Refuse options that do not go together.
+
+        Raises:
+            ConfigError: If they do not; the message names the option and what it needs.
+        """
+
     def __init__(self, context: PolicyContext) -> None:
         self.context = context
         self.fair_share = context.fair_share
@@ -88,6 +96,13 @@ class Policy(ABC):
     @abstractmethod
     def key(self, client: ClientId, application: Application) -> Key:
         """Return the place of a client whose first application is this one; it has work waiting."""
+
+    def order(self) -> LazyHeap:
+        """Return an empty order of clients; called once, when the policy comes into force.
+
+        By default the smallest key is first.
+        """
+        return LazyHeap()
 
     def application_key(self, application: Application) -> Key:
         """Return the place of an application, with work waiting, among those of its client."""

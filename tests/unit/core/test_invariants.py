@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
 from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.clock.tenant_share import Tenant, TenantShare
 from justitia_ray.core.entities import InferenceState, Lease
@@ -104,6 +105,16 @@ def _change_key(d: CoreDriver) -> None:
     d.open("c", 5000)
     d.submit("c1", "c")
     d.application("c").sequence = 0
+    d.core.ledger.fair_share.clock.session("c").finish = 0.5
+
+
+def _hide_a_move(d: CoreDriver) -> None:
+    """Two applications change places in GPS, and nobody is told."""
+    d.core.handle(ev.PolicyChanged("justitia", (("order", "sgps"),), "peak"), d.now)
+    d.open("c", 5000)
+    d.submit("c1", "c")
+    check(d.core)
+    d.core.ledger.fair_share.accounts["c"].charged = 1
     d.core.ledger.fair_share.clock.session("c").finish = 0.5
 
 
@@ -252,6 +263,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("queue_holds_what_waits", _leave_queue),
     ("queue_holds_what_waits", _queue_idle),
     ("queue_holds_what_waits", _change_key),
+    ("shortest_of_those_that_may_pass_is_first", _hide_a_move),
     ("accounts_are_of_live_applications", _drop_account),
     ("accounts_are_of_live_applications", _add_account),
     ("accounts_are_of_live_applications", _drop_session),

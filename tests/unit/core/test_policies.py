@@ -118,7 +118,7 @@ def test_nominal_clock_is_built_from_its_options() -> None:
 
     options = parse_options("justitia", values)
 
-    assert PolicyOptions("nominal", 1.0) == options
+    assert PolicyOptions("nominal", 1.0, own={"order": "finish"}) == options
     assert float is type(options.nominal_iteration_s)
     share = SchedulerCore("justitia", values).ledger.fair_share
     assert isinstance(share, NominalShare)
@@ -343,6 +343,20 @@ def test_accounts_of_justitia_are_kept_in_a_cost_of_a_user() -> None:
 
     assert 0.3 == pytest.approx(driver.core.ledger.fair_share.clock.virtual_time)
     assert 3.0 == pytest.approx(driver.core.tag("a"))
+
+
+@pytest.mark.parametrize(
+    ("options", "needed"),
+    [
+        ({"order": "sgps", "clock": "nominal"}, "'sgps' needs clock: served"),
+        ({"order": "sgps", "fairness": "tenant"}, "'sgps' needs fairness: application"),
+        ({"order": "shortest"}, "'shortest' is not one of finish, sgps"),
+    ],
+)
+def test_order_that_has_no_slack_is_refused(options: dict[str, object], needed: str) -> None:
+    """The message names what is needed, or what there is."""
+    with pytest.raises(ConfigError, match=f"^policy_options.order: {needed}$"):
+        parse_options("justitia", options)
 
 
 @pytest.mark.parametrize(

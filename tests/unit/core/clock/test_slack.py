@@ -1,0 +1,129 @@
+"""Slack against its definition, in exact arithmetic, with blocks of a few applications."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import inf
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.clock import slack as slack_module
+from justitia_ray.core.clock.slack import Slack
+from tests.exact import exact
+from tests.property.profiles import examples
+
+
+@dataclass(frozen=True)
+class One:
+    """An application, or one that ended before GPS was done with it."""
+
+    finish: Fraction
+    sequence: int
+    weight: Fraction
+    remaining: Fraction
+    binds: bool
+    waits: bool
+
+
+_PARTS = st.fractions(0, 12, max_denominator=4)
+_ONES = st.builds(
+    One, _PARTS, st.just(0), st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 3)]), _PARTS,
+    st.booleans(), st.booleans(),
+)  # fmt: skip
+
+
+def passing(ones: Mapping[str, One], now: Fraction) -> list[str]:
+    """Return who may pass, shortest first, by the definition: sums over everything."""
+    in_order = sorted(ones, key=lambda name: (ones[name].finish, ones[name].sequence))
+    bound = [name for name in in_order if ones[name].binds]
+    if bound and ones[bound[0]].finish <= now:
+        return []
+    found, owed = [], Fraction(0)
+    least: Fraction | float = inf
+    # In service GPS owes in all what is left in all; here the difference is taken off.
+    for name in in_order:
+        one = ones[name]
+        if one.finish <= now:
+            continue
+        if one.waits and one.remaining <= least:
+            found.append(name)
+        owed += one.remaining
+        if one.binds:
+            active = [other for other in ones.values() if other.finish > now]
+            given_until = sum(
+                other.weight * (min(other.finish, one.finish) - now) for other in active
+            )
+            in_all = sum(other.weight * (other.finish - now) for other in active)
+            left = sum(other.remaining for other in active)
+            least = min(least, given_until - in_all + left - owed)
+    return sorted(found, key=lambda n: (ones[n].remaining / ones[n].weight, ones[n].sequence))
+
+
+def put(slack: Slack, name: str, one: One) -> None:
+    """Put an application where it says."""
+    slack.put(
+        name,
+        exact(one.finish),
+        one.sequence,
+        exact(one.weight),
+        exact(one.remaining),
+        binds=one.binds,
+        waits=one.waits,
+    )
+
+
+@examples(300)
+@given(st.data())
+def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> None:
+    """After any changes, and whatever they leave of the blocks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slack_module, "_MOST", 3)
+        slack, ones = Slack(), dict[str, One]()
+        now = Fraction(0)
+        for step in range(data.draw(st.integers(1, 25))):
+            if ones and data.draw(st.integers(0, 3)) == 0:
+                gone = data.draw(st.sampled_from(sorted(ones)))
+                del ones[gone]
+                slack.drop(gone)
+            else:
+                name = data.draw(st.sampled_from("abcdefghijklmnop"))
+                one = data.draw(_ONES)
+                # Whoever waits is bound; a session that GPS is done with has nothing left.
+                waits = one.waits and one.finish > now
+                binds = waits or (one.binds and one.remaining > 0)
+                ones[name] = One(one.finish, step, one.weight, one.remaining, binds, waits)
+                put(slack, name, ones[name])
+            if data.draw(st.booleans()):
+                now = max(now, data.draw(_PARTS))
+            expected = passing(ones, now)
+
+            assert slack.passing(exact(now)) == expected
+            assert slack.first(exact(now)) == (expected[0] if expected else None)
+
+
+@pytest.mark.parametrize(("left", "first"), [(20, "mouse"), (40, "a")])
+def test_mouse_passes_as_far_as_those_before_it_have_slack(left: int, first: str) -> None:
+    """Until V is 10, where a is due, GPS serves five applications 50; the mouse asks for 12.
+
+    If a still needs 20 of that, 30 are free for others; if it needs 40, only 10 are.
+    """
+    slack = Slack()
+    put(slack, "a", One(Fraction(10), 0, Fraction(1), Fraction(left), True, True))
+    put(slack, "mouse", One(Fraction(12), 1, Fraction(1), Fraction(12), True, True))
+    for number in range(3):  # in all GPS owes 322, and so much is left
+        rest = Fraction(322 - 12 - left, 3)
+        put(slack, f"d{number}", One(Fraction(100), 2 + number, Fraction(1), rest, True, True))
+
+    assert slack.first(exact(0)) == first
+
+
+def test_nobody_passes_what_is_overdue() -> None:
+    """GPS had finished it: all that is left of it is late."""
+    slack = Slack()
+    put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(9), True, False))
+    put(slack, "mouse", One(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
+
+    assert slack.first(exact(5)) is None
+    assert slack.passing(exact(5)) == []
