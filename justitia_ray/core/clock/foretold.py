@@ -20,6 +20,8 @@ its own longest path fits before that: now ≥ d − path − 5 s.
 Stages are those expected, replaced by what is submitted, and by true lengths at each end. Stages
 are counted once, whatever the charge of the account. Changes of a stage that the shadow has left
 change nothing any more; a shadow that is through with all stages enters a new one where X is then.
+An application that ends keeps its shadow until that is through, as VTC would still be serving it:
+without that the others are foretold twice too early.
 
 `ShadowClock` has the level and is exact in the arithmetic of its arguments. `ForetoldVtc` feeds it
 from the hooks of a policy.
@@ -34,7 +36,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from justitia_ray.core.clock.pace import Pace
 from justitia_ray.core.queue import LazyHeap
-from justitia_ray.core.records import Fields, RecordReader
+from justitia_ray.core.records import Fields, RecordReader, read_fields
 from justitia_ray.core.stages import UNKNOWN_STAGE, ExpectedStage
 from justitia_ray.cost import kv_token_time, weighted_tokens
 from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, Tokens
@@ -77,6 +79,8 @@ class Shadow:
     """When its last inference was started; None: it has not been."""
     density: float = 0
     """ω·k/w of the stage that it is in, its part of ρ; 0: it is in none."""
+    released: bool = False
+    """Whether its application has ended: it is forgotten when it is through."""
 
     @property
     def is_last(self) -> bool:
@@ -147,11 +151,18 @@ class ShadowClock:
             self._by_time.put(name, (shadow.gap_until, shadow.sequence))
 
     def remove(self, name: ApplicationId) -> None:
-        """Forget an application; an unknown one changes nothing."""
+        """Forget an application at once; an unknown one changes nothing."""
         shadow = self.shadows.pop(name, None)
         if shadow is not None:
             self._leave(name, shadow)
             self._by_time.drop(name)
+
+    def release(self, name: ApplicationId) -> None:
+        """Forget an application as soon as it is through with its stages."""
+        shadow = self.shadows[name]
+        shadow.released = True
+        if shadow.at == len(shadow.stages):
+            del self.shadows[name]
 
     def change(self, name: ApplicationId, stages: Sequence[ExpectedStage], weight: float) -> None:
         """Replace the stages of an application, at least one, and its weight.
@@ -170,7 +181,7 @@ class ShadowClock:
         if shadow.at >= len(stages):
             self._by_time.drop(name)
             shadow.gap_until = None
-            self._end(shadow)
+            self._end(name, shadow)
         elif entered is not None:
             last_start = entered + shadow.levels_to_last_start()
             if not (was_last and shadow.is_last and last_start <= self.level):
@@ -228,7 +239,7 @@ class ShadowClock:
         gap_s = shadow.stages[shadow.at].gap_s
         shadow.at += 1
         if shadow.at == len(shadow.stages):
-            self._end(shadow)
+            self._end(name, shadow)
         elif gap_s > 0:
             shadow.gap_until = self._now + gap_s
             self._by_time.put(name, (shadow.gap_until, shadow.sequence))
@@ -267,7 +278,9 @@ class ShadowClock:
         self.density = self.density - shadow.density if self._in_stage else 0
         shadow.entered, shadow.density = None, 0
 
-    def _end(self, shadow: Shadow) -> None:
+    def _end(self, name: ApplicationId, shadow: Shadow) -> None:
+        if shadow.released:
+            del self.shadows[name]
         shadow.at = len(shadow.stages)
         if shadow.passed_at is None:
             shadow.passed_at = self._now
@@ -383,16 +396,12 @@ class ForetoldVtc:
         self._by_time = LazyHeap()
         """All others of which a deadline is known, by an instant before which they are not."""
 
-    def __contains__(self, application_id: ApplicationId) -> bool:
-        return application_id in self.clock.shadows
-
     # --- hooks
 
     def arrived(self, application: Application, now: Seconds) -> None:
         """Begin a shadow with the stages that are expected; nothing if none are, or if known."""
-        name = application.application_id
-        if name not in self._stages:
-            self._stages[name] = _Stages(application.expected_stages)
+        if application.application_id not in self._stages:
+            self._begin(application)
             self._renew(application, now)
 
     def reweighed(self, application: Application, now: Seconds) -> None:
@@ -404,7 +413,9 @@ class ForetoldVtc:
         """Count an inference that is about to wait, by its predicted length; again: no change."""
         name = application.application_id
         self.pace.leave(inference.request_id)
-        stages = self._stages.setdefault(name, _Stages(application.expected_stages))
+        if name not in self._stages:
+            self._begin(application)
+        stages = self._stages[name]
         stages.expected = application.expected_stages
         expected = max(inference.predicted_output_tokens, inference.output_tokens)
         stages.put(inference.stage, inference.request_id, _call(inference, expected, over=False))
@@ -430,19 +441,28 @@ class ForetoldVtc:
             stages.drop(inference.stage, inference.request_id)
         self._renew(application, now)
 
-    def application_ended(self, application_id: ApplicationId) -> None:
-        """Forget an application; an unknown one changes nothing."""
-        self._stages.pop(application_id, None)
-        self.clock.remove(application_id)
-        self._by_level.drop(application_id)
-        self._by_time.drop(application_id)
+    def application_ended(self, application: Application, now: Seconds) -> None:
+        """Tell no more of an application; its shadow goes on with what it has submitted."""
+        name = application.application_id
+        stages = self._stages.get(name)
+        if stages is None:
+            return
+        stages.expected = stages.expected[: len(stages.calls)]
+        if name in self.clock.shadows and any(stages.calls):
+            self._renew(application, now)
+            self.clock.release(name)
+        else:
+            self.clock.remove(name)
+        del self._stages[name]
+        self._by_level.drop(name)
+        self._by_time.drop(name)
 
     # --- answers
 
     def deadline(self, application_id: ApplicationId, now: Seconds) -> Seconds | None:
         """Return when VTC would have ended it; None if its stages or the pace are not known."""
         shadow = self.clock.shadows.get(application_id)
-        if shadow is None:
+        if shadow is None or application_id not in self._stages:
             return None
         tail_s = shadow.stages[-1].output_tokens * self.pace.iteration_s
         if shadow.passed_at is not None:
@@ -492,20 +512,34 @@ class ForetoldVtc:
         return {
             "level": self.clock.level,
             "pace": self.pace.state(),
-            "applications": {name: self._record(name) for name in self._stages},
+            "shadows": {name: _record(shadow) for name, shadow in self.clock.shadows.items()},
+            "applications": {
+                name: {
+                    "expected": [[*stage] for stage in stages.expected],
+                    "calls": [{key: [*call] for key, call in row.items()} for row in stages.calls],
+                }
+                for name, stages in self._stages.items()
+            },
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned, into an object that has been told nothing.
 
         Raises:
-            ValueError: If it is not of that form.
+            TypeError, ValueError: If it is not of that form.
         """
-        reader = RecordReader(state, ("level", "pace", "applications"), None)
+        reader = RecordReader(state, ("level", "pace", "shadows", "applications"), None)
         self.pace.restore(reader.mapping("pace"))
         self.clock.level = reader.number("level")
-        for name in reader.mapping("applications"):
-            self._restore_application(name, reader.mapping("applications")[name])
+        for name, record in reader.mapping("applications").items():
+            self._stages[name] = _restored_stages(record)
+        for name, record in reader.mapping("shadows").items():
+            self.clock.put_back(name, _restored_shadow(record))
+
+    def _begin(self, application: Application) -> None:
+        """Begin with the stages expected; an ended application of this id is forgotten."""
+        self.clock.remove(application.application_id)
+        self._stages[application.application_id] = _Stages(application.expected_stages)
 
     def _renew(self, application: Application, now: Seconds) -> None:
         """Let the shadow have the stages as they are known now."""
@@ -527,7 +561,8 @@ class ForetoldVtc:
         if self._rates is None or not rates.is_near(self._rates):
             self._rates, moved = rates, [*self.clock.shadows]
         for name in moved:
-            self._place(name, self._rates)
+            if name in self._stages:
+                self._place(name, self._rates)
 
     def _place(self, name: ApplicationId, rates: _Rates) -> None:
         """Put an application where it cannot be urgent before, while rates stay in the band."""
@@ -548,27 +583,6 @@ class ForetoldVtc:
         ahead_s = max(0, -spare_s - shadow.gaps_to_come())
         self._by_level.put(name, (last_start - ahead_s / rates.least_wait_s(1, 0), shadow.sequence))
 
-    def _record(self, name: ApplicationId) -> dict[str, Any]:
-        stages, shadow = self._stages[name], self.clock.shadows.get(name)
-        record: dict[str, Any] = {
-            "expected": [[*stage] for stage in stages.expected],
-            "calls": [{key: [*call] for key, call in row.items()} for row in stages.calls],
-        }
-        if shadow is not None:
-            record["shadow"] = {key: getattr(shadow, key) for key in _SHADOW}
-        return record
-
-    def _restore_application(self, name: ApplicationId, record: object) -> None:
-        reader = RecordReader(record, ("expected", "calls"), None, where=name)
-        stages = _Stages(
-            tuple(ExpectedStage(*row) for row in reader.items("expected")),
-            [{key: _Call(*call) for key, call in row.items()} for row in reader.items("calls")],
-        )
-        self._stages[name] = stages
-        if reader.value("shadow") is not None:
-            shadow = Shadow(stages=stages.all(), **reader.record("shadow", _SHADOW))
-            self.clock.put_back(name, shadow)
-
 
 _SHADOW: Fields = {
     "weight": RecordReader.positive,
@@ -577,7 +591,27 @@ _SHADOW: Fields = {
     "entered": RecordReader.number_or_none,
     "gap_until": RecordReader.number_or_none,
     "passed_at": RecordReader.number_or_none,
+    "released": RecordReader.flag,
 }
+
+
+def _record(shadow: Shadow) -> dict[str, Any]:
+    record = {name: getattr(shadow, name) for name in _SHADOW}
+    return record | {"stages": [[*stage] for stage in shadow.stages]}
+
+
+def _restored_shadow(record: object) -> Shadow:
+    reader = RecordReader(record, (*_SHADOW, "stages"))
+    stages = [ExpectedStage(*stage) for stage in reader.items("stages")]
+    return Shadow(stages=stages, **read_fields(record, _SHADOW))
+
+
+def _restored_stages(record: object) -> _Stages:
+    reader = RecordReader(record, ("expected", "calls"))
+    return _Stages(
+        tuple(ExpectedStage(*stage) for stage in reader.items("expected")),
+        [{key: _Call(*call) for key, call in row.items()} for row in reader.items("calls")],
+    )
 
 
 def _call(inference: Inference, output_tokens: Tokens, *, over: bool) -> _Call:

@@ -241,3 +241,18 @@ def test_class_name_that_the_service_refuses_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="application 'a': application_class is 'no spaces"):
         _run([strange], prediction="learned")
+
+
+def test_true_stages_have_all_calls_of_a_depth_and_the_shortest_gap_after_them() -> None:
+    """Two calls, then one a second after the first and one three after both: 10 + 2·5, and so on.
+
+    A call on something that is served as another application begins its own.
+    """
+    application = app("a", (10, 5), (20, 6), (30, 7, ("0",), 1.0), (40, 8, ("0", "1"), 3.0))
+    part = app("b", (10, 5, ("elsewhere",), 2.0))
+
+    assert true_stages(application) == (
+        ExpectedStage(2, 52, 65 + 141, 6, 1.0),
+        ExpectedStage(2, 100, 238 + 356, 8, 0.0),
+    )
+    assert true_stages(part) == (ExpectedStage(1, 20, 65, 5, 0.0),)

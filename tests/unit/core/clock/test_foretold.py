@@ -128,17 +128,36 @@ def test_no_deadline_is_told_before_any_service() -> None:
     assert [] == foretold.urgent(1e9)
 
 
-def test_ended_application_is_forgotten() -> None:
-    """Its deadline must not be told, nor its part of the level be charged to the others."""
-    foretold = _paced()
-    foretold.arrived(_application("1", FOUR), 0.0)
+def test_application_that_has_submitted_nothing_is_forgotten_at_its_end() -> None:
+    """Stages that will never come may not slow the others."""
+    foretold, application = _paced(), _application("1", FOUR)
+    foretold.arrived(application, 0.0)
     foretold.arrived(_application("2", FOUR), 0.0)
-    foretold.application_ended("1")
-    foretold.application_ended("never known")
+    foretold.application_ended(application, 0.0)
+    foretold.application_ended(_application("3"), 0.0)
 
     assert foretold.deadline("1", 0.0) is None
     assert 10 == foretold.clock.density
     assert CriticalPath(0, 0) == foretold.critical_path("1")
+
+
+def test_shadow_of_an_ended_application_goes_on_until_it_is_through() -> None:
+    """VTC would still be serving it: 40 tokens cost 255 beside the 1,000 for 100 of the other."""
+    foretold, application = _paced(), _application("1", FOUR, FOUR)
+    inference = _inference("x", 10)
+    foretold.submitted(application, inference, 0.0)
+    foretold.arrived(_application("2", FOUR), 0.0)
+    inference.output_tokens = 10
+    foretold.ended(application, inference, 0.0)
+    foretold.application_ended(application, 0.0)
+
+    assert foretold.deadline("1", 0.0) is None
+    assert 255 / 40 + 10 == foretold.clock.density
+
+    foretold.served([_delivery(255 + 400)], 1.0)
+
+    assert {"2"} == foretold.clock.shadows.keys()
+    assert 10 == foretold.clock.density
 
 
 def test_new_scheduler_foretells_as_the_last_did() -> None:
@@ -155,6 +174,9 @@ def test_new_scheduler_foretells_as_the_last_did() -> None:
     before.dispatched(_inference("x"), 0.0)
     before.submitted(applications[0], _inference("y"), 0.0)
     before.served([_delivery(500)], 5.0)
+    gone = _application("5")
+    before.submitted(gone, _inference("g", 99, name="5"), 5.0)
+    before.application_ended(gone, 5.0)
     after = ForetoldVtc()
     after.restore(json.loads(json.dumps(before.state())))
     for foretold in (before, after):
@@ -168,7 +190,9 @@ def test_new_scheduler_foretells_as_the_last_did() -> None:
     assert before.clock.density == after.clock.density
 
 
-@pytest.mark.parametrize("damage", [{"level": "x"}, {"pace": {}}, {"applications": {"1": {}}}])
+@pytest.mark.parametrize(
+    "damage", [{"level": "x"}, {"pace": {}}, {"applications": {"1": {}}}, {"shadows": {"1": {}}}]
+)
 def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     """A store may hold anything."""
     with pytest.raises(ValueError, match=r"must|missing|allowed"):
