@@ -315,7 +315,7 @@ class _Stages:
         self.calls[stage][request_id] = call
 
     def drop(self, stage: int, request_id: RequestId) -> None:
-        """Take a call out of its stage; an unknown one changes nothing."""
+        """Remove a call from its stage; an unknown one changes nothing."""
         if stage < len(self.calls):
             self.calls[stage].pop(request_id, None)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from justitia_ray.core.policies import parse_options
-from justitia_ray.core.stages import StageServed
+from justitia_ray.core.stages import ExpectedStage, StageServed
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.sim import predictions as cost_sources
@@ -18,6 +18,7 @@ from justitia_ray.sim.predictions import (
     TabledCosts,
     parse_noise,
     predictions_of,
+    true_stages,
 )
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
