@@ -76,7 +76,7 @@ class _ForetellingSimulation(Simulation):
 class Spread(NamedTuple):
     """Median of some ratios, and the range of nine tenths of them."""
 
-    count: int
+    applications: int
     p5: float
     median: float
     p95: float
