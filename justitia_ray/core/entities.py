@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from justitia_ray.core.footprints import Footprint, Footprints
 from justitia_ray.core.queue import WaitingLine
-from justitia_ray.core.stages import StageSums
+from justitia_ray.core.stages import ExpectedStage, StageSums
 from justitia_ray.cost import CostFunction, choices_cost
 from justitia_ray.units import (
     ApplicationId,
@@ -209,6 +209,8 @@ class Application:
     """Name of the rule by which its ingress recognised it; empty if that is not known."""
     idle_s: Seconds | None = None
     """How long it may be idle before it ends, if not `Timeouts.application_s`."""
+    expected_stages: tuple[ExpectedStage, ...] = ()
+    """Stages that it is expected to have, from the first, as expected last; may be none."""
 
     @property
     def waiting_count(self) -> int:

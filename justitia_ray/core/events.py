@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.units import (
     ApplicationId,
     InferenceId,
@@ -46,6 +47,8 @@ class ApplicationArrived:
     """Name of the rule by which its ingress recognised it; empty if that is not known."""
     idle_s: Seconds | None = None
     """How long it may be idle before it ends, if not `Timeouts.application_s`; above 0."""
+    expected_stages: tuple[ExpectedStage, ...] = ()
+    """Stages that it is expected to have, from the first; none if nothing is known of them."""
 
     def __post_init__(self) -> None:
         if self.idle_s is not None and not 0 < self.idle_s < math.inf:
@@ -99,6 +102,9 @@ class InferenceSubmitted:
     end before the scheduler does, but may not have all inferences of the application."""
     remaining_kv_token_time: KvTokenTime | None = None
     """Service that its application is now expected to need from this stage on, if known."""
+    expected_stages: tuple[ExpectedStage, ...] = ()
+    """Stages that its application is now expected to have, from this one on; none if nothing is
+    expected but what was before."""
 
 
 @dataclass(frozen=True, slots=True)

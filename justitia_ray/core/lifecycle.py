@@ -19,6 +19,7 @@ from justitia_ray.core.entities import (
 )
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.liveness import Ingresses, Recovery
+from justitia_ray.core.stages import MAXIMUM_STAGES, expected_from
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.units import ApplicationId, Seconds
 
@@ -69,6 +70,7 @@ class Applications:
             true_kv_token_time=event.true_kv_token_time,
             recognized_by=event.recognized_by,
             idle_s=event.idle_s,
+            expected_stages=event.expected_stages[:MAXIMUM_STAGES],
         )
         application.openers[event.ingress_id] = None
         state.applications[application_id] = application
@@ -276,6 +278,11 @@ class Inferences:
         is_current = event.stage in (None, inference.stage) and not event.resubmitted
         if event.remaining_kv_token_time is not None and is_current:
             self._ledger.expect(event.application_id, event.remaining_kv_token_time)
+        if event.expected_stages and is_current:
+            stages = expected_from(
+                application.expected_stages, inference.stage, event.expected_stages
+            )
+            application.expected_stages = stages[:MAXIMUM_STAGES]
         if event.lease_id is not None:
             return inference
         self.wait(inference)

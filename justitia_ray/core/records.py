@@ -77,6 +77,11 @@ class RecordReader:
         value = self.number(name)
         return value if value > 0 else self._refuse(name, "a finite number > 0")
 
+    def not_negative(self, name: str) -> float:
+        """Return a field that is a finite number of at least 0."""
+        value = self.number(name)
+        return value if value >= 0 else self._refuse(name, "a finite number >= 0")
+
     def text(self, name: str) -> str:
         """Return a field that is a text."""
         value = self.value(name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from justitia_ray.units import KvTokenTime, Tokens
+from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
 if TYPE_CHECKING:
     from justitia_ray.core.entities import Inference
@@ -32,6 +32,43 @@ class StageServed(NamedTuple):
     output_tokens: Tokens
     """Output tokens of all sequences."""
     kv_token_time: KvTokenTime
+
+
+class ExpectedStage(NamedTuple):
+    """Sums expected of one stage of an application, and the tool gap after it.
+
+    A tuple, as every opening and every first inference of a stage may bring dozens.
+    """
+
+    inferences: float
+    """At least 0; a mean where it was learned. 0: nothing is known of the stage."""
+    compute_tokens: float
+    """Σ (p + 2d) over the inferences, the cost that VTC charges, in tokens."""
+    kv_token_time: KvTokenTime
+    """Σ h(p, d) over the inferences, token·iterations."""
+    output_tokens: float
+    """Output of the longest sequence: iterations that the stage takes at least."""
+    gap_s: Seconds
+    """Time from the stage's last end to the next stage's first submission; 0 after the last."""
+
+
+UNKNOWN_STAGE = ExpectedStage(0, 0, 0, 0, 0)
+"""Stands for a stage of which nothing is known, before one of which something is."""
+
+
+def expected_from(
+    expected: tuple[ExpectedStage, ...], stage: int, now_expected: tuple[ExpectedStage, ...]
+) -> tuple[ExpectedStage, ...]:
+    """Return the stages expected of an application, with those from `stage` on replaced.
+
+    Args:
+        expected: Stages expected before, from the first.
+        stage: The stage that the application has reached.
+        now_expected: Stages expected now, from that one on.
+    """
+    before = expected[:stage]
+    unknown = (UNKNOWN_STAGE,) * (stage - len(before))
+    return before + unknown + now_expected
 
 
 class StagePosition:

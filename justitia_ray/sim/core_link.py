@@ -310,6 +310,7 @@ class CoreLink:
                 self._predictions.charge(predicted),
                 recognized_by="" if self._recognition.knows_the_last else CONVERSATION,
                 idle_s=None if self._recognition.knows_the_last else IDLE_S,
+                expected_stages=self._predictions.stages(served),
             ),
             now,
         )

@@ -8,15 +8,16 @@ still to come, follow from the stages of applications that finished earlier in t
 import abc
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from graphlib import TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from justitia_ray.core.actions import EndApplication
 from justitia_ray.core.policies.options import PolicyOptions
-from justitia_ray.core.stages import StagePosition
-from justitia_ray.cost import CostFunction, find_cost, kv_token_time
+from justitia_ray.core.stages import ExpectedStage, StagePosition
+from justitia_ray.cost import CostFunction, find_cost, kv_token_time, weighted_tokens
 from justitia_ray.errors import ConfigError, RequestError
 from justitia_ray.predictor.input_features import InputFeatures, features_of
 from justitia_ray.predictor.model_directory import ModelDirectory
@@ -62,6 +63,10 @@ class ExactPredictions:
         """Return the charge of an application of this predicted cost; None: just that."""
         return None
 
+    def stages(self, application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
+        """Return the stages that an application which arrives will have; none if not known."""
+        return true_stages(application)
+
     def predict_inference(
         self, application: WorkloadApplication, inference: WorkloadInference, most: Tokens
     ) -> InferencePrediction:
@@ -102,6 +107,10 @@ class StagedPredictions(ExactPredictions):
     def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
         """Return the charge that the ingress would let the application have."""
         return self._charge_factor * predicted
+
+    def stages(self, application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
+        """Return none: of stages to come the table knows neither tokens nor gaps."""
+        return ()
 
     def predict_inference(
         self, application: WorkloadApplication, inference: WorkloadInference, most: Tokens
@@ -319,6 +328,42 @@ class NoisyCosts(CostSource):
 
     def _factor(self, name: str) -> float:
         return random.Random(f"{self._seed}/noise/{name}").uniform(1 / self._noise, self._noise)
+
+
+def true_stages(application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
+    """Return the stages of an application: inferences by how many come one after another before.
+
+    The scheduler sees these too where siblings end together; a branch that runs ahead of others
+    opens the next stage for all. The gap is the shortest delay before a next one.
+    """
+    depths: dict[InferenceId, int] = {}
+    stages: list[list[WorkloadInference]] = []
+    waiting = {inference.inference_id: inference for inference in application.inferences}
+    order = TopologicalSorter({name: waiting[name].after for name in waiting})
+    for name in order.static_order():
+        if name not in waiting:
+            continue  # of a part of the application that is served as another
+        inference = waiting[name]
+        depth = max(
+            (depths[before] + 1 for before in inference.after if before in depths), default=0
+        )
+        depths[name] = depth
+        while len(stages) <= depth:
+            stages.append([])
+        stages[depth].append(inference)
+    gaps = [min(inference.delay_s for inference in stage) for stage in stages[1:]]
+    return tuple(map(_sums, stages, [*gaps, 0.0]))
+
+
+def _sums(stage: Sequence[WorkloadInference], gap_s: Seconds) -> ExpectedStage:
+    sizes = [(inference.prompt_tokens, inference.output_tokens) for inference in stage]
+    return ExpectedStage(
+        len(sizes),
+        sum(weighted_tokens(p, d) for p, d in sizes),
+        sum(kv_token_time(p, d) for p, d in sizes),
+        max(d for _, d in sizes),
+        gap_s,
+    )
 
 
 def predictions_of(settings: RunSettings) -> ExactPredictions:

@@ -1,9 +1,23 @@
 """Where an inference stands in its application, and what each stage took."""
 
+import json
+from typing import Any
+
+import pytest
+
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, EndApplication
-from justitia_ray.core.stages import MAXIMUM_STAGES, StagePosition, StageServed
+from justitia_ray.core.snapshot import restore, snapshot
+from justitia_ray.core.stages import (
+    MAXIMUM_STAGES,
+    UNKNOWN_STAGE,
+    ExpectedStage,
+    StagePosition,
+    StageServed,
+    expected_from,
+)
+from justitia_ray.errors import StoreError
 from tests.core_driver import CoreDriver
 
 
@@ -106,3 +120,81 @@ def test_stages_are_not_told_of_what_was_submitted_before(core: CoreDriver) -> N
     core.pull()
 
     assert () == _stages(core.pull(finished={"1": 10}))
+
+
+MAP = ExpectedStage(4, 400, 9000, 30, 1.5)
+REDUCE = ExpectedStage(1, 100, 2000, 20, 0)
+
+
+def _open(core: CoreDriver, *expected: ExpectedStage) -> None:
+    core.handle(
+        ev.ApplicationArrived("a", "EV", "t", 1.0, 100, "i0", expected_stages=tuple(expected))
+    )
+
+
+def _expected(core: CoreDriver) -> tuple[ExpectedStage, ...]:
+    return core.core.state.applications["a"].expected_stages
+
+
+def _submit(core: CoreDriver, *expected: ExpectedStage, stage: int | None) -> None:
+    core.handle(
+        ev.InferenceSubmitted("x", "a", "x", "i0", 10, 5, 5, stage=stage, expected_stages=expected)
+    )
+
+
+def test_later_stages_replace_what_was_expected_of_them() -> None:
+    """Stages passed stay as they were; a gap in what is known stays one."""
+    assert (MAP, REDUCE) == expected_from((MAP, MAP, MAP), 1, (REDUCE,))
+    assert (UNKNOWN_STAGE, UNKNOWN_STAGE, MAP) == expected_from((), 2, (MAP,))
+
+
+def test_submission_replaces_the_expected_stages_from_its_own_on(core: CoreDriver) -> None:
+    """An application that reaches a stage knows more of what follows than when it arrived."""
+    _open(core, MAP, MAP, MAP)
+    _submit(core, REDUCE, stage=1)
+
+    assert (MAP, REDUCE) == _expected(core)
+
+
+def test_submission_that_expects_nothing_leaves_the_expected_stages(core: CoreDriver) -> None:
+    """An ingress without a table says nothing; that is not an application without stages."""
+    _open(core, MAP, REDUCE)
+    _submit(core, stage=1)
+
+    assert (MAP, REDUCE) == _expected(core)
+
+
+def test_expected_stages_end_where_stages_do(core: CoreDriver) -> None:
+    """An event from outside may not fill the store."""
+    _open(core, *[MAP] * (MAXIMUM_STAGES + 1))
+
+    assert MAXIMUM_STAGES == len(_expected(core))
+
+
+def test_expected_stages_outlive_the_scheduler(core: CoreDriver) -> None:
+    """A new scheduler foretells as the last one did."""
+    _open(core, MAP, REDUCE)
+    core.hand_over(SchedulerCore(lease_prefix="2-"))
+
+    assert (MAP, REDUCE) == _expected(core)
+
+
+def test_records_from_before_expected_stages_are_read(core: CoreDriver) -> None:
+    """A store that an earlier release has written has no such field."""
+    _open(core)
+    record = snapshot(core.core)["applications"]["a"]
+    core.hand_over(SchedulerCore(lease_prefix="2-"))
+
+    assert "expected_stages" not in record
+    assert () == _expected(core)
+
+
+@pytest.mark.parametrize("row", [[1, 2, 3, 4], [1, 2, 3, 4, -5.0], "stage", [1, 2, 3, 4, "5"]])
+def test_damaged_expected_stages_are_named(core: CoreDriver, row: Any) -> None:
+    """A damaged store is reported by field, not by an index error later."""
+    _open(core, MAP)
+    damaged = json.loads(json.dumps(snapshot(core.core)))
+    damaged["applications"]["a"]["expected_stages"].append(row)
+
+    with pytest.raises(StoreError, match=r"applications\[a\].*expected_stages\[1\]"):
+        restore(SchedulerCore(), damaged["clock"], damaged["applications"])

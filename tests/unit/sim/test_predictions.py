@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from justitia_ray.core.policies import parse_options
-from justitia_ray.core.stages import StageServed
+from justitia_ray.core.stages import ExpectedStage, StageServed
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.sim import predictions as cost_sources
@@ -18,6 +18,7 @@ from justitia_ray.sim.predictions import (
     TabledCosts,
     parse_noise,
     predictions_of,
+    true_stages,
 )
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
@@ -241,3 +242,18 @@ def test_class_name_that_the_service_refuses_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="application 'a': application_class is 'no spaces"):
         _run([strange], prediction="learned")
+
+
+def test_true_stages_have_all_calls_of_a_depth_and_the_shortest_gap_after_them() -> None:
+    """Two calls, then one a second after the first and one three after both: 10 + 2·5, and so on.
+
+    A call on something that is served as another application begins its own.
+    """
+    application = app("a", (10, 5), (20, 6), (30, 7, ("0",), 1.0), (40, 8, ("0", "1"), 3.0))
+    part = app("b", (10, 5, ("elsewhere",), 2.0))
+
+    assert true_stages(application) == (
+        ExpectedStage(2, 52, 65 + 141, 6, 1.0),
+        ExpectedStage(2, 100, 238 + 356, 8, 0.0),
+    )
+    assert true_stages(part) == (ExpectedStage(1, 20, 65, 5, 0.0),)

@@ -1,0 +1,114 @@
+"""Pace of the replicas: KV token-time served a second, and seconds an iteration, lately.
+
+Both are ratios of sums that decay with the time in which something ran, by half in `HALF_LIFE_S`.
+Time in which nothing runs is in neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from justitia_ray.core.records import Fields, RecordReader, read_fields
+from justitia_ray.units import KvTokenTime, RequestId, Seconds
+
+if TYPE_CHECKING:
+    from justitia_ray.core.policies.base import Delivery
+
+HALF_LIFE_S: Seconds = 60.0
+"""Several times the length of an inference, so that one report moves the pace by little."""
+USUAL_ITERATION_S: Seconds = 0.03
+"""Seconds of an iteration until some are measured: a 7B model on an A10G, a full batch."""
+_USUAL_WEIGHT = 100.0
+"""Iterations that the usual length counts for at the start."""
+
+_SUMS: Fields = dict.fromkeys(
+    ("service", "busy_s", "iterations", "iterating_s"), RecordReader.not_negative
+)
+
+
+class Pace:
+    """How fast the replicas serve, all together, and how fast one sequence grows.
+
+    Every call costs O(1) for each inference that it names. An iteration is as long as one more
+    token of a lease takes between two reports, or from its dispatch to the first: the computation
+    of prompts is spread over it.
+
+    Attributes:
+        kv_per_s: KV token·iterations served a second; None until a report has told of any.
+        iteration_s: Seconds that an iteration takes.
+    """
+
+    def __init__(self) -> None:
+        self.kv_per_s: float | None = None
+        self.iteration_s: Seconds = USUAL_ITERATION_S
+        self._sums = {
+            "service": 0.0,
+            "busy_s": 0.0,
+            "iterations": _USUAL_WEIGHT,
+            "iterating_s": _USUAL_WEIGHT * USUAL_ITERATION_S,
+        }
+        self._since: Seconds = 0.0
+        """When the last report was booked, or when something began to run after nothing did."""
+        self._told_at: dict[RequestId, Seconds] = {}
+        """When what runs was reported last, or leased."""
+
+    def begin(self, request_id: RequestId, now: Seconds) -> None:
+        """Note that an inference was leased."""
+        if not self._told_at:
+            self._since = now
+        self._told_at[request_id] = now
+
+    def leave(self, request_id: RequestId) -> None:
+        """Note that an inference runs no more; an unknown one changes nothing."""
+        self._told_at.pop(request_id, None)
+
+    def observe(self, deliveries: Iterable[Delivery], now: Seconds) -> KvTokenTime:
+        """Count the service of a report; return its sum, without what was booked before.
+
+        Inferences whose lease this object has not seen count for the service alone.
+        """
+        service, iterations, iterating_s = 0.0, 0.0, 0.0
+        for delivery in deliveries:
+            service += delivery.amount
+            told_at = self._told_at.get(delivery.request_id)
+            if told_at is not None and now > told_at:
+                made = delivery.tokens_after - delivery.tokens_before
+                iterations += made / delivery.choices
+                iterating_s += now - told_at
+                self._told_at[delivery.request_id] = now
+        if self._told_at:
+            self._count(service, max(0.0, now - self._since), iterations, iterating_s)
+        self._since = now
+        return service
+
+    def state(self) -> dict[str, Any]:
+        """Return the sums, as JSON."""
+        return dict(self._sums)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the sums that `state` returned.
+
+        Raises:
+            ValueError: If it is not of that form.
+        """
+        self._sums = read_fields(state, _SUMS)
+        self._divide()
+
+    def _count(
+        self, service: KvTokenTime, busy_s: Seconds, iterations: float, iterating_s: Seconds
+    ) -> None:
+        keep = 0.5 ** (busy_s / HALF_LIFE_S)
+        new = (service, busy_s, iterations, iterating_s)
+        self._sums = {
+            name: keep * before + more
+            for (name, before), more in zip(self._sums.items(), new, strict=True)
+        }
+        self._divide()
+
+    def _divide(self) -> None:
+        sums = self._sums
+        if sums["service"] > 0 and sums["busy_s"] > 0:
+            self.kv_per_s = sums["service"] / sums["busy_s"]
+        if sums["iterations"] > 0 and sums["iterating_s"] > 0:
+            self.iteration_s = sums["iterating_s"] / sums["iterations"]

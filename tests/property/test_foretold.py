@@ -1,0 +1,203 @@
+"""Deadlines and urgency of the shadow of VTC, against its rules taken literally, in fractions."""
+
+from collections.abc import Iterable
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.clock.foretold import MARGIN_S, ForetoldVtc
+from justitia_ray.core.clock.pace import Pace
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.policies.base import Delivery
+from justitia_ray.core.stages import ExpectedStage
+from justitia_ray.cost import kv_token_time
+from justitia_ray.units import KvTokenTime, Seconds
+from tests.exact import exact
+from tests.oracles.shadow import LiteralShadow
+
+
+class GivenPace(Pace):
+    """A pace that the test sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kv_per_s = exact(100)
+        self.iteration_s = exact(1, 32)
+
+    def observe(self, deliveries: Iterable[Delivery], now: Seconds) -> KvTokenTime:
+        """Return the service, and measure nothing."""
+        return sum(delivery.amount for delivery in deliveries)
+
+
+class World:
+    """The shadow and the literal one, told the same."""
+
+    def __init__(self) -> None:
+        self.now: Any = Fraction(1000)
+        self.pace = GivenPace()
+        self.foretold = ForetoldVtc(self.pace)
+        self.literal = LiteralShadow()
+        self.applications: dict[str, Application] = {}
+        self.expected: dict[str, list[ExpectedStage]] = {}
+        self.calls: dict[str, list[dict[str, tuple[Inference, int, bool]]]] = {}
+        self.names = 0
+
+    def arrive(self, weight: int, stages: list[ExpectedStage]) -> None:
+        """Let an application arrive."""
+        name = f"a{self.names}"
+        self.names += 1
+        application = Application(name, "c", "t", exact(weight), 1, "i", self.now, self.names)
+        application.expected_stages = tuple(stages)
+        self.applications[name] = application
+        self.expected[name], self.calls[name] = stages, []
+        self._literal_stays()
+        self.foretold.arrived(application, self.now)
+        if stages:
+            self.literal.add(name, application.weight, stages)
+
+    def submit(self, name: str, stage: int, prompt: int, output: int) -> None:
+        """Let an application submit an inference at a stage that it has reached."""
+        request = f"r{self.names}"
+        self.names += 1
+        rows = self.calls[name]
+        stage = min(stage, len(rows))
+        inference = Inference(
+            request, name, request, "i", prompt, output, 100, 1, self.now, self.names, stage=stage
+        )
+        if stage == len(rows):
+            rows.append({})
+        rows[stage][request] = (inference, output, False)
+        self.foretold.submitted(self.applications[name], inference, self.now)
+        self._renew(name)
+
+    def end(self, name: str, output: int) -> None:
+        """Let the oldest inference of an application that has not ended end; 0: no output."""
+        for row in self.calls[name]:
+            for request, (inference, _, is_over) in row.items():
+                if not is_over:
+                    inference.output_tokens = output
+                    if output:
+                        row[request] = (inference, output, True)
+                    else:
+                        del row[request]
+                    self.foretold.ended(self.applications[name], inference, self.now)
+                    self._renew(name)
+                    return
+
+    def reweigh(self, name: str, weight: int) -> None:
+        """Change the weight of an application."""
+        self.applications[name].weight = exact(weight)
+        self.foretold.reweighed(self.applications[name], self.now)
+        self._renew(name)
+
+    def leave(self, name: str) -> None:
+        """Let an application end."""
+        application = self.applications[name]
+        self.expected[name] = self.expected[name][: len(self.calls[name])]
+        if name in self.literal.members and any(self.calls[name]):
+            self._renew(name)
+        elif name in self.literal.members:
+            del self.literal.members[name]
+        self.foretold.application_ended(application, self.now)
+        del self.applications[name]
+
+    def serve(self, amount: int, seconds: int) -> None:
+        """Let service flow for some time."""
+        self.now += Fraction(seconds, 3)
+        self.literal.advance(Fraction(amount), self.now)
+        self.foretold.served([Delivery("", "", 0, 0, 0, exact(amount))], self.now)
+
+    def check(self) -> None:
+        """Check every deadline, and which applications are urgent, in order."""
+        kv_per_s, iteration_s = self.pace.kv_per_s, self.pace.iteration_s
+        urgent = []
+        for name, application in self.applications.items():
+            if name not in self.literal.members:
+                assert self.foretold.deadline(name, self.now) is None
+                continue
+            deadline = self.literal.deadline(name, self.now, kv_per_s, iteration_s)
+            assert deadline == self.foretold.deadline(name, self.now)
+            if self.now >= deadline - self._path_s(name) - MARGIN_S:
+                urgent.append((deadline, application.sequence, name))
+        assert [name for _, _, name in sorted(urgent)] == self.foretold.urgent(self.now)
+        assert self.literal.density() == self.foretold.clock.density
+
+    def _path_s(self, name: str) -> Any:
+        rows, expected = self.calls[name], self.expected[name]
+        left = [d for row in rows for _, d, is_over in row.values() if not is_over]
+        later = sum(stage.output_tokens for stage in expected[len(rows) :])
+        gaps = sum(stage.gap_s for stage in expected[max(0, len(rows) - 1) : -1])
+        return (max(left, default=0) + later) * self.pace.iteration_s + gaps
+
+    def _literal_stays(self) -> None:
+        self.literal.advance(Fraction(0), self.now)
+
+    def _renew(self, name: str) -> None:
+        self._literal_stays()
+        stages = []
+        rows, expected = self.calls[name], self.expected[name]
+        for number in range(max(len(rows), len(expected))):
+            row = rows[number].values() if number < len(rows) else ()
+            gap_s = expected[number].gap_s if number < len(expected) else 0
+            if row:
+                sizes = [(i.prompt_tokens, d) for i, d, _ in row]
+                stage = ExpectedStage(
+                    len(row),
+                    sum(p + 2 * d for p, d in sizes),
+                    sum(kv_token_time(p, d) for p, d in sizes),
+                    max(d for _, d in sizes),
+                    gap_s,
+                )
+                stages.append(stage)
+            elif number < len(expected):
+                stages.append(expected[number])
+            else:
+                stages.append(ExpectedStage(0, 0, 0, 0, 0))
+        weight = self.applications[name].weight
+        if name in self.literal.members:
+            self.literal.change(name, weight, stages)
+        elif stages:
+            self.literal.add(name, weight, stages)
+        self._literal_stays()
+
+
+sizes = st.integers(1, 40)
+stages = st.builds(
+    lambda n, p, d, gap: ExpectedStage(
+        n, exact(n * (p + 2 * d)), exact(n * kv_token_time(p, d)), d, exact(gap, 2)
+    ),
+    st.integers(1, 4),
+    sizes,
+    sizes,
+    st.integers(0, 9),
+)
+steps = st.one_of(
+    st.tuples(st.just("arrive"), st.integers(1, 3), st.lists(stages, max_size=3)),
+    st.tuples(st.just("submit"), st.integers(0, 9), st.integers(0, 3), sizes, sizes),
+    st.tuples(st.just("end"), st.integers(0, 9), st.integers(0, 60)),
+    st.tuples(st.just("reweigh"), st.integers(0, 9), st.integers(1, 4)),
+    st.tuples(st.just("leave"), st.integers(0, 9)),
+    st.tuples(st.just("serve"), st.integers(0, 5000), st.integers(0, 40)),
+    st.tuples(st.just("pace"), st.integers(85, 116), st.integers(26, 38)),
+)
+
+
+@given(st.lists(steps, min_size=4, max_size=30))
+def test_deadlines_and_urgency_are_those_of_the_rules(run: list[tuple[Any, ...]]) -> None:
+    """Heaps and stale keys may change the cost of an answer and never the answer."""
+    world = World()
+    world.arrive(1, [ExpectedStage(2, exact(60), exact(500), 20, exact(2))] * 2)
+    for kind, *values in run:
+        if kind == "arrive":
+            world.arrive(*values)
+        elif kind == "serve":
+            world.serve(*values)
+        elif kind == "pace":
+            world.pace.kv_per_s = exact(values[0])
+            world.pace.iteration_s = exact(values[1], 1024)
+        elif world.applications:
+            names = [*world.applications]
+            getattr(world, kind)(names[values[0] % len(names)], *values[1:])
+        world.check()

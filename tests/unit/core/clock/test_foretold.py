@@ -1,0 +1,241 @@
+"""Worked examples of foretold deadlines, and what a new scheduler goes on with."""
+
+import json
+from typing import Any
+
+import pytest
+
+from justitia_ray.core.clock.foretold import CriticalPath, ForetoldVtc
+from justitia_ray.core.clock.pace import HALF_LIFE_S, USUAL_ITERATION_S, Pace
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.policies.base import Delivery
+from justitia_ray.core.stages import ExpectedStage
+
+ONE = ExpectedStage(1, 100, 1000, 40, 0)
+FOUR = ExpectedStage(4, 100, 1000, 40, 0)
+
+
+def _application(name: str, *expected: ExpectedStage, weight: float = 1) -> Application:
+    application = Application(name, "c", "t", weight, 1, "i", 0.0, int(name))
+    application.expected_stages = expected
+    return application
+
+
+def _inference(request_id: str, output: int = 10, stage: int = 0, name: str = "1") -> Inference:
+    return Inference(request_id, name, request_id, "i", 20, output, 99, 1, 0.0, 1, stage=stage)
+
+
+def _delivery(amount: float, request_id: str = "x", made: int = 10, choices: int = 1) -> Delivery:
+    return Delivery("1", request_id, 20, 0, made, amount, choices)
+
+
+def _paced(kv_per_s: float = 100, iteration_s: float = 0.1) -> ForetoldVtc:
+    foretold = ForetoldVtc()
+    foretold.pace.kv_per_s, foretold.pace.iteration_s = kv_per_s, iteration_s
+    return foretold
+
+
+def test_one_inference_is_done_as_long_after_its_start_as_it_runs() -> None:
+    """VTC starts the first inference of an application at once: nothing has to wait."""
+    foretold = _paced()
+    foretold.arrived(_application("1", ONE), 7.0)
+
+    assert 7.0 + 40 * 0.1 == foretold.deadline("1", 7.0)
+
+
+def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> None:
+    """A stage of 100 tokens costs 1,000; 75 of them cost 750, which take 7.5 s alone."""
+    foretold = _paced()
+    foretold.arrived(_application("1", FOUR), 0.0)
+
+    assert 7.5 + 4 == pytest.approx(foretold.deadline("1", 0.0))
+
+
+def test_two_applications_share_the_service_by_weight() -> None:
+    """At weights 1 and 3 the level costs 10 and 30 a token: 75 and 25 levels take 30 and 10 s."""
+    foretold = _paced()
+    foretold.arrived(_application("1", FOUR), 0.0)
+    foretold.arrived(_application("2", FOUR, weight=3), 0.0)
+
+    assert 30 + 4 == pytest.approx(foretold.deadline("1", 0.0))
+    assert 10 + 4 == pytest.approx(foretold.deadline("2", 0.0))
+
+
+def test_gap_passes_in_wall_time_and_takes_no_service() -> None:
+    """The first stage takes 10 s of service, then 6 s of a tool pass; alone, X stands still."""
+    foretold = _paced()
+    foretold.arrived(_application("1", ONE._replace(gap_s=6), ONE), 0.0)
+    foretold.served([_delivery(1000)], 10.0)
+    foretold.pace.kv_per_s, foretold.pace.iteration_s = 100, 0.1
+
+    assert 16 + 4 == foretold.deadline("1", 10.0)
+    assert 0 == foretold.clock.density
+
+    foretold.served([_delivery(500)], 15.0)
+
+    assert 100 == foretold.clock.level
+
+
+def test_application_of_unknown_stages_has_those_it_has_submitted() -> None:
+    """Nobody has told of it, so that its first call is all that is known."""
+    foretold, application = _paced(), _application("1")
+    foretold.arrived(application, 0.0)
+
+    assert foretold.deadline("1", 0.0) is None
+
+    foretold.submitted(application, _inference("x"), 0.0)
+
+    assert 10 * 0.1 == foretold.deadline("1", 0.0)
+
+
+def test_call_that_produced_nothing_leaves_what_was_expected() -> None:
+    """A caller that gives up while it waits has not shown that the stage is small."""
+    foretold, application = _paced(), _application("1", ONE)
+    inference = _inference("x")
+    foretold.submitted(application, inference, 0.0)
+    before = foretold.deadline("1", 0.0)
+    foretold.ended(application, inference, 0.0)
+
+    assert (1.0, 4.0) == (before, foretold.deadline("1", 0.0))
+
+
+def test_critical_path_has_what_is_not_over_and_all_that_follows() -> None:
+    """Only the longest of what runs counts; the gap after the stage it is in is to come."""
+    foretold = _paced()
+    application = _application("1", ONE._replace(gap_s=2), ONE._replace(gap_s=3), ONE)
+    foretold.arrived(application, 0.0)
+
+    assert CriticalPath(120, 5) == foretold.critical_path("1")
+
+    short, long = _inference("x", 10), _inference("y", 30)
+    foretold.submitted(application, short, 0.0)
+    foretold.submitted(application, long, 0.0)
+
+    assert CriticalPath(30 + 80, 5) == foretold.critical_path("1")
+
+    long.output_tokens = 30
+    foretold.ended(application, long, 0.0)
+
+    assert CriticalPath(10 + 80, 5) == foretold.critical_path("1")
+
+
+def test_no_deadline_is_told_before_any_service() -> None:
+    """Nothing is known of the machine; an application that VTC starts at once is an exception."""
+    foretold = ForetoldVtc()
+    foretold.arrived(_application("1", FOUR), 0.0)
+
+    assert foretold.deadline("1", 0.0) is None
+    assert [] == foretold.urgent(1e9)
+
+
+def test_application_that_has_submitted_nothing_is_forgotten_at_its_end() -> None:
+    """Stages that will never come may not slow the others."""
+    foretold, application = _paced(), _application("1", FOUR)
+    foretold.arrived(application, 0.0)
+    foretold.arrived(_application("2", FOUR), 0.0)
+    foretold.application_ended(application, 0.0)
+    foretold.application_ended(_application("3"), 0.0)
+
+    assert foretold.deadline("1", 0.0) is None
+    assert 10 == foretold.clock.density
+    assert CriticalPath(0, 0) == foretold.critical_path("1")
+
+
+def test_shadow_of_an_ended_application_goes_on_until_it_is_through() -> None:
+    """VTC would still be serving it: 40 tokens cost 255 beside the 1,000 for 100 of the other."""
+    foretold, application = _paced(), _application("1", FOUR, FOUR)
+    inference = _inference("x", 10)
+    foretold.submitted(application, inference, 0.0)
+    foretold.arrived(_application("2", FOUR), 0.0)
+    inference.output_tokens = 10
+    foretold.ended(application, inference, 0.0)
+    foretold.application_ended(application, 0.0)
+
+    assert foretold.deadline("1", 0.0) is None
+    assert 255 / 40 + 10 == foretold.clock.density
+
+    foretold.served([_delivery(255 + 400)], 1.0)
+
+    assert {"2"} == foretold.clock.shadows.keys()
+    assert 10 == foretold.clock.density
+
+
+def test_new_scheduler_foretells_as_the_last_did() -> None:
+    """In a stage, past its last start, in a gap, and of unknown stages: all through JSON."""
+    before = _paced()
+    applications = [
+        _application("1", FOUR, FOUR),
+        _application("2", ONE, weight=9),
+        _application("3", ONE._replace(compute_tokens=10, gap_s=30), FOUR),
+        _application("4"),
+    ]
+    for application in applications:
+        before.arrived(application, 0.0)
+    before.dispatched(_inference("x"), 0.0)
+    before.submitted(applications[0], _inference("y"), 0.0)
+    before.served([_delivery(500)], 5.0)
+    gone = _application("5")
+    before.submitted(gone, _inference("g", 99, name="5"), 5.0)
+    before.application_ended(gone, 5.0)
+    after = ForetoldVtc()
+    after.restore(json.loads(json.dumps(before.state())))
+    for foretold in (before, after):
+        foretold.served([_delivery(800, "z")], 9.0)
+        foretold.pace.kv_per_s, foretold.pace.iteration_s = 90, 0.1
+
+    deadlines = [before.deadline(name, 9.0) for name in "1234"]
+    assert None not in deadlines[:3]
+    assert deadlines == [after.deadline(name, 9.0) for name in "1234"]
+    assert before.urgent(9.0) == after.urgent(9.0)
+    assert before.clock.density == after.clock.density
+
+
+@pytest.mark.parametrize(
+    "damage", [{"level": "x"}, {"pace": {}}, {"applications": {"1": {}}}, {"shadows": {"1": {}}}]
+)
+def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
+    """A store may hold anything."""
+    with pytest.raises(ValueError, match=r"must|missing|allowed"):
+        ForetoldVtc().restore(ForetoldVtc().state() | damage)
+
+
+def test_pace_is_of_the_time_in_which_something_runs() -> None:
+    """One second of 100 tokens, an idle hour, one second: 100 a second, not 0.05."""
+    pace = Pace()
+    for begun_at in (0.0, 3600.0):
+        pace.begin("x", begun_at)
+        pace.observe([_delivery(100)], begun_at + 1)
+        pace.leave("x")
+
+    assert 100 == pytest.approx(pace.kv_per_s)
+
+
+def test_pace_follows_the_last_minutes() -> None:
+    """A half-life at 100, then two at 300: the old second counts a quarter of what it did."""
+    pace = Pace()
+    pace.begin("x", 0.0)
+    for minute, rate in enumerate((100, 300, 300), start=1):
+        pace.observe([_delivery(rate * HALF_LIFE_S)], minute * HALF_LIFE_S)
+
+    assert (100 / 4 + 300 / 2 + 300) / 1.75 == pytest.approx(pace.kv_per_s)
+
+
+def test_iteration_is_as_long_as_a_sequence_takes_for_a_token() -> None:
+    """Three choices grow by ten tokens each while one sequence does: thirty tokens, one pace."""
+    pace = Pace()
+    pace.begin("x", 0.0)
+    pace.begin("y", 0.0)
+    for second in range(1, 400):
+        deliveries = [_delivery(1, "x", 10), _delivery(1, "y", 30, choices=3)]
+        pace.observe(deliveries, float(second))
+
+    assert 0.1 == pytest.approx(pace.iteration_s, rel=0.01)
+
+
+def test_unseen_lease_tells_nothing_of_an_iteration() -> None:
+    """A lease of an earlier scheduler began nobody knows when."""
+    pace = Pace()
+    pace.begin("x", 0.0)
+
+    assert 7 == pace.observe([_delivery(7, "other")], 1.0)
+    assert USUAL_ITERATION_S == pytest.approx(pace.iteration_s)

@@ -1,0 +1,31 @@
+"""Deadlines of the shadow of VTC, over what VTC does with the same load."""
+
+import pytest
+
+from justitia_ray.lab.foretold import Spread, foretold_over_vtc, spread
+from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+
+
+def _chain(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
+    """Return an application of one call after another, two seconds apart."""
+    inferences = tuple(
+        WorkloadInference(str(n), 60, output, (str(n - 1),) if n else (), 2.0 if n else 0.0)
+        for n in range(calls)
+    )
+    return WorkloadApplication(name, f"chain {calls}", at, inferences)
+
+
+def test_shadow_foretells_vtc_on_a_small_load() -> None:
+    """Thirty applications that compete for the memory of four calls; VTC serves them in turns."""
+    load = [_chain(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)]
+    ratios = foretold_over_vtc(load, EngineProfile(kv_tokens=500))
+
+    assert {"chain 1", "chain 3"} == ratios.keys()
+    for of_class in ratios.values():
+        assert 0.75 < spread(of_class).median < 1.25
+
+
+def test_spread_is_of_nine_tenths() -> None:
+    """Twenty-one numbers from 0 to 20: the second smallest and the second largest."""
+    assert pytest.approx(Spread(21, 1, 10, 19)) == spread(range(21))
