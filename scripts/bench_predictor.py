@@ -18,10 +18,14 @@ from justitia_ray.sim.suites.recorded_samples import load_samples
 from scripts.bench.machine import machine
 from scripts.bench.predictor import (
     APART,
+    BASELINE,
     KINDS,
+    OURS,
     PAPER,
     SEVEN,
     Data,
+    Latency,
+    Trial,
     coverage_table,
     curve_table,
     drift_line,
@@ -81,16 +85,19 @@ def measure(data: Data, options: argparse.Namespace) -> dict[str, Any]:
     def say(line: str) -> None:
         print(f"  {time.monotonic() - started:4.0f} s  {line}", flush=True)
 
-    trials, models = measure_errors(data, KINDS, options.sets, options.seed, say)
-    latencies = [measure_latency(data, models, kind) for kind in KINDS]
-    if not options.quick:
+    kinds = (OURS, BASELINE) if options.spread else KINDS
+    trials, models = measure_errors(data, kinds, options.sets, options.seed, say)
+    latencies = [measure_latency(data, models, kind) for kind in kinds]
+    if not (options.quick or options.spread):
         trials += measure_s3(data, options.sets, options.seed, say)
     print(f"\nMean relative error\n\n{error_table(trials, 'mean_error')}")
     print(f"\nMedian relative error\n\n{error_table(trials, 'median_error')}")
-    if not options.quick:
+    if not (options.quick or options.spread):
         print("\ns3: DistilBERT's form, tiny and with random weights; pretrained ones not at hand.")
     print(f"\nauto: spread, training, choice\n\n{coverage_table(trials)}")
     print(f"\nMilliseconds a prediction, features included\n\n{latency_table(latencies)}\n")
+    if options.spread:
+        return _judged(trials, latencies)
     curve = measure_curve(data, min(options.sets, CURVE_SETS), options.seed, say)
     print(f"\nMean relative error of auto by training samples\n\n{curve_table(curve)}\n")
     drift_kind = "ridge" if options.quick else "auto"
@@ -101,6 +108,14 @@ def measure(data: Data, options: argparse.Namespace) -> dict[str, Any]:
     print("Drift: the applications of one class become another's, while it learns")
     for name, drift in drifts.items():
         print(f"  {drift_line(name, drift)}")
+    return {
+        **_judged(trials, latencies),
+        "curve": {size: [asdict(trial) for trial in of] for size, of in curve.items()},
+        "drift": {name: asdict(drift) for name, drift in drifts.items()},
+    }
+
+
+def _judged(trials: Sequence[Trial], latencies: Sequence[Latency]) -> dict[str, Any]:
     judged = verdicts(trials, latencies)
     print()
     for verdict in judged:
@@ -108,8 +123,6 @@ def measure(data: Data, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "trials": [asdict(trial) for trial in trials],
         "latency": [asdict(latency) for latency in latencies],
-        "curve": {size: [asdict(trial) for trial in of] for size, of in curve.items()},
-        "drift": {name: asdict(drift) for name, drift in drifts.items()},
         "verdicts": [asdict(verdict) for verdict in judged],
     }
 
@@ -123,6 +136,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--sets", type=int, metavar="N", help="training sets (5; quick: 1)")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first (0)")
     parser.add_argument("--quick", action="store_true", help="one set, no S3, drift with ridge")
+    parser.add_argument(
+        "--spread", action="store_true", help="errors and spread of `auto` and the median alone"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     options = parser.parse_args(arguments)
     if options.sets is None:

@@ -1,11 +1,14 @@
-"""Evaluation of a model on applications that it has not seen: errors and prediction times."""
+"""Evaluation of a model on applications that it has not seen: errors, spread, prediction times."""
 
+import math
 import random
 import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from justitia_ray.predictor.input_features import features_of
 from justitia_ray.predictor.observation import LEAST_TRAINED_ON, Sample
@@ -27,6 +30,12 @@ FIELDS = (
 )
 """Metrics of each class in `metrics.json`."""
 
+COVERED = 0.8
+"""Share of costs that p10 and p90 are meant to hold."""
+_SHARES = (0.1, 0.5, 0.9)
+_Z975 = 1.959963984540054
+"""Standard normal quantile of 0.975."""
+
 _LATENCY_CALLS = 200
 """Least number of single predictions that are timed."""
 
@@ -46,6 +55,10 @@ class Evaluation:
     """Mean relative error of the median cost of the training samples, whatever the input."""
     covered: float
     """Share of the tests between p10 and p90; 0.8 is meant."""
+    pinball_loss: float
+    """Mean pinball loss of p10, the cost and p90, in ln(cost)."""
+    baseline_pinball_loss: float
+    """Mean pinball loss of the quantiles of the training samples' costs, whatever the input."""
     predict_ms_p50: float
     """Milliseconds of a single prediction from a text, features included; median."""
     train_s: Seconds
@@ -79,7 +92,8 @@ def evaluate(
     predictions = model.predict([features_of(text) for text in texts])
     true = [sample.kv_token_time for sample in test]
     errors = relative_errors([answer.kv_token_time for answer in predictions], true)
-    median = statistics.median(sample.kv_token_time for sample in training)
+    known = [sample.kv_token_time for sample in training]
+    median = statistics.median(known)
     return Evaluation(
         model=model,
         n_train=model.samples,
@@ -88,6 +102,8 @@ def evaluate(
         median_relative_error=statistics.median(errors),
         baseline_median_error=statistics.fmean(relative_errors([median] * len(true), true)),
         covered=coverage(predictions, true),
+        pinball_loss=pinball_loss(predictions, true),
+        baseline_pinball_loss=pinball_loss([class_quantiles(known)] * len(true), true),
         predict_ms_p50=1000 * statistics.median(prediction_times(model, texts)),
         train_s=train_s,
     )
@@ -102,6 +118,47 @@ def coverage(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTime])
     """Return the share of true costs from p10 to p90."""
     inside = [p.p10 <= t <= p.p90 for p, t in zip(predictions, true, strict=True)]
     return statistics.fmean(inside)
+
+
+def pinball_loss(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTime]) -> float:
+    """Return the mean pinball loss of p10, the cost as the median, and p90, in ln(cost).
+
+    Quantile q of a cost y loses q·(y − a) above its answer a and (1 − q)·(a − y) below it (Koenker
+    and Bassett, Econometrica 46, 1978), which is least for the true quantile: intervals that hold
+    80 % because some are huge and others empty lose more than honest ones. In ln(cost), so that a
+    class with a heavy tail is not judged by its dearest application alone.
+    """
+    losses = []
+    for predicted, cost in zip(predictions, true, strict=True):
+        answers = (predicted.p10, predicted.kv_token_time, predicted.p90)
+        for share, answer in zip(_SHARES, answers, strict=True):
+            above = math.log(cost / answer)
+            losses.append(max(share * above, (share - 1) * above))
+    return statistics.fmean(losses)
+
+
+def pinball_ratio(loss: float, baseline: float) -> float:
+    """Return a loss over that of the class's own quantiles; 1 where neither loses anything."""
+    if not baseline:
+        return math.inf if loss else 1.0
+    return loss / baseline
+
+
+def class_quantiles(costs: Sequence[KvTokenTime]) -> CostPrediction:
+    """Return p10, the median and p90 of costs, linear between them in ln(cost).
+
+    Any model of the input should lose less than this.
+    """
+    p10, median, p90 = np.exp(np.quantile(np.log(costs), _SHARES)).tolist()
+    return CostPrediction(median, p10, p90)
+
+
+def binomial_reach(count: int) -> float:
+    """Return how far the share of `count` tests between p10 and p90 may lie from COVERED.
+
+    By 1.96 standard deviations of the binomial: one in twenty honest spreads lies farther.
+    """
+    return _Z975 * math.sqrt(COVERED * (1 - COVERED) / count)
 
 
 def prediction_times(model: TrainedModel, texts: Sequence[str]) -> list[Seconds]:

@@ -1,10 +1,14 @@
 """The figures of scripts/bench_predictor, worked out by hand."""
 
-from scripts.bench.predictor import SEVEN, Latency, Trial, verdicts
+from dataclasses import replace
+
+import pytest
+
+from scripts.bench.predictor import SEVEN, Latency, Trial, held_share, verdicts
 
 
 def trial(name: str, kind: str, number: int, error: float) -> Trial:
-    return Trial(name, kind, number, 100, kind, error, error / 2, 0.8, 2.0)
+    return Trial(name, kind, number, 100, kind, error, error / 2, 0.8, 2.0, 25, 0.9)
 
 
 def trials(ours: float, median: float) -> list[Trial]:
@@ -22,6 +26,40 @@ def test_verdicts_name_what_is_missed() -> None:
     good = verdicts(trials(0.2, 0.4), fast)
     bad = verdicts(trials(0.5, 0.4), [Latency("auto", 0.9, 1.0, "DM", 0.9, 0.1)])
 
-    assert [True] * 4 == [verdict.met for verdict in good]
-    assert [False, False, False, True] == [verdict.met for verdict in bad]
+    assert [True] * 7 == [verdict.met for verdict in good]
+    assert [False, False, False, *[True] * 4] == [verdict.met for verdict in bad]
     assert ", ".join([*SEVEN, "CG"]) == bad[1].figure
+
+
+def test_share_held_counts_every_test_once() -> None:
+    """A class of five tests says less than one of ninety-five."""
+    few = replace(trial("EV", "auto", 0, 0.2), covered=0.2, tested_on=5)
+    many = replace(few, covered=1.0, tested_on=95)
+
+    assert pytest.approx(0.96) == held_share([few, many])
+
+
+@pytest.mark.parametrize(
+    ("covered", "tests", "met"),
+    # 1.96 · sqrt(0.8 · 0.2 / n) is 0.157 of 25 tests and 0.078 of 100.
+    [(0.65, 25, True), (0.64, 25, False), (0.95, 25, True), (0.88, 100, False), (0.2, 24, True)],
+)
+def test_class_whose_spread_chance_does_not_explain_is_named(
+    covered: float, tests: int, met: bool
+) -> None:
+    """Too wide is as wrong as too narrow; a class with few tests is let off."""
+    rows = [
+        replace(t, covered=covered, tested_on=tests) if t.application_class == "PE" else t
+        for t in trials(0.2, 0.4)
+    ]
+    verdict = verdicts(rows, [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)])[5]
+
+    assert (met, "all" if met else "PE") == (verdict.met, verdict.figure)
+
+
+def test_class_whose_quantiles_would_do_better_is_named() -> None:
+    """A spread that holds the right share may still say less than no model."""
+    rows = [replace(t, pinball=1.1) if t.application_class == "CC" else t for t in trials(0.2, 0.4)]
+    verdict = verdicts(rows, [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)])[6]
+
+    assert (False, "CC") == (verdict.met, verdict.figure)

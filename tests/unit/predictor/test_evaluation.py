@@ -1,12 +1,19 @@
 """The figures of `metrics.json`, and that nothing is tested on what was trained on."""
 
+import math
+import random
+
 import pytest
 
 from justitia_ray.predictor.evaluation import (
     FIELDS,
+    binomial_reach,
+    class_quantiles,
     coverage,
     evaluate,
     metrics_of,
+    pinball_loss,
+    pinball_ratio,
     relative_errors,
     split,
 )
@@ -24,6 +31,40 @@ def test_coverage_counts_what_lies_between_p10_and_p90() -> None:
     predictions = [CostPrediction(2.0, 1.0, 3.0)] * 4
 
     assert 0.75 == coverage(predictions, [1.0, 3.0, 2.0, 3.5])
+
+
+def test_pinball_loss_counts_each_side_by_its_share() -> None:
+    """A cost of e² against p10 of 1, a median of e and p90 of e³ is 2 above, 1 above, 1 below."""
+    predicted = CostPrediction(math.e, 1.0, math.e**3)
+
+    assert pytest.approx((0.1 * 2 + 0.5 * 1 + 0.1 * 1) / 3) == pinball_loss(
+        [predicted], [math.e**2]
+    )
+
+
+def test_class_of_one_cost_is_neither_won_nor_lost() -> None:
+    """Its quantiles lose nothing, and whatever misses it loses more than that."""
+    assert (1.0, math.inf) == (pinball_ratio(0.0, 0.0), pinball_ratio(0.1, 0.0))
+    assert 0.5 == pinball_ratio(0.2, 0.4)
+
+
+def test_huge_and_empty_intervals_lose_more_than_honest_ones() -> None:
+    """Four boundless intervals and an empty one hold four of five costs too, and say nothing."""
+    rng = random.Random(1)
+    costs = [math.exp(rng.gauss(5, 0.5)) for _ in range(500)]
+    honest = [class_quantiles(costs)] * 500
+    middle = honest[0].kv_token_time
+    empty, huge = CostPrediction(middle, middle, middle), CostPrediction(middle, 1e-9, 1e12)
+    mixed = [empty if i % 5 == 0 else huge for i in range(500)]
+
+    assert pytest.approx(0.8, abs=0.01) == coverage(mixed, costs) == coverage(honest, costs)
+    assert pinball_loss(honest, costs) < pinball_loss(mixed, costs) / 3
+
+
+def test_chance_moves_the_share_of_few_tests_farther() -> None:
+    """1.96 · sqrt(0.8 · 0.2 / 25) is 0.157; four times the tests halve it."""
+    assert pytest.approx(0.157, abs=0.0005) == binomial_reach(25)
+    assert pytest.approx(binomial_reach(25) / 2) == binomial_reach(100)
 
 
 def test_split_is_drawn_by_the_seed() -> None:
