@@ -33,6 +33,8 @@ FIELDS = (
 COVERED = 0.8
 """Share of costs that p10 and p90 are meant to hold."""
 _SHARES = (0.1, 0.5, 0.9)
+_NO_LOSS = 1e-12
+"""Loss in ln(cost) that is rounding."""
 _Z975 = 1.959963984540054
 """Standard normal quantile of 0.975."""
 
@@ -139,8 +141,8 @@ def pinball_loss(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTi
 
 def pinball_ratio(loss: float, baseline: float) -> float:
     """Return a loss over that of the class's own quantiles; 1 where neither loses anything."""
-    if not baseline:
-        return math.inf if loss else 1.0
+    if baseline <= _NO_LOSS:
+        return 1.0 if loss <= _NO_LOSS else math.inf
     return loss / baseline
 
 
@@ -156,7 +158,8 @@ def class_quantiles(costs: Sequence[KvTokenTime]) -> CostPrediction:
 def binomial_reach(count: int) -> float:
     """Return how far the share of `count` tests between p10 and p90 may lie from COVERED.
 
-    By 1.96 standard deviations of the binomial: one in twenty honest spreads lies farther.
+    By 1.96 standard deviations of the binomial. A spread that was itself learned from a sample
+    lies farther somewhat more often than one time in twenty.
     """
     return _Z975 * math.sqrt(COVERED * (1 - COVERED) / count)
 

@@ -369,7 +369,7 @@ def tests_of(trials: Sequence[Trial]) -> int:
 
 
 def held_share(trials: Sequence[Trial]) -> float:
-    """Return the share of all tests between p10 and p90; each test counts once."""
+    """Return the share of all sets' tests between p10 and p90; each test of a set counts once."""
     return sum(trial.covered * trial.tested_on for trial in trials) / tests_of(trials)
 
 
@@ -458,7 +458,7 @@ def verdicts(trials: Sequence[Trial], latencies: Sequence[Latency]) -> list[Verd
             f"{held:.1%}",
         ),
         Verdict(
-            f"within chance of {COVERED:.0%} in every class with {LEAST_TESTS} tests",
+            f"mean of the sets within one set's chance of {COVERED:.0%}, from {LEAST_TESTS} tests",
             not outside,
             ", ".join(outside) or "all",
         ),

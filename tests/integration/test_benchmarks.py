@@ -116,7 +116,8 @@ def test_bench_predictor_measures_every_kind(
     assert {"trials", "latency", "curve", "drift", "verdicts"} <= set(found)
     found = run(bench_predictor.main, tmp_path, "--quick", "--spread")
 
-    assert {"auto", "median"} == {trial["kind"] for trial in found["trials"]}
+    assert "trials" in found
+    assert "curve" not in found
 
 
 def test_bench_s3_measures_a_model_of_the_papers_form(

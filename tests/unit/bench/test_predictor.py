@@ -39,6 +39,14 @@ def test_share_held_counts_every_test_once() -> None:
     assert pytest.approx(0.96) == held_share([few, many])
 
 
+@pytest.mark.parametrize(("covered", "met"), [(0.85, True), (0.86, False), (0.74, False)])
+def test_share_of_all_tests_is_held_to_five_points(covered: float, met: bool) -> None:
+    """Above is as wrong as below."""
+    rows = [replace(t, covered=covered) for t in trials(0.2, 0.4)]
+
+    assert met is verdicts(rows, [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)])[4].met
+
+
 @pytest.mark.parametrize(
     ("covered", "tests", "met"),
     # 1.96 · sqrt(0.8 · 0.2 / n) is 0.157 of 25 tests and 0.078 of 100.

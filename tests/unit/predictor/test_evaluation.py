@@ -43,7 +43,9 @@ def test_pinball_loss_counts_each_side_by_its_share() -> None:
 
 
 def test_class_of_one_cost_is_neither_won_nor_lost() -> None:
-    """Its quantiles lose nothing, and whatever misses it loses more than that."""
+    """Where the quantiles lose nothing, but for rounding, whatever misses loses more."""
+    same = [class_quantiles([7.0] * 9)] * 3
+    assert 1.0 == pinball_ratio(0.0, pinball_loss(same, [7.0] * 3))
     assert (1.0, math.inf) == (pinball_ratio(0.0, 0.0), pinball_ratio(0.1, 0.0))
     assert 0.5 == pinball_ratio(0.2, 0.4)
 
