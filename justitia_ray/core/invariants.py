@@ -126,21 +126,23 @@ def queue_holds_what_waits(core: SchedulerCore) -> Findings:
     outside = tuple(name for name in names if name not in queue)
     yield not outside, outside, "waits outside the queue"
     yield len(queue) == len(waiting), names, f"wait; the queue has {len(queue)}"
-    if not _lets_pass(core):
+    if not _letting_pass(core):
         expected, first = expected_first(core), queue.first()
         ids = ["none" if a is None else a.application_id for a in (expected, first)]
         yield first is expected, ids, "not the least key is first"
 
 
-def shortest_of_those_that_may_pass_is_first(core: SchedulerCore) -> Findings:
-    """Order `sgps`: who is first touches nobody's promise, and is the shortest that does not."""
-    if _lets_pass(core) and (first := core.ledger.queue.first()) is not None:
-        yield from comes_first(core, first)
+def first_touches_no_promise(core: SchedulerCore) -> Findings:
+    """Where some may pass: who is first may, and with the order `sgps` is the shortest that may."""
+    if (policy := _letting_pass(core)) and (first := core.ledger.queue.first()) is not None:
+        yield from comes_first(core, policy, first)
 
 
-def comes_first(core: SchedulerCore, first: Application) -> Findings:
-    """Hold the first of an order `sgps` to the definition of slack (`clock/slack`). O(N²)."""
-    queue = core.ledger.queue
+def comes_first(core: SchedulerCore, policy: JustitiaPolicy, first: Application) -> Findings:
+    """Hold the first of an order in which some pass to the definition of slack. O(N²).
+
+    Whether anybody else is urgent is not asked: the guard's shadow tells that.
+    """
     share, virtual_time = core.ledger.fair_share, core.ledger.fair_share.clock.virtual_time
     live = {
         name: max(0, account.charged - account.attained)
@@ -149,34 +151,43 @@ def comes_first(core: SchedulerCore, first: Application) -> Findings:
     }
     active = [session for session in share.sessions().values() if session.active]
     owed: KvTokenTime = 0
-    least: KvTokenTime = inf
-    limits: dict[str, KvTokenTime] = {}
+    least = least_overdue = inf
+    limits: dict[str, tuple[KvTokenTime, KvTokenTime]] = {}
     for name in sorted(live, key=lambda name: (share.tag(name), share.accounts[name].sequence)):
         application, finish = core.state.applications[name], share.tag(name)
-        if name in queue:
-            limits[name] = least
+        if name in core.ledger.queue:
+            limits[name] = (least, least_overdue)
         owed += live[name]
         if live[name] > 0 or application.waiting:
-            given = sum(s.weight * (min(s.finish, finish) - virtual_time) for s in active)
-            least = min(least, given - owed if finish > virtual_time else -inf)
+            given = sum(s.weight * max(0, min(s.finish, finish) - virtual_time) for s in active)
+            least_overdue = min(least_overdue, given - owed)  # at most, if it is overdue
+            least = least_overdue if finish > virtual_time else -inf
     tolerance = RELATIVE_TOLERANCE * (owed + 1)
     chosen = first.application_id
+    if (wanted := policy.wanted_slack(first)) is not None:
+        detail = f"is urgent, and passes where no slack of {wanted} is"
+        yield wanted <= limits[chosen][1] + tolerance, (chosen,), detail
+        return
+    of_least_tag = next(iter(limits))
+    if policy.options.own["order"] == "finish":
+        yield chosen == of_least_tag, (chosen, of_least_tag), "is first, not of the least tag"
+        return
     rank = live[chosen] / first.weight
-    may_pass = [name for name, limit in limits.items() if live[name] <= limit - tolerance]
+    may_pass = [name for name, (limit, _) in limits.items() if live[name] <= limit - tolerance]
     shorter = [
         name for name in may_pass if live[name] / share.accounts[name].weight < rank - tolerance
     ]
-    if live[chosen] <= limits[chosen] + tolerance:
+    if live[chosen] <= limits[chosen][0] + tolerance:
         yield not shorter, (chosen, *shorter), "is first; the others are shorter and may pass"
     else:
-        yield chosen == next(iter(limits)), (chosen,), "passes somebody who has no slack"
+        yield chosen == of_least_tag, (chosen,), "passes somebody who has no slack"
         yield not may_pass, (chosen, *may_pass), "is first; the others may pass"
 
 
-def _lets_pass(core: SchedulerCore) -> bool:
-    """Return whether it is not the least key that is first."""
+def _letting_pass(core: SchedulerCore) -> JustitiaPolicy | None:
+    """Return the policy, if it is not the least key that is first."""
     policy = core.ledger.policy
-    return isinstance(policy, JustitiaPolicy) and policy.lets_pass
+    return policy if isinstance(policy, JustitiaPolicy) and policy.lets_pass else None
 
 
 def expected_first(core: SchedulerCore) -> Application | None:
@@ -352,7 +363,7 @@ RULES: tuple[Rule, ...] = (
     waiting_inferences_are_in_order,
     leases_agree,
     queue_holds_what_waits,
-    shortest_of_those_that_may_pass_is_first,
+    first_touches_no_promise,
     accounts_are_of_live_applications,
     gps_owes_what_was_charged,
     idle_applications_are_withdrawn,

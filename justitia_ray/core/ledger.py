@@ -245,8 +245,7 @@ class Ledger:
 
     def capacity_changed(self) -> None:
         """Give the nominal clock another rate: a replica came or went."""
-        total = sum(replica.capacity.kv_tokens for replica in self._state.replicas.values())
-        self.fair_share.set_rate(total, self._state.now)
+        self.fair_share.set_rate(self._state.kv_tokens(), self._state.now)
 
     def change_policy(self, policy: str, options: Mapping[str, object]) -> None:
         """Order by another policy from now on; accounts and queue stay.
@@ -299,6 +298,7 @@ class Ledger:
                 self._state.applications.__getitem__,
                 lambda: self._state.now,
                 self.queue,
+                self._state.kv_tokens,
             )
         )
         self.observer.policy_changed(self.fair_share, self.policy)

@@ -160,7 +160,9 @@ def restore(
     if not same_kind:
         core.state.changed.update(dict.fromkeys(applications))
         core.ledger.restart_clock()
-    elif fields["policy"] == core.ledger.policy_name:
+        return
+    core.ledger.queue.reorder(core.ledger.policy)  # when V reached tags below it is not known
+    if fields["policy"] == core.ledger.policy_name:
         try:
             core.ledger.policy.restore(RecordReader(clock, ("counted",), None).mapping("counted"))
         except (KeyError, TypeError, ValueError) as error:

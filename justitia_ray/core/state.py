@@ -246,6 +246,10 @@ class State:
         """Inferences without a lease."""
         return len(self.inferences) - len(self.leases)
 
+    def kv_tokens(self) -> Tokens:
+        """Return the KV memory of all replicas together."""
+        return sum(replica.capacity.kv_tokens for replica in self.replicas.values())
+
     def next_sequence(self) -> int:
         """Return the next arrival number, of applications and inferences alike."""
         self.sequence += 1

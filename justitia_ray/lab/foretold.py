@@ -24,13 +24,13 @@ class ForetellingJustitia(JustitiaPolicy):
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
-        self._foretold = ForetoldVtc()
+        self._vtc = ForetoldVtc()
         self._ended: dict[ApplicationId, Shadow] = {}
         """Shadows of applications that have ended; they go on until they are through."""
 
     def deadlines(self) -> dict[ApplicationId, Seconds]:
         """Return the deadline of each ended application whose last start VTC has reached."""
-        iteration_s = self._foretold.pace.iteration_s
+        iteration_s = self._vtc.pace.iteration_s
         return {
             name: shadow.passed_at + shadow.stages[-1].output_tokens * iteration_s
             for name, shadow in self._ended.items()
@@ -39,30 +39,30 @@ class ForetellingJustitia(JustitiaPolicy):
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Tell the shadow of an inference."""
-        self._foretold.submitted(application, inference, self.context.now())
+        self._vtc.submitted(application, inference, self.context.now())
         return super().submitted(application, inference)
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Tell the pace of a lease."""
-        self._foretold.dispatched(inference, self.context.now())
+        self._vtc.dispatched(inference, self.context.now())
         return super().dispatched(application, inference)
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
         """Tell the shadow of service."""
-        self._foretold.served(deliveries, self.context.now())
+        self._vtc.served(deliveries, self.context.now())
         return super().served(deliveries)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Tell the shadow of true sizes."""
-        self._foretold.ended(application, inference, self.context.now())
+        self._vtc.ended(application, inference, self.context.now())
         return super().ended(application, inference)
 
     def application_ended(self, application: Application) -> None:
         """Keep the shadow, which goes on by itself."""
         name = application.application_id
-        if (shadow := self._foretold.clock.shadows.get(name)) is not None:
+        if (shadow := self._vtc.clock.shadows.get(name)) is not None:
             self._ended[name] = shadow
-        self._foretold.application_ended(application, self.context.now())
+        self._vtc.application_ended(application, self.context.now())
         super().application_ended(application)
 
 

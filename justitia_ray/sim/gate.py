@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterable, Sequence
 
 from justitia_ray.core.entities import Inference
-from justitia_ray.core.policies import Policy
 from justitia_ray.sim.core_link import CoreLink
 from justitia_ray.sim.server import Server
 from justitia_ray.sim.settings import RunSettings
@@ -29,7 +28,7 @@ class Gate:
         self.tries_stay = self._by_prompt
         """Whether the instant of a next try holds as long as nothing on its replica changes."""
         is_exact = settings.report_interval_s == 0
-        self.order_moves = is_exact and type(self._core.ledger.policy).served is not Policy.served
+        self.order_moves = is_exact and self._core.ledger.policy.moves_with_service
         """Whether service alone, as it is reported, may put another first."""
         self._lets_pass = is_exact and (
             options.backfill != 0 or (options.kv_share_cap < 1 and self.order_moves)

@@ -9,6 +9,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refuse
 from justitia_ray.core.entities import Application
 from justitia_ray.core.invariants import check, comes_first, expected_first
+from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, RequestId, Tokens
@@ -143,10 +144,11 @@ class CoreWorld:
         def checked_first() -> Application | None:
             """Return the first, held to be the least at every single grant."""
             chosen = first()
-            if core.ledger.options.own.get("order") != "sgps":
+            policy = core.ledger.policy
+            if not isinstance(policy, JustitiaPolicy) or not policy.lets_pass:
                 assert chosen is expected_first(core), "granted out of order"
             elif chosen is not None:
-                assert all(holds for holds, _, _ in comes_first(core, chosen))
+                assert all(holds for holds, _, _ in comes_first(core, policy, chosen))
             return chosen
 
         setattr(core.ledger.queue, "first", checked_first)  # noqa: B010 - a method, to mypy

@@ -25,20 +25,29 @@ _ACCOUNTS = st.sampled_from(
 )
 _TENANT_OF = {"a": "one", "b": "two", "c": "two", "d": "one"}
 _ADMISSIONS = st.sampled_from(sorted(ADMISSIONS))
-_ORDERS = st.sampled_from(("sgps", "finish"))
+_ORDERS = st.sampled_from(
+    (
+        {"order": "finish"},
+        {"order": "sgps"},
+        {"order": "sgps", "guard_iterations": 2},
+        {"guard_iterations": 50},
+    )
+)
 
 
-def _options(policy: str, accounts: dict[str, str], order: str) -> dict[str, str]:
-    """Return the options of a policy: `sgps` where there is slack."""
+def _options(policy: str, accounts: dict[str, str], order: dict[str, object]) -> dict[str, object]:
+    """Return the options of a policy: who may pass where there is slack."""
     has_slack = policy == "justitia" and accounts == {"clock": "served"}
-    return {**accounts, "order": order} if has_slack else accounts
+    return {**accounts, **order} if has_slack else {**accounts}
 
 
 class CoreMachine(RuleBasedStateMachine):
     """What may happen; every step is checked by the world."""
 
     @initialize(policy=_POLICIES, accounts=_ACCOUNTS, admission=_ADMISSIONS, order=_ORDERS)
-    def start(self, policy: str, accounts: dict[str, str], admission: str, order: str) -> None:
+    def start(
+        self, policy: str, accounts: dict[str, str], admission: str, order: dict[str, object]
+    ) -> None:
         """Take office."""
         self.world = CoreWorld(policy, _options(policy, accounts, order), admission)
         self.requests = 0

@@ -63,6 +63,8 @@ class ServedShare:
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock if clock is not None else VirtualClock()
         self.accounts: dict[ApplicationId, Account] = {}
+        self.served: KvTokenTime = 0
+        """Service booked by these accounts so far."""
         self._moved: dict[ApplicationId, None] | None = None
 
     def watch(self) -> dict[ApplicationId, None]:
@@ -112,6 +114,7 @@ class ServedShare:
                 account.charged *= 2
                 account.settlements += 1
                 recharged.append(application_id)
+        self.served += total
         self.clock.serve(total)
         return recharged
 

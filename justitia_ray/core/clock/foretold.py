@@ -47,8 +47,11 @@ if TYPE_CHECKING:
 
 MARGIN_S: Seconds = 5.0
 """Time by which an application becomes urgent before its longest path must begin."""
-_BAND = 1.25
-"""Factor by which rates may move before all places in the order of urgency are made anew."""
+_BAND = 2.0
+"""Factor by which rates may move before a place in the order of urgency says nothing any more."""
+_RENEWED_FROM = 1.5
+"""Factor from which on the places are made anew, a few with each question."""
+_RENEWED_AT_ONCE = 8
 
 
 class CriticalPath(NamedTuple):
@@ -355,10 +358,10 @@ class _Rates(NamedTuple):
     iteration_s: Seconds
     density: float
 
-    def is_near(self, other: _Rates) -> bool:
+    def is_near(self, other: _Rates, band: float = _BAND) -> bool:
         """Return whether no rate is further from its other than the band."""
         return all(
-            a == b or (b and 1 / _BAND < a / b < _BAND) for a, b in zip(self, other, strict=True)
+            a == b or (b and 1 / band < a / b < band) for a, b in zip(self, other, strict=True)
         )
 
     def least_wait_s(self, levels: float, own_density: float) -> Seconds:
@@ -376,10 +379,9 @@ class ForetoldVtc:
 
     A policy passes on its hooks, in their order; `now` never falls. Between two questions each
     event costs O(log N), and O(n) for an application with n submitted inferences. `urgent` costs
-    O(c log c) for c candidates: applications that would be urgent if X were up to 1.6 times as
-    fast, and an iteration 1.25 times as long. Only when a rate has left the band in which that
-    holds, all are placed anew, in O(N log N); while rates move with arrivals by 1/N each, that is
-    O(log N) for one.
+    O(c log c) for c candidates: applications that would be urgent if X were up to four times as
+    fast, and an iteration twice as long. While rates move, all are placed anew, a few with
+    each question; all at once, in O(N log N), only after a leap out of the band in which that holds.
 
     Args:
         pace: The speed of the replicas.
@@ -390,7 +392,12 @@ class ForetoldVtc:
         self.clock = ShadowClock()
         self._stages: dict[ApplicationId, _Stages] = {}
         self._rates: _Rates | None = None
-        """Rates that the places are of; None while no service is known."""
+        """Rates that places are made by; None while no service is known."""
+        self._former: _Rates | None = None
+        """Rates that those of `_to_renew` are of."""
+        self._to_renew: dict[ApplicationId, None] = {}
+        self._found: tuple[Seconds, list[ApplicationId]] | None = None
+        """The last answer of `urgent` and its instant; None: something has changed since."""
         self._by_level = LazyHeap()
         """Applications in a stage, by a level before which they are not urgent."""
         self._by_time = LazyHeap()
@@ -427,6 +434,7 @@ class ForetoldVtc:
 
     def served(self, deliveries: Sequence[Delivery], now: Seconds) -> None:
         """Raise the level by the service of a report, and measure the pace."""
+        self._found = None
         self.clock.advance(self.pace.observe(deliveries, now), now)
 
     def ended(self, application: Application, inference: Inference, now: Seconds) -> None:
@@ -454,6 +462,7 @@ class ForetoldVtc:
         else:
             self.clock.remove(name)
         del self._stages[name]
+        self._found = None
         self._by_level.drop(name)
         self._by_time.drop(name)
 
@@ -494,6 +503,8 @@ class ForetoldVtc:
 
     def urgent(self, now: Seconds) -> list[ApplicationId]:
         """Return the applications that are urgent now: by deadline, then by arrival."""
+        if self._found is not None and self._found[0] == now:
+            return self._found[1]
         self._place_moved()
         found = []
         for heap, reached in ((self._by_level, self.clock.level), (self._by_time, now)):
@@ -503,7 +514,8 @@ class ForetoldVtc:
                 deadline = self.deadline(name, now)
                 if deadline is not None and self.is_urgent(name, now):
                     found.append((deadline, self.clock.shadows[name].sequence, name))
-        return [name for _, _, name in sorted(found)]
+        self._found = (now, [name for _, _, name in sorted(found)])
+        return self._found[1]
 
     # --- what outlives the scheduler
 
@@ -538,11 +550,13 @@ class ForetoldVtc:
 
     def _begin(self, application: Application) -> None:
         """Begin with the stages expected; an ended application of this id is forgotten."""
+        self._found = None
         self.clock.remove(application.application_id)
         self._stages[application.application_id] = _Stages(application.expected_stages)
 
     def _renew(self, application: Application, now: Seconds) -> None:
         """Let the shadow have the stages as they are known now."""
+        self._found = None
         name = application.application_id
         self.clock.advance(0, now)
         if not (stages := self._stages[name].all()):
@@ -554,14 +568,24 @@ class ForetoldVtc:
         self.clock.advance(0, now)  # it may be through with its stage, or its last may start
 
     def _place_moved(self) -> None:
+        """Put at their places those that moved, and some or all others if the rates have."""
         moved = self.clock.take_moved()
         if self.pace.kv_per_s is None:
             return
         rates = _Rates(self.pace.kv_per_s, self.pace.iteration_s, self.clock.density)
         if self._rates is None or not rates.is_near(self._rates):
-            self._rates, moved = rates, [*self.clock.shadows]
+            self._rates, self._to_renew = rates, {}
+            moved = [*self.clock.shadows]
+        elif self._to_renew and self._former is not None and not rates.is_near(self._former):
+            moved += self._to_renew
+            self._to_renew = {}
+        elif not self._to_renew and not rates.is_near(self._rates, _RENEWED_FROM):
+            self._former, self._rates = self._rates, rates
+            self._to_renew = dict.fromkeys(self.clock.shadows)
+        for _ in range(min(_RENEWED_AT_ONCE, len(self._to_renew))):
+            moved.append(self._to_renew.popitem()[0])
         for name in moved:
-            if name in self._stages:
+            if name in self._stages and name in self.clock.shadows:
                 self._place(name, self._rates)
 
     def _place(self, name: ApplicationId, rates: _Rates) -> None:

@@ -51,7 +51,8 @@ class Claim:
 class _Start:
     key: Key
     number: int
-    in_flight: KvTokenTime
+    term: KvTokenTime
+    """What it adds to the bound of whoever it is the t0 of."""
     exceptions: KvTokenTime
 
 
@@ -70,19 +71,21 @@ class DelayBound:
         """Forget the starts of another order; `nothing_known` if something may wait already."""
         self._starts = [] if nothing_known else [_Start((inf,), 0, 0, self.exceptions)]
 
-    def record_start(self, key: Key, *, nothing_waits: bool) -> None:
+    def record_start(self, key: Key, *, nothing_waits: bool, lack: KvTokenTime = 0) -> None:
         """Record an in-order dispatch. Call after adding its work to `in_flight`.
 
         Args:
             key: Its tag and its application's arrival sequence.
             nothing_waits: Nothing else waits, so that this instant is a t0 for everybody.
+            lack: Slack that those with smaller tags may lack for it, by the guard's leave.
         """
         if nothing_waits:
-            self._starts, key = [], (inf,)
+            self._starts, key, lack = [], (inf,), 0
         while self._starts and self._starts[-1].key <= key:
             self._starts.pop()
         self._count += 1
-        self._starts.append(_Start(key, self._count, self.in_flight, self.exceptions))
+        term = self.in_flight + lack
+        self._starts.append(_Start(key, self._count, term, self.exceptions))
 
     def promise(self, claim: Claim, key: Key) -> None:
         """Renew a claim as if something of its application started now."""
@@ -93,7 +96,7 @@ class DelayBound:
         if last.number != claim.reference:
             claim.closed += claim.open
             claim.reference = last.number
-        claim.open = last.in_flight + self.exceptions - last.exceptions
+        claim.open = last.term + self.exceptions - last.exceptions
 
 
 def uncovered(fair_share: ServedShare, application_id: ApplicationId) -> KvTokenTime:

@@ -173,8 +173,8 @@ class LagMeter:
         self._bound = DelayBound()
         self._standings: dict[ApplicationId, _Standing] = {}
         self._in_flight: dict[RequestId, KvTokenTime] = {}
-        self._by_tag = False
-        """Whether the order is one to which the promise applies."""
+        self._by_tag: JustitiaPolicy | None = None
+        """The policy, if the promise applies to its order."""
 
     # --- queries
 
@@ -210,7 +210,9 @@ class LagMeter:
     def policy_changed(self, fair_share: ServedShare, policy: Policy) -> None:
         """Follow other accounts and another order; starts under the last one say nothing more."""
         self._accounts.follow(fair_share, policy.options)
-        self._by_tag = isinstance(policy, JustitiaPolicy) and policy.options.backfill is not None
+        self._by_tag = None
+        if isinstance(policy, JustitiaPolicy) and policy.options.backfill is not None:
+            self._by_tag = policy
         self._bound.forget(nothing_known=bool(self._state.applications))
         for standing in self._standings.values():
             standing.claim = Claim(proven=False)
@@ -305,7 +307,7 @@ class LagMeter:
             nothing_waits: Nothing else waits.
         """
         standing = self._stand(application.application_id)
-        if not self._promises:
+        if self._by_tag is None or not self._accounts.are_own:
             self._enter(standing, inference)
         else:
             key = self._key(application)
@@ -314,7 +316,10 @@ class LagMeter:
             if passing:
                 self._bound.exceptions += work
             else:
-                self._bound.record_start(key, nothing_waits=nothing_waits)
+                wanted = self._by_tag.wanted_slack(application)
+                self._bound.record_start(
+                    key, nothing_waits=nothing_waits, lack=max(0, -(wanted or 0))
+                )
         standing.last_start = (self.history.served, self._state.now)
 
     def adopted(self, inference: Inference) -> None:
@@ -344,10 +349,6 @@ class LagMeter:
         self._note_service(sum((amount for _, amount in charges), start=0))
 
     # --- inside
-
-    @property
-    def _promises(self) -> bool:
-        return self._by_tag and self._accounts.are_own
 
     def _stand(self, application_id: ApplicationId) -> _Standing:
         standing = self._standings.get(application_id)
@@ -402,7 +403,7 @@ class LagMeter:
             served, since = level.served_before, level.since
         work = start[0] - served
         seconds = start[1] - since if work else 0.0
-        bound = claim.bound if self._promises else None
+        bound = claim.bound if self._by_tag is not None and self._accounts.are_own else None
         if bound is None:
             return Lag(work, seconds, None, None)
         bound += 0 if level is None else level.amount

@@ -59,6 +59,8 @@ class PolicyContext:
     """Returns the instant of the event being handled."""
     clients: Queue
     """Tells which client comes first, and which have something waiting."""
+    kv_tokens: Callable[[], Tokens]
+    """Returns the KV memory of all replicas together."""
 
 
 class Policy(ABC):
@@ -124,6 +126,11 @@ class Policy(ABC):
         By default the engine serves in the order of the grants.
         """
         return grant_sequence
+
+    @property
+    def moves_with_service(self) -> bool:
+        """Whether service alone, as it is reported, may put another client first."""
+        return type(self).served is not Policy.served
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Note that an inference is about to wait, again if it is re-queued.

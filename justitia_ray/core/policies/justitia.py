@@ -1,121 +1,87 @@
 """Justitia: applications in the order of their completion under GPS (v1, Sec. IV-C, Alg. 1).
 
-The order `sgps` is not in the paper: shortest first, wherever GPS's promise to others allows it.
+Two options are not in the paper: the order `sgps`, shortest first wherever GPS's promise to others
+allows it, and the guard, which lets those go first that VTC would have done by now (`passing`).
 """
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from typing import ClassVar
 
-from justitia_ray.core.clock.fair_share import ServedShare
-from justitia_ray.core.clock.slack import Slack
+from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.policies.base import Policy
-from justitia_ray.core.policies.options import Option, PolicyOptions, one_of
+from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
+from justitia_ray.core.policies.options import Option, PolicyOptions, number, one_of
+from justitia_ray.core.policies.passing import Guard, PassingOrder
 from justitia_ray.core.queue import Key, LazyHeap
 from justitia_ray.errors import ConfigError
-from justitia_ray.units import ApplicationId, ClientId
-
-_MOST_MOVED = 1024
-"""Accounts that moved and are not in the slack yet, if nobody asks who is first."""
-
-
-class ShortestFirst(LazyHeap):
-    """Applications by F, but those that may pass first, by what is left of them (`clock/slack`)."""
-
-    __slots__ = ("_application", "_fair_share", "_moved", "_slack")
-
-    def __init__(
-        self, fair_share: ServedShare, application: Callable[[ApplicationId], Application]
-    ) -> None:
-        """Begin empty.
-
-        Args:
-            fair_share: The accounts, which tell from now on who moves.
-            application: Returns a live application.
-        """
-        super().__init__()
-        self._fair_share = fair_share
-        self._application = application
-        self._slack = Slack()
-        self._moved = fair_share.watch()
-
-    def put(self, name: str, key: Key) -> None:
-        """Put an application at its place by F, or move it there."""
-        super().put(name, key)
-        self._move(name)
-
-    def drop(self, name: str) -> None:
-        """Remove an application; what is left of its charge still counts."""
-        super().drop(name)
-        self._move(name)
-
-    def first(self) -> str | None:
-        """Return the application with least left of those that may pass, else that of least F."""
-        self._catch_up()
-        passing = self._slack.first(self._fair_share.clock.virtual_time)
-        return super().first() if passing is None else passing
-
-    def in_order(self) -> Iterator[str]:
-        """Yield the applications as they would be served if nothing moved. O(N log N)."""
-        self._catch_up()
-        passing = self._slack.passing(self._fair_share.clock.virtual_time)
-        yield from passing
-        passed = set(passing)
-        yield from (name for name in super().in_order() if name not in passed)
-
-    def _move(self, name: ApplicationId) -> None:
-        self._moved[name] = None
-        if len(self._moved) > _MOST_MOVED:
-            self._catch_up()
-
-    def _catch_up(self) -> None:
-        share = self._fair_share
-        for name in self._moved:
-            account = share.accounts.get(name)
-            is_live = account is not None and not account.withdrawn
-            if name not in share.clock or not (is_live or share.clock.session(name).active):
-                self._slack.drop(name)
-                continue
-            session, remaining = share.clock.session(name), 0.0
-            if account is not None and is_live:
-                remaining = max(0, account.charged - account.attained)
-            self._slack.put(
-                name,
-                session.finish,
-                session.sequence,
-                session.weight,
-                remaining,
-                binds=is_live and (remaining > 0 or len(self._application(name).waiting) > 0),
-                waits=name in self,
-            )
-        self._moved.clear()
+from justitia_ray.units import ClientId, KvTokenTime
 
 
 class JustitiaPolicy(Policy):
     """Smallest (F, arrival sequence) first; the first application is given all it can use."""
 
-    OPTIONS: ClassVar[tuple[Option, ...]] = (Option("order", "finish", one_of("finish", "sgps")),)
+    OPTIONS: ClassVar[tuple[Option, ...]] = (
+        Option("order", "finish", one_of("finish", "sgps")),
+        Option("guard_iterations", 0.0, number(least=0)),
+    )
     ACCOUNTS_IN_COST: ClassVar[bool] = True
 
     @classmethod
     def check(cls, options: PolicyOptions) -> None:
         """Refuse what has no slack: another clock, or tenants between applications and GPS."""
-        if options.own["order"] == "sgps":
+        asked = [f"order: {options.own['order']!r}"] if options.own["order"] == "sgps" else []
+        if options.own["guard_iterations"]:
+            asked.append(f"guard_iterations: {options.own['guard_iterations']:g}")
+        for option in asked:
             for name, needed in (("clock", "served"), ("fairness", "application")):
                 if getattr(options, name) != needed:
-                    raise ConfigError(f"policy_options.order: 'sgps' needs {name}: {needed}")
+                    raise ConfigError(f"policy_options.{option} needs {name}: {needed}")
+
+    def __init__(self, context: PolicyContext) -> None:
+        super().__init__(context)
+        self._foretold: ForetoldVtc | None = None
+        if context.options.own["guard_iterations"]:
+            self._foretold = ForetoldVtc()
+        self._order: PassingOrder | None = None
 
     @property
     def lets_pass(self) -> bool:
         """Whether it is not F alone that says who is first."""
-        return bool(self.options.own["order"] == "sgps")
+        return self.options.own["order"] == "sgps" or self._foretold is not None
+
+    @property
+    def moves_with_service(self) -> bool:
+        """Whether service may let another pass."""
+        return self.lets_pass
+
+    @property
+    def guard_budget(self) -> KvTokenTime:
+        """B: service that the guard may take from those before the urgent, token·iterations."""
+        iterations: float = self.options.own["guard_iterations"]
+        return iterations * self.context.kv_tokens()
 
     def order(self) -> LazyHeap:
-        """Return the order by F, or the one in which the shortest pass where they may."""
-        if self.lets_pass:
-            return ShortestFirst(self.fair_share, self.context.application)
-        return super().order()
+        """Return the order by F, or the one in which some pass where they may."""
+        if not self.lets_pass:
+            return super().order()
+        guard = None
+        if self._foretold is not None:
+            guard = Guard(self._foretold, lambda: self.guard_budget, self.context.now)
+        self._order = PassingOrder(
+            self.fair_share,
+            self.context.application,
+            shortest=self.options.own["order"] == "sgps",
+            guard=guard,
+        )
+        return self._order
+
+    def wanted_slack(self, application: Application) -> KvTokenTime | None:
+        """Return the slack that the guard asked for, if by it this application was first just now.
+
+        What is below 0 those before it may lack.
+        """
+        return None if self._order is None else self._order.wanted_slack(application.application_id)
 
     def client(self, application: Application) -> ClientId:
         """Return the application, or its tenant if fairness is between tenants."""
@@ -137,6 +103,37 @@ class JustitiaPolicy(Policy):
     ) -> int:
         """Return F as an integer of the same rank, so that the engine's own order is ours."""
         return rank_preserving_integer(self.fair_share.tag(application.application_id))
+
+    # --- what the guard has to know
+
+    def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Tell the guard of an inference."""
+        if self._foretold is not None:
+            self._foretold.submitted(application, inference, self.context.now())
+        return ()
+
+    def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Tell the guard of a lease."""
+        if self._foretold is not None:
+            self._foretold.dispatched(inference, self.context.now())
+        return ()
+
+    def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
+        """Tell the guard of service."""
+        if self._foretold is not None:
+            self._foretold.served(deliveries, self.context.now())
+        return ()
+
+    def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
+        """Tell the guard of true sizes."""
+        if self._foretold is not None:
+            self._foretold.ended(application, inference, self.context.now())
+        return ()
+
+    def application_ended(self, application: Application) -> None:
+        """Tell the guard of an end."""
+        if self._foretold is not None:
+            self._foretold.application_ended(application, self.context.now())
 
 
 def rank_preserving_integer(value: float) -> int:

@@ -11,7 +11,7 @@ def stub_context(options: PolicyOptions | None = None, *applications: Applicatio
     """Return the context of a policy that stands alone, at instant 0."""
     by_id = {application.application_id: application for application in applications}
     options = options if options is not None else PolicyOptions()
-    return PolicyContext(ServedShare(), options, by_id.__getitem__, lambda: 0.0, Queue())
+    return PolicyContext(ServedShare(), options, by_id.__getitem__, lambda: 0.0, Queue(), lambda: 0)
 
 
 class StubPolicy(Policy):

@@ -263,7 +263,7 @@ DAMAGES: list[tuple[str, Damage]] = [
     ("queue_holds_what_waits", _leave_queue),
     ("queue_holds_what_waits", _queue_idle),
     ("queue_holds_what_waits", _change_key),
-    ("shortest_of_those_that_may_pass_is_first", _hide_a_move),
+    ("first_touches_no_promise", _hide_a_move),
     ("accounts_are_of_live_applications", _drop_account),
     ("accounts_are_of_live_applications", _add_account),
     ("accounts_are_of_live_applications", _drop_session),

@@ -118,7 +118,7 @@ def test_nominal_clock_is_built_from_its_options() -> None:
 
     options = parse_options("justitia", values)
 
-    assert PolicyOptions("nominal", 1.0, own={"order": "finish"}) == options
+    assert PolicyOptions("nominal", 1.0, own={"order": "finish", "guard_iterations": 0}) == options
     assert float is type(options.nominal_iteration_s)
     share = SchedulerCore("justitia", values).ledger.fair_share
     assert isinstance(share, NominalShare)
@@ -348,14 +348,16 @@ def test_accounts_of_justitia_are_kept_in_a_cost_of_a_user() -> None:
 @pytest.mark.parametrize(
     ("options", "needed"),
     [
-        ({"order": "sgps", "clock": "nominal"}, "'sgps' needs clock: served"),
-        ({"order": "sgps", "fairness": "tenant"}, "'sgps' needs fairness: application"),
-        ({"order": "shortest"}, "'shortest' is not one of finish, sgps"),
+        ({"order": "sgps", "clock": "nominal"}, "order: 'sgps' needs clock: served"),
+        ({"order": "sgps", "fairness": "tenant"}, "order: 'sgps' needs fairness: application"),
+        ({"order": "shortest"}, "order: 'shortest' is not one of finish, sgps"),
+        ({"guard_iterations": 3, "clock": "nominal"}, "guard_iterations: 3 needs clock: served"),
+        ({"guard_iterations": -1}, "guard_iterations: -1 must be finite and at least 0"),
     ],
 )
 def test_order_that_has_no_slack_is_refused(options: dict[str, object], needed: str) -> None:
     """The message names what is needed, or what there is."""
-    with pytest.raises(ConfigError, match=f"^policy_options.order: {needed}$"):
+    with pytest.raises(ConfigError, match=f"^policy_options.{needed}$"):
         parse_options("justitia", options)
 
 

@@ -1,0 +1,142 @@
+"""The guard's budget: whoever it calls urgent, an application lags by I + B at most.
+
+Urgency is drawn here, where the guard asks a shadow of VTC: the bound must hold whatever that says,
+so that an application that lies about its stages, gaps or lengths takes B from others, and no more.
+"""
+
+from collections.abc import Callable
+from math import inf
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.clock.foretold import ForetoldVtc
+from justitia_ray.core.clock.slack import Slack
+from justitia_ray.core.policies import justitia
+from justitia_ray.core.policies.passing import Guard
+from justitia_ray.units import ApplicationId, Seconds
+from tests.property.engine import Arrival, Engine, Outcomes, Server
+from tests.property.profiles import examples
+from tests.property.test_bound import elephant_and_mice, is_within_what_the_core_says
+from tests.property.workloads import arrivals, servers
+
+
+def _claims(seed: int) -> type[ForetoldVtc]:
+    """Return a shadow that calls some of the applications urgent, others at each instant."""
+
+    class Claims(ForetoldVtc):
+        def urgent(self, now: Seconds) -> list[ApplicationId]:
+            """Return some of those that are known, in some order."""
+            names = sorted(self.clock.shadows)
+            random = Random(f"{seed}/{now}")
+            return random.sample(names, random.randint(0, len(names)))
+
+    return Claims
+
+
+def _mice_are_urgent() -> type[ForetoldVtc]:
+    class Claims(ForetoldVtc):
+        def urgent(self, now: Seconds) -> list[ApplicationId]:
+            """Return all but a0."""
+            return sorted(name for name in self.clock.shadows if name != "a0")
+
+    return Claims
+
+
+def _run(
+    claims: type[ForetoldVtc],
+    options: dict[str, object],
+    replicas: list[Server],
+    applications: list[Arrival],
+) -> Outcomes:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(justitia, "ForetoldVtc", claims)
+        return Engine(replicas, options=options).run(applications)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "options"),
+    [
+        (servers(), {}),
+        (servers(lagging=True), {}),
+        (servers(), {"order": "sgps"}),
+        (servers(3, lagging=True), {"order": "sgps"}),
+        (servers(2), {"order": "sgps", "backfill": 1}),
+    ],
+)
+@examples(40)
+@given(data=st.data())
+def test_lag_is_within_the_budget_whoever_is_called_urgent(
+    replicas: st.SearchStrategy[list[Server]], options: dict[str, object], data: st.DataObject
+) -> None:
+    """One stage, true costs: I, what passes otherwise, and B."""
+    machines = data.draw(replicas)
+    iterations = data.draw(st.sampled_from([0.5, 1, 3, 10]))
+    outcomes = _run(
+        _claims(data.draw(st.integers(0, 99))),
+        options | {"guard_iterations": iterations},
+        machines,
+        data.draw(arrivals(weighted=True)),
+    )
+    budget = iterations * sum(machine.kv_tokens for machine in machines)
+
+    assert outcomes.worst <= outcomes.in_flight + outcomes.report + outcomes.passed + budget
+    is_within_what_the_core_says(outcomes)
+
+
+@examples(60)
+@given(data=st.data())
+def test_stages_and_gaps_stay_within_what_the_core_says(data: st.DataObject) -> None:
+    """Which counts the budget where the guard has used it."""
+    outcomes = _run(
+        _claims(data.draw(st.integers(0, 99))),
+        {"order": "sgps", "guard_iterations": data.draw(st.sampled_from([1, 10]))},
+        data.draw(servers(2)),
+        data.draw(arrivals(stages=4, weighted=True)),
+    )
+    is_within_what_the_core_says(outcomes)
+
+
+def _no_budget(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Guard, "wanted", lambda _, application: -inf)
+
+
+def _overdue_as_soon_as_due(patch: pytest.MonkeyPatch) -> None:
+    """Let what is overdue lack what is left of it alone, however late it is."""
+
+    def least(slack: Slack, before: object) -> float:
+        owed, found = 0.0, inf
+        for entry in slack._overdue:
+            if entry is before:
+                break
+            owed += entry.remaining
+            found = min(found, slack._served - owed)
+        return found
+
+    def allows(slack: Slack, name: str, amount: float) -> bool:
+        slack._least_overdue = None
+        return exactly(slack, name, amount)
+
+    exactly = Slack.allows
+    patch.setattr(Slack, "_least_of_overdue", least)
+    patch.setattr(Slack, "allows", allows)
+
+
+@pytest.mark.parametrize(
+    ("change", "holds"),
+    [(lambda patch: None, True), (_no_budget, False), (_overdue_as_soon_as_due, False)],
+)
+def test_urgent_mice_delay_an_elephant_by_the_budget(
+    change: Callable[[pytest.MonkeyPatch], None], holds: bool
+) -> None:
+    """Without a budget, or with one that starts afresh for what is late, there is no bound."""
+    with pytest.MonkeyPatch.context() as patch:
+        change(patch)
+        iterations = 10
+        options: dict[str, object] = {"guard_iterations": iterations}
+        outcomes = _run(_mice_are_urgent(), options, [Server(16, 2)], elephant_and_mice())
+
+    late = outcomes.lag["a0"]
+    assert (late <= outcomes.in_flight + outcomes.report + iterations * 16) == holds
