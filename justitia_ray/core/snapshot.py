@@ -99,6 +99,7 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "recognized_by": application.recognized_by,
         "idle_s": application.idle_s,
         "expected_stages": [[*stage] for stage in application.expected_stages],
+        "counted": core.ledger.policy.application_state(application_id),
     }
     record |= {name: value for name, value in later.items() if value}
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
@@ -167,6 +168,7 @@ def restore(
             core.ledger.policy.restore(RecordReader(clock, ("counted",), None).mapping("counted"))
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"clock.counted: the stored record is damaged ({error!r})") from error
+        _for_each(applications, lambda name, record: _restore_counted(core, name, record))
 
 
 def _for_each(
@@ -203,3 +205,10 @@ def _restore_application(
     )
     application.booked_before = application.unfinished_kv_token_time
     core.applications.adopt(application)
+
+
+def _restore_counted(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:
+    if "counted" in record:
+        state = RecordReader(record, ("counted",), None).mapping("counted")
+        application = core.state.applications[application_id]
+        core.ledger.policy.restore_application(application, state)

@@ -30,7 +30,7 @@ from the hooks of a policy.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -300,38 +300,50 @@ class _Call(NamedTuple):
     compute_tokens: float
     kv_token_time: KvTokenTime
     iterations: int
-    is_over: bool
+
+
+_NOTHING = _Call(0, 0, 0)
 
 
 @dataclass(slots=True)
 class _Stages:
-    """The stages of one application: those expected, and the calls that it has submitted."""
+    """The stages of one application: those expected, and those that it has submitted."""
 
     expected: tuple[ExpectedStage, ...]
-    calls: list[dict[RequestId, _Call]] = field(default_factory=list)
-    """Calls by stage; one that produced nothing is taken out again."""
+    ended: list[ExpectedStage] = field(default_factory=list)
+    """Sums over the calls that are over, by stage, without those that produced nothing."""
+    running: list[dict[RequestId, _Call]] = field(default_factory=list)
+    """Calls that are not over, by stage."""
 
-    def put(self, stage: int, request_id: RequestId, call: _Call) -> None:
+    @property
+    def has_calls(self) -> bool:
+        """Whether it has submitted anything that counts."""
+        return any(self.running) or any(stage.inferences for stage in self.ended)
+
+    def begin(self, stage: int, request_id: RequestId, call: _Call) -> None:
         """Put a call into its stage, or replace it there."""
-        while len(self.calls) <= stage:
-            self.calls.append({})
-        self.calls[stage][request_id] = call
+        while len(self.running) <= stage:
+            self.running.append({})
+            self.ended.append(UNKNOWN_STAGE)
+        self.running[stage][request_id] = call
 
-    def drop(self, stage: int, request_id: RequestId) -> None:
-        """Remove a call from its stage; an unknown one changes nothing."""
-        if stage < len(self.calls):
-            self.calls[stage].pop(request_id, None)
+    def end(self, stage: int, request_id: RequestId, call: _Call | None) -> None:
+        """Note that a call is over, with its true sizes; None if it produced nothing."""
+        self.begin(stage, request_id, _NOTHING)
+        del self.running[stage][request_id]
+        if call is not None:
+            self.ended[stage] = _with_calls(self.ended[stage], [call])
 
     def all(self) -> list[ExpectedStage]:
-        """Return every stage: as submitted, or else as expected. O(calls)."""
-        count = max(len(self.expected), len(self.calls))
+        """Return every stage: as submitted, or else as expected. O(stages and running calls)."""
+        count = max(len(self.expected), len(self.running))
         return [self._stage(number) for number in range(count)]
 
     def path(self) -> CriticalPath:
-        """Return the longest path from the calls that are not over to the end. O(calls)."""
-        running = (c.iterations for row in self.calls for c in row.values() if not c.is_over)
-        to_come = self.expected[len(self.calls) :]
-        gaps = self.expected[max(0, len(self.calls) - 1) : -1]
+        """Return the longest path from the calls that are not over to the end."""
+        running = (call.iterations for row in self.running for call in row.values())
+        to_come = self.expected[len(self.running) :]
+        gaps = self.expected[max(0, len(self.running) - 1) : -1]
         return CriticalPath(
             max(running, default=0) + sum(stage.output_tokens for stage in to_come),
             sum(stage.gap_s for stage in gaps),
@@ -339,16 +351,22 @@ class _Stages:
 
     def _stage(self, number: int) -> ExpectedStage:
         expected = self.expected[number] if number < len(self.expected) else UNKNOWN_STAGE
-        calls = self.calls[number].values() if number < len(self.calls) else ()
-        if not calls:
+        if number >= len(self.running):
             return expected
-        return ExpectedStage(
-            len(calls),
-            sum(call.compute_tokens for call in calls),
-            sum(call.kv_token_time for call in calls),
-            max(call.iterations for call in calls),
-            expected.gap_s,
-        )
+        submitted = _with_calls(self.ended[number], self.running[number].values())
+        return submitted._replace(gap_s=expected.gap_s) if submitted.inferences else expected
+
+
+def _with_calls(stage: ExpectedStage, calls: Collection[_Call]) -> ExpectedStage:
+    if not calls:
+        return stage
+    return ExpectedStage(
+        stage.inferences + len(calls),
+        stage.compute_tokens + sum(call.compute_tokens for call in calls),
+        stage.kv_token_time + sum(call.kv_token_time for call in calls),
+        max(stage.output_tokens, *(call.iterations for call in calls)),
+        stage.gap_s,
+    )
 
 
 class _Rates(NamedTuple):
@@ -378,10 +396,10 @@ class ForetoldVtc:
     """Deadlines of live applications by a shadow of VTC, and which of them are urgent.
 
     A policy passes on its hooks, in their order; `now` never falls. Between two questions each
-    event costs O(log N), and O(n) for an application with n submitted inferences. `urgent` costs
+    event costs O(log N), and O(n) for an application with n stages and running inferences. `urgent` costs
     O(c log c) for c candidates: applications that would be urgent if X were up to four times as
-    fast, and an iteration twice as long. While rates move, all are placed anew, a few with
-    each question; all at once, in O(N log N), only after a leap out of the band in which that holds.
+    fast, and an iteration twice as long. While rates move, all are placed anew, a few with each
+    question; all at once, in O(N log N), only after a leap out of the band in which that holds.
 
     Args:
         pace: The speed of the replicas.
@@ -425,7 +443,7 @@ class ForetoldVtc:
         stages = self._stages[name]
         stages.expected = application.expected_stages
         expected = max(inference.predicted_output_tokens, inference.output_tokens)
-        stages.put(inference.stage, inference.request_id, _call(inference, expected, over=False))
+        stages.begin(inference.stage, inference.request_id, _call(inference, expected))
         self._renew(application, now)
 
     def dispatched(self, inference: Inference, now: Seconds) -> None:
@@ -443,10 +461,9 @@ class ForetoldVtc:
         stages = self._stages.get(application.application_id)
         if stages is None:
             return
-        if made := inference.output_tokens:
-            stages.put(inference.stage, inference.request_id, _call(inference, made, over=True))
-        else:
-            stages.drop(inference.stage, inference.request_id)
+        made = inference.output_tokens
+        call = _call(inference, made) if made else None
+        stages.end(inference.stage, inference.request_id, call)
         self._renew(application, now)
 
     def application_ended(self, application: Application, now: Seconds) -> None:
@@ -455,8 +472,8 @@ class ForetoldVtc:
         stages = self._stages.get(name)
         if stages is None:
             return
-        stages.expected = stages.expected[: len(stages.calls)]
-        if name in self.clock.shadows and any(stages.calls):
+        stages.expected = stages.expected[: len(stages.running)]
+        if name in self.clock.shadows and stages.has_calls:
             self._renew(application, now)
             self.clock.release(name)
         else:
@@ -520,18 +537,26 @@ class ForetoldVtc:
     # --- what outlives the scheduler
 
     def state(self) -> dict[str, Any]:
-        """Return level, pace and shadows, as JSON."""
+        """Return level and pace, and the shadows of applications that have ended, as JSON."""
+        shadows = self.clock.shadows.items()
         return {
             "level": self.clock.level,
             "pace": self.pace.state(),
-            "shadows": {name: _record(shadow) for name, shadow in self.clock.shadows.items()},
-            "applications": {
-                name: {
-                    "expected": [[*stage] for stage in stages.expected],
-                    "calls": [{key: [*call] for key, call in row.items()} for row in stages.calls],
-                }
-                for name, stages in self._stages.items()
-            },
+            "ended": {name: _record(shadow) for name, shadow in shadows if shadow.released},
+        }
+
+    def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
+        """Return what is known of a live application beside what it runs, as JSON; None: nothing.
+
+        What it runs is submitted again to whoever restores it.
+        """
+        stages = self._stages.get(application_id)
+        shadow = self.clock.shadows.get(application_id)
+        if stages is None or shadow is None:
+            return None
+        return {
+            "shadow": _record(shadow),
+            "submitted": [[*stage] for stage in stages.ended],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -540,13 +565,24 @@ class ForetoldVtc:
         Raises:
             TypeError, ValueError: If it is not of that form.
         """
-        reader = RecordReader(state, ("level", "pace", "shadows", "applications"), None)
+        reader = RecordReader(state, ("level", "pace", "ended"), None)
         self.pace.restore(reader.mapping("pace"))
         self.clock.level = reader.number("level")
-        for name, record in reader.mapping("applications").items():
-            self._stages[name] = _restored_stages(record)
-        for name, record in reader.mapping("shadows").items():
+        for name, record in reader.mapping("ended").items():
             self.clock.put_back(name, _restored_shadow(record))
+
+    def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
+        """Restore what `application_state` returned, after `restore`.
+
+        Raises:
+            TypeError, ValueError: If it is not of that form.
+        """
+        name = application.application_id
+        reader = RecordReader(state, ("shadow", "submitted"))
+        ended = [ExpectedStage(*stage) for stage in reader.items("submitted")]
+        self.clock.remove(name)
+        self.clock.put_back(name, _restored_shadow(reader.value("shadow")))
+        self._stages[name] = _Stages(application.expected_stages, ended, [{} for _ in ended])
 
     def _begin(self, application: Application) -> None:
         """Begin with the stages expected; an ended application of this id is forgotten."""
@@ -630,18 +666,9 @@ def _restored_shadow(record: object) -> Shadow:
     return Shadow(stages=stages, **read_fields(record, _SHADOW))
 
 
-def _restored_stages(record: object) -> _Stages:
-    reader = RecordReader(record, ("expected", "calls"))
-    return _Stages(
-        tuple(ExpectedStage(*stage) for stage in reader.items("expected")),
-        [{key: _Call(*call) for key, call in row.items()} for row in reader.items("calls")],
-    )
-
-
-def _call(inference: Inference, output_tokens: Tokens, *, over: bool) -> _Call:
+def _call(inference: Inference, output_tokens: Tokens) -> _Call:
     return _Call(
         inference.cost(weighted_tokens, output_tokens),
         inference.cost(kv_token_time, output_tokens),
         -(-output_tokens // inference.choices),
-        over,
     )

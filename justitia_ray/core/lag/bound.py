@@ -52,7 +52,7 @@ class _Start:
     key: Key
     number: int
     term: KvTokenTime
-    """What it adds to the bound of whoever it is the t0 of."""
+    """Part of the bound of each application whose t0 it is."""
     exceptions: KvTokenTime
 
 

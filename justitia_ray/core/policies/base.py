@@ -161,8 +161,24 @@ class Policy(ABC):
         """Return what must outlive the scheduler, as JSON; {} if nothing."""
         return {}
 
+    def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
+        """Return what must outlive the scheduler of one live application, as JSON; None: nothing.
+
+        It is saved with the application when that has changed, and may be some changes behind.
+        """
+        return None
+
     def restore(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - optional
         """Restore the `state` of an earlier scheduler's policy, before any hook is called.
+
+        Raises:
+            KeyError, TypeError, ValueError: If it is not of that form.
+        """
+
+    def restore_application(  # noqa: B027 - optional
+        self, application: Application, state: Mapping[str, Any]
+    ) -> None:
+        """Restore the `application_state` of an earlier scheduler's policy, after `restore`.
 
         Raises:
             KeyError, TypeError, ValueError: If it is not of that form.

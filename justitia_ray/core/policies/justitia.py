@@ -5,8 +5,8 @@ allows it, and the guard, which lets those go first that VTC would have done by 
 """
 
 import struct
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.entities import Application, Inference
@@ -134,6 +134,24 @@ class JustitiaPolicy(Policy):
         """Tell the guard of an end."""
         if self._foretold is not None:
             self._foretold.application_ended(application, self.context.now())
+
+    def state(self) -> dict[str, Any]:
+        """Return level and pace of the guard's shadow; {} without a guard."""
+        return {} if self._foretold is None else self._foretold.state()
+
+    def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
+        """Return where an application stands in the guard's shadow."""
+        return None if self._foretold is None else self._foretold.application_state(application_id)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the guard's shadow, if there was one and is one."""
+        if self._foretold is not None and state:
+            self._foretold.restore(state)
+
+    def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
+        """Restore where an application stood in the guard's shadow."""
+        if self._foretold is not None:
+            self._foretold.restore_application(application, state)
 
 
 def rank_preserving_integer(value: float) -> int:
