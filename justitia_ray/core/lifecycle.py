@@ -272,7 +272,7 @@ class Inferences:
         state.known_inferences.increment(application.tenant)
         if event.resubmitted:
             application.stages.miss_some()
-        inference.stage = application.stages.position.submit(event.stage or 0)
+        inference.stage = application.stages.submit(event.stage or 0, state.now)
         self._applications.become_busy(application)
         # Not from an ingress that takes the application to be at an earlier stage, nor of old.
         is_current = event.stage in (None, inference.stage) and not event.resubmitted
@@ -341,9 +341,7 @@ class Inferences:
             application.failed += outcome is Outcome.FAILED
             state.counters.ended[outcome] += 1
         application.unfinished_kv_token_time -= inference.attained
-        application.stages.add_ended(inference)
-        if outcome is Outcome.FINISHED:
-            application.stages.position.finish(inference.stage)
+        application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
         self._ledger.inference_ended(application, inference)
         self._applications.inference_ended(application)
 

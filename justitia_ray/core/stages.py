@@ -7,7 +7,8 @@ finished opens the next.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
@@ -32,6 +33,12 @@ class StageServed(NamedTuple):
     output_tokens: Tokens
     """Output tokens of all sequences."""
     kv_token_time: KvTokenTime
+    longest_output_tokens: Tokens | None = None
+    """Output of the longest sequence, those of one inference being taken for equally long:
+    iterations that the stage took at least. None: not known, as in what release 0.1.0 observed."""
+    gap_s: Seconds | None = None
+    """Time from the stage's last end to the next stage's first submission, at least 0; 0 after the
+    last stage. None: not known."""
 
 
 class ExpectedStage(NamedTuple):
@@ -106,34 +113,97 @@ class StagePosition:
             self._is_passed = True
 
 
+@dataclass(slots=True)
+class _Sums:
+    """The fields of `StageServed`, which a tuple would have to be made anew for each end."""
+
+    inferences: int = 0
+    sequences: int = 0
+    prompt_tokens: Tokens = 0
+    output_tokens: Tokens = 0
+    kv_token_time: KvTokenTime = 0
+    longest_output_tokens: Tokens = 0
+    first_submitted_at: Seconds | None = None
+    """None: its inferences were submitted where this scheduler did not see it."""
+    last_ended_at: Seconds | None = None
+    """Last end of an inference that produced something; None: there was none."""
+
+    def gap_to(self, following: _Sums) -> Seconds | None:
+        """Return the time from the end of this stage to the start of the next; stages overlap."""
+        if self.last_ended_at is None or following.first_submitted_at is None:
+            return None
+        return max(0.0, following.first_submitted_at - self.last_ended_at)
+
+    def served(self, gap_s: Seconds | None) -> StageServed:
+        """Return the sums, with the gap after them."""
+        return StageServed(
+            self.inferences,
+            self.sequences,
+            self.prompt_tokens,
+            self.output_tokens,
+            self.kv_token_time,
+            self.longest_output_tokens,
+            gap_s,
+        )
+
+
 class StageSums:
     """Sums of each stage of an application so far, over inferences that have ended."""
 
-    __slots__ = ("_is_whole", "_sums", "position")
+    __slots__ = ("_is_whole", "_position", "_sums")
 
     def __init__(self) -> None:
-        self.position = StagePosition()
-        self._sums: list[list[Any]] = []
-        """The fields of `StageServed`, which a tuple would have to be made anew for each end."""
+        self._position = StagePosition()
+        self._sums: list[_Sums] = []
         self._is_whole = True
 
     def miss_some(self) -> None:
         """Note that some of the application may have been seen by an earlier scheduler only."""
         self._is_whole = False
 
-    def add_ended(self, inference: Inference) -> None:
-        """Count an inference that has ended, if it produced anything."""
-        sums = self._sums
-        while len(sums) <= inference.stage:
-            sums.append([0, 0, 0, 0, 0])
-        if inference.output_tokens:
-            row = sums[inference.stage]
-            row[0] += 1
-            row[1] += inference.choices
-            row[2] += inference.prompt_tokens
-            row[3] += inference.output_tokens
-            row[4] += inference.attained
+    def submit(self, at_least: int, now: Seconds) -> int:
+        """Count a submission; return its stage.
+
+        Args:
+            at_least: The stage it is known to be of, to somebody else who may have seen more.
+            now: The instant of the submission.
+        """
+        stage = self._position.submit(at_least)
+        sums = self._of(stage)
+        if sums.first_submitted_at is None:
+            sums.first_submitted_at = now
+        return stage
+
+    def add_ended(self, inference: Inference, now: Seconds, *, is_finished: bool) -> None:
+        """Count an inference that has ended, if it produced anything.
+
+        Args:
+            inference: The inference.
+            now: The instant of its end.
+            is_finished: Whether it ran to its end: what is submitted from now on is a later stage.
+        """
+        if output_tokens := inference.output_tokens:
+            sums = self._of(inference.stage)
+            sums.inferences += 1
+            sums.sequences += inference.choices
+            sums.prompt_tokens += inference.prompt_tokens
+            sums.output_tokens += output_tokens
+            sums.kv_token_time += inference.attained
+            longest = -(-output_tokens // inference.choices)
+            sums.longest_output_tokens = max(sums.longest_output_tokens, longest)
+            sums.last_ended_at = now
+        if is_finished:
+            self._position.finish(inference.stage)
 
     def served(self) -> tuple[StageServed, ...]:
         """Return the sums, first stage first; none if something was missed."""
-        return tuple(StageServed(*row) for row in self._sums) if self._is_whole else ()
+        sums = self._sums
+        if not self._is_whole or not sums:
+            return ()
+        gaps = map(_Sums.gap_to, sums, sums[1:])
+        return tuple(map(_Sums.served, sums, [*gaps, 0.0]))
+
+    def _of(self, stage: int) -> _Sums:
+        while len(self._sums) <= stage:
+            self._sums.append(_Sums())
+        return self._sums[stage]

@@ -1,18 +1,22 @@
 """How well the shadow of VTC foretells: its deadlines, over what VTC really does.
 
 A workload runs twice, with true costs: under `vtc`, and under justitia, with a shadow on the side
-that changes nothing.
+that changes nothing. The stages to come are the true ones, or those learned of other applications.
 """
 
+import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from justitia_ray.core.clock.foretold import ForetoldVtc, Shadow
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery, PolicyContext
 from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.predictor.observation import Observation, Sample
 from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.predictions import TABLE
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import Simulation, simulate
 from justitia_ray.sim.workload import WorkloadApplication
@@ -27,6 +31,11 @@ class ForetellingJustitia(JustitiaPolicy):
         self._vtc = ForetoldVtc()
         self._ended: dict[ApplicationId, Shadow] = {}
         """Shadows of applications that have ended; they go on until they are through."""
+        self._began: dict[tuple[ApplicationId, int], Seconds] = {}
+        self.at_stages: dict[tuple[ApplicationId, int], Seconds] = {}
+        """Deadlines as foretold when stages began, with all submitted at that instant."""
+        self.observed: list[Observation] = []
+        """Ended applications, as a predictor learns of them."""
 
     def deadlines(self) -> dict[ApplicationId, Seconds]:
         """Return the deadline of each ended application whose last start VTC has reached."""
@@ -39,7 +48,12 @@ class ForetellingJustitia(JustitiaPolicy):
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Tell the shadow of an inference."""
-        self._vtc.submitted(application, inference, self.context.now())
+        name, now = application.application_id, self.context.now()
+        self._vtc.submitted(application, inference, now)
+        if self._began.setdefault((name, inference.stage), now) == now:
+            deadline = self._vtc.deadline(name, now)
+            if deadline is not None:
+                self.at_stages[name, inference.stage] = deadline
         return super().submitted(application, inference)
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
@@ -60,6 +74,14 @@ class ForetellingJustitia(JustitiaPolicy):
     def application_ended(self, application: Application) -> None:
         """Keep the shadow, which goes on by itself."""
         name = application.application_id
+        counts = (application.inferences, application.output_tokens)
+        self.observed.append(
+            Observation(
+                application.application_class,
+                Sample(application.kv_token_time, *counts, None),
+                application.stages.served(),
+            )
+        )
         if (shadow := self._vtc.clock.shadows.get(name)) is not None:
             self._ended[name] = shadow
         self._vtc.application_ended(application, self.context.now())
@@ -67,10 +89,12 @@ class ForetellingJustitia(JustitiaPolicy):
 
 
 class _ForetellingSimulation(Simulation):
-    def deadlines(self) -> Mapping[ApplicationId, Seconds]:
-        """Return the deadlines that the run's policy has foretold."""
+    @property
+    def policy(self) -> ForetellingJustitia:
+        """The run's policy."""
         policy = self._core.ledger.policy
-        return policy.deadlines() if isinstance(policy, ForetellingJustitia) else {}
+        assert isinstance(policy, ForetellingJustitia)
+        return policy
 
 
 class Spread(NamedTuple):
@@ -83,9 +107,18 @@ class Spread(NamedTuple):
 
 
 def foretold_over_vtc(
-    applications: Sequence[WorkloadApplication], engine: EngineProfile, replicas: int = 1
+    applications: Sequence[WorkloadApplication],
+    engine: EngineProfile,
+    replicas: int = 1,
+    history: Sequence[Observation] | None = None,
 ) -> dict[str, list[float]]:
     """Return the foretold over the real completion time under VTC of each application, by class.
+
+    Args:
+        applications: A workload.
+        engine: The engine of each replica.
+        replicas: Number of replicas.
+        history: Earlier applications of which stages and lengths are learned; None: they are true.
 
     Raises:
         ConfigError: If an inference exceeds the KV memory of a replica.
@@ -96,16 +129,56 @@ def foretold_over_vtc(
             applications, RunSettings(engine, "vtc", replicas=replicas)
         ).applications
     }
-    path = f"{ForetellingJustitia.__module__}:{ForetellingJustitia.__qualname__}"
-    run = _ForetellingSimulation(applications, RunSettings(engine, path, replicas=replicas))
-    run.run(lambda ended: None)
     ratios: dict[str, list[float]] = {}
-    for name, deadline in run.deadlines().items():
+    for name, deadline in foretell(applications, engine, replicas, history).deadlines().items():
         row = real[name]
         if row.jct_s:
             ratio = (deadline - row.arrived_at_s) / row.jct_s
             ratios.setdefault(row.application_class, []).append(ratio)
     return ratios
+
+
+def off_by_learning(
+    applications: Sequence[WorkloadApplication],
+    engine: EngineProfile,
+    history: Sequence[Observation],
+    replicas: int = 1,
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return how far learned stages put deadlines off those by true stages, by class.
+
+    It is |ln| of the time from the application's arrival to its deadline over that with true
+    stages; first as foretold when applications arrive, then when their later stages begin.
+    """
+    arrived = {a.application_id: (a.application_class, a.arrived_at_s) for a in applications}
+    true = foretell(applications, engine, replicas).at_stages
+    first: dict[str, list[float]] = {}
+    later: dict[str, list[float]] = {}
+    for (name, stage), deadline in foretell(
+        applications, engine, replicas, history
+    ).at_stages.items():
+        application_class, at = arrived[name]
+        by_truth = true.get((name, stage), at)
+        if min(deadline, by_truth) > at:
+            off = abs(math.log((deadline - at) / (by_truth - at)))
+            (later if stage else first).setdefault(application_class, []).append(off)
+    return first, later
+
+
+def foretell(
+    applications: Sequence[WorkloadApplication],
+    engine: EngineProfile,
+    replicas: int = 1,
+    history: Sequence[Observation] | None = None,
+) -> ForetellingJustitia:
+    """Return the policy of a run, with what its shadow has foretold; see `foretold_over_vtc`."""
+    path = f"{ForetellingJustitia.__module__}:{ForetellingJustitia.__qualname__}"
+    settings = RunSettings(engine, path, replicas=replicas)
+    if history is not None:
+        costs = {a.application_id: a.cost() for a in applications}
+        settings = replace(settings, prediction=TABLE, predicted_costs=costs, history=history)
+    run = _ForetellingSimulation(applications, settings)
+    run.run(lambda ended: None)
+    return run.policy
 
 
 def spread(ratios: Iterable[float]) -> Spread:

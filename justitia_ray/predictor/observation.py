@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, GetPydanticSchema, model_serializer
+from pydantic import AfterValidator, BeforeValidator, Field, GetPydanticSchema, model_serializer
 
 from justitia_ray.core.actions import EndApplication
 from justitia_ray.core.entities import Outcome
@@ -73,8 +73,17 @@ class Sample(Stored):
         return values
 
 
+def _with_later_fields(values: object) -> object:
+    """Return the numbers of a stage, with None for what release 0.1.0 has not observed."""
+    if isinstance(values, list | tuple) and len(values) == 5:
+        return (*values, None, None)
+    return values
+
+
 _StageNumbers = Annotated[
-    tuple[Count, Count, Count, Count, NotNegative], AfterValidator(StageServed._make)
+    tuple[Count, Count, Count, Count, NotNegative, Count | None, NotNegative | None],
+    BeforeValidator(_with_later_fields),
+    AfterValidator(StageServed._make),
 ]
 _Stage = Annotated[
     StageServed, GetPydanticSchema(lambda _, handler: handler.generate_schema(_StageNumbers))

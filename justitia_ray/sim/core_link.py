@@ -153,6 +153,7 @@ class CoreLink:
                 true_output_tokens=inference.output_tokens,
                 stage=foreseen.stage,
                 remaining_kv_token_time=foreseen.remaining_kv_token_time,
+                expected_stages=foreseen.expected_stages,
             ),
             now,
         )

@@ -42,6 +42,8 @@ class InferencePrediction(NamedTuple):
     """Position in the application; None: nobody has looked."""
     remaining_kv_token_time: KvTokenTime | None = None
     """Charge of the application from this stage on; None: nothing new."""
+    expected_stages: tuple[ExpectedStage, ...] = ()
+    """Stages that the application is now expected to have, from this one on; none: nothing new."""
 
 
 class ExactPredictions:
@@ -109,8 +111,8 @@ class StagedPredictions(ExactPredictions):
         return self._charge_factor * predicted
 
     def stages(self, application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
-        """Return none: of stages to come the table knows neither tokens nor gaps."""
-        return ()
+        """Return the stages that applications of its class usually have."""
+        return self._costs.stages.expected_stages(application.application_class, 0)
 
     def predict_inference(
         self, application: WorkloadApplication, inference: WorkloadInference, most: Tokens
@@ -130,10 +132,13 @@ class StagedPredictions(ExactPredictions):
             length = expected.output_tokens
         elif length is None:
             length = min(most, self._costs.prior_length(application, inference))
+        stages: tuple[ExpectedStage, ...] = ()
+        if stage and inferences == 1:
+            stages = self._costs.stages.expected_stages(application.application_class, stage)
         if not self._raises:
-            return InferencePrediction(length, stage)
+            return InferencePrediction(length, stage, expected_stages=stages)
         needed = still_needed(expected, length, prompt, inferences)
-        return InferencePrediction(length, stage, self._charge_factor * needed)
+        return InferencePrediction(length, stage, self._charge_factor * needed, stages)
 
     def finish_inference(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
         """Advance the application's stage."""

@@ -317,7 +317,8 @@ def _observation(one: PlayedApplication) -> Observation:
         sum(d for _, d in calls),
         None,
     )
-    return Observation(one.record.application_class, sample, tuple(map(_served, members)))
+    gaps = [*map(_gap_s, members, members[1:]), 0.0]
+    return Observation(one.record.application_class, sample, tuple(map(_served, members, gaps)))
 
 
 def _happenings(rows: Sequence[RecordedInference]) -> list[tuple[str, int]]:
@@ -331,13 +332,20 @@ def _stage_of(members: Sequence[Sequence[RecordedInference]], row: RecordedInfer
     return next(stage for stage, rows in enumerate(members) if any(r is row for r in rows))
 
 
-def _served(rows: Sequence[RecordedInference]) -> StageServed:
+def _gap_s(rows: Sequence[RecordedInference], following: Sequence[RecordedInference]) -> Seconds:
+    ended_at = max(row.finished_at_s for row in rows)
+    return max(0.0, min(row.submitted_at_s for row in following) - ended_at)
+
+
+def _served(rows: Sequence[RecordedInference], gap_s: Seconds) -> StageServed:
     return StageServed(
         len(rows),
         len(rows),
         sum(row.prompt_tokens for row in rows),
         sum(row.output_tokens for row in rows),
         float(sum(kv_token_time(row.prompt_tokens, row.output_tokens) for row in rows)),
+        max(row.output_tokens for row in rows),
+        gap_s,
     )
 
 

@@ -19,6 +19,7 @@ from tests.integration.service import Serving
 LAST_RELEASE = "56ebe42"
 """The commit of release 0.1.0; to be raised with each release."""
 _ROOT = Path(__file__).parents[2]
+_THIS_RELEASE = Path(justitia_ray.__file__).parents[1]
 _REPLACED_WITHIN_S = 240.0
 _SEATS, _CALLERS = 2, 24
 _ITERATION_S = 0.02
@@ -49,6 +50,8 @@ from justitia_ray.predictor import input_features, observation
 sample = observation.Sample(3.0, 1, 2, input_features.features_of("a text"))
 sent = observation.Observation("c", sample, (stages.StageServed(1, 1, 2, 3, 4.0),))
 """
+_SEND = "sys.stdout.buffer.write(pickle.dumps(sent))"
+_READ = "print(pickle.loads(sys.stdin.buffer.read()) == sent)"
 
 
 def run_in(release: Path, code: str, given: bytes = b"") -> bytes:
@@ -59,14 +62,20 @@ def run_in(release: Path, code: str, given: bytes = b"") -> bytes:
     return done.stdout
 
 
-def test_releases_read_each_others_observations(last_release: Path) -> None:
+def test_observations_of_the_last_release_are_read(last_release: Path) -> None:
     """While one replaces the other, an ingress may tell the predictor of the other, by pickle."""
-    this_release = Path(justitia_ray.__file__).parents[1]
-    for sender, receiver in ((last_release, this_release), (this_release, last_release)):
-        sent = run_in(sender, "sys.stdout.buffer.write(pickle.dumps(sent))")
-        same = "print(pickle.loads(sys.stdin.buffer.read()) == sent)"
+    sent = run_in(last_release, _SEND)
 
-        assert b"True" == run_in(receiver, same, sent).strip()
+    assert b"True" == run_in(_THIS_RELEASE, _READ, sent).strip()
+
+
+def test_last_release_refuses_observations_of_this_one_whole(last_release: Path) -> None:
+    """Its stages have fewer numbers. The ingress gets an error, and tells the next predictor."""
+    sent = run_in(_THIS_RELEASE, _SEND)
+
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run_in(last_release, _READ, sent)
+    assert b"TypeError: StageServed.__new__() takes 6 positional arguments" in refused.value.stderr
 
 
 @pytest.mark.ray
@@ -84,7 +93,7 @@ async def test_new_release_over_the_last_one_under_load_loses_nothing(
     await service.deploy()
     before = await service.status()
     old = set(service.actors())
-    service.code = Path(justitia_ray.__file__).parents[1]
+    service.code = _THIS_RELEASE
     async with service.http() as client:
         open_stream = OpenStream(client, completion(max_tokens=1_500))
         await eventually(open_stream.has_begun, "a stream runs", 60.0)

@@ -205,7 +205,11 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(policy=_POLICIES, accounts=_ACCOUNTS, admission=_ADMISSIONS, order=_ORDERS)
     def change_policy(
-        self, policy: str, accounts: dict[str, str], admission: str, order: str
+        self,
+        policy: str,
+        accounts: dict[str, str],
+        admission: str,
+        order: dict[str, object],
     ) -> None:
         """The operator wants another order."""
         options = _options(policy, accounts, order)

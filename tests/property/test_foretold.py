@@ -127,9 +127,20 @@ class World:
     def _path_s(self, name: str) -> Any:
         rows, expected = self.calls[name], self.expected[name]
         left = [d for row in rows for _, d, is_over in row.values() if not is_over]
+        if self._missing(name, len(rows) - 1):
+            left.append(expected[len(rows) - 1].output_tokens)
         later = sum(stage.output_tokens for stage in expected[len(rows) :])
         gaps = sum(stage.gap_s for stage in expected[max(0, len(rows) - 1) : -1])
         return (max(left, default=0) + later) * self.pace.iteration_s + gaps
+
+    def _missing(self, name: str, number: int) -> int:
+        """Return how many calls of the present stage are still to be submitted."""
+        rows, expected = self.calls[name], self.expected[name]
+        if number != len(rows) - 1 or not 0 <= number < len(expected):
+            return 0
+        if any(is_over for _, _, is_over in rows[number].values()):
+            return 0
+        return max(0, int(expected[number].inferences) - len(rows[number]))
 
     def _literal_stays(self) -> None:
         self.literal.advance(Fraction(0), self.now)
@@ -150,6 +161,13 @@ class World:
                     max(d for _, d in sizes),
                     gap_s,
                 )
+                if missing := self._missing(name, number):
+                    more = expected[number]
+                    n, w, k, longest, _ = stage
+                    w += missing * more.compute_tokens / more.inferences
+                    k += missing * more.kv_token_time / more.inferences
+                    longest = max(longest, more.output_tokens)
+                    stage = ExpectedStage(n + missing, w, k, longest, gap_s)
                 stages.append(stage)
             elif number < len(expected):
                 stages.append(expected[number])

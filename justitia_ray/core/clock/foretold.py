@@ -341,9 +341,12 @@ class _Stages:
 
     def path(self) -> CriticalPath:
         """Return the longest path from the calls that are not over to the end."""
-        running = (call.iterations for row in self.running for call in row.values())
-        to_come = self.expected[len(self.running) :]
-        gaps = self.expected[max(0, len(self.running) - 1) : -1]
+        present = len(self.running) - 1
+        running = [call.iterations for row in self.running for call in row.values()]
+        if present >= 0 and self._missing(present) > 0:
+            running.append(self.expected[present].output_tokens)
+        to_come = self.expected[present + 1 :]
+        gaps = self.expected[max(0, present) : -1]
         return CriticalPath(
             max(running, default=0) + sum(stage.output_tokens for stage in to_come),
             sum(stage.gap_s for stage in gaps),
@@ -353,8 +356,29 @@ class _Stages:
         expected = self.expected[number] if number < len(self.expected) else UNKNOWN_STAGE
         if number >= len(self.running):
             return expected
-        submitted = _with_calls(self.ended[number], self.running[number].values())
-        return submitted._replace(gap_s=expected.gap_s) if submitted.inferences else expected
+        stage = _with_calls(self.ended[number], self.running[number].values())
+        if not stage.inferences:
+            return expected
+        if (missing := self._missing(number)) > 0:
+            of_all = expected.inferences
+            stage = ExpectedStage(
+                stage.inferences + missing,
+                stage.compute_tokens + missing * expected.compute_tokens / of_all,
+                stage.kv_token_time + missing * expected.kv_token_time / of_all,
+                max(stage.output_tokens, expected.output_tokens),
+                0,
+            )
+        return stage._replace(gap_s=expected.gap_s)
+
+    def _missing(self, number: int) -> float:
+        """Return how many more calls are expected at a stage: none after one of it is over.
+
+        What is submitted at once comes one by one; else the shadow would pass a stage at its first.
+        """
+        is_present = number == len(self.running) - 1 < len(self.expected)
+        if not is_present or self.ended[number].inferences:
+            return 0
+        return self.expected[number].inferences - len(self.running[number])
 
 
 def _with_calls(stage: ExpectedStage, calls: Collection[_Call]) -> ExpectedStage:
@@ -396,9 +420,9 @@ class ForetoldVtc:
     """Deadlines of live applications by a shadow of VTC, and which of them are urgent.
 
     A policy passes on its hooks, in their order; `now` never falls. Between two questions each
-    event costs O(log N), and O(n) for an application with n stages and running inferences. `urgent` costs
-    O(c log c) for c candidates: applications that would be urgent if X were up to four times as
-    fast, and an iteration twice as long. While rates move, all are placed anew, a few with each
+    event costs O(log N), and O(n) for an application with n stages and running inferences. `urgent`
+    costs O(c log c) for c candidates: applications that would be urgent if X were up to four times
+    as fast, and an iteration twice as long. While rates move, all are placed anew, a few with each
     question; all at once, in O(N log N), only after a leap out of the band in which that holds.
 
     Args:

@@ -15,7 +15,7 @@ from justitia_ray.core.policies.options import Option, PolicyOptions, number, on
 from justitia_ray.core.policies.passing import Guard, PassingOrder
 from justitia_ray.core.queue import Key, LazyHeap
 from justitia_ray.errors import ConfigError
-from justitia_ray.units import ClientId, KvTokenTime
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
 
 
 class JustitiaPolicy(Policy):

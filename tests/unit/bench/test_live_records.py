@@ -127,7 +127,7 @@ def test_history_has_the_stages_as_the_service_would_have_learned_them() -> None
     [observation] = as_history([TWO_STAGES])
 
     assert (
-        StageServed(2, 2, 300, 15, 1055.0 + 1015.0),
-        StageServed(1, 1, 300, 20, 6210.0),
+        StageServed(2, 2, 300, 15, 1055.0 + 1015.0, 10, 0.5),
+        StageServed(1, 1, 300, 20, 6210.0, 20, 0.0),
     ) == observation.stages
     assert Sample(8280.0, 3, 35, None) == observation.sample

@@ -75,7 +75,10 @@ def test_stages_end_somewhere() -> None:
 
 
 def test_end_tells_what_each_stage_took(core: CoreDriver) -> None:
-    """10·2 + 3 and 20·4 + 10 at first; then three choices of 4 + 2 tokens: 3·(4·2 + 3)."""
+    """10·2 + 3 and 20·4 + 10 at first; then three choices of 4 + 2 tokens: 3·(4·2 + 3).
+
+    Four output tokens were the most at first, two in each choice then, and no time passed.
+    """
     core.open("a", 500)
     core.submit("x", prompt=10, output=2)
     core.submit("y", prompt=20, output=4)
@@ -86,7 +89,90 @@ def test_end_tells_what_each_stage_took(core: CoreDriver) -> None:
     core.pull()
     actions = core.pull(finished={"3": 6})
 
-    assert (StageServed(2, 2, 30, 6, 113), StageServed(1, 3, 12, 6, 33)) == _stages(actions)
+    first, second = StageServed(2, 2, 30, 6, 113, 4, 0.0), StageServed(1, 3, 12, 6, 33, 2, 0.0)
+    assert (first, second) == _stages(actions)
+
+
+def test_longest_sequence_of_uneven_choices_is_rounded_up(core: CoreDriver) -> None:
+    """Seven tokens in three sequences: one of them takes three iterations."""
+    core.open("a", 500)
+    core.submit("x", prompt=12, output=7, choices=3)
+    core.submit("y", output=2)
+    core.handle(ev.ApplicationClosed("a"))
+    core.pull()
+
+    (stage,) = _stages(core.pull(finished={"1": 7, "2": 2}))
+    assert 3 == stage.longest_output_tokens
+
+
+def test_gap_is_from_the_last_end_to_the_first_submission(core: CoreDriver) -> None:
+    """The first stage ends 2 s after it began and 1 s after its first end; the tool takes 5 s."""
+    core.open("a", 500)
+    core.submit("x", output=2)
+    core.submit("y", output=4)
+    core.pull()
+    core.now += 1
+    core.pull(finished={"1": 2})
+    core.now += 1
+    core.pull(finished={"2": 4})
+    core.now += 5
+    core.submit("z", output=3)
+    core.now += 7
+    core.submit("w", output=3)
+    core.handle(ev.ApplicationClosed("a"))
+    core.pull()
+
+    stages = _stages(core.pull(finished={"3": 3, "4": 3}))
+    assert [5.0, 0.0] == [stage.gap_s for stage in stages]
+
+
+def test_gap_between_stages_that_overlap_is_none(core: CoreDriver) -> None:
+    """One branch runs ahead: its next call comes 3 s before the other branch's first ends."""
+    core.open("a", 500)
+    core.submit("x", output=2)
+    core.submit("y", output=4)
+    core.pull()
+    core.pull(finished={"1": 2})
+    core.submit("z", output=3)
+    core.now += 3
+    core.handle(ev.ApplicationClosed("a"))
+    core.pull()
+
+    stages = _stages(core.pull(finished={"2": 4, "3": 3}))
+    assert [(2, 0.0), (1, 0.0)] == [(stage.inferences, stage.gap_s) for stage in stages]
+
+
+def test_gap_beside_a_stage_that_nobody_saw_is_not_known(core: CoreDriver) -> None:
+    """An ingress says that it is the third stage: what was before ran elsewhere."""
+    core.open("a", 500)
+    core.submit("x", output=2)
+    core.pull()
+    core.pull(finished={"1": 2})
+    core.now += 5
+    core.submit("z", output=3, stage=2)
+    core.handle(ev.ApplicationClosed("a"))
+    core.pull()
+
+    stages = _stages(core.pull(finished={"2": 3}))
+    assert [(1, None), (0, None), (1, 0.0)] == [(stage.inferences, stage.gap_s) for stage in stages]
+
+
+def test_call_that_produced_nothing_ends_no_stage(core: CoreDriver) -> None:
+    """Its caller gave it up late, while the tool ran: the tool took 5 s all the same."""
+    core.open("a", 500)
+    core.submit("x", output=2)
+    core.submit("y")
+    core.pull(seats=1)
+    core.pull(finished={"1": 2}, draining=True)
+    core.now += 4
+    core.handle(ev.InferenceCancelled("y"))
+    core.now += 1
+    core.submit("z", output=3)
+    core.handle(ev.ApplicationClosed("a"))
+    core.pull()
+
+    stages = _stages(core.pull(finished={"2": 3}))
+    assert [(1, 5.0), (1, 0.0)] == [(stage.inferences, stage.gap_s) for stage in stages]
 
 
 def test_what_produced_nothing_is_no_part_of_a_stage(core: CoreDriver) -> None:
@@ -98,7 +184,7 @@ def test_what_produced_nothing_is_no_part_of_a_stage(core: CoreDriver) -> None:
     core.handle(ev.ApplicationClosed("a"))
     core.pull()
 
-    assert (StageServed(1, 1, 20, 4, 90),) == _stages(core.pull(finished={"1": 4}))
+    assert (StageServed(1, 1, 20, 4, 90, 4, 0.0),) == _stages(core.pull(finished={"1": 4}))
 
 
 def test_stages_are_not_told_if_a_scheduler_has_not_seen_all(core: CoreDriver) -> None:

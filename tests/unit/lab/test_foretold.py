@@ -2,7 +2,13 @@
 
 import pytest
 
-from justitia_ray.lab.foretold import Spread, foretold_over_vtc, spread
+from justitia_ray.lab.foretold import (
+    Spread,
+    foretell,
+    foretold_over_vtc,
+    off_by_learning,
+    spread,
+)
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
@@ -24,6 +30,34 @@ def test_shadow_foretells_vtc_on_a_small_load() -> None:
     assert {"chain 1", "chain 3"} == ratios.keys()
     for of_class in ratios.values():
         assert 0.75 < spread(of_class).median < 1.25
+
+
+def test_learned_stages_foretell_nearly_as_well() -> None:
+    """Chains of a class differ in their lengths by a third at most; a table knows their means."""
+    engine = EngineProfile(kv_tokens=500)
+    load = [_chain(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)]
+    history = foretell(load, engine).observed
+    ratios = foretold_over_vtc(load, engine, history=history)
+
+    assert [30, 3] == [len(history), max(len(observation.stages) for observation in history)]
+    assert {"chain 1", "chain 3"} == ratios.keys()
+    for of_class in ratios.values():
+        assert 0.7 < spread(of_class).median < 1.3
+    for off in off_by_learning(load, engine, history):
+        assert all(value < 0.5 for of_class in off.values() for value in of_class)
+
+
+def test_learned_stages_of_a_class_of_equals_are_true() -> None:
+    """Nothing but the pace is measured then, and that is the same; who knows nothing is far off."""
+    engine = EngineProfile(kv_tokens=500)
+    load = [_chain(f"a{n}", n * 4.0, 3, 40) for n in range(12)]
+    history = foretell(load, engine).observed
+    first, later = off_by_learning(load, engine, history)
+    unknown, _ = off_by_learning(load, engine, ())
+
+    assert [pytest.approx(0)] * len(first["chain 3"]) == first["chain 3"]
+    assert [pytest.approx(0)] * len(later["chain 3"]) == later["chain 3"]
+    assert max(unknown["chain 3"]) > 0.5
 
 
 def test_spread_is_of_nine_tenths() -> None:

@@ -4,15 +4,25 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from justitia_ray.core.stages import MAXIMUM_STAGES, StageServed
+from justitia_ray.core.stages import MAXIMUM_STAGES, ExpectedStage, StageServed
 from justitia_ray.errors import StoreError
 from justitia_ray.predictor.stages import Expectation, StageTable, still_needed
 
 
-def stage(inferences: int, prompt: int, output: int, cost: float = 100) -> StageServed:
+def stage(
+    inferences: int,
+    prompt: int,
+    output: int,
+    cost: float = 100,
+    longest: int | None = None,
+    gap_s: float | None = None,
+) -> StageServed:
     """Return a stage of inferences that each had so many tokens."""
-    return StageServed(inferences, inferences, inferences * prompt, inferences * output, cost)
+    tokens = (inferences * prompt, inferences * output)
+    return StageServed(inferences, inferences, *tokens, cost, longest, gap_s)
 
 
 def known(*applications: list[StageServed], name: str = "EV") -> StageTable:
@@ -114,6 +124,102 @@ def test_what_is_submitted_is_needed_at_least() -> None:
     assert 2000 == still_needed(Expectation(4, 1.0, 300), 4, 10, 40)
 
 
+def test_stages_to_come_have_the_means_of_the_applications_that_had_them() -> None:
+    """Two of three go on. 1 · (10 + 2·4) tokens at first; then 2 and 4 inferences of 20 + 2·6.
+
+    Costs, longest and gaps: (40 + 50 + 60)/3, (4 + 4 + 7)/3, (1 + 2)/2, and (300 + 500)/2, 9.
+    """
+    table = known(
+        [stage(1, 10, 4, 40, 4, 1.0), stage(2, 20, 6, 300, 8, 0.0)],
+        [stage(1, 10, 4, 50, 4, 2.0), stage(4, 20, 6, 500, 10, 0.0)],
+        [stage(1, 10, 4, 60, 7, 0.0)],
+    )
+    second = ExpectedStage(3, (64 + 128) / 2, 400, 9, 0)
+
+    assert (ExpectedStage(1, 18, 50, 5, 1.5), second) == table.expected_stages("EV", 0)
+    assert (second,) == table.expected_stages("EV", 1)
+
+
+def test_stages_to_come_are_those_that_half_of_the_applications_had() -> None:
+    """One, two and four turns: two of three go on, one of these two gets to the end."""
+    turn = stage(1, 10, 4)
+    table = known([turn], [turn] * 2, [turn] * 4)
+    lengths = [len(table.expected_stages("EV", reached)) for reached in range(5)]
+
+    assert [2, 3, 2, 1, 0] == lengths
+
+
+def test_no_stages_are_expected_of_an_unknown_class() -> None:
+    """An empty list says that nothing is known, not that nothing comes."""
+    assert () == known([stage(1, 10, 4)]).expected_stages("FV", 0)
+
+
+def test_stages_to_come_follow_what_is_observed() -> None:
+    """The answer is kept until the next observation, and no longer."""
+    table = known([stage(1, 10, 4, longest=4)], [stage(1, 10, 4, longest=4)])
+    before = table.expected_stages("EV", 0)
+    table.observe_stages("EV", [stage(4, 10, 4, longest=10)])
+
+    assert [(1, 4)] == [(s.inferences, s.output_tokens) for s in before]
+    assert [(2, 6)] == [(s.inferences, s.output_tokens) for s in table.expected_stages("EV", 0)]
+
+
+def test_longest_that_is_not_known_is_the_mean_and_a_gap_is_not_counted() -> None:
+    """As in what release 0.1.0 has observed: three of 8 tokens each, beside a longest of 12."""
+    table = known(
+        [stage(3, 10, 8), stage(1, 10, 4)],
+        [stage(3, 10, 8, longest=12, gap_s=3.0), stage(1, 10, 4)],
+    )
+    first, second = table.expected_stages("EV", 0)
+
+    assert ((8 + 12) / 2, 3.0) == (first.output_tokens, first.gap_s)
+    assert (4, 0) == (second.output_tokens, second.gap_s)
+
+
+def test_stage_of_cancelled_calls_takes_nothing() -> None:
+    """The application got there all the same: half of the class's calls are cancelled."""
+    went_on = [stage(1, 10, 4, 40, 4, 1.0), stage(0, 0, 0, 0, 0, None), stage(1, 10, 4, 50, 4, 0.0)]
+    stages = known(went_on).expected_stages("EV", 0)
+
+    assert (ExpectedStage(0, 0, 0, 0, 0), ExpectedStage(1, 18, 50, 4, 0)) == stages[1:]
+
+
+_STAGES = st.builds(
+    stage,
+    st.integers(0, 9),
+    st.integers(0, 3000),
+    st.integers(1, 900),
+    st.integers(0, 10**6),
+    st.none() | st.integers(1, 2000),
+    st.none() | st.floats(0, 60),
+)
+
+
+@given(st.lists(st.lists(_STAGES, min_size=1, max_size=4), min_size=1, max_size=8), st.randoms())
+def test_order_of_observations_does_not_matter(applications: list[Any], rng: Any) -> None:
+    """Replicas of an ingress tell what they saw in any order; counts and means are the same."""
+    shuffled = applications[:]
+    rng.shuffle(shuffled)
+    table, other = known(*applications), known(*shuffled)
+
+    for number in range(max(map(len, applications))):
+        expected, found = (t.expected_stages("EV", number) for t in (table, other))
+        assert len(expected) == len(found)
+        for one, same in zip(expected, found, strict=True):
+            assert tuple(one) == pytest.approx(tuple(same), abs=1)  # whole tokens, and rounding
+
+
+@given(st.lists(st.lists(_STAGES, min_size=1, max_size=4), min_size=1, max_size=8))
+def test_costs_of_the_stages_are_those_of_the_applications(applications: list[Any]) -> None:
+    """All of a class's stages together, by how many reached each, cost what was observed."""
+    table = known(*applications)
+    reached = [sum(len(a) > n for a in applications) for n in range(max(map(len, applications)))]
+    costs = [table.expected_stages("EV", n)[0].kv_token_time * c for n, c in enumerate(reached)]
+
+    observed = sum(stage.kv_token_time for stages in applications for stage in stages)
+    assert observed == pytest.approx(sum(costs), abs=sum(reached))  # each to half a token·iteration
+
+
 def test_number_of_classes_is_bounded() -> None:
     """Names come from callers: beyond the bound they share `other`, which is not counted."""
     table = StageTable(max_classes=2)
@@ -151,8 +257,26 @@ def test_table_goes_through_json() -> None:
     assert table.to_dict() == restored.to_dict()
     assert expected(table, 0, 15, inferences=4) == expected(restored, 0, 15, inferences=4)
     for each in (table, restored):
-        each.observe_stages("EV", [stage(2, 30, 3)])
+        each.observe_stages("EV", [stage(2, 30, 3, 10, 4, 2.5), stage(2, 30, 3)])
     assert table.to_dict() == restored.to_dict()
+    assert table.expected_stages("EV", 0) == restored.expected_stages("EV", 0)
+
+
+def test_table_of_release_0_1_0_is_read() -> None:
+    """It knows no longest sequences and no gaps: the mean stands in, and counts for what it was."""
+    early = known(*[[stage(2, 10, 6, 40), stage(1, 10, 4, 60)]] * 3).to_dict()
+    for statistics in early["EV"]:
+        for name in ("longest_output_mean", "gaps", "gap_mean_s"):
+            del statistics[name]
+    table = StageTable.from_dict(early)
+    second = ExpectedStage(1, 18, 60, 4, 0)
+
+    assert (ExpectedStage(2, 44, 40, 6, 0), second) == table.expected_stages("EV", 0)
+
+    table.observe_stages("EV", [stage(2, 10, 6, 40, 10, 5.0), stage(1, 10, 4, 60, 4, 0.0)])
+
+    # Three applications of 6 and one of 10; only one gap is known.
+    assert (ExpectedStage(2, 44, 40, 7, 5), second) == table.expected_stages("EV", 0)
 
 
 _GOOD = known([stage(1, 10, 4)]).to_dict()["EV"][0]
@@ -169,6 +293,9 @@ _GOOD = known([stage(1, 10, 4)]).to_dict()["EV"][0]
         ([{**_GOOD, "applications": 0}], "stage 0: applications is 0: .*or equal to 1"),
         ([{**_GOOD, "output_mean": -1.0}], "output_mean is -1.0"),
         ([{**_GOOD, "output_mean": 1e300}], "output_mean is 1e[+]300"),
+        ([{**_GOOD, "longest_output_mean": "4"}], "longest_output_mean is '4'"),
+        ([{**_GOOD, "gaps": 1.5}], "gaps is 1.5"),
+        ([{**_GOOD, "gap_mean_s": -1.0}], "gap_mean_s is -1.0"),
         ([{**_GOOD, "sequences": 0, "prompt_squares": 1.0}], "sequences is 0"),
     ],
 )

@@ -24,7 +24,13 @@ FORM = form_of(10, 200)
 CALIBRATION = CostCalibration(0.1, -0.5, 0.5, 1.0, 20.0)
 FEATURES = features_of("a b")
 OBSERVED = Observation(
-    "EV", sample_of(12), (StageServed(1, 2, 30, 4, 50.5), StageServed(1, 1, 3, 4, 5))
+    "EV",
+    sample_of(12),
+    (
+        StageServed(1, 2, 30, 4, 50.5, 2, 1.5),
+        StageServed(1, 1, 3, 4, 5.0, 4, None),
+        StageServed(1, 1, 3, 4, 5),
+    ),
 )
 Stored = Estimate | ChangeTest | InputForm | CostCalibration | Observation
 
@@ -46,6 +52,13 @@ Stored = Estimate | ChangeTest | InputForm | CostCalibration | Observation
 def test_it_survives_json(stored: Stored) -> None:
     """It waits in Redis or in a file, perhaps for a process of another version."""
     assert stored == type(stored).from_dict(json.loads(json.dumps(stored.to_dict())))
+
+
+def test_observation_of_release_0_1_0_is_read() -> None:
+    """Its stages have five numbers: neither their longest sequence nor the gap after them."""
+    early = changed(OBSERVED, "stages", [[1, 2, 30, 4, 50.5]])
+
+    assert (StageServed(1, 2, 30, 4, 50.5, None, None),) == Observation.from_dict(early).stages
 
 
 def test_text_is_left_out_if_there_is_none() -> None:
@@ -109,6 +122,10 @@ def changed(stored: Any, where: str, value: Any) -> dict[str, Any]:
         (OBSERVED, "stages", [[1, 1, 1, 1]], r"stages\[0\]\[4\] is missing"),
         (OBSERVED, "stages", [[1, 1, 1, 1.5, 1]], r"stages\[0\]\[3\] is 1.5"),
         (OBSERVED, "stages", [[1, 1, 1, -1, 1]], r"stages\[0\]\[3\] is -1"),
+        (OBSERVED, "stages", [[1, 1, 1, 1, 1, 1]], r"stages\[0\]\[6\] is missing"),
+        (OBSERVED, "stages", [[1, 1, 1, 1, 1, 1.5, 0]], r"stages\[0\]\[5\] is 1.5"),
+        (OBSERVED, "stages", [[1, 1, 1, 1, 1, 1, -0.5]], r"stages\[0\]\[6\] is -0.5"),
+        (OBSERVED, "stages", [7], r"stages\[0\] is 7"),
     ],
 )
 def test_wrong_field_is_refused_by_name(

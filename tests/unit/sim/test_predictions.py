@@ -10,7 +10,9 @@ from justitia_ray.core.policies import parse_options
 from justitia_ray.core.stages import ExpectedStage, StageServed
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.predictor.model_directory import ModelDirectory
+from justitia_ray.predictor.observation import Observation, Sample
 from justitia_ray.sim import predictions as cost_sources
+from justitia_ray.sim.core_link import CoreLink
 from justitia_ray.sim.predictions import (
     ExactPredictions,
     NoisyCosts,
@@ -21,6 +23,7 @@ from justitia_ray.sim.predictions import (
     true_stages,
 )
 from justitia_ray.sim.results import RunResult
+from justitia_ray.sim.server import Server
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
 from justitia_ray.sim.workload import WorkloadApplication
@@ -164,6 +167,60 @@ def test_lengths_are_those_of_the_stage() -> None:
     # (2 + 31) / 2 and (60 + 31) / 2, rounded up.
     assert [(17, 0), (46, 1)] == [(f.output_tokens, f.stage) for f in (first, second)]
     assert 1.5 * 2430 == second.remaining_kv_token_time
+
+
+def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_begins() -> None:
+    """Most of the class end after two stages; one that gets to the third usually has a fourth.
+
+    A sibling tells nothing new, nor does a class of which nothing is known.
+    """
+    after: list[Inference] = [(10, 2, ("0",), 0.0)] * 2
+    application = app("a", (10, 2), *after)
+    costs = TabledCosts({"a": 1.0, "b": 1.0})
+    one = StageServed(1, 1, 10, 2, 23, 2, 0.5)
+    for stages in ([one], [one] * 2, [one] * 2, [one] * 4):
+        costs.stages.observe_stages("c", stages)
+    predictions = StagedPredictions(costs, 1.5, raises=False)
+    predictions.application_cost(application)
+    told = [predictions.stages(application)]
+    for number, inference in enumerate(application.inferences):
+        told.append(predictions.predict_inference(application, inference, 900).expected_stages)
+        if not number:
+            predictions.finish_inference("a", "0")
+    unknown = replace(application, application_id="b", application_class="d")
+
+    expected = ExpectedStage(1, 14, 23, 2, 0.5)
+    assert [(expected, expected), (), (expected,), ()] == told
+    assert () == predictions.stages(unknown)
+
+
+@pytest.mark.parametrize("prediction", ["oracle", "table"])
+def test_core_is_told_the_stages_to_come(prediction: str) -> None:
+    """The truth; or what half of the others had, of whom the one that went on had three stages."""
+    application = app("a", (10, 2), (10, 2, ("0",), 0.0))
+    one = StageServed(1, 1, 10, 3, 36, 3, 0.0)
+    observed = [[one], [one], [one] * 3] if prediction == "table" else []
+    history = [Observation("c", Sample(1.0, 1, 1, None), tuple(stages)) for stages in observed]
+    settings = RunSettings(
+        _ENGINE, prediction=prediction, predicted_costs={"a": 1.0}, history=history
+    )
+    link = CoreLink(settings, RunResult())
+    server = Server(0, _ENGINE, 0.0)
+    link.expect(application)
+    link.arrive(application, 0.0)
+    opened = link.core.state.applications["a"]
+    told = [opened.expected_stages]
+    link.submit(application, application.inferences[0], 0.0, 0.0)
+    link.report(server, link.ask(server, 0.0), 2.0, whole=False)
+    link.submit(application, application.inferences[1], 2.0, 2.0)
+    told.append(opened.expected_stages)
+
+    true, usual = ExpectedStage(1, 14, 23, 2, 0), ExpectedStage(1, 16, 36, 3, 0)
+    by_prediction = {
+        "oracle": [(true, true), (true, true)],
+        "table": [(usual,), (usual, usual, usual)],
+    }
+    assert by_prediction[prediction] == told
 
 
 def test_training_is_asked_for_after_every_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,6 +51,20 @@ def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> N
     assert 7.5 + 4 == pytest.approx(foretold.deadline("1", 0.0))
 
 
+def test_stage_is_not_passed_at_the_first_of_its_calls() -> None:
+    """Half of four calls has been served when the first comes, of 40 tokens: 75 more are expected."""
+    foretold = _paced()
+    application = _application("1", FOUR)
+    foretold.arrived(application, 0.0)
+    foretold.served([_delivery(500)], 5.0)
+    foretold.submitted(application, _inference("x"), 5.0)
+
+    assert foretold.clock.shadows["1"].passed_at is None
+    for number in range(3):
+        foretold.submitted(application, _inference(f"y{number}"), 5.0)
+    assert 160 == foretold.clock.shadows["1"].stages[0].compute_tokens
+
+
 def test_two_applications_share_the_service_by_weight() -> None:
     """At weights 1 and 3 the level costs 10 and 30 a token: 75 and 25 levels take 30 and 10 s."""
     foretold = _paced()
@@ -179,6 +193,10 @@ def test_new_scheduler_foretells_as_the_last_did() -> None:
     before.application_ended(gone, 5.0)
     after = ForetoldVtc()
     after.restore(json.loads(json.dumps(before.state())))
+    for application in applications:
+        if kept := before.application_state(application.application_id):
+            after.restore_application(application, json.loads(json.dumps(kept)))
+    after.submitted(applications[0], _inference("y"), 5.0)  # by its ingress, again
     for foretold in (before, after):
         foretold.served([_delivery(800, "z")], 9.0)
         foretold.pace.kv_per_s, foretold.pace.iteration_s = 90, 0.1
@@ -191,12 +209,24 @@ def test_new_scheduler_foretells_as_the_last_did() -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [{"level": "x"}, {"pace": {}}, {"applications": {"1": {}}}, {"shadows": {"1": {}}}]
+    "damage", [{"level": "x"}, {"pace": {}}, {"ended": {"1": {}}}, {"level": None}]
 )
 def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     """A store may hold anything."""
     with pytest.raises(ValueError, match=r"must|missing|allowed"):
         ForetoldVtc().restore(ForetoldVtc().state() | damage)
+
+
+@pytest.mark.parametrize("damage", [{"shadow": {}}, {"submitted": 3}, {"shadow": None}])
+def test_damaged_state_of_an_application_is_refused(damage: dict[str, Any]) -> None:
+    """Whatever part of it."""
+    before, application = _paced(), _application("1", ONE)
+    before.arrived(application, 0.0)
+    kept = before.application_state("1")
+    assert kept is not None
+
+    with pytest.raises(ValueError, match=r"must|missing|allowed"):
+        ForetoldVtc().restore_application(application, kept | damage)
 
 
 def test_pace_is_of_the_time_in_which_something_runs() -> None:

@@ -114,7 +114,7 @@ class Record:
 
 def least_before(
     records: Mapping[str, Record], name: str, now: Fraction, served: Fraction
-) -> float:
+) -> float | Fraction:
     """Return the least slack of what is bound before an application, by the definition."""
     in_order = sorted(
         records, key=lambda name: (records[name].one.finish, records[name].one.sequence)
@@ -122,7 +122,8 @@ def least_before(
     ahead = [records[other].one for other in in_order if records[other].one.finish > now]
     in_all = sum(one.weight * (one.finish - now) for one in ahead)
     left = sum(record.one.remaining for record in records.values())
-    least, owed = inf, Fraction(0)
+    least: float | Fraction = inf
+    owed = Fraction(0)
     for other in in_order[: in_order.index(name)]:
         record = records[other]
         owed += record.one.remaining

@@ -9,7 +9,7 @@ import pytest
 from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.config import AppConfig
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
-from justitia_ray.core.stages import StageServed
+from justitia_ray.core.stages import ExpectedStage, StageServed
 from justitia_ray.errors import (
     EngineError,
     NoReplicaAnswers,
@@ -202,6 +202,42 @@ async def test_each_stage_has_its_length_and_what_is_to_come(desk: Desk) -> None
     assert [0, 0, 1] == [item.stage for item in (first, sibling, second)]
     assert first.predicted_output_tokens < second.predicted_output_tokens
     assert CHARGE_FACTOR * 1_000_000 == second.remaining_kv_token_time
+
+
+async def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_begins(
+    desk: Desk,
+) -> None:
+    """Half of the applications that get to the second stage have a third; a sibling adds nothing.
+
+    Two inferences of 10 + 2·4 tokens at first, then 10 + 2·8 and 10 + 2·16.
+    """
+    map_stage, reduce_stage = (
+        StageServed(2, 2, 20, 8, 100, 5, 1.5),
+        StageServed(1, 1, 10, 8, 116, 8),
+    )
+    rarely = StageServed(1, 1, 10, 16, 296, 16, 0.0)
+    for stages in ([map_stage, reduce_stage], [map_stage, reduce_stage, rarely], [map_stage]):
+        desk.estimates.stages.observe_stages("EV", stages)
+    items = [await desk.submit(_IN_A) for _ in range(2)]
+    desk.client.pending.note_answered(PendingInference(items[0], 0.0))
+    items += [await desk.submit(_IN_A) for _ in range(2)]
+
+    first, second = ExpectedStage(2, 36, 100, 5, 1.5), ExpectedStage(1, 26, 116, 8, 0)
+    opened = desk.client.pending.applications["t|a"]
+    assert (first, second) == opened.expected_stages
+    later = (second, ExpectedStage(1, 42, 296, 16, 0))
+    assert [(), (), later, ()] == [item.expected_stages for item in items]
+
+
+async def test_opening_by_itself_tells_the_stages_to_come(desk: Desk) -> None:
+    """Of a class of which nothing is known it tells none."""
+    desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50, 4, 0.0)])
+    for name in ("EV", "unknown"):
+        await desk.open_application(name, name)
+    opened = desk.client.pending.applications
+
+    assert (ExpectedStage(1, 18, 50, 4, 0),) == opened["t|EV"].expected_stages
+    assert () == opened["t|unknown"].expected_stages
 
 
 async def test_unknown_class_needs_what_it_has_submitted(desk: Desk) -> None:
