@@ -52,7 +52,7 @@ def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> N
 
 
 def test_stage_is_not_passed_at_the_first_of_its_calls() -> None:
-    """Half of four calls has been served when the first comes, of 40 tokens: 75 more are expected."""
+    """Half of four calls has been served when the first comes, of 40 tokens: more are expected."""
     foretold = _paced()
     application = _application("1", FOUR)
     foretold.arrived(application, 0.0)
