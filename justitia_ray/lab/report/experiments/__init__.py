@@ -13,6 +13,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     predictors.PREDICTOR_ERRORS,
     justitia.COST_MODEL,
     justitia.DECISION_TIME,
+    variants.ORDERS,
     variants.CLOCK,
     variants.SHARE_CAP,
     variants.BACKFILL,
