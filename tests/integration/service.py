@@ -207,8 +207,23 @@ class Service:
         await self.until_whole(within_s)
 
     async def until_whole(self, within_s: float = DEPLOYED_WITHIN_S) -> None:
-        """Wait until it is whole."""
-        await eventually(self.is_whole, f"{self.name} runs", within_s, every_s=_POLLED_S)
+        """Wait until it is whole; a failure says what Serve knows of each part."""
+        try:
+            await eventually(self.is_whole, f"{self.name} runs", within_s, every_s=_POLLED_S)
+        except AssertionError as failure:
+            failure.add_note(f"Serve says: {self._parts()}")
+            raise
+
+    def _parts(self) -> Json:
+        application = self.serving.applications().get(self.name, {})
+        deployments: Json = application.get("deployments", {})
+        return {
+            "application": (application.get("status"), application.get("message")),
+            **{
+                name: (part["message"], [replica["state"] for replica in part["replicas"]])
+                for name, part in deployments.items()
+            },
+        }
 
     async def is_whole(self) -> bool:
         """Return whether Serve has all its replicas and no other, and all of them live and pull.

@@ -126,7 +126,7 @@ class World:
 
     def _path_s(self, name: str) -> Any:
         rows, expected = self.calls[name], self.expected[name]
-        left = [d for row in rows for _, d, is_over in row.values() if not is_over]
+        left: list[float] = [d for row in rows for _, d, is_over in row.values() if not is_over]
         if self._missing(name, len(rows) - 1):
             left.append(expected[len(rows) - 1].output_tokens)
         later = sum(stage.output_tokens for stage in expected[len(rows) :])

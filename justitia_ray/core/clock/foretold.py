@@ -342,7 +342,7 @@ class _Stages:
     def path(self) -> CriticalPath:
         """Return the longest path from the calls that are not over to the end."""
         present = len(self.running) - 1
-        running = [call.iterations for row in self.running for call in row.values()]
+        running: list[float] = [c.iterations for row in self.running for c in row.values()]
         if present >= 0 and self._missing(present) > 0:
             running.append(self.expected[present].output_tokens)
         to_come = self.expected[present + 1 :]

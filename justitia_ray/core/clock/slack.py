@@ -22,7 +22,6 @@ k before it that is *bound*: that has charge left, or something waiting.
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from math import inf
-from operator import attrgetter
 from typing import TypeAlias
 
 from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
@@ -48,8 +47,12 @@ class _Entry:
         """S when V reached its tag, if it is overdue."""
 
 
-_KEY = attrgetter("key")
-_RANK = attrgetter("rank")
+def _key(entry: _Entry) -> _Key:
+    return entry.key
+
+
+def _rank(entry: _Entry) -> tuple[float, int]:
+    return entry.rank
 
 
 class _Block:
@@ -187,7 +190,7 @@ class _Block:
 
     def _choose(self) -> None:
         waiting = [entry for entry in self.entries if entry.waits]
-        self.choice = min(waiting, key=_RANK, default=None)
+        self.choice = min(waiting, key=_rank, default=None)
         self.smallest = min([entry.remaining for entry in waiting], default=inf)
 
     def _count(self, entry: _Entry, times: int) -> None:
@@ -301,7 +304,7 @@ class Slack:
             self._take_out(entry)
             if entry.binds:
                 entry.due_at = self._served if finish >= self._virtual_time else -inf
-                insort(self._overdue, entry, key=_KEY)
+                insort(self._overdue, entry, key=_key)
                 self._least_overdue = None
             else:
                 del self._entries[entry.name]
@@ -351,7 +354,7 @@ class Slack:
                     found.append(entry)
                 if slack is not None:
                     least = min(least, slack)
-        return [entry.name for entry in sorted(found, key=_RANK)]
+        return [entry.name for entry in sorted(found, key=_rank)]
 
     def allows(self, name: ApplicationId, amount: KvTokenTime) -> bool:
         """Return whether everything bound before an application has so much slack.

@@ -1,7 +1,7 @@
 """The experiments, in the order of the page; to drop or add one, change this list."""
 
 from justitia_ray.lab.report.experiment import Experiment
-from justitia_ray.lab.report.experiments import justitia, predictors, variants, vtc
+from justitia_ray.lab.report.experiments import foretold, justitia, predictors, variants, vtc
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     justitia.DENSITY,
@@ -14,6 +14,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     justitia.COST_MODEL,
     justitia.DECISION_TIME,
     variants.ORDERS,
+    foretold.FORETOLD,
     variants.CLOCK,
     variants.SHARE_CAP,
     variants.BACKFILL,
