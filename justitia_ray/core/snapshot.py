@@ -13,7 +13,7 @@ from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, ApplicationState
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
 from justitia_ray.core.scheduler import SchedulerCore
-from justitia_ray.core.stages import ExpectedStage
+from justitia_ray.core.stages import read_stages
 from justitia_ray.errors import StoreError
 from justitia_ray.units import ApplicationId, Seconds
 
@@ -39,27 +39,10 @@ _APPLICATION_FIELDS: Fields = {
     "kv_token_time": RecordReader.number,
     "unfinished_kv_token_time": RecordReader.number,
 }
-
-
-_STAGE_FIELDS: Fields = dict.fromkeys(ExpectedStage._fields, RecordReader.not_negative)
-
-
-def _read_stages(reader: RecordReader, name: str) -> tuple[ExpectedStage, ...]:
-    """Return expected stages, recorded as lists of the values of their fields."""
-    stages = []
-    for number, row in enumerate(reader.items(name)):
-        values = row if isinstance(row, list) else ()
-        fields = dict(zip(ExpectedStage._fields, values, strict=False))
-        stages.append(
-            ExpectedStage(**read_fields(fields, _STAGE_FIELDS, where=f"{name}[{number}]"))
-        )
-    return tuple(stages)
-
-
 _LATER_FIELDS: Fields = {
     "recognized_by": RecordReader.text,
     "idle_s": RecordReader.positive,
-    "expected_stages": _read_stages,
+    "expected_stages": read_stages,
 }
 """Fields of applications that are left out where they say nothing, as in all earlier records."""
 _ACCOUNT_FIELDS: Fields = {

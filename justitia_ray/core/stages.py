@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from justitia_ray.core.records import Fields, RecordReader, read_fields
 from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
 if TYPE_CHECKING:
@@ -61,6 +62,24 @@ class ExpectedStage(NamedTuple):
 
 UNKNOWN_STAGE = ExpectedStage(0, 0, 0, 0, 0)
 """Stands for a stage of which nothing is known, before one of which something is."""
+
+
+_EXPECTED_FIELDS: Fields = dict.fromkeys(ExpectedStage._fields, RecordReader.not_negative)
+
+
+def read_stages(reader: RecordReader, name: str) -> tuple[ExpectedStage, ...]:
+    """Return a field of a record that is a list of stages, each the list of its values.
+
+    Raises:
+        ValueError: If it is not; names the stage and the value.
+    """
+    stages = []
+    for number, row in enumerate(reader.items(name)):
+        values = row if isinstance(row, list) else ()
+        fields = dict(zip(ExpectedStage._fields, values, strict=False))
+        where = f"{name}[{number}]"
+        stages.append(ExpectedStage(**read_fields(fields, _EXPECTED_FIELDS, where=where)))
+    return tuple(stages)
 
 
 def expected_from(

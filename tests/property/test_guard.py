@@ -71,7 +71,7 @@ def _run(
 def test_lag_is_within_the_budget_whoever_is_called_urgent(
     replicas: st.SearchStrategy[list[Server]], options: dict[str, object], data: st.DataObject
 ) -> None:
-    """One stage, true costs: I, what passes otherwise, and B."""
+    """The bound of a single stage with true costs: I, work that passes otherwise, and B."""
     machines = data.draw(replicas)
     iterations = data.draw(st.sampled_from([0.5, 1, 3, 10]))
     outcomes = _run(
@@ -89,7 +89,7 @@ def test_lag_is_within_the_budget_whoever_is_called_urgent(
 @examples(60)
 @given(data=st.data())
 def test_stages_and_gaps_stay_within_what_the_core_says(data: st.DataObject) -> None:
-    """Which counts the budget where the guard has used it."""
+    """The core counts the budget where the guard has used it."""
     outcomes = _run(
         _claims(data.draw(st.integers(0, 99))),
         {"order": "sgps", "guard_iterations": data.draw(st.sampled_from([1, 10]))},

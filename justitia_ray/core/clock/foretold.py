@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from justitia_ray.core.clock.pace import Pace
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import Fields, RecordReader, read_fields
-from justitia_ray.core.stages import UNKNOWN_STAGE, ExpectedStage
+from justitia_ray.core.stages import UNKNOWN_STAGE, ExpectedStage, read_stages
 from justitia_ray.cost import kv_token_time, weighted_tokens
 from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, Tokens
 
@@ -587,7 +587,7 @@ class ForetoldVtc:
         """Restore what `state` returned, into an object that has been told nothing.
 
         Raises:
-            TypeError, ValueError: If it is not of that form.
+            ValueError: If it is not of that form.
         """
         reader = RecordReader(state, ("level", "pace", "ended"), None)
         self.pace.restore(reader.mapping("pace"))
@@ -599,11 +599,11 @@ class ForetoldVtc:
         """Restore what `application_state` returned, after `restore`.
 
         Raises:
-            TypeError, ValueError: If it is not of that form.
+            ValueError: If it is not of that form.
         """
         name = application.application_id
         reader = RecordReader(state, ("shadow", "submitted"))
-        ended = [ExpectedStage(*stage) for stage in reader.items("submitted")]
+        ended = [*read_stages(reader, "submitted")]
         self.clock.remove(name)
         self.clock.put_back(name, _restored_shadow(reader.value("shadow")))
         self._stages[name] = _Stages(application.expected_stages, ended, [{} for _ in ended])
@@ -686,8 +686,11 @@ def _record(shadow: Shadow) -> dict[str, Any]:
 
 def _restored_shadow(record: object) -> Shadow:
     reader = RecordReader(record, (*_SHADOW, "stages"))
-    stages = [ExpectedStage(*stage) for stage in reader.items("stages")]
-    return Shadow(stages=stages, **read_fields(record, _SHADOW))
+    shadow = Shadow(stages=[*read_stages(reader, "stages")], **read_fields(record, _SHADOW))
+    last = len(shadow.stages) - (shadow.entered is not None or shadow.gap_until is not None)
+    if not 0 <= shadow.at <= last:
+        raise ValueError(f"at is {shadow.at}: must be one of {len(shadow.stages)} stages")
+    return shadow
 
 
 def _call(inference: Inference, output_tokens: Tokens) -> _Call:

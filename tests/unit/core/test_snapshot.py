@@ -14,6 +14,7 @@ from tests.core_driver import CoreDriver, ended, granted
 
 NOMINAL = {"clock": "nominal", "nominal_iteration_s": 0.5}
 TENANTS = {"fairness": "tenant"}
+GUARD = {"order": "sgps", "guard_iterations": 300}
 
 
 def _filled(**options: object) -> CoreDriver:
@@ -37,7 +38,7 @@ def _successor(driver: CoreDriver, **options: object) -> CoreDriver:
     return successor
 
 
-@pytest.mark.parametrize("options", [{}, NOMINAL])
+@pytest.mark.parametrize("options", [{}, NOMINAL, GUARD])
 def test_snapshot_holds_clock_applications_and_ghosts(options: dict[str, object]) -> None:
     """A ghost has a tag and no account."""
     driver = _filled(**options)
@@ -49,7 +50,22 @@ def test_snapshot_holds_clock_applications_and_ghosts(options: dict[str, object]
     assert record == successor.record()
 
 
-@pytest.mark.parametrize("options", [{}, NOMINAL, TENANTS])
+def test_guard_goes_on_where_it_stood() -> None:
+    """Level, pace and the shadow of each application, those that have ended included."""
+    driver = _filled(**GUARD)
+    record = driver.record()
+
+    assert record["clock"]["counted"]["level"] > 0
+    assert {"a", "b"} <= {n for n, kept in record["applications"].items() if "counted" in kept}
+    for damaged in ({"shadow": {}}, 3):
+        record["applications"]["a"]["counted"] = damaged
+        core = SchedulerCore("justitia", GUARD, lease_prefix="2-")
+        core.recover([], driver.now)
+        with pytest.raises(StoreError, match=r"applications\[a\]: the stored record is damaged"):
+            restore(core, record["clock"], record["applications"])
+
+
+@pytest.mark.parametrize("options", [{}, NOMINAL, TENANTS, GUARD])
 def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> None:
     """The order without the restart is the order with it, later arrivals included."""
     orders = []

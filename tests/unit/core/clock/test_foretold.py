@@ -217,16 +217,29 @@ def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
         ForetoldVtc().restore(ForetoldVtc().state() | damage)
 
 
-@pytest.mark.parametrize("damage", [{"shadow": {}}, {"submitted": 3}, {"shadow": None}])
-def test_damaged_state_of_an_application_is_refused(damage: dict[str, Any]) -> None:
-    """Whatever part of it."""
+@pytest.mark.parametrize(
+    ("part", "damage"),
+    [
+        ("shadow", {"at": 1}),
+        ("shadow", {"at": -1}),
+        ("shadow", {"stages": [[1, 2, "x", 4, 5]]}),
+        ("shadow", {"stages": [[1, 2]]}),
+        ("shadow", {"weight": 0}),
+        ("shadow", None),
+        ("submitted", 3),
+        ("submitted", [[-1, 0, 0, 0, 0]]),
+    ],
+)
+def test_damaged_state_of_an_application_is_refused(part: str, damage: Any) -> None:
+    """Every field is read before anything is put back."""
     before, application = _paced(), _application("1", ONE)
     before.arrived(application, 0.0)
     kept = before.application_state("1")
     assert kept is not None
+    kept[part] = {**kept[part], **damage} if isinstance(damage, dict) else damage
 
     with pytest.raises(ValueError, match=r"must|missing|allowed"):
-        ForetoldVtc().restore_application(application, kept | damage)
+        ForetoldVtc().restore_application(application, kept)
 
 
 def test_pace_is_of_the_time_in_which_something_runs() -> None:

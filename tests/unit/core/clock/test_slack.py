@@ -106,7 +106,7 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
 
 @dataclass
 class Record:
-    """What the definition has to know of one: when V reached its tag, as far as was told."""
+    """An application of the definition, and S when V reached its tag, as far as was told."""
 
     one: One
     due_at: Fraction | None = None
@@ -142,7 +142,7 @@ def least_before(
 @examples(300)
 @given(st.data())
 def test_allows_what_the_least_slack_of_those_before_is(data: st.DataObject) -> None:
-    """Overdue ones included: their slack falls by all that is served, until they are done."""
+    """The slack of overdue ones counts, and falls by all that is served until they are done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
         slack, records = Slack(), dict[str, Record]()
@@ -211,7 +211,7 @@ def test_nobody_passes_what_is_overdue() -> None:
 
 
 def test_nobody_passes_what_was_overdue_before_anybody_looked() -> None:
-    """When V reached its tag is not known, as after a change of policy."""
+    """After a change of policy nobody knows how late it is."""
     slack = Slack(virtual_time=10, served=1000)
     put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(1), True, False))
     put(slack, "mouse", One(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
@@ -221,7 +221,7 @@ def test_nobody_passes_what_was_overdue_before_anybody_looked() -> None:
 
 
 def test_overdue_has_less_slack_with_all_that_is_served() -> None:
-    """Though what is left of it stays: else small ones could pass it for ever."""
+    """Small applications could pass it for ever if only what is left of it counted."""
     slack = Slack()
     put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(9), True, True))
     put(slack, "mouse", One(Fraction(90), 1, Fraction(1), Fraction(1), True, True))
