@@ -21,8 +21,8 @@ from tests.integration.service import ITERATION_S, PROBED, SEATS, Service, Servi
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
-_BACK_WITHIN_S = 10.0
-"""The target is 5 s; the rest is for a busy machine."""
+_BACK_WITHIN_S = 60.0
+"""The target, 5 s, is measured by `scripts/chaos`: on busy cores starting a process takes ten."""
 _REPLACED_WITHIN_S = 180.0
 """Serve notices by its health checks, and starting a process takes many seconds on busy cores."""
 _HEARTBEAT_S = 4.0
