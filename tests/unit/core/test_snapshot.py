@@ -57,7 +57,8 @@ def test_guard_goes_on_where_it_stood() -> None:
 
     assert record["clock"]["counted"]["level"] > 0
     assert {"a", "b"} <= {n for n, kept in record["applications"].items() if "counted" in kept}
-    for damaged in ({"shadow": {}}, 3):
+    damages: tuple[object, ...] = ({"shadow": {}}, 3)
+    for damaged in damages:
         record["applications"]["a"]["counted"] = damaged
         core = SchedulerCore("justitia", GUARD, lease_prefix="2-")
         core.recover([], driver.now)
