@@ -94,6 +94,11 @@ class Inference:
         """Return h of all its sequences, with so many output tokens over them all."""
         return choices_cost(h, self.prompt_tokens, output_tokens, self.choices)
 
+    @property
+    def expected_output(self) -> Tokens:
+        """Predicted output, or what it has made if that is more."""
+        return max(self.predicted_output_tokens, self.output_tokens)
+
     def expected_remaining(self, output_tokens: Tokens = 0) -> Tokens:
         """Return the output still expected after `output_tokens`.
 

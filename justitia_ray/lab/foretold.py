@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from justitia_ray.core.clock.foretold import ForetoldVtc, Shadow
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.core.policies.base import Delivery, PolicyContext
+from justitia_ray.core.policies.base import PolicyContext
 from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.predictor.observation import Observation, Sample
 from justitia_ray.sim.engine_profile import EngineProfile
@@ -24,11 +24,11 @@ from justitia_ray.units import ApplicationId, ClientId, Seconds
 
 
 class ForetellingJustitia(JustitiaPolicy):
-    """Justitia, with a shadow of VTC that it feeds and does not ask."""
+    """Justitia, with a shadow of VTC that it feeds as the guard's, and does not ask."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
-        self._vtc = ForetoldVtc()
+        self._vtc = self._foretold = ForetoldVtc()
         self._ended: dict[ApplicationId, Shadow] = {}
         """Shadows of applications that have ended; they go on until they are through."""
         self._began: dict[tuple[ApplicationId, int], Seconds] = {}
@@ -47,29 +47,14 @@ class ForetellingJustitia(JustitiaPolicy):
         }
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Tell the shadow of an inference."""
+        """Note the deadline of a stage that begins."""
+        told = super().submitted(application, inference)
         name, now = application.application_id, self.context.now()
-        self._vtc.submitted(application, inference, now)
         if self._began.setdefault((name, inference.stage), now) == now:
             deadline = self._vtc.deadline(name, now)
             if deadline is not None:
                 self.at_stages[name, inference.stage] = deadline
-        return super().submitted(application, inference)
-
-    def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Tell the pace of a lease."""
-        self._vtc.dispatched(inference, self.context.now())
-        return super().dispatched(application, inference)
-
-    def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Tell the shadow of service."""
-        self._vtc.served(deliveries, self.context.now())
-        return super().served(deliveries)
-
-    def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Tell the shadow of true sizes."""
-        self._vtc.ended(application, inference, self.context.now())
-        return super().ended(application, inference)
+        return told
 
     def application_ended(self, application: Application) -> None:
         """Keep the shadow, which goes on by itself."""
@@ -84,7 +69,6 @@ class ForetellingJustitia(JustitiaPolicy):
         )
         if (shadow := self._vtc.clock.shadows.get(name)) is not None:
             self._ended[name] = shadow
-        self._vtc.application_ended(application, self.context.now())
         super().application_ended(application)
 
 

@@ -287,6 +287,16 @@ class StageTable:
             self._usual[name] = _usual_stages(known)
         return self._usual[name][stage:end]
 
+    def stages_to_tell(
+        self, application_class: str, stage: int, inferences: int
+    ) -> tuple[ExpectedStage, ...]:
+        """Return the stages to tell with an inference: from its own on, if it begins a later stage.
+
+        The opening of its application has told those from the first on.
+        """
+        begins = stage > 0 and inferences == 1
+        return self.expected_stages(application_class, stage) if begins else ()
+
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
         """Return the statistics of every class, stage by stage, as JSON has them."""
         return {

@@ -132,9 +132,7 @@ class StagedPredictions(ExactPredictions):
             length = expected.output_tokens
         elif length is None:
             length = min(most, self._costs.prior_length(application, inference))
-        stages: tuple[ExpectedStage, ...] = ()
-        if stage and inferences == 1:
-            stages = self._costs.stages.expected_stages(application.application_class, stage)
+        stages = self._costs.stages.stages_to_tell(application.application_class, stage, inferences)
         if not self._raises:
             return InferencePrediction(length, stage, expected_stages=stages)
         needed = still_needed(expected, length, prompt, inferences)

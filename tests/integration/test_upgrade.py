@@ -70,7 +70,7 @@ def test_observations_of_the_last_release_are_read(last_release: Path) -> None:
 
 
 def test_last_release_refuses_observations_of_this_one_whole(last_release: Path) -> None:
-    """Its stages have fewer numbers. The ingress gets an error, and tells the next predictor."""
+    """Stages had fewer numbers then. The ingress gets an error, and tells the next predictor."""
     sent = run_in(_THIS_RELEASE, _SEND)
 
     with pytest.raises(subprocess.CalledProcessError) as refused:

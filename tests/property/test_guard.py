@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.clock.slack import Slack
 from justitia_ray.core.policies import justitia
-from justitia_ray.core.policies.passing import Guard
+from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.units import ApplicationId, Seconds
 from tests.property.engine import Arrival, Engine, Outcomes, Server
 from tests.property.profiles import examples
@@ -100,7 +100,7 @@ def test_stages_and_gaps_stay_within_what_the_core_says(data: st.DataObject) -> 
 
 
 def _no_budget(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Guard, "wanted", lambda _, application: -inf)
+    patch.setattr(JustitiaPolicy, "guard_budget", inf)
 
 
 def _overdue_as_soon_as_due(patch: pytest.MonkeyPatch) -> None:

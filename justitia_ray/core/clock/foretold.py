@@ -302,9 +302,6 @@ class _Call(NamedTuple):
     iterations: int
 
 
-_NOTHING = _Call(0, 0, 0)
-
-
 @dataclass(slots=True)
 class _Stages:
     """The stages of one application: those expected, and those that it has submitted."""
@@ -322,15 +319,13 @@ class _Stages:
 
     def begin(self, stage: int, request_id: RequestId, call: _Call) -> None:
         """Put a call into its stage, or replace it there."""
-        while len(self.running) <= stage:
-            self.running.append({})
-            self.ended.append(UNKNOWN_STAGE)
+        self._reach(stage)
         self.running[stage][request_id] = call
 
     def end(self, stage: int, request_id: RequestId, call: _Call | None) -> None:
         """Note that a call is over, with its true sizes; None if it produced nothing."""
-        self.begin(stage, request_id, _NOTHING)
-        del self.running[stage][request_id]
+        self._reach(stage)
+        self.running[stage].pop(request_id, None)
         if call is not None:
             self.ended[stage] = _with_calls(self.ended[stage], [call])
 
@@ -351,6 +346,11 @@ class _Stages:
             max(running, default=0) + sum(stage.output_tokens for stage in to_come),
             sum(stage.gap_s for stage in gaps),
         )
+
+    def _reach(self, stage: int) -> None:
+        while len(self.running) <= stage:
+            self.running.append({})
+            self.ended.append(UNKNOWN_STAGE)
 
     def _stage(self, number: int) -> ExpectedStage:
         expected = self.expected[number] if number < len(self.expected) else UNKNOWN_STAGE
@@ -466,8 +466,8 @@ class ForetoldVtc:
             self._begin(application)
         stages = self._stages[name]
         stages.expected = application.expected_stages
-        expected = max(inference.predicted_output_tokens, inference.output_tokens)
-        stages.begin(inference.stage, inference.request_id, _call(inference, expected))
+        call = _call(inference, inference.expected_output)
+        stages.begin(inference.stage, inference.request_id, call)
         self._renew(application, now)
 
     def dispatched(self, inference: Inference, now: Seconds) -> None:
@@ -610,7 +610,6 @@ class ForetoldVtc:
 
     def _begin(self, application: Application) -> None:
         """Begin with the stages expected; an ended application of this id is forgotten."""
-        self._found = None
         self.clock.remove(application.application_id)
         self._stages[application.application_id] = _Stages(application.expected_stages)
 

@@ -160,13 +160,16 @@ class _Block:
         self, after: KvTokenTime, weight: float
     ) -> Iterator[tuple[_Entry, KvTokenTime | None]]:
         """Yield its applications in order, each with its slack, None if it is not bound."""
-        bound = iter(reversed(self._sum_up() if self._bound is None else self._bound))
+        bound = iter(reversed(self._slacks()))
         for entry in self.entries:
             if entry.binds:
                 own, finish = next(bound)
                 yield entry, after + own + weight * finish
             else:
                 yield entry, None
+
+    def _slacks(self) -> list[tuple[KvTokenTime, VirtualTime]]:
+        return self._sum_up() if self._bound is None else self._bound
 
     def _sum_up(self) -> list[tuple[KvTokenTime, VirtualTime]]:
         """Sum up its applications, last first; return the slacks. O(block)."""
@@ -183,7 +186,7 @@ class _Block:
         return bound
 
     def _find_least(self) -> None:
-        bound, weight = self._sum_up() if self._bound is None else self._bound, self._at_weight
+        bound, weight = self._slacks(), self._at_weight
         self._least = min([own + weight * finish for own, finish in bound], default=inf)
         self._lowest, self._highest = (bound[-1][1], bound[0][1]) if bound else (0, 0)
         self._is_exact = True

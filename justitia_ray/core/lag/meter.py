@@ -307,7 +307,7 @@ class LagMeter:
             nothing_waits: Nothing else waits.
         """
         standing = self._stand(application.application_id)
-        if self._by_tag is None or not self._accounts.are_own:
+        if (policy := self._promising) is None:
             self._enter(standing, inference)
         else:
             key = self._key(application)
@@ -316,7 +316,7 @@ class LagMeter:
             if passing:
                 self._bound.exceptions += work
             else:
-                wanted = self._by_tag.wanted_slack(application)
+                wanted = policy.wanted_slack(application)
                 self._bound.record_start(
                     key, nothing_waits=nothing_waits, lack=max(0, -(wanted or 0))
                 )
@@ -349,6 +349,10 @@ class LagMeter:
         self._note_service(sum((amount for _, amount in charges), start=0))
 
     # --- inside
+
+    @property
+    def _promising(self) -> JustitiaPolicy | None:
+        return self._by_tag if self._accounts.are_own else None
 
     def _stand(self, application_id: ApplicationId) -> _Standing:
         standing = self._standings.get(application_id)
@@ -403,7 +407,7 @@ class LagMeter:
             served, since = level.served_before, level.since
         work = start[0] - served
         seconds = start[1] - since if work else 0.0
-        bound = claim.bound if self._by_tag is not None and self._accounts.are_own else None
+        bound = None if self._promising is None else claim.bound
         if bound is None:
             return Lag(work, seconds, None, None)
         bound += 0 if level is None else level.amount

@@ -48,7 +48,7 @@ class JustitiaPolicy(Policy):
     @property
     def lets_pass(self) -> bool:
         """Whether it is not F alone that says who is first."""
-        return self.options.own["order"] == "sgps" or self._foretold is not None
+        return bool(self.options.own["order"] == "sgps" or self.options.own["guard_iterations"])
 
     @property
     def moves_with_service(self) -> bool:
@@ -66,7 +66,7 @@ class JustitiaPolicy(Policy):
         if not self.lets_pass:
             return super().order()
         guard = None
-        if self._foretold is not None:
+        if self._foretold is not None and self.options.own["guard_iterations"]:
             guard = Guard(self._foretold, lambda: self.guard_budget, self.context.now)
         self._order = PassingOrder(
             self.fair_share,

@@ -35,19 +35,13 @@ class Guard:
         budget: Callable[[], KvTokenTime],
         now: Callable[[], Seconds],
     ) -> None:
-        self.foretold = foretold
-        self._budget = budget
+        self._foretold = foretold
+        self.budget = budget
         self._now = now
-
-    def wanted(self, application: Application) -> KvTokenTime:
-        """Return the slack that those before an application need: below 0, what they may lack."""
-        inference = application.waiting.first
-        expected = max(inference.predicted_output_tokens, inference.output_tokens)
-        return inference.cost(kv_token_time, expected) - self._budget()
 
     def urgent(self) -> list[ApplicationId]:
         """Return the urgent applications, the earliest deadline first."""
-        return self.foretold.urgent(self._now())
+        return self._foretold.urgent(self._now())
 
 
 class PassingOrder(LazyHeap):
@@ -125,10 +119,13 @@ class PassingOrder(LazyHeap):
 
     def _urgent(self) -> Iterator[tuple[ApplicationId, KvTokenTime]]:
         """Yield who is urgent and waits, with the slack that it needs."""
-        if self._guard is not None:
-            for name in self._guard.urgent():
-                if name in self:
-                    yield name, self._guard.wanted(self._application(name))
+        if self._guard is None or not (urgent := self._guard.urgent()):
+            return
+        budget = self._guard.budget()
+        for name in urgent:
+            if name in self:
+                inference = self._application(name).waiting.first
+                yield name, inference.cost(kv_token_time, inference.expected_output) - budget
 
     def _move(self, name: ApplicationId) -> None:
         self._moved[name] = None

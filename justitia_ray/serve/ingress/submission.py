@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from justitia_ray.access.identity import check_tenant
 from justitia_ray.application_key import application_key
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
-from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.observability.part_metrics import IngressMetrics
 from justitia_ray.predictor.class_names import check_class_name
@@ -195,11 +194,6 @@ class Submitter:
         each, remaining = self._foresee(
             application.application_class, size, body, most, stage, inferences
         )
-        expected_stages: tuple[ExpectedStage, ...] = ()
-        if stage and inferences == 1:  # the opening has told those from the first on
-            expected_stages = self._estimates.stages.expected_stages(
-                application.application_class, stage
-            )
         item = InferenceSubmitted(
             request_id=uuid.uuid4().hex,
             application_id=application.application_id,
@@ -211,7 +205,9 @@ class Submitter:
             choices=choices,
             stage=stage,
             remaining_kv_token_time=remaining,
-            expected_stages=expected_stages,
+            expected_stages=self._estimates.stages.stages_to_tell(
+                application.application_class, stage, inferences
+            ),
         )
         is_last = context.application_id is None or context.is_final
         inference = self._queue.submit_inference(item, opening, is_last=is_last)

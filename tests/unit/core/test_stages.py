@@ -127,7 +127,7 @@ def test_gap_is_from_the_last_end_to_the_first_submission(core: CoreDriver) -> N
 
 
 def test_gap_between_stages_that_overlap_is_none(core: CoreDriver) -> None:
-    """One branch runs ahead: its next call comes 3 s before the other branch's first ends."""
+    """A branch runs ahead: its next call comes 3 s before the other branch's first ends."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.submit("y", output=4)
@@ -158,7 +158,7 @@ def test_gap_beside_a_stage_that_nobody_saw_is_not_known(core: CoreDriver) -> No
 
 
 def test_call_that_produced_nothing_ends_no_stage(core: CoreDriver) -> None:
-    """Its caller gave it up late, while the tool ran: the tool took 5 s all the same."""
+    """A caller gives a call up late, while the tool runs: the tool takes 5 s all the same."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.submit("y")

@@ -55,7 +55,7 @@ def test_it_survives_json(stored: Stored) -> None:
 
 
 def test_observation_of_release_0_1_0_is_read() -> None:
-    """Its stages have five numbers: neither their longest sequence nor the gap after them."""
+    """Stages of then have five numbers: neither their longest sequence nor the gap after them."""
     early = changed(OBSERVED, "stages", [[1, 2, 30, 4, 50.5]])
 
     assert (StageServed(1, 2, 30, 4, 50.5, None, None),) == Observation.from_dict(early).stages

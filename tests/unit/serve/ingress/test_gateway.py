@@ -230,7 +230,7 @@ async def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_beg
 
 
 async def test_opening_by_itself_tells_the_stages_to_come(desk: Desk) -> None:
-    """Of a class of which nothing is known it tells none."""
+    """The opening of an unknown class tells none."""
     desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50, 4, 0.0)])
     for name in ("EV", "unknown"):
         await desk.open_application(name, name)
