@@ -285,8 +285,9 @@ def test_mistake_names_entry_field_value_and_what_is_allowed(
         ("\ud800", ""),
         *(
             (deep * 100_000, "line 1 is nested deeper than an entry's scopes")
-            for deep in ("[", "- ", "{a: ")
+            for deep in ("- ", "{a: ")
         ),
+        ("[" * 100_000, "nest"),  # libyaml looks ahead here, and may itself refuse the depth
     ],
     ids=lambda text: repr(text[:20]),
 )
