@@ -231,9 +231,17 @@ class Ledger:
     # --- the order
 
     def place(self, inference: Inference) -> Place:
-        """Return where an inference stands: as if it alone of its application waited."""
+        """Return where an inference stands: as if it alone of its application waited.
+
+        If it runs, and the policy keeps places in flight: by the engine priority of its grant.
+        """
         application, policy = self._state.applications[inference.application_id], self.policy
-        key, waiting = policy.inference_key(inference), WaitingLine()
+        key = policy.inference_key(inference)
+        lease = self._state.leases.get(inference.lease_id or "")
+        if lease is not None and policy.keeps_place_in_flight:
+            of_grant = (lease.priority, application.sequence)
+            return of_grant, policy.application_key(application), key
+        waiting = WaitingLine()
         waiting.add_inference(inference, key)
         alone = _Alone(application, waiting)
         client = policy.client(application)

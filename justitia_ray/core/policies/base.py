@@ -128,6 +128,14 @@ class Policy(ABC):
         return grant_sequence
 
     @property
+    def keeps_place_in_flight(self) -> bool:
+        """Whether what runs stays where its grant put it, by `engine_priority`.
+
+        Otherwise it moves with the keys, in queries and in the simulator: no engine does that.
+        """
+        return False
+
+    @property
     def moves_with_service(self) -> bool:
         """Whether service alone, as it is reported, may put another client first."""
         return type(self).served is not Policy.served

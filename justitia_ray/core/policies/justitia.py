@@ -17,6 +17,9 @@ from justitia_ray.core.queue import Key, LazyHeap
 from justitia_ray.errors import ConfigError
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
 
+_RANKS = 1 << 63
+"""Numbers of `rank_preserving_integer`; less these, they come before all others."""
+
 
 class JustitiaPolicy(Policy):
     """Smallest (F, arrival sequence) first; the first application is given all it can use."""
@@ -101,8 +104,21 @@ class JustitiaPolicy(Policy):
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return F as an integer of the same rank, so that the engine's own order is ours."""
-        return rank_preserving_integer(self.fair_share.tag(application.application_id))
+        """Return F as an integer of the same rank, so that the engine's own order is ours.
+
+        Whom the guard let pass comes before all others, by VTC's deadline. By F it would be among
+        the last, and the first to be stopped where memory overflows.
+        """
+        name = application.application_id
+        if self._foretold is not None and self.wanted_slack(application) is not None:
+            deadline = self._foretold.deadline(name, self.context.now()) or 0
+            return rank_preserving_integer(max(0, deadline)) - _RANKS
+        return rank_preserving_integer(self.fair_share.tag(name))
+
+    @property
+    def keeps_place_in_flight(self) -> bool:
+        """Whether what runs stays where it was granted: with the guard, which knows no other."""
+        return self._foretold is not None
 
     # --- what the guard has to know
 

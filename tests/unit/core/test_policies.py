@@ -13,6 +13,7 @@ import justitia_ray
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.clock.fair_share import NominalShare, ServedShare
+from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.policies import POLICIES, PolicyOptions, find_policy, parse_options
 from justitia_ray.core.policies.justitia import rank_preserving_integer
 from justitia_ray.core.policies.options import COMMON
@@ -85,6 +86,26 @@ def test_engine_is_told_the_order(policy: str, priority: int) -> None:
     order = driver.core.ledger.policy
 
     assert priority == order.engine_priority(driver.application(), driver.inference("a1"), 77)
+
+
+@pytest.mark.parametrize(("guard_iterations", "order"), [(0, ["a1", "b1"]), (10, ["b1", "a1"])])
+def test_whom_the_guard_let_pass_is_the_last_that_an_engine_stops(
+    guard_iterations: float, order: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its tag it would be the first, just when it must not wait any more."""
+    monkeypatch.setattr(ForetoldVtc, "urgent", lambda shadow, now: ["b"])
+    monkeypatch.setattr(ForetoldVtc, "deadline", lambda shadow, name, now: now + 7)
+    driver = CoreDriver(SchedulerCore("justitia", {"guard_iterations": guard_iterations}))
+    for name, cost in (("a", 155), ("b", 1550)):
+        driver.open(name, cost)
+        driver.submit(f"{name}1", name)
+    assert order == granted(driver.pull())
+
+    assert order == sorted(order, key=driver.core.place)
+    leases = driver.core.state.leases
+    priorities = [leases[driver.lease_of(name)].priority for name in order]
+    assert priorities == sorted(priorities)
+    assert (priorities[0] < 0) == bool(guard_iterations)
 
 
 def test_fcfs_orders_by_submission_and_then_by_sequence() -> None:
