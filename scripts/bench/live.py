@@ -13,7 +13,7 @@ from justitia_ray.sim.suites.load_plan import PlannedApplication
 from justitia_ray.units import Seconds
 from scripts.bench.live_model import LiveModel, fit_model
 from scripts.bench.live_records import as_history
-from scripts.bench.live_session import ARMS, FCFS, JUSTITIA, SRJF, Arm, LiveRun, Session, rotated
+from scripts.bench.live_session import ARMS, FCFS, JUSTITIA, SRJF, Arm, LiveRun, Session, shuffled
 
 MICE = ("KBQAV", "CC", "ALFWI")
 """As in the simulated one: Justitia v1, Sec. V-C."""
@@ -183,6 +183,7 @@ async def play_all(
     data_dir: Path | None,
     say: Callable[[str], None],
     start: Callable[[Mapping[str, Any]], EngineProfile],
+    arms: Sequence[Arm] = ARMS,
 ) -> Plays:
     """Play the calibrations, every seed under every arm, and the elephant.
 
@@ -196,6 +197,7 @@ async def play_all(
         data_dir: Where inputs and recorded runs lie; None: they are made up.
         say: Told of every play.
         start: Returns the engines' memory and rules, by the service's status.
+        arms: What every seed is played under.
 
     Raises:
         JustitiaError: If a policy does not come into force, or an application of the calibration or
@@ -221,7 +223,7 @@ async def play_all(
         history,
         [_suffix(_CALIBRATION, arm) for arm in others]
         + [_suffix(_CALIBRATION_ELEPHANT, SRJF)]
-        + [_suffix(name, arm) for name in names for arm in ARMS]
+        + [_suffix(name, arm) for name in names for arm in arms]
         + [_suffix(_ELEPHANT, arm) for arm in ELEPHANT_ARMS],
     )
     start_from, replicas = start(status), len(status["replicas"])
@@ -235,7 +237,7 @@ async def play_all(
     runs: dict[int, list[LiveRun]] = {}
     for index, seed in enumerate(seeds):
         load = nine_classes(seed, size, data_dir)
-        runs[seed] = [await run(names[index], arm, load) for arm in rotated(ARMS, index)]
+        runs[seed] = [await run(names[index], arm, load) for arm in shuffled(arms, seed)]
     elephant = elephant_and_mice(seeds[0], size, data_dir, model.takes_s(mice))
     elephant_runs = [await run(_ELEPHANT, arm, elephant.applications) for arm in ELEPHANT_ARMS]
     return Plays(calibrations, calibrated, history, runs, elephant, elephant_runs, model)

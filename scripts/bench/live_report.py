@@ -434,5 +434,5 @@ def report(written: Written, model: LiveModel) -> str:
 
 
 def _in_order(results: Mapping[str, RunResult]) -> dict[str, RunResult]:
-    """Return results in the order of the arms, however they were rotated."""
+    """Return results in the order of the arms, however they were played."""
     return {arm.name: results[arm.name] for arm in ARMS if arm.name in results}

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -34,14 +35,19 @@ class Arm:
 NOMINAL = Arm("justitia-nominal", "justitia", (("clock", "nominal"),))
 """The paper's clock, which moves at the rate of full engines."""
 JUSTITIA = Arm("justitia", "justitia", (("clock", "served"),))
+GUARD = Arm(
+    "justitia-guard",
+    "justitia",
+    (("backfill", 8), ("clock", "served"), ("guard_iterations", 300), ("order", "sgps")),
+)
+"""Shortest first inside the promise, and nobody much later than under VTC."""
 FCFS, SRJF = Arm("fcfs", "fcfs"), Arm("srjf", "srjf")
-ARMS = (FCFS, Arm("app-fcfs", "app-fcfs"), Arm("vtc", "vtc"), SRJF, NOMINAL, JUSTITIA)
+ARMS = (FCFS, Arm("app-fcfs", "app-fcfs"), Arm("vtc", "vtc"), SRJF, NOMINAL, JUSTITIA, GUARD)
 
 
-def rotated(arms: Sequence[Arm], by: int) -> list[Arm]:
-    """Return the arms in the order of the `by`th seed: no arm is always the first or the last."""
-    start = by % len(arms)
-    return [*arms[start:], *arms[:start]]
+def shuffled(arms: Sequence[Arm], seed: int) -> list[Arm]:
+    """Return the arms in an order drawn for a seed: none is always before another."""
+    return random.Random(f"order {seed}").sample(arms, len(arms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,11 +21,13 @@ from scripts.bench.live_report import report, write_all
 from scripts.bench.live_session import (
     ARMS,
     FCFS,
+    GUARD,
     JUSTITIA,
     NOMINAL,
     Arm,
     Session,
     decisions_between,
+    shuffled,
 )
 from tests.harness.simulation.virtual_loop import run_virtually
 from tests.unit.bench.live_fakes import LiveService, application
@@ -104,14 +106,17 @@ def test_every_arm_of_a_seed_plays_the_same_inputs(whole: tuple[LiveService, Pla
     assert one != other
 
 
-def test_arms_are_played_under_their_policies_in_turning_order(
+def test_arms_are_played_under_their_policies_in_an_order_of_the_seed(
     whole: tuple[LiveService, Plays],
 ) -> None:
     """An arm that always comes last would be played on whatever the others left."""
     _, plays = whole
 
-    assert [arm.name for arm in ARMS] == [run.arm.name for run in plays.runs[1]]
-    assert [*(arm.name for arm in ARMS[1:]), "fcfs"] == [run.arm.name for run in plays.runs[2]]
+    for seed, runs in plays.runs.items():
+        assert shuffled(ARMS, seed) == [run.arm for run in runs]
+        assert set(ARMS) == {run.arm for run in runs}
+    firsts = [shuffled([JUSTITIA, GUARD], seed)[0] for seed in range(200)]
+    assert 80 <= firsts.count(JUSTITIA) <= 120
 
 
 def test_each_run_has_classes_of_its_own_that_were_taught_the_same(
