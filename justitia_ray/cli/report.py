@@ -43,6 +43,13 @@ def add_to(commands: Any) -> None:
         "--seeds", type=int, metavar="N", help=f"how many seeds; {SEEDS}, quick {QUICK_SEEDS}"
     )
     parser.add_argument(
+        "--first-seed",
+        type=int,
+        default=FIRST_SEED,
+        metavar="N",
+        help=f"the first of them; {FIRST_SEED}",
+    )
+    parser.add_argument(
         "--only",
         action="append",
         metavar="NAME",
@@ -79,7 +86,10 @@ def run(options: argparse.Namespace) -> int:
                 raise ConfigError(f"--only {name}: must be one of {', '.join(known)}")
         experiments = tuple(known[name] for name in dict.fromkeys(options.only))
     count = seeds or (QUICK_SEEDS if options.quick else SEEDS)
-    scale = Scale(tuple(range(FIRST_SEED, FIRST_SEED + count)), data_dir.resolve())
+    first = options.first_seed
+    if first < 0:
+        raise ConfigError(f"--first-seed must be a whole number of at least 0, got {first}")
+    scale = Scale(tuple(range(first, first + count)), data_dir.resolve())
     if options.quick:
         scale = Scale(scale.seeds, scale.data_dir, True, QUICK_APPLICATIONS)
     started = time.perf_counter()

@@ -30,6 +30,7 @@ class SuiteLoad:
     data_dir: Path
     count: int | None = None
     window_s: Seconds | None = None
+    mix: str | None = None
 
     def build(self) -> list[WorkloadApplication]:
         """Build it.
@@ -38,13 +39,17 @@ class SuiteLoad:
             ConfigError: If the suite does not go by an option, or the data directory lacks files.
         """
         options = SuiteOptions(
-            count=self.count, window_s=self.window_s, seed=self.seed, data_dir=self.data_dir
+            count=self.count,
+            window_s=self.window_s,
+            seed=self.seed,
+            data_dir=self.data_dir,
+            mix=self.mix,
         )
         return build_suite(self.suite, options)
 
     def configuration(self) -> Mapping[str, Any]:
         """Return the suite and its options; where the data lay is no part of them."""
-        options = {"count": self.count, "window_s": self.window_s}
+        options = {"count": self.count, "window_s": self.window_s, "mix": self.mix}
         given = {name: value for name, value in options.items() if value is not None}
         return {"suite": self.suite, "seed": self.seed, **given}
 
@@ -144,6 +149,28 @@ class SimulatedRun:
             "report_interval_s": self.report_interval_s,
             "is_served": self.is_served,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class AloneRuns:
+    """Each application of a load alone on an empty replica: no scheduler ends it sooner."""
+
+    load: ExperimentLoad
+    engine: EngineProfile = PAPER_ENGINE
+
+    def run(self) -> RunResult:
+        """Simulate each; the rows are those of one run, without inferences.
+
+        Raises:
+            ConfigError: If the load is wrong.
+        """
+        settings = RunSettings(self.engine, "fcfs")
+        rows = [simulate([one], settings).applications[0] for one in built(self.load)]
+        return RunResult(rows)
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Return load and engine."""
+        return {"load": self.load.configuration(), "engine": asdict(self.engine)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ MISTAKES = [
     ("replay --workload none.jsonl --out x", "none.jsonl: cannot be read"),
     ("replay --workload w.jsonl --out w.jsonl", "--out w.jsonl: must be a directory"),
     (f"{REPORT} --seeds 0", "--seeds must be a whole number of at least 1, got 0"),
+    (f"{REPORT} --first-seed -1", "--first-seed must be a whole number of at least 0, got -1"),
     (f"{REPORT} --workers -1", "--workers must be a whole number of at least 1, got -1"),
     (f"{REPORT} --only none", "--only none: must be one of "),
     ("report --out x --data /nowhere", "--data must be a directory, got '/nowhere'"),

@@ -41,7 +41,12 @@ def test_failed_experiment_is_told_and_the_rest_is_written(
 
 
 @pytest.mark.parametrize(
-    ("option", "said"), [("--quick", "seeds 101, 102."), ("--seeds=3", "seeds 101, 102, 103.")]
+    ("option", "said"),
+    [
+        ("--quick", "seeds 101, 102."),
+        ("--seeds=3", "seeds 101, 102, 103."),
+        ("--first-seed=301", "seeds 301, 302, 303, 304, 305."),
+    ],
 )
 def test_page_says_which_seeds_and_whether_it_is_quick(
     tmp_path: Path, option: str, said: str

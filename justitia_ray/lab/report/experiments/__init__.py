@@ -1,7 +1,14 @@
 """The experiments, in the order of the page; to drop or add one, change this list."""
 
 from justitia_ray.lab.report.experiment import Experiment
-from justitia_ray.lab.report.experiments import foretold, justitia, predictors, variants, vtc
+from justitia_ray.lab.report.experiments import (
+    foretold,
+    justitia,
+    orders,
+    predictors,
+    variants,
+    vtc,
+)
 
 EXPERIMENTS: tuple[Experiment, ...] = (
     justitia.DENSITY,
@@ -13,7 +20,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     predictors.PREDICTOR_ERRORS,
     justitia.COST_MODEL,
     justitia.DECISION_TIME,
-    variants.ORDERS,
+    *orders.ORDERS,
     foretold.FORETOLD,
     variants.CLOCK,
     variants.SHARE_CAP,

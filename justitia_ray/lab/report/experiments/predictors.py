@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from justitia_ray.lab.foretold import foretell
 from justitia_ray.lab.report.experiment import (
     Arm,
     Chart,
@@ -30,7 +32,8 @@ from justitia_ray.lab.report.out_of_fold import (
     OutOfFold,
     predict_out_of_fold,
 )
-from justitia_ray.lab.report.tasks import PAPER_ENGINE, SimulatedRun, SuiteLoad
+from justitia_ray.lab.report.tasks import PAPER_ENGINE, PolicyOptions, SimulatedRun, SuiteLoad
+from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.stages import CHARGE_FACTOR
 from justitia_ray.sim.results import RunResult, summarise
 from justitia_ray.sim.settings import RunSettings
@@ -68,6 +71,10 @@ class Predicted:
     """Whether p90 is told instead of the estimate."""
     is_served: bool = False
     """Whether charges are the service's: more than is told, and raised by what stages take."""
+    policy: str = "justitia"
+    options: PolicyOptions = ()
+    earlier: SuiteLoad | None = None
+    """A load whose applications have ended before: their stages are known of their classes."""
 
     def run(self) -> RunResult:
         """Train, unless this process has, predict and simulate.
@@ -84,8 +91,11 @@ class Predicted:
         }
         settings = RunSettings(
             PAPER_ENGINE,
+            policy=self.policy,
+            policy_options=dict(self.options),
             prediction="table",
             predicted_costs=told,
+            history=() if self.earlier is None else _ended(self.earlier),
             raises=self.is_served,
             charge_factor=CHARGE_FACTOR if self.is_served else 1.0,
         )
@@ -95,13 +105,21 @@ class Predicted:
         """Return recipe, load, engine and how the models were trained."""
         return {
             "load": self.load.configuration(),
-            "policy": "justitia",
+            "policy": self.policy,
+            "options": dict(self.options),
+            "earlier": None if self.earlier is None else self.earlier.configuration(),
             "engine": asdict(PAPER_ENGINE),
             "told": "p90" if self.is_cautious else "estimate",
             "charge_factor": CHARGE_FACTOR if self.is_served else 1.0,
             "raises": self.is_served,
             **_training(self.recipe),
         }
+
+
+@lru_cache(maxsize=2)
+def _ended(load: SuiteLoad) -> tuple[Observation, ...]:
+    """Return what a predictor has learned of a load when all of it has ended."""
+    return tuple(foretell(load.build(), PAPER_ENGINE).observed)
 
 
 @dataclass(frozen=True, slots=True)

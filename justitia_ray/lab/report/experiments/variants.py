@@ -90,22 +90,6 @@ BACKFILL = _experiment(
 )
 
 
-_PASSING = (("order", "sgps"), ("backfill", 8))
-ORDERS = _experiment(
-    "orders",
-    "Shortest first inside the promise, and the guard",
-    "The paper serves in the order of completion under GPS (`order: finish`, the default). `sgps` "
-    "serves the shortest first wherever GPS’s promise to others is not touched; the guard puts "
-    "those first that VTC would have done by now, inside a budget of 300 iterations of the "
-    "replica. Stages and costs are known.",
-    {
-        "sgps": _PASSING,
-        "guard": (*_PASSING, ("guard_iterations", 300)),
-        "finish with the guard": (("guard_iterations", 300),),
-    },
-)
-
-
 def _rooms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     load = nine_class.load(scale, seed, 3)
     found: dict[Arm, Task] = dict(nine_class.policies("3x", load, ("vtc", "justitia")))

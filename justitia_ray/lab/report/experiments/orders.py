@@ -1,0 +1,232 @@
+"""Both orders of justitia and its guard: costs known and learned, the papers' load and others."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from justitia_ray.lab.report.experiment import (
+    Arm,
+    Arms,
+    Chart,
+    Experiment,
+    Found,
+    Measures,
+    Outcomes,
+    PairedComparison,
+    ReportMetric,
+    Scale,
+    Target,
+    Task,
+)
+from justitia_ray.lab.report.experiments import nine_class
+from justitia_ray.lab.report.experiments.predictors import Predicted
+from justitia_ray.lab.report.experiments.variants import offered
+from justitia_ray.lab.report.tasks import (
+    AloneRuns,
+    ChangedLoad,
+    ExperimentLoad,
+    PolicyOptions,
+    SimulatedRun,
+    SuiteLoad,
+)
+from justitia_ray.sim.results import RunResult, percentile
+
+PASSING: PolicyOptions = (("order", "sgps"), ("backfill", 8))
+GUARD: PolicyOptions = (*PASSING, ("guard_iterations", 300))
+_VARIANTS: Mapping[str, PolicyOptions] = {
+    "sgps": PASSING,
+    "guard": GUARD,
+    "finish with the guard": (("guard_iterations", 300),),
+}
+_ALONE, _VTC = "alone", "vtc"
+_EARLIER = 1000
+"""Added to the seed of a load: the load that has ended before it."""
+
+_METRICS = (
+    *nine_class.FAIRNESS,
+    ReportMetric("p99_regret_s", "p99 later than under VTC", unit="s"),
+    ReportMetric("max_regret_s", "most later than under VTC", unit="s"),
+    ReportMetric("p99_slowdown", "p99 slowdown", unit="×"),
+    ReportMetric("max_slowdown", "largest slowdown", unit="×"),
+)
+_COMPARISONS = (
+    PairedComparison("mean_jct_s", "justitia"),
+    PairedComparison("mean_jct_s", "srjf"),
+    PairedComparison("no_later_than_vtc", "justitia", is_relative=False),
+    PairedComparison("worst_ratio_to_vtc", "justitia", is_relative=False),
+)
+
+
+def _measure(outcomes: Outcomes) -> Measures:
+    """Return the figures of every arm, against `vtc` and `alone` of its group."""
+    measured = {arm: dict(figures) for arm, figures in nine_class.measure(outcomes).items()}
+    for arm, run in outcomes.items():
+        under_vtc, alone = outcomes[Arm(arm.group, _VTC)], outcomes[Arm(arm.group, _ALONE)]
+        regrets = [max(0.0, here - there) for here, there in _pairs(run, under_vtc)]
+        slowdowns = [here / there for here, there in _pairs(run, alone)]
+        measured[arm] |= {
+            "p99_regret_s": percentile(regrets, 99),
+            "max_regret_s": max(regrets, default=None),
+            "p99_slowdown": percentile(slowdowns, 99),
+            "max_slowdown": max(slowdowns, default=None),
+        }
+    return measured
+
+
+def _pairs(run: RunResult, other: RunResult) -> Sequence[tuple[float, float]]:
+    """Return the completion times of the applications that ended in both."""
+    theirs = {row.application_id: row.jct_s for row in other.applications}
+    pairs = ((row.jct_s, theirs.get(row.application_id)) for row in run.applications)
+    return [(here, there) for here, there in pairs if here is not None and there]
+
+
+def _known(
+    group: str,
+    load: ExperimentLoad,
+    variants: Mapping[str, PolicyOptions] = _VARIANTS,
+    replicas: int = 1,
+) -> dict[Arm, Task]:
+    """Return the arms on one load, with costs and stages known."""
+    plain = {name: SimulatedRun(load, name, replicas=replicas) for name in (_VTC, "srjf")}
+    ours = {
+        name: SimulatedRun(load, "justitia", options, replicas=replicas)
+        for name, options in {"justitia": (), **variants}.items()
+    }
+    found: dict[Arm, Task] = {Arm(group, _ALONE): AloneRuns(load)}
+    return found | {Arm(group, name): run for name, run in (plain | ours).items()}
+
+
+def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    found: dict[Arm, Task] = {}
+    for density in scale.pick((1, 2, 3), (3,)):
+        found |= _known(f"{density}x", nine_class.load(scale, seed, density))
+    return found
+
+
+def _learned_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    recipe = "ridge" if scale.is_quick else "auto"
+    found: dict[Arm, Task] = {}
+    for density in scale.pick((1, 2, 3), (3,)):
+        group, load = f"{density}x", nine_class.load(scale, seed, density)
+        earlier = replace(load, seed=seed + _EARLIER)
+        found[Arm(group, _ALONE)] = AloneRuns(load)
+        found[Arm(group, _VTC)] = SimulatedRun(load, _VTC)
+        found[Arm(group, "srjf")] = Predicted(recipe, load, policy="srjf")
+        for name, options in {"justitia": (), **_VARIANTS}.items():
+            found[Arm(group, name)] = Predicted(
+                recipe, load, is_served=True, options=options, earlier=earlier
+            )
+    return found
+
+
+def _other_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    """Return the arms on loads that the guard was not made for."""
+    variants = {"sgps": PASSING, "guard": GUARD}
+    at_1x = nine_class.load(scale, seed, 1)
+    mice = scale.pick((400,), (50,))[0]
+    loads: dict[str, ExperimentLoad] = {
+        "load 0.65": ChangedLoad(at_1x, offered, 0.65),
+        "recorded mix, 2x": replace(nine_class.load(scale, seed, 2), mix="recorded"),
+        f"elephant, {mice} mice": SuiteLoad(
+            "elephant-mice", seed, scale.data_dir, count=mice + 1, window_s=1.6 * mice
+        ),
+    }
+    found: dict[Arm, Task] = {}
+    for group, load in loads.items():
+        found |= _known(group, load, variants)
+    four = nine_class.load(scale, seed, 8)
+    return found | _known("four replicas, 2x each", four, variants, replicas=4)
+
+
+_GUARD_TARGETS = (
+    ("1x", 1.4, 0.0, 0.96),
+    ("2x", 1.25, 0.0, 0.98),
+    ("3x", 1.25, 0.01, 0.985),
+)
+"""Density, worst against VTC, mean against SRJF, share no later than under VTC."""
+
+
+def _targets() -> tuple[Target, ...]:
+    found: list[Target] = []
+    for group, worst, mean, share in _GUARD_TARGETS:
+        arm = Arm(group, "guard")
+        found += [
+            Target(f"worst against VTC, guard, {group}", arm, "worst_ratio_to_vtc", at_most=worst),
+            Target(
+                f"mean JCT against SRJF, guard, {group}",
+                arm,
+                "mean_jct_s",
+                at_most=mean,
+                against="srjf",
+            ),
+            Target(
+                f"finish no later than under VTC, guard, {group}",
+                arm,
+                "no_later_than_vtc",
+                at_least=share,
+            ),
+        ]
+    return tuple(found)
+
+
+def _experiment(
+    name: str,
+    title: str,
+    about: str,
+    arms: Arms,
+    targets: tuple[Target, ...] = (),
+    chart: str | None = None,
+) -> Experiment:
+    """Return an experiment; `chart` is the title of its curves at 3x, None: it has no such load."""
+    drawn = ("justitia", *_VARIANTS)
+    return Experiment(
+        name=name,
+        title=title,
+        source="the papers have nothing like it",
+        about=about,
+        arms=arms,
+        measure=_measure,
+        metrics=_METRICS,
+        comparisons=_COMPARISONS,
+        targets=targets,
+        charts=nine_class.ratio_charts(name, chart, drawn) if chart else _no_charts,
+    )
+
+
+def _no_charts(_scale: Scale, _found: Found) -> list[Chart]:
+    return []
+
+
+_ABOUT = (
+    "The paper serves in the order of completion under GPS (`order: finish`, the default: "
+    "`justitia`). `sgps` serves the shortest first wherever GPS’s promise to others is not "
+    "touched; the guard puts those first that VTC would have done by now, inside a budget of 300 "
+    "iterations of all replicas. Slowdown is the completion time over that of the application "
+    "alone on an empty replica. "
+)
+ORDERS = (
+    _experiment(
+        "orders",
+        "Shortest first inside the promise, and the guard",
+        f"{_ABOUT}Costs and stages are known.",
+        _arms,
+        _targets(),
+        "Completion time over that under VTC at 3x: share of the applications below",
+    ),
+    _experiment(
+        "orders-learned",
+        "The same with learned predictions",
+        f"{_ABOUT}Costs are predicted out of fold and charged as the service charges; stages are "
+        "those learned of the applications of another seed, which have ended before. `srjf` is "
+        "told the same costs, `vtc` needs none.",
+        _learned_arms,
+        chart="Completion time over that under VTC at 3x, learned predictions: share below",
+    ),
+    _experiment(
+        "orders-elsewhere",
+        "The same on other loads",
+        f"{_ABOUT}Costs and stages are known. A load of 0.65 has little to schedule; the recorded "
+        "mix has more of large applications; of an elephant among mice the elephant is the worst "
+        "off; four replicas share one queue.",
+        _other_arms,
+    ),
+)

@@ -1,0 +1,83 @@
+"""What the guard is judged by: how much later than under VTC, and how much slower than alone."""
+
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.core.entities import Outcome
+from justitia_ray.lab.report.experiment import Arm
+from justitia_ray.lab.report.experiments import orders, predictors
+from justitia_ray.lab.report.tasks import AloneRuns, SuiteLoad
+from justitia_ray.sim.results import ApplicationResult, RunResult, row_on_arrival
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from justitia_ray.units import Seconds
+
+
+def _workload() -> list[WorkloadApplication]:
+    """Two applications at one instant: 10 iterations, and 10, a second of a tool, and 20."""
+    first = WorkloadInference("0", 5, 10)
+    second = WorkloadInference("1", 5, 20, after=("0",), delay_s=1.0)
+    return [
+        WorkloadApplication("a", "c", 3.0, (first,)),
+        WorkloadApplication("b", "c", 3.0, (first, second)),
+    ]
+
+
+def _ended(**jct_s: Seconds) -> RunResult:
+    rows: list[ApplicationResult] = []
+    for application in _workload():
+        row = row_on_arrival(application, 3.0, Outcome.FINISHED)
+        row.jct_s = jct_s[application.application_id]
+        row.finished_at_s = 3.0 + row.jct_s
+        rows.append(row)
+    return RunResult(rows)
+
+
+def test_application_alone_takes_its_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the others is in it: 10 iterations of 30 ms; 30 of them and the tool."""
+    monkeypatch.setattr(SuiteLoad, "build", lambda load: _workload())
+
+    run = AloneRuns(SuiteLoad("alone", 1, Path("nowhere"))).run()
+
+    assert [0.3, 1.9] == [pytest.approx(row.jct_s) for row in run.applications]
+
+
+def test_regret_is_against_vtc_and_slowdown_against_alone() -> None:
+    """Whoever ends earlier than under VTC regrets nothing."""
+    outcomes = {
+        Arm("1x", "alone"): _ended(a=1.0, b=2.0),
+        Arm("1x", "vtc"): _ended(a=4.0, b=10.0),
+        Arm("1x", "guard"): _ended(a=6.0, b=3.0),
+    }
+
+    measured = orders.ORDERS[0].measure(outcomes)[Arm("1x", "guard")]
+
+    assert 2.0 == measured["max_regret_s"]
+    assert 6.0 == measured["max_slowdown"]
+    assert 1.5 == measured["worst_ratio_to_vtc"]
+    assert 1.98 == pytest.approx(measured["p99_regret_s"])
+
+
+def test_learned_arms_know_the_stages_of_what_ended_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A service that has run for a while knows its classes; what it serves now it does not."""
+    asked: list[RunSettings] = []
+
+    def simulate(applications: list[WorkloadApplication], settings: RunSettings) -> RunResult:
+        asked.append(settings)
+        return RunResult()
+
+    monkeypatch.setattr(predictors, "simulate", simulate)
+    monkeypatch.setattr(predictors, "predict_out_of_fold", lambda recipe, data_dir: None)
+    monkeypatch.setattr(
+        SuiteLoad, "build", lambda load: _workload() if load.suite == "earlier" else []
+    )
+    earlier = SuiteLoad("earlier", 1, Path("nowhere"))
+    load = SuiteLoad("now", 2, Path("nowhere"))
+    predictors.Predicted("auto", load, options=orders.GUARD, earlier=earlier).run()
+
+    (settings,) = asked
+    assert dict(orders.GUARD) == settings.policy_options
+    assert [1, 2] == [len(observation.stages) for observation in settings.history]
