@@ -16,6 +16,7 @@ from justitia_ray.predictor.training import load_packages
 from justitia_ray.sim.suites.inputs import data_directory
 from justitia_ray.sim.suites.recorded_samples import load_samples
 from scripts.bench.machine import machine
+from scripts.bench.predicted_stages import measure_stages, stage_table
 from scripts.bench.predictor import (
     APART,
     BASELINE,
@@ -56,13 +57,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     about = machine(("numpy", "scikit-learn", "torch"))
     print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
-    print(
-        f"{options.sets} random training sets from seed {options.seed}: 100 samples, or 80 % of a"
-        f" class that has fewer than 125; tested on the rest. {PAPER}.",
-        flush=True,
-    )
+    if options.stages:
+        print(f"{options.sets} random splits from seed {options.seed}: 80 % learned, the rest told")
+    else:
+        print(
+            f"{options.sets} random training sets from seed {options.seed}: 100 samples, or 80 % of"
+            f" a class that has fewer than 125; tested on the rest. {PAPER}.",
+            flush=True,
+        )
     load_before = os.getloadavg()
-    found = measure(data, options)
+    if options.stages:
+        errors = measure_stages(data_dir, list(data), options.sets, options.seed)
+        print(f"\nStages of runs that the table has not seen\n\n{stage_table(errors)}")
+        found: dict[str, Any] = {"stages": [asdict(one) for one in errors]}
+    else:
+        found = measure(data, options)
     print(f"\nMachine load (1 min) {load_before[0]:.1f} before, {os.getloadavg()[0]:.1f} after.")
     if options.json is not None:
         results = {
@@ -138,6 +147,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument("--quick", action="store_true", help="one set, no S3, drift with ridge")
     parser.add_argument(
         "--spread", action="store_true", help="errors and spread of `auto` and the median alone"
+    )
+    parser.add_argument(
+        "--stages", action="store_true", help="the stage table alone: lengths, gaps, turns"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     options = parser.parse_args(arguments)

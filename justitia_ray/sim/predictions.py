@@ -334,14 +334,21 @@ class NoisyCosts(CostSource):
 
 
 def true_stages(application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
-    """Return the stages of an application: inferences by how many come one after another before.
+    """Return the stages of an application, as a scheduler expects that knows everything."""
+    return tuple(_sums(stage, gap_s) for stage, gap_s in stages_of(application.inferences))
+
+
+def stages_of(
+    inferences: Sequence[WorkloadInference],
+) -> list[tuple[list[WorkloadInference], Seconds]]:
+    """Return inferences by how many come one after another before, and the gap after each stage.
 
     The scheduler sees these too where siblings end together; a branch that runs ahead of others
     opens the next stage for all. The gap is the shortest delay before a next one.
     """
     depths: dict[InferenceId, int] = {}
     stages: list[list[WorkloadInference]] = []
-    waiting = {inference.inference_id: inference for inference in application.inferences}
+    waiting = {inference.inference_id: inference for inference in inferences}
     order = TopologicalSorter({name: waiting[name].after for name in waiting})
     for name in order.static_order():
         if name not in waiting:
@@ -355,7 +362,7 @@ def true_stages(application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
             stages.append([])
         stages[depth].append(inference)
     gaps = [min(inference.delay_s for inference in stage) for stage in stages[1:]]
-    return tuple(map(_sums, stages, [*gaps, 0.0]))
+    return list(zip(stages, [*gaps, 0.0], strict=True))
 
 
 def _sums(stage: Sequence[WorkloadInference], gap_s: Seconds) -> ExpectedStage:

@@ -118,6 +118,14 @@ def test_bench_predictor_measures_every_kind(
 
     assert "trials" in found
     assert "curve" not in found
+    (tmp_path / "recorded").mkdir()
+    for name in ("KBQAV", "CC", "CG"):
+        call = {"stages": [{"name": "only", "calls": [[100, 10]]}], "class": name, "item_id": None}
+        rows = f"{json.dumps(call)}\n" * 5
+        (tmp_path / "recorded" / f"{name}.jsonl").write_text(rows, encoding="utf-8")
+    found = run(bench_predictor.main, tmp_path, "--stages", "--sets", "1")
+
+    assert ["KBQAV", "CC", "CG"] == [one["application_class"] for one in found["stages"]]
 
 
 def test_bench_s3_measures_a_model_of_the_papers_form(

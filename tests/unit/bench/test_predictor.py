@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from justitia_ray.sim.workload import WorkloadInference
+from scripts.bench.predicted_stages import Run, StageErrors, foretell, stage_table
 from scripts.bench.predictor import SEVEN, Latency, Trial, held_share, verdicts
 
 
@@ -71,3 +73,35 @@ def test_class_whose_quantiles_would_do_better_is_named() -> None:
     verdict = verdicts(rows, [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)])[6]
 
     assert (False, "CC") == (verdict.met, verdict.figure)
+
+
+def _turns(*lengths: int, gap_s: float = 1.0) -> Run:
+    """Return a run of turns of these lengths, each after a tool."""
+    return tuple(
+        WorkloadInference(str(n), 100, length, (str(n - 1),) if n else (), gap_s if n else 0.0)
+        for n, length in enumerate(lengths)
+    )
+
+
+def test_stages_of_runs_like_those_before_are_foretold_without_error() -> None:
+    """Gaps of each stage, and that nothing follows the last one; lengths but for rounding up.
+
+    The table adds one application of the class's mean, 20: (30 · 10 + 20)/31 is 11, upwards.
+    """
+    errors = StageErrors("FV")
+    foretell(errors, [_turns(10, 30)] * 30, [_turns(10, 30)])
+
+    assert [1, 0] == errors.lengths
+    assert [10, 10] == errors.lengths_of_class
+    assert ([0.0], [0.0], [True, True]) == (errors.gaps, errors.gaps_of_class, errors.turns)
+    assert [True, False] == errors.turns_of_class
+
+
+def test_stages_that_come_otherwise_are_errors() -> None:
+    """A turn more than any before is not foretold, nor its gap; a longer gap is seconds off."""
+    errors = StageErrors("FV")
+    foretell(errors, [_turns(10, 30)] * 30, [_turns(10, 30, 30, gap_s=3.0)])
+
+    assert [True, False, True] == errors.turns
+    assert [2.0, 3.0] == errors.gaps
+    assert "FV" in stage_table([errors])
