@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from justitia_ray.core.clock import slack as slack_module
 from justitia_ray.core.clock.slack import Slack
+from justitia_ray.core.clock.slack import _Search as Search
 from tests.exact import exact
 from tests.property.profiles import examples
 
@@ -80,6 +82,7 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
     """After any changes, and whatever they leave of the blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
+        patch.setattr(slack_module, "_MOST_BLOCKS", 2)
         slack, ones = Slack(), dict[str, One]()
         now = Fraction(0)
         for step in range(data.draw(st.integers(1, 25))):
@@ -102,6 +105,52 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
 
             assert slack.passing() == expected
             assert slack.first() == (expected[0] if expected else None)
+
+
+@examples(30)
+@given(st.integers(0, 10**6))
+def test_first_is_found_where_many_bounds_leave_it_open(seed: int) -> None:
+    """Of several blocks whose bounds say nothing the one with the lowest bound may have slack."""
+    random = Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slack_module, "_MOST", 3)
+        patch.setattr(slack_module, "_MOST_BLOCKS", 3)
+        slack, tags = Slack(), dict[str, Fraction]()
+        for step in range(150):
+            name = f"a{random.randrange(40)}"
+            if random.random() < 0.2:
+                slack.drop(name)
+                tags.pop(name, None)
+            else:
+                if name not in tags or random.random() < 0.2:
+                    tags[name] = Fraction(random.randint(1, 400), 4)
+                rest = Fraction(random.randint(0, 300), random.choice([1, 4, 16]))
+                waits = random.random() < 0.5
+                weight = Fraction(random.choice([1, 2]))
+                put(slack, name, One(tags[name], step, weight, rest, waits or rest > 0, waits))
+            if random.random() < 0.3:
+                assert slack.first() == next(iter(slack.passing()), None)
+
+
+def test_what_changes_nothing_leaves_the_first_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An application submits ten inferences; nine of them change nothing that a decision asks."""
+    slack = Slack()
+    mouse = One(Fraction(12), 1, Fraction(1), Fraction(12), True, True)
+    put(slack, "mouse", mouse)
+    searches = []
+
+    def search() -> Search:
+        searches.append(Search())
+        return searches[-1]
+
+    monkeypatch.setattr(slack_module, "_Search", search)
+
+    for _ in range(3):
+        put(slack, "mouse", mouse)
+        slack.advance(exact(1), exact(7))
+
+        assert slack.first() == "mouse"
+    assert 1 == len(searches)
 
 
 @dataclass
@@ -145,6 +194,7 @@ def test_allows_what_the_least_slack_of_those_before_is(data: st.DataObject) -> 
     """The slack of overdue ones counts, and falls by all that is served until they are done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
+        patch.setattr(slack_module, "_MOST_BLOCKS", 2)
         slack, records = Slack(), dict[str, Record]()
         now, served = Fraction(0), Fraction(0)
         for step in range(data.draw(st.integers(1, 25))):
