@@ -52,7 +52,7 @@ _BAND = 2.0
 _RENEWED_FROM = 1.5
 """Factor from which on the places are made anew, a few with each question and each report."""
 _RENEWED_WITH_EACH = 4
-"""Places made anew for each inference that a report names, and as many for a question."""
+"""Places made anew for each inference that a report names; one for a question without a report."""
 
 
 class CriticalPath(NamedTuple):
@@ -734,7 +734,7 @@ class ForetoldVtc:
         elif not self._to_renew and not rates.is_near(self._rates, _RENEWED_FROM):
             self._former, self._rates = self._rates, rates
             self._to_renew = dict.fromkeys(self.clock.shadows)
-        for _ in range(min(_RENEWED_WITH_EACH + self._may_renew, len(self._to_renew))):
+        for _ in range(min(max(1, self._may_renew), len(self._to_renew))):
             moved.append(self._to_renew.popitem()[0])
         self._may_renew = 0
         for name in moved:

@@ -24,13 +24,14 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from math import inf
+from operator import attrgetter
 from typing import TypeAlias, TypeVar
 
 from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
 
-_MOST = 64
+_MOST = 48
 """Applications in a block; more are split in two."""
-_MOST_BLOCKS = 16
+_MOST_BLOCKS = 20
 """Blocks in a group; more are split in two."""
 
 _Key: TypeAlias = tuple[VirtualTime, int]
@@ -76,6 +77,7 @@ class _Span:
         "choice",
         "highest",
         "is_exact",
+        "last",
         "least",
         "lowest",
         "offset",
@@ -99,15 +101,13 @@ class _Span:
         self.lowest: VirtualTime = 0
         self.highest: VirtualTime = 0
         """Range of the bound tags."""
+        self.last: _Key = (inf, 0)
+        """Key of the last application in it."""
 
     def bound(self, after: KvTokenTime, weight: float) -> KvTokenTime:
         """Return what no slack in it is below, and some may be far above. O(1)."""
         moved = weight - self.at_weight
         return after + self.least + moved * (self.lowest if moved > 0 else self.highest)
-
-    def last_key(self) -> _Key:
-        """Return the key of the last application in it."""
-        raise NotImplementedError
 
     def refine(
         self, after: KvTokenTime, weight: float
@@ -123,8 +123,7 @@ class _Span:
 _AnySpan = TypeVar("_AnySpan", bound=_Span)
 
 
-def _last_key(span: _Span) -> _Key:
-    return span.last_key()
+_last = attrgetter("last")
 
 
 def _lines(
@@ -153,23 +152,22 @@ class _Block(_Span):
         """Slack and tag of what is bound, as if nothing came after it; last first."""
         for entry in entries:
             entry.block = self
+        self._find_last()
         self._sum_up()
         self._find_least()
         self._choose()
-
-    def last_key(self) -> _Key:
-        """Return the key of the last application in it."""
-        return self.entries[-1].key
 
     def insert(self, entry: _Entry) -> None:
         """Put an application at its place, with nothing left and not bound."""
         insort(self.entries, entry, key=_key)
         entry.block = self
+        self._find_last()
         self._count(entry, 1)
 
     def remove(self, entry: _Entry) -> None:
         """Remove an application."""
         del self.entries[bisect_left(self.entries, entry.key, key=_key)]
+        self._find_last()
         self._count(entry, -1)
         self.offset -= entry.remaining
         self.least -= entry.remaining
@@ -231,6 +229,15 @@ class _Block(_Span):
                     break
         search.note(self, self.bound(after, weight), after, weight)
 
+    def lacks(self, amount: KvTokenTime, before: _Entry, after: KvTokenTime, weight: float) -> bool:
+        """Return whether the slack of any that is bound before one of them is less. O(block)."""
+        for entry, slack in self.slacks(after, weight):
+            if entry is before:
+                return False
+            if slack is not None and slack < amount:
+                return True
+        raise AssertionError(f"{before.name} is not in its block")
+
     def slacks(
         self, after: KvTokenTime, weight: float
     ) -> Iterator[tuple[_Entry, KvTokenTime | None]]:
@@ -242,6 +249,10 @@ class _Block(_Span):
                 yield entry, after + own + weight * finish
             else:
                 yield entry, None
+
+    def _find_last(self) -> None:
+        if self.entries:
+            self.last = self.entries[-1].key
 
     def _slacks(self) -> list[tuple[KvTokenTime, VirtualTime]]:
         return self._sum_up() if self._bound is None else self._bound
@@ -299,22 +310,21 @@ class _Block(_Span):
 class _Group(_Span):
     """Neighbouring blocks, so that not every block has to be looked at."""
 
-    __slots__ = ("_is_stale", "blocks")
+    __slots__ = ("blocks", "is_stale")
 
     def __init__(self, blocks: list[_Block]) -> None:
         super().__init__()
         self.blocks = blocks
-        self._is_stale = True
+        self.is_stale = True
         for block in blocks:
             block.group = self
-
-    def last_key(self) -> _Key:
-        """Return the key of the last application in it."""
-        return self.blocks[-1].entries[-1].key
+        self.outdate()
 
     def outdate(self) -> None:
         """Note that a block has changed."""
-        self._is_stale = True
+        self.is_stale = True
+        if self.blocks:
+            self.last = self.blocks[-1].last
 
     def split(self, block: _Block) -> None:
         """Replace a block by two halves. O(block)."""
@@ -323,59 +333,64 @@ class _Group(_Span):
         for one in halves:
             one.group = self
         self.blocks[at : at + 1] = halves
+        self.outdate()
 
     def renew(self, weight: float) -> None:
-        """Sum up the blocks as they are now, at the weight of everything after. O(blocks)."""
-        if not self._is_stale:
-            return
-        self._is_stale = False
+        """Sum up the blocks as they are now, at the weight of everything after. O(blocks).
+
+        Attributes are read once: every decision after a change does this for a group.
+        """
+        self.is_stale = False
         self.at_weight = weight
         offset: KvTokenTime = 0
+        own: float = 0
         least = smallest = inf
-        self.choice, self.lowest, self.highest = None, 0, 0
-        after = weight
+        lowest = highest = 0.0
+        first: _Entry | None = None
         for block in reversed(self.blocks):
             if block.least < inf:
-                bound = block.bound(offset, after)
-                if bound < least:
-                    least = bound
-                self.lowest = block.lowest
-                self.highest = max(self.highest, block.highest)
+                least = min(least, block.bound(offset, weight + own))
+                highest = highest or block.highest
+                lowest = block.lowest
             offset += block.offset
-            after += block.weight
+            own += block.weight
             choice = block.choice
             if choice is not None:
-                if block.smallest < smallest:
-                    smallest = block.smallest
-                if self.choice is None or choice.rank < self.choice.rank:
-                    self.choice = choice
-        self.offset, self.weight = offset, sum([block.weight for block in self.blocks])
-        self.least, self.smallest = least, smallest
+                smallest = min(smallest, block.smallest)
+                if first is None or choice.rank < first.rank:
+                    first = choice
+        self.offset, self.weight, self.choice = offset, own, first
+        self.least, self.smallest, self.lowest, self.highest = least, smallest, lowest, highest
 
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[_Span, KvTokenTime, float]]]:
         """Return all its blocks: nothing is known of their least slack that they do not know."""
+        self.is_stale = True  # who looks into it may leave it better bounds
         return inf, self.lines(after, weight)
 
     def search(self, search: _Search, after: KvTokenTime, weight: float) -> None:
         """Look at each block. O(blocks) if their bounds say enough."""
+        self.is_stale = True  # who looks into it may leave it better bounds
         for line in self.lines(after, weight):
             search.look(*line)
 
     def lines(self, after: KvTokenTime, weight: float) -> list[tuple[_Block, KvTokenTime, float]]:
         """Return the blocks, each with the line of everything after it."""
-        self._is_stale = True  # who looks into it may leave it better bounds
         return _lines(self.blocks, after, weight)
 
 
 class _Search:
     """Who comes first by rank of those that may pass, as span after span is looked at."""
 
-    __slots__ = ("_least", "_loose", "best", "known")
+    __slots__ = ("_least", "_loose", "best", "known", "passes_over", "spare")
 
     def __init__(self) -> None:
         self.best: _Entry | None = None
+        self.passes_over = False
+        """Whether a shorter one may not pass, or may not have been allowed to."""
+        self.spare: KvTokenTime = 0
+        """At most the slack before the best beyond what is left of it, if it passes over nobody."""
         self.known: KvTokenTime = inf
         """Least slack of what it has looked at, without what is loose."""
         self._loose: list[tuple[KvTokenTime, _Span, KvTokenTime, float]] = []
@@ -389,10 +404,14 @@ class _Search:
         if choice is not None and (best is None or choice.rank < best.rank):
             if choice.remaining <= bound and self.has_slack(choice.remaining):
                 self.best = choice
-            elif span.smallest <= self.known:
-                span.search(self, after, weight)
-                return
-        self.note(span, bound, after, weight)
+                self.spare = min(bound, self._least) - choice.remaining
+            else:
+                self.passes_over = True
+                if span.smallest <= self.known:
+                    span.search(self, after, weight)
+                    return
+        if bound < self.known:
+            self.note(span, bound, after, weight)
 
     def would_be_best(self, entry: _Entry) -> bool:
         """Return whether an application comes before the best so far."""
@@ -428,13 +447,43 @@ class _Search:
             self._least = bound
 
 
+class _Answer:
+    """Who passes, and how much the slack of others may fall before somebody has to look again."""
+
+    __slots__ = ("_spare", "best")
+
+    def __init__(self, search: _Search) -> None:
+        """Keep what a search has found."""
+        self.best = search.best
+        self._spare = -inf if search.best is None or search.passes_over else search.spare
+
+    def outlives(self, entry: _Entry, fall: KvTokenTime, *, is_shorter: bool, binds: bool) -> bool:
+        """Return whether a change of one application leaves it the answer. O(1).
+
+        Args:
+            entry: The application, as it is now.
+            fall: The most by which it makes the slack of others fall.
+            is_shorter: Of the best: whether it still waits, and no more is left of it than before.
+                What is served of it lowers what it needs by as much as the slack before it.
+            binds: Whether it has begun to be bound: nobody has asked for its slack.
+        """
+        best = self.best
+        if best is None or entry is best:
+            return is_shorter and self._spare >= 0
+        if (entry.waits and entry.rank < best.rank) or (binds and entry.key < best.key):
+            return False
+        self._spare -= fall
+        return self._spare >= 0
+
+
 class Slack:
     """The applications in the order of their tags, and who of them may pass whom.
 
     They stand in blocks of some fifty, these in groups of some ten, the overdue apart. A change is
     O(1) or O(block), and makes its group count its blocks anew. A decision looks at every group
     once, and into those groups and blocks that may decide it: O(N^⅓) as a rule, with N = 10,000
-    some thirty steps. It is kept until something changes.
+    some thirty steps. The answer is kept through changes that leave enough slack before the one
+    that passes, which is told in O(1).
     """
 
     def __init__(self, virtual_time: VirtualTime = 0, served: KvTokenTime = 0) -> None:
@@ -447,9 +496,10 @@ class Slack:
         """Bound ones that GPS is done with, by their tags."""
         self._least_overdue: KvTokenTime | None = None
         """Least slack of those and S; None: not known."""
-        self._first: _Entry | None = None
-        self._knows_first = False
-        """Whether `_first` is who passes: nothing has changed since it was found."""
+        self._answer: _Answer | None = None
+        """Who passes; None: somebody has to look."""
+        self._groups_found: list[tuple[_Group, KvTokenTime, float]] | None = None
+        """What `_lines` returned; None: something has changed since."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -481,17 +531,23 @@ class Slack:
         if entry is not None and (entry.key != key or (entry.due_at is not None and not binds)):
             self.drop(name)
             entry = None
+        fall: KvTokenTime
         if entry is None:
             entry = self._entries[name] = _Entry(name, key)
             self._insert(entry)
+            fall = max(0, weight * (finish - self._virtual_time) - remaining)
         elif (weight, remaining, binds, waits) == (
             entry.weight, entry.remaining, entry.binds, entry.waits
         ):  # fmt: skip
             return
+        else:
+            fall = max(0, entry.remaining - remaining) if weight == entry.weight else inf
         if entry.due_at is None:
-            self._knows_first = False
+            rank, was_bound = entry.rank, entry.binds
             entry.block.change(entry, weight, remaining, binds=binds, waits=waits)
             entry.block.group.outdate()
+            is_shorter = waits and entry.rank <= rank and fall < inf
+            self._note_change(entry, fall, is_shorter=is_shorter, binds=binds and not was_bound)
         else:
             entry.weight, entry.remaining, entry.waits = weight, remaining, waits
             self._least_overdue = None
@@ -534,14 +590,15 @@ class Slack:
         """
         if self._overdue:
             return None
-        if not self._knows_first:
+        if self._answer is None:
             search = _Search()
             for line in self._lines():
                 search.look(*line)
                 if search.known < 0:
                     break
-            self._first, self._knows_first = search.best, True
-        return None if self._first is None else self._first.name
+            self._answer = _Answer(search)
+        best = self._answer.best
+        return None if best is None else best.name
 
     def passing(self) -> list[ApplicationId]:
         """Return all that wait and may pass, least left for its weight first. O(N log N)."""
@@ -574,19 +631,19 @@ class Slack:
             if self._least_overdue - self._served < amount:
                 return False
         search = _Search()
+        own = entry.block
         for group, *after_group in self._lines():
-            if group is not entry.block.group:
+            if group is not own.group:
                 search.note(group, group.bound(*after_group), *after_group)
                 continue
             for block, *after in group.lines(*after_group):
-                if block is not entry.block:
-                    search.note(block, block.bound(*after), *after)
+                bound = block.bound(*after)
+                if block is not own:
+                    search.note(block, bound, *after)
                     continue
-                for other, slack in block.slacks(*after):
-                    if other is entry:
-                        return search.has_slack(amount)
-                    if slack is not None and slack < amount:
-                        return False
+                if bound < amount and block.lacks(amount, entry, *after):
+                    return False
+                return search.has_slack(amount)
         raise AssertionError(f"{name} is in no block")
 
     def _least_of_overdue(self, before: _Entry | None) -> KvTokenTime:
@@ -603,14 +660,27 @@ class Slack:
 
     def _lines(self) -> list[tuple[_Group, KvTokenTime, float]]:
         """Return each group, first tags first, with the line of everything after it."""
-        weight: float = 0
-        for group in reversed(self._groups):
-            group.renew(weight)
-            weight += group.weight
-        return _lines(self._groups, 0, 0)
+        if self._groups_found is None:
+            weight: float = 0
+            for group in reversed(self._groups):
+                if group.is_stale:
+                    group.renew(weight)
+                weight += group.weight
+            self._groups_found = _lines(self._groups, 0, 0)
+        return self._groups_found
+
+    def _note_change(
+        self, entry: _Entry, fall: KvTokenTime, *, is_shorter: bool = False, binds: bool = False
+    ) -> None:
+        self._groups_found = None
+        answer = self._answer
+        if answer is not None and not answer.outlives(
+            entry, fall, is_shorter=is_shorter, binds=binds
+        ):
+            self._answer = None
 
     def _take_out(self, entry: _Entry) -> None:
-        self._knows_first = False
+        self._note_change(entry, entry.remaining)
         block, group = entry.block, entry.block.group
         block.remove(entry)
         group.outdate()
@@ -620,7 +690,6 @@ class Slack:
             self._groups.remove(group)
 
     def _insert(self, entry: _Entry) -> None:
-        self._knows_first = False
         if not self._groups:
             self._groups.append(_Group([_Block([])]))
         group = _nearest(self._groups, entry.key)
@@ -639,4 +708,4 @@ def _nearest(spans: Sequence[_AnySpan], key: _Key) -> _AnySpan:
     """Return the first of some neighbours that ends at a key or after it, or the last."""
     if len(spans) == 1:
         return spans[0]
-    return spans[min(bisect_left(spans, key, key=_last_key), len(spans) - 1)]
+    return spans[min(bisect_left(spans, key, key=_last), len(spans) - 1)]
