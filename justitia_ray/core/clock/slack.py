@@ -227,6 +227,7 @@ class _Block(_Span):
                 least = slack
                 if least < self.smallest:
                     break
+        self.refine(after, weight)  # so that the next look need not go into it
         search.note(self, self.bound(after, weight), after, weight)
 
     def lacks(self, amount: KvTokenTime, before: _Entry, after: KvTokenTime, weight: float) -> bool:
