@@ -532,7 +532,7 @@ class ForetoldVtc:
         self._by_time = LazyHeap()
         """All others of which a deadline is known, by an instant before which they are not."""
         self._candidates: dict[ApplicationId, None] = {}
-        """Those whose level or instant has come, until they are placed anew."""
+        """Applications whose level or instant has come, until they are placed anew."""
 
     # --- hooks
 

@@ -337,10 +337,7 @@ class _Group(_Span):
         self.outdate()
 
     def renew(self, weight: float) -> None:
-        """Sum up the blocks as they are now, at the weight of everything after. O(blocks).
-
-        Attributes are read once: every decision after a change does this for a group.
-        """
+        """Sum up the blocks as they are now, at the weight of everything after. O(blocks)."""
         self.is_stale = False
         self.at_weight = weight
         offset: KvTokenTime = 0
@@ -480,11 +477,11 @@ class _Answer:
 class Slack:
     """The applications in the order of their tags, and who of them may pass whom.
 
-    They stand in blocks of some fifty, these in groups of some ten, the overdue apart. A change is
-    O(1) or O(block), and makes its group count its blocks anew. A decision looks at every group
-    once, and into those groups and blocks that may decide it: O(N^⅓) as a rule, with N = 10,000
-    some thirty steps. The answer is kept through changes that leave enough slack before the one
-    that passes, which is told in O(1).
+    They stand in blocks of some forty, these in groups of some fifteen, the overdue apart. A change
+    is O(1) or O(block), and makes its group sum up its blocks anew. A decision looks at every group
+    once, and into those groups and blocks that may decide it: O(N/500 + 50), O(N) at worst. The
+    answer is kept through changes that leave enough slack before the one that passes, which is told
+    in O(1).
     """
 
     def __init__(self, virtual_time: VirtualTime = 0, served: KvTokenTime = 0) -> None:
@@ -500,7 +497,7 @@ class Slack:
         self._answer: _Answer | None = None
         """Who passes; None: somebody has to look."""
         self._groups_found: list[tuple[_Group, KvTokenTime, float]] | None = None
-        """What `_lines` returned; None: something has changed since."""
+        """Last result of `_lines`; None: something has changed since."""
 
     def __len__(self) -> int:
         return len(self._entries)
