@@ -30,7 +30,7 @@ from the hooks of a policy.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -50,8 +50,9 @@ MARGIN_S: Seconds = 5.0
 _BAND = 2.0
 """Factor by which rates may move before a place in the order of urgency says nothing any more."""
 _RENEWED_FROM = 1.5
-"""Factor from which on the places are made anew, a few with each question."""
-_RENEWED_AT_ONCE = 8
+"""Factor from which on the places are made anew, a few with each question and each report."""
+_RENEWED_WITH_EACH = 4
+"""Places made anew for each inference that a report names; one for a question without a report."""
 
 
 class CriticalPath(NamedTuple):
@@ -100,13 +101,15 @@ class Shadow:
     def levels_to_last_start(self) -> float:
         """Return the levels from the start of the stage at which it is to Y."""
         last = self.stages[-1]
-        tokens = sum(stage.compute_tokens for stage in self.stages[self.at :])
+        tokens = last.compute_tokens
+        if not self.is_last:
+            tokens = sum(stage.compute_tokens for stage in self.stages[self.at :])
         started_last = last.compute_tokens / (max(1, last.inferences) * self.weight)
         return tokens / self.weight - started_last
 
     def gaps_to_come(self) -> Seconds:
         """Return the gaps after the stage at which it is."""
-        return sum(stage.gap_s for stage in self.stages[self.at : -1])
+        return 0 if self.is_last else sum(stage.gap_s for stage in self.stages[self.at : -1])
 
 
 class ShadowClock:
@@ -196,6 +199,9 @@ class ShadowClock:
     def advance(self, amount: KvTokenTime, now: Seconds) -> None:
         """Let service flow since the last call, up to now, which is not before that."""
         self._now = min(self._now, now)
+        if not amount and self._rests_until(now):
+            self._now = now
+            return
         while True:
             self._end_gaps()
             until = min(_first_key(self._by_time), now)
@@ -218,6 +224,10 @@ class ShadowClock:
             if until == now:
                 self._end_gaps()
                 return
+
+    def _rests_until(self, now: Seconds) -> bool:
+        """Return whether nothing happens up to now if no service flows."""
+        return _first_key(self._by_time) > now and _first_key(self._by_level) > self.level
 
     def _end_gaps(self) -> None:
         while (name := self._by_time.first()) and self._by_time.key(name)[0] <= self._now:
@@ -303,60 +313,146 @@ class _Call(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Stages:
-    """The stages of one application: those expected, and those that it has submitted."""
+class _Submitted:
+    """The calls that have been submitted of one stage. A change is O(1), but for the longest."""
 
-    expected: tuple[ExpectedStage, ...]
-    ended: list[ExpectedStage] = field(default_factory=list)
-    """Sums over the calls that are over, by stage, without those that produced nothing."""
-    running: list[dict[RequestId, _Call]] = field(default_factory=list)
-    """Calls that are not over, by stage."""
+    ended: ExpectedStage = UNKNOWN_STAGE
+    """Sums over the calls that are over, without those that produced nothing."""
+    running: dict[RequestId, _Call] = field(default_factory=dict)
+    """Calls that are not over."""
+    compute_tokens: float = 0
+    kv_token_time: KvTokenTime = 0
+    """Sums over those; exact, as they are of whole numbers."""
+    iterations: int = 0
+    """The longest of those."""
+
+    def begin(self, request_id: RequestId, call: _Call) -> None:
+        """Put a call here, or replace it."""
+        self.remove(request_id)
+        self.running[request_id] = call
+        self.compute_tokens += call.compute_tokens
+        self.kv_token_time += call.kv_token_time
+        self.iterations = max(self.iterations, call.iterations)
+
+    def remove(self, request_id: RequestId) -> None:
+        """Forget a call that is not over; an unknown one changes nothing."""
+        call = self.running.pop(request_id, None)
+        if call is None:
+            return
+        self.compute_tokens -= call.compute_tokens
+        self.kv_token_time -= call.kv_token_time
+        if call.iterations == self.iterations:
+            self.iterations = max([one.iterations for one in self.running.values()], default=0)
+
+    def end(self, call: _Call) -> None:
+        """Count the true sizes of a call that is over."""
+        ended = self.ended
+        self.ended = ExpectedStage(
+            ended.inferences + 1,
+            ended.compute_tokens + call.compute_tokens,
+            ended.kv_token_time + call.kv_token_time,
+            max(ended.output_tokens, call.iterations),
+            ended.gap_s,
+        )
+
+    def sums(self) -> ExpectedStage:
+        """Return the sums over all calls."""
+        ended = self.ended
+        if not self.running:
+            return ended
+        return ExpectedStage(
+            ended.inferences + len(self.running),
+            ended.compute_tokens + self.compute_tokens,
+            ended.kv_token_time + self.kv_token_time,
+            max(ended.output_tokens, self.iterations),
+            ended.gap_s,
+        )
+
+
+class _Stages:
+    """The stages of one application: those expected, and those that it has submitted.
+
+    `all` and `path` are kept until something changes; a change of a stage that has begun is O(1)
+    for `all`, and O(stages) for `path`.
+    """
+
+    __slots__ = ("_all", "_expected", "_path", "submitted")
+
+    def __init__(
+        self, expected: tuple[ExpectedStage, ...], ended: Iterable[ExpectedStage] = ()
+    ) -> None:
+        """Begin with these stages, of which some have calls that are over."""
+        self._expected = expected
+        self.submitted = [_Submitted(stage) for stage in ended]
+        self._all: list[ExpectedStage] | None = None
+        self._path: CriticalPath | None = None
 
     @property
     def has_calls(self) -> bool:
         """Whether it has submitted anything that counts."""
-        return any(self.running) or any(stage.inferences for stage in self.ended)
+        return any(stage.running or stage.ended.inferences for stage in self.submitted)
+
+    def expect(self, expected: tuple[ExpectedStage, ...]) -> None:
+        """Replace the stages that are expected."""
+        if expected != self._expected:
+            self._expected = expected
+            self._all = self._path = None
+
+    def expect_no_more(self) -> None:
+        """Expect no stage of which nothing has been submitted."""
+        self.expect(self._expected[: len(self.submitted)])
 
     def begin(self, stage: int, request_id: RequestId, call: _Call) -> None:
         """Put a call into its stage, or replace it there."""
         self._reach(stage)
-        self.running[stage][request_id] = call
+        self.submitted[stage].begin(request_id, call)
+        self._renew(stage)
 
     def end(self, stage: int, request_id: RequestId, call: _Call | None) -> None:
         """Note that a call is over, with its true sizes; None if it produced nothing."""
         self._reach(stage)
-        self.running[stage].pop(request_id, None)
+        self.submitted[stage].remove(request_id)
         if call is not None:
-            self.ended[stage] = _with_calls(self.ended[stage], [call])
+            self.submitted[stage].end(call)
+        self._renew(stage)
 
-    def all(self) -> list[ExpectedStage]:
-        """Return every stage: as submitted, or else as expected. O(stages and running calls)."""
-        count = max(len(self.expected), len(self.running))
-        return [self._stage(number) for number in range(count)]
+    def all(self) -> Sequence[ExpectedStage]:
+        """Return every stage: as submitted, or else as expected."""
+        if self._all is None:
+            count = max(len(self._expected), len(self.submitted))
+            self._all = [self._stage(number) for number in range(count)]
+        return self._all
 
     def path(self) -> CriticalPath:
         """Return the longest path from the calls that are not over to the end."""
-        present = len(self.running) - 1
-        running: list[float] = [c.iterations for row in self.running for c in row.values()]
-        if present >= 0 and self._missing(present) > 0:
-            running.append(self.expected[present].output_tokens)
-        to_come = self.expected[present + 1 :]
-        gaps = self.expected[max(0, present) : -1]
-        return CriticalPath(
-            max(running, default=0) + sum(stage.output_tokens for stage in to_come),
-            sum(stage.gap_s for stage in gaps),
-        )
+        if self._path is None:
+            present = len(self.submitted) - 1
+            longest: float = max([stage.iterations for stage in self.submitted], default=0)
+            if present >= 0 and self._missing(present) > 0:
+                longest = max(longest, self._expected[present].output_tokens)
+            to_come = self._expected[present + 1 :]
+            gaps = self._expected[max(0, present) : -1]
+            self._path = CriticalPath(
+                longest + sum(stage.output_tokens for stage in to_come),
+                sum(stage.gap_s for stage in gaps),
+            )
+        return self._path
 
     def _reach(self, stage: int) -> None:
-        while len(self.running) <= stage:
-            self.running.append({})
-            self.ended.append(UNKNOWN_STAGE)
+        while len(self.submitted) <= stage:
+            self.submitted.append(_Submitted())
+            self._all = None
+
+    def _renew(self, stage: int) -> None:
+        self._path = None
+        if self._all is not None:
+            self._all[stage] = self._stage(stage)
 
     def _stage(self, number: int) -> ExpectedStage:
-        expected = self.expected[number] if number < len(self.expected) else UNKNOWN_STAGE
-        if number >= len(self.running):
+        expected = self._expected[number] if number < len(self._expected) else UNKNOWN_STAGE
+        if number >= len(self.submitted):
             return expected
-        stage = _with_calls(self.ended[number], self.running[number].values())
+        stage = self.submitted[number].sums()
         if not stage.inferences:
             return expected
         if (missing := self._missing(number)) > 0:
@@ -368,29 +464,17 @@ class _Stages:
                 max(stage.output_tokens, expected.output_tokens),
                 0,
             )
-        return stage._replace(gap_s=expected.gap_s)
+        return stage if stage.gap_s == expected.gap_s else stage._replace(gap_s=expected.gap_s)
 
     def _missing(self, number: int) -> float:
         """Return how many more calls are expected at a stage: none after one of it is over.
 
         What is submitted at once comes one by one; else the shadow would pass a stage at its first.
         """
-        is_present = number == len(self.running) - 1 < len(self.expected)
-        if not is_present or self.ended[number].inferences:
+        is_present = number == len(self.submitted) - 1 < len(self._expected)
+        if not is_present or self.submitted[number].ended.inferences:
             return 0
-        return self.expected[number].inferences - len(self.running[number])
-
-
-def _with_calls(stage: ExpectedStage, calls: Collection[_Call]) -> ExpectedStage:
-    if not calls:
-        return stage
-    return ExpectedStage(
-        stage.inferences + len(calls),
-        stage.compute_tokens + sum(call.compute_tokens for call in calls),
-        stage.kv_token_time + sum(call.kv_token_time for call in calls),
-        max(stage.output_tokens, *(call.iterations for call in calls)),
-        stage.gap_s,
-    )
+        return self._expected[number].inferences - len(self.submitted[number].running)
 
 
 class _Rates(NamedTuple):
@@ -420,10 +504,11 @@ class ForetoldVtc:
     """Deadlines of live applications by a shadow of VTC, and which of them are urgent.
 
     A policy passes on its hooks, in their order; `now` never falls. Between two questions each
-    event costs O(log N), and O(n) for an application with n stages and running inferences. `urgent`
-    costs O(c log c) for c candidates: applications that would be urgent if X were up to four times
-    as fast, and an iteration twice as long. While rates move, all are placed anew, a few with each
-    question; all at once, in O(N log N), only after a leap out of the band in which that holds.
+    event costs O(log N), and O(n) for an application with n stages. `urgent` costs O(c) for c
+    candidates, applications that would be urgent if X were up to four times as fast, and an
+    iteration twice as long, and O(u log u) for the u that are urgent. While rates move, all are
+    placed anew, a few for each inference of a report; all at once, in O(N log N), only after a leap
+    out of the band in which that holds.
 
     Args:
         pace: The speed of the replicas.
@@ -440,10 +525,14 @@ class ForetoldVtc:
         self._to_renew: dict[ApplicationId, None] = {}
         self._found: tuple[Seconds, list[ApplicationId]] | None = None
         """The last answer of `urgent` and its instant; None: something has changed since."""
+        self._may_renew = 0
+        """How many places may be made anew for what has been reported since the last question."""
         self._by_level = LazyHeap()
         """Applications in a stage, by a level before which they are not urgent."""
         self._by_time = LazyHeap()
         """All others of which a deadline is known, by an instant before which they are not."""
+        self._candidates: dict[ApplicationId, None] = {}
+        """Applications whose level or instant has come, until they are placed anew."""
 
     # --- hooks
 
@@ -465,7 +554,7 @@ class ForetoldVtc:
         if name not in self._stages:
             self._begin(application)
         stages = self._stages[name]
-        stages.expected = application.expected_stages
+        stages.expect(application.expected_stages)
         call = _call(inference, inference.expected_output)
         stages.begin(inference.stage, inference.request_id, call)
         self._renew(application, now)
@@ -477,6 +566,7 @@ class ForetoldVtc:
     def served(self, deliveries: Sequence[Delivery], now: Seconds) -> None:
         """Raise the level by the service of a report, and measure the pace."""
         self._found = None
+        self._may_renew += _RENEWED_WITH_EACH * len(deliveries)
         self.clock.advance(self.pace.observe(deliveries, now), now)
 
     def ended(self, application: Application, inference: Inference, now: Seconds) -> None:
@@ -496,7 +586,7 @@ class ForetoldVtc:
         stages = self._stages.get(name)
         if stages is None:
             return
-        stages.expected = stages.expected[: len(stages.running)]
+        stages.expect_no_more()
         if name in self.clock.shadows and stages.has_calls:
             self._renew(application, now)
             self.clock.release(name)
@@ -504,8 +594,7 @@ class ForetoldVtc:
             self.clock.remove(name)
         del self._stages[name]
         self._found = None
-        self._by_level.drop(name)
-        self._by_time.drop(name)
+        self._displace(name)
 
     # --- answers
 
@@ -539,22 +628,22 @@ class ForetoldVtc:
     def is_urgent(self, application_id: ApplicationId, now: Seconds) -> bool:
         """Return whether nothing but its own longest path fits before its deadline."""
         deadline = self.deadline(application_id, now)
-        path_s = self.critical_path(application_id).seconds(self.pace.iteration_s)
-        return deadline is not None and now >= deadline - path_s - MARGIN_S
+        return deadline is not None and self._is_urgent(application_id, deadline, now)
 
     def urgent(self, now: Seconds) -> list[ApplicationId]:
         """Return the applications that are urgent now: by deadline, then by arrival."""
         if self._found is not None and self._found[0] == now:
             return self._found[1]
         self._place_moved()
-        found = []
         for heap, reached in ((self._by_level, self.clock.level), (self._by_time, now)):
-            for name in heap.in_order():
-                if heap.key(name)[0] > reached:
-                    break
-                deadline = self.deadline(name, now)
-                if deadline is not None and self.is_urgent(name, now):
-                    found.append((deadline, self.clock.shadows[name].sequence, name))
+            while (name := heap.first()) is not None and heap.key(name)[0] <= reached:
+                heap.drop(name)
+                self._candidates[name] = None
+        found = []
+        for name in self._candidates:
+            deadline = self.deadline(name, now)
+            if deadline is not None and self._is_urgent(name, deadline, now):
+                found.append((deadline, self.clock.shadows[name].sequence, name))
         self._found = (now, [name for _, _, name in sorted(found)])
         return self._found[1]
 
@@ -580,7 +669,7 @@ class ForetoldVtc:
             return None
         return {
             "shadow": _record(shadow),
-            "submitted": [[*stage] for stage in stages.ended],
+            "submitted": [[*stage.ended] for stage in stages.submitted],
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -606,7 +695,11 @@ class ForetoldVtc:
         ended = [*read_stages(reader, "submitted")]
         self.clock.remove(name)
         self.clock.put_back(name, _restored_shadow(reader.value("shadow")))
-        self._stages[name] = _Stages(application.expected_stages, ended, [{} for _ in ended])
+        self._stages[name] = _Stages(application.expected_stages, ended)
+
+    def _is_urgent(self, name: ApplicationId, deadline: Seconds, now: Seconds) -> bool:
+        path_s = self.critical_path(name).seconds(self.pace.iteration_s)
+        return now >= deadline - path_s - MARGIN_S
 
     def _begin(self, application: Application) -> None:
         """Begin with the stages expected; an ended application of this id is forgotten."""
@@ -641,8 +734,9 @@ class ForetoldVtc:
         elif not self._to_renew and not rates.is_near(self._rates, _RENEWED_FROM):
             self._former, self._rates = self._rates, rates
             self._to_renew = dict.fromkeys(self.clock.shadows)
-        for _ in range(min(_RENEWED_AT_ONCE, len(self._to_renew))):
+        for _ in range(min(max(1, self._may_renew), len(self._to_renew))):
             moved.append(self._to_renew.popitem()[0])
+        self._may_renew = 0
         for name in moved:
             if name in self._stages and name in self.clock.shadows:
                 self._place(name, self._rates)
@@ -652,8 +746,8 @@ class ForetoldVtc:
         shadow, path = self.clock.shadows[name], self._stages[name].path()
         tail_s = rates.least_s(shadow.stages[-1].output_tokens - path.iterations)
         spare_s = tail_s - path.gap_s - MARGIN_S
+        self._displace(name)
         if shadow.entered is None or shadow.passed_at is not None:
-            self._by_level.drop(name)
             at = shadow.passed_at
             if at is None:
                 levels = shadow.levels_to_last_start()
@@ -661,10 +755,14 @@ class ForetoldVtc:
                 at += rates.least_wait_s(levels, shadow.ratio())
             self._by_time.put(name, (at + spare_s, shadow.sequence))
             return
-        self._by_time.drop(name)
         last_start = shadow.entered + shadow.levels_to_last_start()
         ahead_s = max(0, -spare_s - shadow.gaps_to_come())
         self._by_level.put(name, (last_start - ahead_s / rates.least_wait_s(1, 0), shadow.sequence))
+
+    def _displace(self, name: ApplicationId) -> None:
+        self._by_level.drop(name)
+        self._by_time.drop(name)
+        self._candidates.pop(name, None)
 
 
 _SHADOW: Fields = {

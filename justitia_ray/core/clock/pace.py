@@ -42,12 +42,10 @@ class Pace:
     def __init__(self) -> None:
         self.kv_per_s: float | None = None
         self.iteration_s: Seconds = USUAL_ITERATION_S
-        self._sums = {
-            "service": 0.0,
-            "busy_s": 0.0,
-            "iterations": _USUAL_WEIGHT,
-            "iterating_s": _USUAL_WEIGHT * USUAL_ITERATION_S,
-        }
+        self._service: KvTokenTime = 0.0
+        self._busy_s: Seconds = 0.0
+        self._iterations = _USUAL_WEIGHT
+        self._iterating_s: Seconds = _USUAL_WEIGHT * USUAL_ITERATION_S
         self._since: Seconds = 0.0
         """When the last report was booked, or when something began to run after nothing did."""
         self._told_at: dict[RequestId, Seconds] = {}
@@ -69,22 +67,23 @@ class Pace:
         Inferences whose lease this object has not seen count for the service alone.
         """
         service, iterations, iterating_s = 0.0, 0.0, 0.0
+        told = self._told_at
         for delivery in deliveries:
             service += delivery.amount
-            told_at = self._told_at.get(delivery.request_id)
+            told_at = told.get(delivery.request_id)
             if told_at is not None and now > told_at:
                 made = delivery.tokens_after - delivery.tokens_before
                 iterations += made / delivery.choices
                 iterating_s += now - told_at
-                self._told_at[delivery.request_id] = now
-        if self._told_at:
+                told[delivery.request_id] = now
+        if told:
             self._count(service, max(0.0, now - self._since), iterations, iterating_s)
         self._since = now
         return service
 
     def state(self) -> dict[str, Any]:
         """Return the sums, as JSON."""
-        return dict(self._sums)
+        return {name: getattr(self, f"_{name}") for name in _SUMS}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the sums that `state` returned.
@@ -92,23 +91,22 @@ class Pace:
         Raises:
             ValueError: If it is not of that form.
         """
-        self._sums = read_fields(state, _SUMS)
+        for name, value in read_fields(state, _SUMS).items():
+            setattr(self, f"_{name}", value)
         self._divide()
 
     def _count(
         self, service: KvTokenTime, busy_s: Seconds, iterations: float, iterating_s: Seconds
     ) -> None:
         keep = 0.5 ** (busy_s / HALF_LIFE_S)
-        new = (service, busy_s, iterations, iterating_s)
-        self._sums = {
-            name: keep * before + more
-            for (name, before), more in zip(self._sums.items(), new, strict=True)
-        }
+        self._service = keep * self._service + service
+        self._busy_s = keep * self._busy_s + busy_s
+        self._iterations = keep * self._iterations + iterations
+        self._iterating_s = keep * self._iterating_s + iterating_s
         self._divide()
 
     def _divide(self) -> None:
-        sums = self._sums
-        if sums["service"] > 0 and sums["busy_s"] > 0:
-            self.kv_per_s = sums["service"] / sums["busy_s"]
-        if sums["iterations"] > 0 and sums["iterating_s"] > 0:
-            self.iteration_s = sums["iterating_s"] / sums["iterations"]
+        if self._service > 0 and self._busy_s > 0:
+            self.kv_per_s = self._service / self._busy_s
+        if self._iterations > 0 and self._iterating_s > 0:
+            self.iteration_s = self._iterating_s / self._iterations

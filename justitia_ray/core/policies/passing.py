@@ -133,14 +133,15 @@ class PassingOrder(LazyHeap):
             self._catch_up()
 
     def _catch_up(self) -> None:
-        share = self._fair_share
+        share, clock = self._fair_share, self._fair_share.clock
         for name in self._moved:
             account = share.accounts.get(name)
             is_live = account is not None and not account.withdrawn
-            if name not in share.clock or not (is_live or share.clock.session(name).active):
+            session = clock.session(name) if name in clock else None
+            if session is None or not (is_live or session.active):
                 self._slack.drop(name)
                 continue
-            session, remaining = share.clock.session(name), 0.0
+            remaining = 0.0
             if account is not None and is_live:
                 remaining = max(0, account.charged - account.attained)
             self._slack.put(
@@ -153,4 +154,4 @@ class PassingOrder(LazyHeap):
                 waits=name in self,
             )
         self._moved.clear()
-        self._slack.advance(share.clock.virtual_time, share.served)
+        self._slack.advance(clock.virtual_time, share.served)

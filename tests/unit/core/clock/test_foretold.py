@@ -102,6 +102,52 @@ def test_application_of_unknown_stages_has_those_it_has_submitted() -> None:
     assert 10 * 0.1 == foretold.deadline("1", 0.0)
 
 
+def test_sums_of_a_stage_are_those_of_its_calls_however_they_came() -> None:
+    """They follow each call: one submitted again with another length, ends, and a later stage."""
+    foretold, application = _paced(), _application("1")
+    calls = {name: _inference(name, output) for name, output in (("x", 10), ("y", 30), ("z", 20))}
+    for call in calls.values():
+        foretold.submitted(application, call, 0.0)
+    foretold.submitted(application, _inference("y", 12), 0.0)
+    calls["z"].output_tokens = 15
+    foretold.ended(application, calls["z"], 0.0)
+    foretold.submitted(application, _inference("later", 7, stage=1), 0.0)
+    foretold.ended(application, calls["x"], 0.0)  # it produced nothing
+
+    of_y, of_z = (20 * 12 + 12 * 13 / 2), (20 * 15 + 15 * 16 / 2)
+    assert foretold.clock.shadows["1"].stages == [
+        ExpectedStage(2, (20 + 2 * 12) + (20 + 2 * 15), of_y + of_z, 15, 0),
+        ExpectedStage(1, 20 + 2 * 7, 20 * 7 + 7 * 8 / 2, 7, 0),
+    ]
+    assert CriticalPath(12, 0) == foretold.critical_path("1")
+
+
+def test_places_are_made_anew_with_what_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rates leave the inner band: one place for a question, four for each inference reported."""
+    foretold = _paced()
+    for number in range(1, 30):
+        foretold.arrived(_application(str(number), FOUR), 0.0)
+    foretold.urgent(0.0)
+    placed: list[str] = []
+    place = foretold._place
+
+    def count(name: str, rates: Any) -> None:
+        placed.append(name)
+        place(name, rates)
+
+    monkeypatch.setattr(foretold, "_place", count)
+    foretold.pace.kv_per_s = 170
+    monkeypatch.setattr(foretold.pace, "observe", lambda deliveries, now: 0.0)
+
+    foretold.urgent(1.0)
+    assert 1 == len(placed)
+
+    foretold.served([_delivery(1, "x"), _delivery(1, "y")], 2.0)
+    foretold.urgent(2.0)
+
+    assert 1 + 2 * 4 == len(set(placed))
+
+
 def test_call_that_produced_nothing_leaves_what_was_expected() -> None:
     """A caller that gives up while it waits has not shown that the stage is small."""
     foretold, application = _paced(), _application("1", ONE)

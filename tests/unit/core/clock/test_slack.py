@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import inf
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from justitia_ray.core.clock import slack as slack_module
 from justitia_ray.core.clock.slack import Slack
+from justitia_ray.core.clock.slack import _Search as Search
 from tests.exact import exact
 from tests.property.profiles import examples
 
@@ -80,6 +82,7 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
     """After any changes, and whatever they leave of the blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
+        patch.setattr(slack_module, "_MOST_BLOCKS", 2)
         slack, ones = Slack(), dict[str, One]()
         now = Fraction(0)
         for step in range(data.draw(st.integers(1, 25))):
@@ -102,6 +105,114 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
 
             assert slack.passing() == expected
             assert slack.first() == (expected[0] if expected else None)
+
+
+@examples(30)
+@given(st.integers(0, 10**6))
+def test_first_is_found_where_many_bounds_leave_it_open(seed: int) -> None:
+    """Of several blocks whose bounds say nothing the one with the lowest bound may have slack."""
+    random = Random(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slack_module, "_MOST", 3)
+        patch.setattr(slack_module, "_MOST_BLOCKS", 3)
+        slack, tags = Slack(), dict[str, Fraction]()
+        for step in range(150):
+            name = f"a{random.randrange(40)}"
+            if random.random() < 0.2:
+                slack.drop(name)
+                tags.pop(name, None)
+            else:
+                if name not in tags or random.random() < 0.2:
+                    tags[name] = Fraction(random.randint(1, 400), 4)
+                rest = Fraction(random.randint(0, 300), random.choice([1, 4, 16]))
+                waits = random.random() < 0.5
+                weight = Fraction(random.choice([1, 2]))
+                put(slack, name, One(tags[name], step, weight, rest, waits or rest > 0, waits))
+            if random.random() < 0.3:
+                assert slack.first() == next(iter(slack.passing()), None)
+
+
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
+    """Every search for the first that was made, in groups of one application each."""
+    monkeypatch.setattr(slack_module, "_MOST", 1)
+    monkeypatch.setattr(slack_module, "_MOST_BLOCKS", 1)
+    made: list[Search] = []
+
+    def search() -> Search:
+        made.append(Search())
+        return made[-1]
+
+    monkeypatch.setattr(slack_module, "_Search", search)
+    return made
+
+
+def test_what_changes_nothing_leaves_the_first_known(searches: list[Search]) -> None:
+    """An application submits ten inferences; nine of them change nothing that a decision asks."""
+    slack = Slack()
+    mouse = One(Fraction(12), 1, Fraction(1), Fraction(12), True, True)
+    for _ in range(3):
+        put(slack, "mouse", mouse)
+        slack.advance(exact(1), exact(7))
+
+        assert slack.first() == "mouse"
+    assert 1 == len(searches)
+
+
+def _mouse_that_passes(searches: list[Search]) -> Slack:
+    """Return a mouse that asks for 2 of the slack of 15 that the early one has, as is known."""
+    slack = Slack()
+    put(slack, "early", One(Fraction(10), 0, Fraction(1), Fraction(90), True, False))
+    put(slack, "mouse", One(Fraction(12), 2, Fraction(1), Fraction(2), True, True))
+    for rest in (106, 105):  # the first look finds no slack known yet, and the next one does
+        put(slack, "giant", One(Fraction(100), 1, Fraction(1), Fraction(rest), True, False))
+
+        assert slack.first() == "mouse"
+    searches.clear()
+    return slack
+
+
+def test_first_is_known_while_service_leaves_it_enough_slack(searches: list[Search]) -> None:
+    """What is served of the giant takes from the slack of the early one: 2 - 2 + 105 - 90."""
+    slack = _mouse_that_passes(searches)
+    for rest, first, made in ((100, "mouse", 0), (92, "mouse", 0), (91, None, 1)):
+        put(slack, "giant", One(Fraction(100), 1, Fraction(1), Fraction(rest), True, False))
+
+        assert slack.first() == first
+        assert made == len(searches)
+
+
+def test_first_is_known_while_it_is_served_and_others_arrive(searches: list[Search]) -> None:
+    """An arrival after it, charged what GPS gives it, takes no slack from anybody."""
+    slack = _mouse_that_passes(searches)
+    put(slack, "mouse", One(Fraction(12), 2, Fraction(1), Fraction(1), True, True))
+    put(slack, "late", One(Fraction(60), 3, Fraction(2), Fraction(120), True, True))
+
+    assert slack.first() == "mouse"
+    assert not searches
+
+
+@pytest.mark.parametrize(
+    ("name", "one"),
+    [
+        ("shorter", One(Fraction(50), 3, Fraction(1), Fraction(1), True, True)),
+        ("before", One(Fraction(11), 3, Fraction(1), Fraction(60), True, False)),
+        ("mouse", One(Fraction(12), 2, Fraction(1), Fraction(2), True, False)),
+        ("mouse", One(Fraction(12), 2, Fraction(1), Fraction(3), True, True)),
+        ("mouse", One(Fraction(12), 2, Fraction(2), Fraction(2), True, True)),
+        ("mouse", One(Fraction(13), 2, Fraction(1), Fraction(2), True, True)),
+        ("giant", One(Fraction(100), 1, Fraction(2), Fraction(900), True, False)),
+    ],
+)
+def test_somebody_looks_again_where_another_may_be_first(
+    name: str, one: One, searches: list[Search]
+) -> None:
+    """A shorter one, a new promise before the first, and any change of what the first needs."""
+    slack = _mouse_that_passes(searches)
+    put(slack, name, one)
+
+    assert slack.first() == next(iter(slack.passing()), None)
+    assert 1 == len(searches)
 
 
 @dataclass
@@ -145,6 +256,7 @@ def test_allows_what_the_least_slack_of_those_before_is(data: st.DataObject) -> 
     """The slack of overdue ones counts, and falls by all that is served until they are done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
+        patch.setattr(slack_module, "_MOST_BLOCKS", 2)
         slack, records = Slack(), dict[str, Record]()
         now, served = Fraction(0), Fraction(0)
         for step in range(data.draw(st.integers(1, 25))):
