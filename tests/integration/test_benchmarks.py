@@ -125,7 +125,9 @@ def test_bench_predictor_measures_every_kind(
         (tmp_path / "recorded" / f"{name}.jsonl").write_text(rows, encoding="utf-8")
     found = run(bench_predictor.main, tmp_path, "--stages", "--sets", "1")
 
-    assert ["KBQAV", "CC", "CG"] == [one["application_class"] for one in found["stages"]]
+    assert ["KBQAV", "CC", "CG"] == [
+        one["application_class"] for one in cast(list[dict[str, Any]], found["stages"])
+    ]
 
 
 def test_bench_s3_measures_a_model_of_the_papers_form(
