@@ -106,6 +106,14 @@ class Policy(ABC):
         """
         return LazyHeap()
 
+    def members_order(self, client: ClientId) -> LazyHeap:
+        """Return an order of a client's applications, empty; called when its first one waits.
+
+        By default the smallest `application_key` is first. The client stands where the application
+        of the smallest key does, whoever is first inside.
+        """
+        return LazyHeap()
+
     def application_key(self, application: Application) -> Key:
         """Return the place of an application, with work waiting, among those of its client."""
         return application.waiting.first.order

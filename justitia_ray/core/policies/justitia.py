@@ -2,6 +2,7 @@
 
 Two options are not in the paper: the order `sgps`, shortest first wherever GPS's promise to others
 allows it, and the guard, which lets those go first that VTC would have done by now (`passing`).
+With fairness between tenants both act inside each tenant's share, and move no other tenant's key.
 """
 
 import struct
@@ -9,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from justitia_ray.core.clock.foretold import ForetoldVtc
+from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
 from justitia_ray.core.policies.options import Option, PolicyOptions, number, one_of
-from justitia_ray.core.policies.passing import Guard, PassingOrder
+from justitia_ray.core.policies.passing import GpsPromises, Guard, PassingOrder, TenantOrder
 from justitia_ray.core.queue import Key, LazyHeap
+from justitia_ray.core.records import RecordReader
 from justitia_ray.errors import ConfigError
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
 
@@ -29,21 +32,28 @@ class JustitiaPolicy(Policy):
 
     @classmethod
     def check(cls, options: PolicyOptions) -> None:
-        """Refuse what has no slack: another clock, or tenants between applications and GPS."""
+        """Refuse what has no slack: another clock."""
         asked = [f"order: {options.own['order']!r}"] if options.own["order"] == "sgps" else []
         if options.own["guard_iterations"]:
             asked.append(f"guard_iterations: {options.own['guard_iterations']:g}")
-        for option in asked:
-            for name, needed in (("clock", "served"), ("fairness", "application")):
-                if getattr(options, name) != needed:
-                    raise ConfigError(f"policy_options.{option} needs {name}: {needed}")
+        if asked and options.clock != "served":
+            raise ConfigError(f"policy_options.{asked[0]} needs clock: served")
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
+        self._tenants: TenantShare | None = None
+        """The accounts, if fairness is between tenants and some may pass inside them."""
+        if self.lets_pass and isinstance(context.fair_share, TenantShare):
+            self._tenants = context.fair_share
+        self._guards = bool(context.options.own["guard_iterations"])
         self._foretold: ForetoldVtc | None = None
-        if context.options.own["guard_iterations"]:
+        """The guard's shadow of VTC between all applications."""
+        if self._guards and self._tenants is None:
             self._foretold = ForetoldVtc()
+        self._foretold_in: dict[ClientId, ForetoldVtc] = {}
+        """The guard's shadow of VTC among the applications of each tenant."""
         self._order: PassingOrder | None = None
+        self._order_in: dict[ClientId, TenantOrder] = {}
 
     @property
     def lets_pass(self) -> bool:
@@ -61,27 +71,57 @@ class JustitiaPolicy(Policy):
         iterations: float = self.options.own["guard_iterations"]
         return iterations * self.context.kv_tokens()
 
+    def budget_in(self, tenant: ClientId) -> KvTokenTime:
+        """Return what the guard may take from those of a tenant: its part of B, by weight now."""
+        root = self.fair_share.clock
+        return self.guard_budget * root.session(tenant).weight / root.active_weight
+
     def order(self) -> LazyHeap:
         """Return the order by F, or the one in which some pass where they may."""
-        if not self.lets_pass:
+        self._order_in.clear()
+        if not self.lets_pass or self._tenants is not None:
             return super().order()
         guard = None
-        if self._foretold is not None and self.options.own["guard_iterations"]:
+        if self._foretold is not None and self._guards:
             guard = Guard(self._foretold, lambda: self.guard_budget, self.context.now)
         self._order = PassingOrder(
-            self.fair_share,
+            GpsPromises(self.fair_share),
             self.context.application,
             shortest=self.options.own["order"] == "sgps",
             guard=guard,
         )
         return self._order
 
+    def members_order(self, client: ClientId) -> LazyHeap:
+        """Return the order of a tenant's applications: by F_x, or one in which some pass."""
+        if self._tenants is None:
+            return super().members_order(client)
+        if client not in self._order_in:
+            guard = None
+            if self._guards:
+                guard = Guard(
+                    self._shadow_in(client), lambda: self.budget_in(client), self.context.now
+                )
+            self._order_in[client] = TenantOrder(
+                self._tenants,
+                client,
+                self.context.application,
+                self.context.clients.least_key_but,
+                shortest=self.options.own["order"] == "sgps",
+                guard=guard,
+                cost=self.options.cost_function,
+            )
+        return self._order_in[client]
+
     def wanted_slack(self, application: Application) -> KvTokenTime | None:
         """Return the slack that the guard asked for, if by it this application was first just now.
 
         What is below 0 those before it may lack.
         """
-        return None if self._order is None else self._order.wanted_slack(application.application_id)
+        order = self._order
+        if self._tenants is not None:
+            order = self._order_in.get(application.tenant)
+        return None if order is None else order.wanted_slack(application.application_id)
 
     def client(self, application: Application) -> ClientId:
         """Return the application, or its tenant if fairness is between tenants."""
@@ -108,50 +148,112 @@ class JustitiaPolicy(Policy):
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Tell the guard of an inference."""
-        if self._foretold is not None:
-            self._foretold.submitted(application, inference, self.context.now())
+        if (shadow := self._begun_shadow(application)) is not None:
+            shadow.submitted(application, inference, self.context.now())
         return ()
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Tell the guard of a lease."""
-        if self._foretold is not None:
-            self._foretold.dispatched(inference, self.context.now())
-        return ()
+        """Tell the guard of a lease; book it, if by it one passes another of its tenant."""
+        if (shadow := self._shadow(application)) is not None:
+            shadow.dispatched(inference, self.context.now())
+        return () if self._tenants is None else self._book(self._tenants, application, inference)
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
         """Tell the guard of service."""
         if self._foretold is not None:
             self._foretold.served(deliveries, self.context.now())
+        elif self._foretold_in:
+            for tenant, own in self._by_tenant(deliveries).items():
+                if tenant in self._foretold_in:
+                    self._foretold_in[tenant].served(own, self.context.now())
         return ()
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Tell the guard of true sizes."""
-        if self._foretold is not None:
-            self._foretold.ended(application, inference, self.context.now())
+        if (shadow := self._shadow(application)) is not None:
+            shadow.ended(application, inference, self.context.now())
         return ()
 
     def application_ended(self, application: Application) -> None:
-        """Tell the guard of an end."""
-        if self._foretold is not None:
-            self._foretold.application_ended(application, self.context.now())
+        """Tell the guard of an end, and forget a tenant that has nothing else."""
+        if (shadow := self._shadow(application)) is not None:
+            shadow.application_ended(application, self.context.now())
+        if self._tenants is None:
+            return
+        tenant = self._tenants.tenant(application.tenant)
+        if tenant is None or tenant.live <= {application.application_id}:
+            self._foretold_in.pop(application.tenant, None)
+            self._order_in.pop(application.tenant, None)
+            self._tenants.unwatch_tenant(application.tenant)
 
     def state(self) -> dict[str, Any]:
-        """Return level and pace of the guard's shadow; {} without a guard."""
-        return {} if self._foretold is None else self._foretold.state()
+        """Return level and pace of the guard's shadow, or of each tenant's; {} without a guard."""
+        if self._foretold is not None:
+            return self._foretold.state()
+        if self._tenants is None or not self._guards:
+            return {}
+        return {"tenants": {name: shadow.state() for name, shadow in self._foretold_in.items()}}
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return where an application stands in the guard's shadow."""
-        return None if self._foretold is None else self._foretold.application_state(application_id)
+        shadow = self._shadow(self.context.application(application_id))
+        return None if shadow is None else shadow.application_state(application_id)
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the guard's shadow, if there was one and is one."""
-        if self._foretold is not None and state:
+        """Restore the guard's shadow, if there was one and is one; of tenants that are there."""
+        if not state:
+            return
+        if self._foretold is not None:
             self._foretold.restore(state)
+        elif self._tenants is not None and self._guards:
+            kept = RecordReader(state, ("tenants",), None).mapping("tenants")
+            for name, shadow in kept.items():
+                tenant = self._tenants.tenant(name)
+                if tenant is not None and tenant.live:
+                    self._shadow_in(name).restore(shadow)
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
         """Restore where an application stood in the guard's shadow."""
-        if self._foretold is not None:
-            self._foretold.restore_application(application, state)
+        if (shadow := self._begun_shadow(application)) is not None:
+            shadow.restore_application(application, state)
+
+    def _shadow(self, application: Application) -> ForetoldVtc | None:
+        """Return the shadow that may know an application; None without one."""
+        if self._tenants is None:
+            return self._foretold
+        return self._foretold_in.get(application.tenant)
+
+    def _begun_shadow(self, application: Application) -> ForetoldVtc | None:
+        """Return the shadow that an application is to be in; None without a guard."""
+        if self._tenants is None:
+            return self._foretold
+        return self._shadow_in(application.tenant) if self._guards else None
+
+    def _shadow_in(self, tenant: ClientId) -> ForetoldVtc:
+        if tenant not in self._foretold_in:
+            self._foretold_in[tenant] = ForetoldVtc()
+        return self._foretold_in[tenant]
+
+    def _by_tenant(self, deliveries: Sequence[Delivery]) -> dict[ClientId, list[Delivery]]:
+        found: dict[ClientId, list[Delivery]] = {}
+        for delivery in deliveries:
+            tenant = self.context.application(delivery.application_id).tenant
+            found.setdefault(tenant, []).append(delivery)
+        return found
+
+    def _book(
+        self, tenants: TenantShare, application: Application, inference: Inference
+    ) -> Sequence[ClientId]:
+        """Book a start at the place of whom it passes in its tenant; return whose key changed."""
+        order, name = self._order_in.get(application.tenant), application.application_id
+        if order is None:
+            return ()
+        passed = order.passed_by(name, self.application_key(application))
+        if passed is None:
+            return ()
+        cost = inference.cost(self.options.cost_function, inference.expected_output)
+        tenants.transfer(name, passed, cost)
+        return (application.tenant,)
 
 
 def rank_preserving_integer(value: float) -> int:

@@ -4,17 +4,26 @@
    their next inference, but for the guard's budget B.
 2. With the order `sgps`, those that may pass with all that is left of them, the shortest first.
 3. All others, by F.
+
+Between applications slack is that of GPS. Inside a tenant it is that of its reference server
+(`clock/tenant_share`), and two rules more keep what passes inside the tenant's share:
+
+- What starts before the one of least F, x, is booked at the place of x in the reference server, so
+  that x's key is later by it. It may start only if no other tenant's key is smaller than that.
+- If V has reached x's key, and x waits still, its tenant is late, and x goes first.
 """
 
 from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
 
 from justitia_ray.core.clock.fair_share import ServedShare
 from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.clock.slack import Slack
+from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import Application
 from justitia_ray.core.queue import Key, LazyHeap
-from justitia_ray.cost import kv_token_time
-from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
+from justitia_ray.cost import CostFunction, kv_token_time
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, Seconds, VirtualTime
 
 _MOST_MOVED = 1024
 """Accounts that moved and are not in the slack yet, if nobody asks who is first."""
@@ -44,36 +53,126 @@ class Guard:
         return self._foretold.urgent(self._now())
 
 
+class Promised(NamedTuple):
+    """What an application was promised, and what is yet to be done for that."""
+
+    finish: VirtualTime
+    sequence: int
+    weight: float
+    remaining: KvTokenTime
+    is_live: bool
+    """Whether it may still ask for more."""
+
+
+class Promises(Protocol):
+    """Accounts as the order sees them."""
+
+    def watch(self) -> dict[ApplicationId, None]:
+        """Return where whoever moves from now on is written, all that are there at first."""
+
+    def advance(self, slack: Slack) -> None:
+        """Bring slack to V and S of now."""
+
+    def of(self, name: ApplicationId) -> Promised | None:
+        """Return what an application was promised; None if it bears on nobody's slack."""
+
+
+class GpsPromises:
+    """The promises of GPS between applications."""
+
+    def __init__(self, share: ServedShare) -> None:
+        self._share = share
+
+    def watch(self) -> dict[ApplicationId, None]:
+        """Let the accounts write down who moves."""
+        return self._share.watch()
+
+    def advance(self, slack: Slack) -> None:
+        """Bring slack to the root's V, and to the service booked."""
+        slack.advance(self._share.clock.virtual_time, self._share.served)
+
+    def of(self, name: ApplicationId) -> Promised | None:
+        """Return tag and charge left; None if GPS owes it nothing and it is owed nothing."""
+        share = self._share
+        account = share.accounts.get(name)
+        is_live = account is not None and not account.withdrawn
+        if name not in share.clock or not (is_live or share.clock.session(name).active):
+            return None
+        session, remaining = share.clock.session(name), 0.0
+        if account is not None and is_live:
+            remaining = max(0, account.charged - account.attained)
+        return Promised(session.finish, session.sequence, session.weight, remaining, is_live)
+
+
+class TenantPromises:
+    """The promises of GPS inside a tenant, and what its reference server has to do for them.
+
+    By the invariant of `tenant_share` the slack of k, Σ w·(min(F, F_k) − V_T) − R(≤ F_k), is the
+    sum over the tags behind k of what remains of them less w·(F − F_k). While the reference server
+    has anything to do up to k that is constant but for charges and transfers, overdue or not: what
+    it does lowers both sums alike. So neither V nor S has to be told, and a look at the tenant that
+    is old says the same as one of now.
+    """
+
+    def __init__(self, share: TenantShare, tenant: ClientId) -> None:
+        self._share = share
+        self._name = tenant
+
+    def watch(self) -> dict[ApplicationId, None]:
+        """Let the accounts write down who moves inside the tenant."""
+        return self._share.watch_tenant(self._name)
+
+    def advance(self, slack: Slack) -> None:
+        """Do nothing: no slack depends on V."""
+
+    def of(self, name: ApplicationId) -> Promised | None:
+        """Return F_x and what remains at its place; None if neither server owes it anything."""
+        tenant, account = self._share.tenant(self._name), self._share.accounts.get(name)
+        if tenant is None or name not in tenant:
+            return None
+        is_live = account is not None and not account.withdrawn
+        session, remaining = tenant.gps.session(name), tenant.server.remaining(name)
+        if not (is_live or session.active or remaining > 0):
+            return None
+        return Promised(session.finish, session.sequence, session.weight, remaining, is_live)
+
+
 class PassingOrder(LazyHeap):
     """Applications by F, but those that may pass first."""
 
     __slots__ = (
-        "_application", "_fair_share", "_guard", "_let_pass", "_moved", "_shortest", "_slack"
+        "_application", "_cost", "_guard", "_let_pass", "_moved", "_promises", "_shortest", "_slack"
     )  # fmt: skip
+
+    lets_pass = True
 
     def __init__(
         self,
-        fair_share: ServedShare,
+        promises: Promises,
         application: Callable[[ApplicationId], Application],
         *,
         shortest: bool,
         guard: Guard | None,
+        cost: CostFunction = kv_token_time,
     ) -> None:
         """Begin empty.
 
         Args:
-            fair_share: The accounts, which tell from now on who moves.
+            promises: The accounts, which tell from now on who moves.
             application: Returns a live application.
             shortest: Whether the shortest go first where they may.
             guard: Tells who is urgent; None: nobody is.
+            cost: Cost of an inference that is about to start.
         """
         super().__init__()
-        self._fair_share = fair_share
+        self._promises = promises
         self._application = application
         self._shortest = shortest
         self._guard = guard
-        self._slack = Slack(fair_share.clock.virtual_time, fair_share.served)
-        self._moved = fair_share.watch()
+        self._cost = cost
+        self._slack = Slack()
+        promises.advance(self._slack)
+        self._moved = promises.watch()
         self._let_pass: tuple[ApplicationId, KvTokenTime] | None = None
         """The first, if the guard let it pass, and the slack that it asked for."""
 
@@ -96,7 +195,7 @@ class PassingOrder(LazyHeap):
                 self._let_pass = (name, wanted)
                 return name
         passing = self._slack.first() if self._shortest else None
-        return super().first() if passing is None else passing
+        return self.least() if passing is None else passing
 
     def in_order(self) -> Iterator[str]:
         """Yield the applications as they would be served if nothing moved. O(N log N)."""
@@ -124,8 +223,11 @@ class PassingOrder(LazyHeap):
         budget = self._guard.budget()
         for name in urgent:
             if name in self:
-                inference = self._application(name).waiting.first
-                yield name, inference.cost(kv_token_time, inference.expected_output) - budget
+                yield name, self._next_cost(name) - budget
+
+    def _next_cost(self, name: ApplicationId) -> KvTokenTime:
+        inference = self._application(name).waiting.first
+        return inference.cost(self._cost, inference.expected_output)
 
     def _move(self, name: ApplicationId) -> None:
         self._moved[name] = None
@@ -133,24 +235,99 @@ class PassingOrder(LazyHeap):
             self._catch_up()
 
     def _catch_up(self) -> None:
-        share = self._fair_share
         for name in self._moved:
-            account = share.accounts.get(name)
-            is_live = account is not None and not account.withdrawn
-            if name not in share.clock or not (is_live or share.clock.session(name).active):
+            promised = self._promises.of(name)
+            if promised is None:
                 self._slack.drop(name)
                 continue
-            session, remaining = share.clock.session(name), 0.0
-            if account is not None and is_live:
-                remaining = max(0, account.charged - account.attained)
+            finish, sequence, weight, remaining, is_live = promised
             self._slack.put(
                 name,
-                session.finish,
-                session.sequence,
-                session.weight,
+                finish,
+                sequence,
+                weight,
                 remaining,
                 binds=is_live and (remaining > 0 or len(self._application(name).waiting) > 0),
                 waits=name in self,
             )
         self._moved.clear()
-        self._slack.advance(share.clock.virtual_time, share.served)
+        self._promises.advance(self._slack)
+
+
+class TenantOrder(PassingOrder):
+    """The applications of one tenant by F_x, but those that may pass inside its share first."""
+
+    __slots__ = ("_least_key_of_others", "_share", "_tenant")
+
+    def __init__(
+        self,
+        share: TenantShare,
+        tenant: ClientId,
+        application: Callable[[ApplicationId], Application],
+        least_key_of_others: Callable[[ClientId], Key | None],
+        *,
+        shortest: bool,
+        guard: Guard | None,
+        cost: CostFunction,
+    ) -> None:
+        """Begin empty.
+
+        Args:
+            share: The accounts, which tell from now on who moves inside the tenant.
+            tenant: The tenant.
+            application: Returns a live application.
+            least_key_of_others: Returns the least key of the tenants but this one that wait.
+            shortest: Whether the shortest go first where they may.
+            guard: Tells who is urgent; None: nobody is.
+            cost: Cost of an inference that is about to start, in the unit of the accounts.
+        """
+        self._share = share
+        self._tenant = tenant
+        self._least_key_of_others = least_key_of_others
+        super().__init__(
+            TenantPromises(share, tenant), application, shortest=shortest, guard=guard, cost=cost
+        )
+
+    def first(self) -> str | None:
+        """Return the first that may pass inside the tenant's share, or that of least F_x."""
+        self._let_pass = None
+        least = self.least()
+        if least is None or not self._may_be_passed(least):
+            return least
+        self._catch_up()
+        for name, wanted in self._urgent():
+            if self._may_start(name, least) and self._slack.allows(name, wanted):
+                self._let_pass = (name, wanted)
+                return name
+        passing = self._slack.first() if self._shortest else None
+        return passing if passing is not None and self._may_start(passing, least) else least
+
+    def in_order(self) -> Iterator[str]:
+        """Yield the applications as they would be served if nothing moved. O(N log N)."""
+        first, let_pass = self.first(), self._let_pass
+        if first is not None:
+            yield first
+        yield from (name for name in LazyHeap.in_order(self) if name != first)
+        self._let_pass = let_pass
+
+    def passed_by(self, name: ApplicationId, key: Key) -> ApplicationId | None:
+        """Return whom an application of this key passes: that of least F_x; None if nobody."""
+        least = self.least()
+        if least is None or least == name or self.key(least) > key:
+            return None
+        return least
+
+    def _may_be_passed(self, least: ApplicationId) -> bool:
+        """Return whether the one of least F_x is not alone, and its tenant is not late."""
+        return len(self) > 1 and self._share.tag(least) > self._share.clock.virtual_time
+
+    def _may_start(self, name: ApplicationId, least: ApplicationId) -> bool:
+        """Return whether its next inference, booked at the place of `least`, leaves it first."""
+        if name == least:
+            return True
+        others, tenant = self._least_key_of_others(self._tenant), self._share.tenant(self._tenant)
+        if others is None or tenant is None:
+            return True
+        booked = min(self._next_cost(name), tenant.server.remaining(name))
+        tag = self._share.tag(least) + booked / tenant.server.weight
+        return (tag, self._application(least).sequence) < others
