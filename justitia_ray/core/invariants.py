@@ -200,18 +200,10 @@ def _first_in_tenant(
     of_least_key = min(keys, key=keys.__getitem__)
     yield name == of_least_key, (name, of_least_key), "is first, not of the least key"
     tenant, limits = share.tenants()[name], _limits_in_tenant(core, share, name)
-    work, others = tenant.server.remaining, [key for other, key in keys.items() if other != name]
-
-    def may_start(application_id: str) -> bool:
-        if share.tag(least) <= share.clock.virtual_time:
-            return False
-        inference = core.state.applications[application_id].waiting.first
-        cost = inference.cost(policy.options.cost_function, inference.expected_output)
-        booked = min(cost, work(application_id)) / tenant.server.weight
-        return all((share.tag(least) + booked, heads[name].sequence) < key for key in others)
-
-    if chosen != least:
-        yield may_start(chosen), (chosen, least), "passes outside its tenant's share"
+    work = tenant.server.remaining
+    if share.tag(least) <= share.clock.virtual_time:
+        yield chosen == least, (chosen, least), "passes in a tenant that is late"
+        return
     tolerance = RELATIVE_TOLERANCE * (tenant.server.total + 1)
     if (wanted := policy.wanted_slack(first)) is not None:
         detail = f"is urgent, and passes where no slack of {wanted} is"
@@ -225,9 +217,8 @@ def _first_in_tenant(
     passing = [other for other, limit in limits.items() if work(other) <= limit]
     rank = {other: work(other) / share.accounts[other].weight for other in passing}
     shortest = min(passing, key=lambda other: (rank[other], share.accounts[other].sequence))
-    expected = shortest if may_start(shortest) else least
-    same = chosen == expected or abs(rank.get(chosen, inf) - rank[expected]) <= tolerance
-    yield same, (chosen, expected), "is first; the other is the shortest that may pass"
+    same = chosen == shortest or abs(rank.get(chosen, inf) - rank[shortest]) <= tolerance
+    yield same, (chosen, shortest), "is first; the other is the shortest that may pass"
 
 
 def _limits_in_tenant(core: SchedulerCore, share: TenantShare, name: str) -> dict[str, KvTokenTime]:

@@ -239,6 +239,14 @@ class Ledger:
         client = policy.client(application)
         return policy.key(client, alone), policy.application_key(alone), key
 
+    def next(self) -> Application | None:
+        """Return whom to grant next, or None. Who passes inside its client for that is booked."""
+        queue, policy = self.queue, self.policy
+        if policy.books:
+            while (client := queue.first_client()) is not None and policy.book(client):
+                queue.touch_client(client)
+        return queue.first()
+
     def refresh(self) -> None:
         """Sort tenants anew whose applications' tags a charge to one of them has moved."""
         self._rekey(self.fair_share.take_rekeyed())

@@ -276,12 +276,6 @@ class Queue:
         """Return the client that comes first, or None if nothing may be granted."""
         return self._order.first()
 
-    def least_key_but(self, client: ClientId) -> Key | None:
-        """Return the least key of the other clients that may be granted; None if there is none."""
-        others = (name for name in self._order.in_order() if name != client)
-        first = next(others, None)
-        return None if first is None else self._order.key(first)
-
     def client_waits(self, client: ClientId) -> bool:
         """Return whether an inference of the client waits."""
         return client in self._members

@@ -114,6 +114,19 @@ class Policy(ABC):
         """
         return LazyHeap()
 
+    @property
+    def books(self) -> bool:
+        """Whether `book` may have anything to do."""
+        return False
+
+    def book(self, client: ClientId) -> bool:
+        """Book in the accounts who is to pass inside a client; return whether anybody was.
+
+        Called until there is nothing to book for the first client, before its first application is
+        granted. The client's key, the only one that may change, is then asked for again.
+        """
+        return False
+
     def application_key(self, application: Application) -> Key:
         """Return the place of an application, with work waiting, among those of its client."""
         return application.waiting.first.order

@@ -94,24 +94,18 @@ class JustitiaPolicy(Policy):
 
     def members_order(self, client: ClientId) -> LazyHeap:
         """Return the order of a tenant's applications: by F_x, or one in which some pass."""
-        if self._tenants is None:
-            return super().members_order(client)
-        if client not in self._order_in:
-            guard = None
-            if self._guards:
-                guard = Guard(
-                    self._shadow_in(client), lambda: self.budget_in(client), self.context.now
-                )
-            self._order_in[client] = TenantOrder(
-                self._tenants,
-                client,
-                self.context.application,
-                self.context.clients.least_key_but,
-                shortest=self.options.own["order"] == "sgps",
-                guard=guard,
-                cost=self.options.cost_function,
-            )
-        return self._order_in[client]
+        return (
+            super().members_order(client) if self._tenants is None else self._tenant_order(client)
+        )
+
+    @property
+    def books(self) -> bool:
+        """Whether some may pass inside tenants."""
+        return self._tenants is not None
+
+    def book(self, client: ClientId) -> bool:
+        """Book who is to pass inside a tenant that comes first."""
+        return self._order_in[client].book()
 
     def wanted_slack(self, application: Application) -> KvTokenTime | None:
         """Return the slack that the guard asked for, if by it this application was first just now.
@@ -148,15 +142,20 @@ class JustitiaPolicy(Policy):
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Tell the guard of an inference."""
-        if (shadow := self._begun_shadow(application)) is not None:
+        shadow = self._foretold
+        if self._tenants is not None and self._guards:
+            shadow = self._shadow_in(application.tenant)
+        if shadow is not None:
             shadow.submitted(application, inference, self.context.now())
         return ()
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Tell the guard of a lease; book it, if by it one passes another of its tenant."""
+        """Tell the guard of a lease."""
         if (shadow := self._shadow(application)) is not None:
             shadow.dispatched(inference, self.context.now())
-        return () if self._tenants is None else self._book(self._tenants, application, inference)
+        if (order := self._order_in.get(application.tenant)) is not None:
+            order.forget_booked(application.application_id)
+        return ()
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
         """Tell the guard of service."""
@@ -180,6 +179,8 @@ class JustitiaPolicy(Policy):
             shadow.application_ended(application, self.context.now())
         if self._tenants is None:
             return
+        if (order := self._order_in.get(application.tenant)) is not None:
+            order.forget_booked(application.application_id)
         tenant = self._tenants.tenant(application.tenant)
         if tenant is None or tenant.live <= {application.application_id}:
             self._foretold_in.pop(application.tenant, None)
@@ -195,9 +196,17 @@ class JustitiaPolicy(Policy):
         return {"tenants": {name: shadow.state() for name, shadow in self._foretold_in.items()}}
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return where an application stands in the guard's shadow."""
-        shadow = self._shadow(self.context.application(application_id))
-        return None if shadow is None else shadow.application_state(application_id)
+        """Return where an application stands in the guard's shadow, and what is booked of it."""
+        application = self.context.application(application_id)
+        shadow = self._shadow(application)
+        guarded = None if shadow is None else shadow.application_state(application_id)
+        if self._tenants is None:
+            return guarded
+        order = self._order_in.get(application.tenant)
+        booked = None if order is None else order.booked(application_id)
+        if guarded is None and booked is None:
+            return None
+        return {"guarded": guarded, "booked": booked}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the guard's shadow, if there was one and is one; of tenants that are there."""
@@ -213,9 +222,18 @@ class JustitiaPolicy(Policy):
                     self._shadow_in(name).restore(shadow)
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
-        """Restore where an application stood in the guard's shadow."""
-        if (shadow := self._begun_shadow(application)) is not None:
-            shadow.restore_application(application, state)
+        """Restore where an application stood in the guard's shadow, and what was booked of it."""
+        if self._tenants is None:
+            if self._foretold is not None:
+                self._foretold.restore_application(application, state)
+            return
+        reader = RecordReader(state, ("guarded", "booked"))
+        if reader.value("guarded") is not None and self._guards:
+            shadow = self._shadow_in(application.tenant)
+            shadow.restore_application(application, reader.mapping("guarded"))
+        if reader.value("booked") is not None:
+            order = self._tenant_order(application.tenant)
+            order.restore_booked(application.application_id, reader.text("booked"))
 
     def _shadow(self, application: Application) -> ForetoldVtc | None:
         """Return the shadow that may know an application; None without one."""
@@ -223,11 +241,24 @@ class JustitiaPolicy(Policy):
             return self._foretold
         return self._foretold_in.get(application.tenant)
 
-    def _begun_shadow(self, application: Application) -> ForetoldVtc | None:
-        """Return the shadow that an application is to be in; None without a guard."""
-        if self._tenants is None:
-            return self._foretold
-        return self._shadow_in(application.tenant) if self._guards else None
+    def _tenant_order(self, tenant: ClientId) -> TenantOrder:
+        """Return the order in a tenant, which is kept while anything of the tenant is live."""
+        assert self._tenants is not None
+        if tenant not in self._order_in:
+            guard = None
+            if self._guards:
+                guard = Guard(
+                    self._shadow_in(tenant), lambda: self.budget_in(tenant), self.context.now
+                )
+            self._order_in[tenant] = TenantOrder(
+                self._tenants,
+                tenant,
+                self.context.application,
+                shortest=self.options.own["order"] == "sgps",
+                guard=guard,
+                cost=self.options.cost_function,
+            )
+        return self._order_in[tenant]
 
     def _shadow_in(self, tenant: ClientId) -> ForetoldVtc:
         if tenant not in self._foretold_in:
@@ -240,20 +271,6 @@ class JustitiaPolicy(Policy):
             tenant = self.context.application(delivery.application_id).tenant
             found.setdefault(tenant, []).append(delivery)
         return found
-
-    def _book(
-        self, tenants: TenantShare, application: Application, inference: Inference
-    ) -> Sequence[ClientId]:
-        """Book a start at the place of whom it passes in its tenant; return whose key changed."""
-        order, name = self._order_in.get(application.tenant), application.application_id
-        if order is None:
-            return ()
-        passed = order.passed_by(name, self.application_key(application))
-        if passed is None:
-            return ()
-        cost = inference.cost(self.options.cost_function, inference.expected_output)
-        tenants.transfer(name, passed, cost)
-        return (application.tenant,)
 
 
 def rank_preserving_integer(value: float) -> int:

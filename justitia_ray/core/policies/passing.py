@@ -8,12 +8,14 @@
 Between applications slack is that of GPS. Inside a tenant it is that of its reference server
 (`clock/tenant_share`), and two rules more keep what passes inside the tenant's share:
 
-- What starts before the one of least F, x, is booked at the place of x in the reference server, so
-  that x's key is later by it. It may start only if no other tenant's key is smaller than that.
+- What is to start before the one of least F, x, is first booked at the place of x in the reference
+  server. So x's key, by which the tenant stands in the order, is later by it: the tenant waits for
+  whom it puts first, and nobody else does. What was booked stays booked if it changes its mind.
 - If V has reached x's key, and x waits still, its tenant is late, and x goes first.
 """
 
 from collections.abc import Callable, Iterator
+from math import inf
 from typing import NamedTuple, Protocol
 
 from justitia_ray.core.clock.fair_share import ServedShare
@@ -23,7 +25,14 @@ from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import Application
 from justitia_ray.core.queue import Key, LazyHeap
 from justitia_ray.cost import CostFunction, kv_token_time
-from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, Seconds, VirtualTime
+from justitia_ray.units import (
+    ApplicationId,
+    ClientId,
+    KvTokenTime,
+    RequestId,
+    Seconds,
+    VirtualTime,
+)
 
 _MOST_MOVED = 1024
 """Accounts that moved and are not in the slack yet, if nobody asks who is first."""
@@ -257,14 +266,13 @@ class PassingOrder(LazyHeap):
 class TenantOrder(PassingOrder):
     """The applications of one tenant by F_x, but those that may pass inside its share first."""
 
-    __slots__ = ("_least_key_of_others", "_share", "_tenant")
+    __slots__ = ("_booked", "_share")
 
     def __init__(
         self,
         share: TenantShare,
         tenant: ClientId,
         application: Callable[[ApplicationId], Application],
-        least_key_of_others: Callable[[ClientId], Key | None],
         *,
         shortest: bool,
         guard: Guard | None,
@@ -276,31 +284,30 @@ class TenantOrder(PassingOrder):
             share: The accounts, which tell from now on who moves inside the tenant.
             tenant: The tenant.
             application: Returns a live application.
-            least_key_of_others: Returns the least key of the tenants but this one that wait.
             shortest: Whether the shortest go first where they may.
             guard: Tells who is urgent; None: nobody is.
             cost: Cost of an inference that is about to start, in the unit of the accounts.
         """
         self._share = share
-        self._tenant = tenant
-        self._least_key_of_others = least_key_of_others
+        self._booked: dict[ApplicationId, RequestId] = {}
+        """Whose next inference is booked at the place of another, and which that is."""
         super().__init__(
             TenantPromises(share, tenant), application, shortest=shortest, guard=guard, cost=cost
         )
 
     def first(self) -> str | None:
-        """Return the first that may pass inside the tenant's share, or that of least F_x."""
+        """Return who may pass and is to be first by the rules, or who has the least F_x."""
         self._let_pass = None
         least = self.least()
-        if least is None or not self._may_be_passed(least):
+        if least is None or len(self) == 1 or self._is_late(least):
             return least
         self._catch_up()
         for name, wanted in self._urgent():
-            if self._may_start(name, least) and self._slack.allows(name, wanted):
-                self._let_pass = (name, wanted)
+            if self._is_booked(name) or self._slack.allows(name, wanted):
+                self._let_pass = (name, -inf if self._is_booked(name) else wanted)
                 return name
         passing = self._slack.first() if self._shortest else None
-        return passing if passing is not None and self._may_start(passing, least) else least
+        return least if passing is None else passing
 
     def in_order(self) -> Iterator[str]:
         """Yield the applications as they would be served if nothing moved. O(N log N)."""
@@ -310,24 +317,31 @@ class TenantOrder(PassingOrder):
         yield from (name for name in LazyHeap.in_order(self) if name != first)
         self._let_pass = let_pass
 
-    def passed_by(self, name: ApplicationId, key: Key) -> ApplicationId | None:
-        """Return whom an application of this key passes: that of least F_x; None if nobody."""
-        least = self.least()
-        if least is None or least == name or self.key(least) > key:
-            return None
-        return least
+    def book(self) -> bool:
+        """Book the next inference of the first at the place of the least F_x, if it is not yet."""
+        name, least = self.first(), self.least()
+        if name is None or least is None or name == least or self._is_booked(name):
+            return False
+        self._share.transfer(name, least, self._next_cost(name))
+        self._booked[name] = self._application(name).waiting.first.request_id
+        return True
 
-    def _may_be_passed(self, least: ApplicationId) -> bool:
-        """Return whether the one of least F_x is not alone, and its tenant is not late."""
-        return len(self) > 1 and self._share.tag(least) > self._share.clock.virtual_time
+    def booked(self, name: ApplicationId) -> RequestId | None:
+        """Return which inference of an application is booked before its place; None if none is."""
+        return self._booked.get(name)
 
-    def _may_start(self, name: ApplicationId, least: ApplicationId) -> bool:
-        """Return whether its next inference, booked at the place of `least`, leaves it first."""
-        if name == least:
-            return True
-        others, tenant = self._least_key_of_others(self._tenant), self._share.tenant(self._tenant)
-        if others is None or tenant is None:
-            return True
-        booked = min(self._next_cost(name), tenant.server.remaining(name))
-        tag = self._share.tag(least) + booked / tenant.server.weight
-        return (tag, self._application(least).sequence) < others
+    def restore_booked(self, name: ApplicationId, request_id: RequestId) -> None:
+        """Restore what `booked` returned."""
+        self._booked[name] = request_id
+
+    def forget_booked(self, name: ApplicationId) -> None:
+        """Forget what is booked of an application: it was leased, or the application has ended."""
+        self._booked.pop(name, None)
+
+    def _is_booked(self, name: ApplicationId) -> bool:
+        booked = self._booked.get(name)
+        return booked is not None and booked == self._application(name).waiting.first.request_id
+
+    def _is_late(self, least: ApplicationId) -> bool:
+        """Return whether V has reached the key by which the tenant stands in the order."""
+        return self._share.tag(least) <= self._share.clock.virtual_time
