@@ -214,10 +214,15 @@ def _first_in_tenant(
         return
     if any(0 < abs(work(other) - limit) <= tolerance for other, limit in limits.items()):
         return  # rounding decides
-    passing = [other for other, limit in limits.items() if work(other) <= limit]
-    rank = {other: work(other) / share.accounts[other].weight for other in passing}
-    shortest = min(passing, key=lambda other: (rank[other], share.accounts[other].sequence))
-    same = chosen == shortest or abs(rank.get(chosen, inf) - rank[shortest]) <= tolerance
+    rank = {
+        other: (work(other) / share.accounts[other].weight, share.accounts[other].sequence)
+        for other, limit in limits.items()
+        if work(other) <= limit
+    }
+    shortest = min(rank, key=rank.__getitem__, default=least)
+    same = chosen == shortest or (
+        chosen in rank and shortest in rank and rank[chosen][0] - rank[shortest][0] <= tolerance
+    )
     yield same, (chosen, shortest), "is first; the other is the shortest that may pass"
 
 
