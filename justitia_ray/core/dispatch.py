@@ -266,7 +266,7 @@ class Leases:
         grants = self._state.grants
         priority = self._ledger.policy.engine_priority(application, inference, grants)
         self._bind(inference, replica, lease_id, priority)
-        self._ledger.observer.adopted(inference)
+        self._ledger.adopted(application, inference)
 
     def release(self, inference: Inference) -> Lease:
         """Unbind an inference that holds a lease, and return the lease."""

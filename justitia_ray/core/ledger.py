@@ -204,6 +204,11 @@ class Ledger:
         )
         self._rekey(self.policy.dispatched(application, inference))
 
+    def adopted(self, application: Application, inference: Inference) -> None:
+        """Book that an inference holds a lease of an earlier scheduler."""
+        self.observer.adopted(inference)
+        self.policy.adopted(application, inference)
+
     def inference_ended(self, application: Application, inference: Inference) -> None:
         """Book that an inference reached its end."""
         self.observer.leave_flight(inference)

@@ -164,6 +164,11 @@ class Policy(ABC):
         """Charge for an inference that was leased, and has left the queue."""
         return ()
 
+    def adopted(  # noqa: B027 - optional
+        self, application: Application, inference: Inference
+    ) -> None:
+        """Note an inference that holds a lease of an earlier scheduler: it has been charged for."""
+
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
         """Charge for the service that a replica reported; every delivery is above 0."""
         return ()

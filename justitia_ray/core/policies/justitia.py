@@ -157,6 +157,12 @@ class JustitiaPolicy(Policy):
             order.forget_booked(application.application_id)
         return ()
 
+    def adopted(self, application: Application, inference: Inference) -> None:
+        """Tell the guard of an inference that runs already."""
+        self.submitted(application, inference)
+        if (shadow := self._shadow(application)) is not None:
+            shadow.dispatched(inference, self.context.now())
+
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
         """Tell the guard of service."""
         if self._foretold is not None:
