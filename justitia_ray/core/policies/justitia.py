@@ -153,8 +153,6 @@ class JustitiaPolicy(Policy):
         """Tell the guard of a lease."""
         if (shadow := self._shadow(application)) is not None:
             shadow.dispatched(inference, self.context.now())
-        if (order := self._order_in.get(application.tenant)) is not None:
-            order.forget_booked(application.application_id)
         return ()
 
     def adopted(self, application: Application, inference: Inference) -> None:
@@ -177,6 +175,8 @@ class JustitiaPolicy(Policy):
         """Tell the guard of true sizes."""
         if (shadow := self._shadow(application)) is not None:
             shadow.ended(application, inference, self.context.now())
+        if (order := self._order_in.get(application.tenant)) is not None:
+            order.inference_ended(application.application_id, inference.request_id)
         return ()
 
     def application_ended(self, application: Application) -> None:
@@ -186,7 +186,7 @@ class JustitiaPolicy(Policy):
         if self._tenants is None:
             return
         if (order := self._order_in.get(application.tenant)) is not None:
-            order.forget_booked(application.application_id)
+            order.application_ended(application.application_id)
         tenant = self._tenants.tenant(application.tenant)
         if tenant is None or tenant.live <= {application.application_id}:
             self._foretold_in.pop(application.tenant, None)
@@ -209,8 +209,8 @@ class JustitiaPolicy(Policy):
         if self._tenants is None:
             return guarded
         order = self._order_in.get(application.tenant)
-        booked = None if order is None else order.booked(application_id)
-        if guarded is None and booked is None:
+        booked = [] if order is None else order.booked(application_id)
+        if guarded is None and not booked:
             return None
         return {"guarded": guarded, "booked": booked}
 
@@ -237,9 +237,9 @@ class JustitiaPolicy(Policy):
         if reader.value("guarded") is not None and self._guards:
             shadow = self._shadow_in(application.tenant)
             shadow.restore_application(application, reader.mapping("guarded"))
-        if reader.value("booked") is not None:
+        if booked := reader.items("booked"):
             order = self._tenant_order(application.tenant)
-            order.restore_booked(application.application_id, reader.text("booked"))
+            order.restore_booked(application.application_id, map(str, booked))
 
     def _shadow(self, application: Application) -> ForetoldVtc | None:
         """Return the shadow that may know an application; None without one."""

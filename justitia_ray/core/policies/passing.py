@@ -14,7 +14,7 @@ Between applications slack is that of GPS. Inside a tenant it is that of its ref
 - If V has reached x's key, and x waits still, its tenant is late, and x goes first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import NamedTuple, Protocol
 
@@ -289,8 +289,8 @@ class TenantOrder(PassingOrder):
             cost: Cost of an inference that is about to start, in the unit of the accounts.
         """
         self._share = share
-        self._booked: dict[ApplicationId, RequestId] = {}
-        """Whose next inference is booked at the place of another, and which that is."""
+        self._booked: dict[ApplicationId, dict[RequestId, None]] = {}
+        """Inferences, not over yet, that are booked at the place of another application."""
         super().__init__(
             TenantPromises(share, tenant), application, shortest=shortest, guard=guard, cost=cost
         )
@@ -323,24 +323,29 @@ class TenantOrder(PassingOrder):
         if name is None or least is None or name == least or self._is_booked(name):
             return False
         self._share.transfer(name, least, self._next_cost(name))
-        self._booked[name] = self._application(name).waiting.first.request_id
+        self._booked.setdefault(name, {})[self._application(name).waiting.first.request_id] = None
         return True
 
-    def booked(self, name: ApplicationId) -> RequestId | None:
-        """Return which inference of an application is booked before its place; None if none is."""
-        return self._booked.get(name)
+    def booked(self, name: ApplicationId) -> list[RequestId]:
+        """Return the inferences of an application that are booked before its place."""
+        return list(self._booked.get(name, ()))
 
-    def restore_booked(self, name: ApplicationId, request_id: RequestId) -> None:
+    def restore_booked(self, name: ApplicationId, request_ids: Iterable[RequestId]) -> None:
         """Restore what `booked` returned."""
-        self._booked[name] = request_id
+        self._booked[name] = dict.fromkeys(request_ids)
 
-    def forget_booked(self, name: ApplicationId) -> None:
-        """Forget what is booked of an application: it was leased, or the application has ended."""
+    def inference_ended(self, name: ApplicationId, request_id: RequestId) -> None:
+        """Forget that an inference was booked: it waits no more."""
+        if (booked := self._booked.get(name)) is not None:
+            booked.pop(request_id, None)
+
+    def application_ended(self, name: ApplicationId) -> None:
+        """Forget what was booked of an application."""
         self._booked.pop(name, None)
 
     def _is_booked(self, name: ApplicationId) -> bool:
         booked = self._booked.get(name)
-        return booked is not None and booked == self._application(name).waiting.first.request_id
+        return bool(booked) and self._application(name).waiting.first.request_id in booked
 
     def _is_late(self, least: ApplicationId) -> bool:
         """Return whether V has reached the key by which the tenant stands in the order."""

@@ -15,8 +15,8 @@ from justitia_ray.errors import StoreError
 from tests.core_driver import CoreDriver, ended, granted
 
 NOMINAL = {"clock": "nominal", "nominal_iteration_s": 0.5}
-TENANTS = {"fairness": "tenant"}
-GUARD = {"order": "sgps", "guard_iterations": 300}
+TENANTS: dict[str, object] = {"fairness": "tenant"}
+GUARD: dict[str, object] = {"order": "sgps", "guard_iterations": 300}
 
 
 def _filled(**options: object) -> CoreDriver:
@@ -137,7 +137,7 @@ def test_booked_start_is_booked_once_though_the_scheduler_restarts(
 
     assert isinstance(order, TenantOrder)
     assert isinstance(restored, TenantOrder)
-    assert "y1" == order.booked("y") == restored.booked("y")
+    assert ["y0", "y1"] == order.booked("y") == restored.booked("y")
     assert 3100 + 2 * 155 == driver.core.tag("x") == successor.core.tag("x")
     assert 155 * 41 == driver.core.tag("y") == successor.core.tag("y")
     assert driver.record() == successor.record()
