@@ -344,7 +344,7 @@ class TenantOrder(PassingOrder):
         self._booked.pop(name, None)
 
     def _is_booked(self, name: ApplicationId) -> bool:
-        booked = self._booked.get(name)
+        booked = self._booked.get(name, {})
         return bool(booked) and self._application(name).waiting.first.request_id in booked
 
     def _is_late(self, least: ApplicationId) -> bool:
