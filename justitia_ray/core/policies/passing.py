@@ -63,7 +63,7 @@ class Guard:
 
 
 class Promised(NamedTuple):
-    """What an application was promised, and what is yet to be done for that."""
+    """Promise to an application, and the work that is left for it."""
 
     finish: VirtualTime
     sequence: int
