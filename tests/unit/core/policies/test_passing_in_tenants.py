@@ -12,6 +12,7 @@ from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.invariants import check
 from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.snapshot import restore
 from tests.core_driver import CoreDriver, granted
 
 GUARD: dict[str, object] = {"fairness": "tenant", "guard_iterations": 1000}
@@ -161,3 +162,33 @@ def test_requeued_inference_is_booked_once() -> None:
     assert (3100 + 2 * 155, 3100 + 3 * 155) == (booked, driver.core.tag("x"))
     assert 155 * 41 == driver.core.tag("y")
     check(driver.core)
+
+
+@pytest.mark.usefixtures("y_is_urgent")
+def test_order_is_told_as_it_would_be_served() -> None:
+    """Who passes in a tenant comes first of it, then all by their keys; each may come first."""
+    driver = _loaded(GUARD)
+    queue = driver.core.ledger.queue
+
+    assert ["y", "x", "v"] == [application.application_id for application in queue.in_order()]
+    assert ["v", "x", "y"] == sorted(application.application_id for application in queue.heads())
+    assert driver.core.ledger.policy.moves_with_service
+
+
+@pytest.mark.usefixtures("y_is_urgent")
+@pytest.mark.parametrize("options", [SHORTEST, GUARD, {"fairness": "tenant"}])
+def test_scheduler_restarts_with_other_options(options: dict[str, object]) -> None:
+    """What a guard has counted is of no use without one; what is of no live tenant is forgotten."""
+    driver = _loaded(GUARD)
+    driver.pull(kv=60, seats=3)
+    record = driver.record()
+    record["clock"]["counted"]["tenants"]["gone"] = record["clock"]["counted"]["tenants"]["T"]
+    core = SchedulerCore("justitia", options, lease_prefix="2-")
+    core.recover([], driver.now)
+    restore(core, record["clock"], record["applications"])
+    state = core.ledger.policy.state()
+
+    assert ({"tenants"} if options is GUARD else set()) == set(state)
+    assert {"T", "U"} >= set(state.get("tenants", {}))
+    assert driver.core.tag("x") == core.tag("x")
+    check(core)
