@@ -178,11 +178,13 @@ class Leases:
         """
         if not self._state.asking:
             return
-        queue, placement, options = self._ledger.queue, self.placement, self._ledger.options
+        ledger, placement = self._ledger, self.placement
+        queue, options = ledger.queue, ledger.options
         unscheduled: list[Application] = []
         line: list[Inference] = []
         while (
-            len(unscheduled) <= _MAXIMUM_UNSCHEDULED and (application := queue.first()) is not None
+            len(unscheduled) <= _MAXIMUM_UNSCHEDULED
+            and (application := self._ledger.next()) is not None
         ):
             inference = application.waiting.first
             if self._blocked == (inference, self._state.headroom_changes):
@@ -264,7 +266,7 @@ class Leases:
         grants = self._state.grants
         priority = self._ledger.policy.engine_priority(application, inference, grants)
         self._bind(inference, replica, lease_id, priority)
-        self._ledger.observer.adopted(inference)
+        self._ledger.adopted(application, inference)
 
     def release(self, inference: Inference) -> Lease:
         """Unbind an inference that holds a lease, and return the lease."""

@@ -143,6 +143,12 @@ def comes_first(core: SchedulerCore, policy: JustitiaPolicy, first: Application)
 
     Whether anybody else is urgent is not asked: the guard's shadow tells that.
     """
+    if isinstance(core.ledger.fair_share, TenantShare):
+        return _first_in_tenant(core, core.ledger.fair_share, policy, first)
+    return _first_of_all(core, policy, first)
+
+
+def _first_of_all(core: SchedulerCore, policy: JustitiaPolicy, first: Application) -> Findings:
     share, virtual_time = core.ledger.fair_share, core.ledger.fair_share.clock.virtual_time
     live = {
         name: max(0, account.charged - account.attained)
@@ -184,6 +190,67 @@ def comes_first(core: SchedulerCore, policy: JustitiaPolicy, first: Application)
         yield not may_pass, (chosen, *may_pass), "is first; the others may pass"
 
 
+def _first_in_tenant(
+    core: SchedulerCore, share: TenantShare, policy: JustitiaPolicy, first: Application
+) -> Findings:
+    """Hold the first tenant, and who is first in it, to the rules of `policies/passing`."""
+    heads = _least_of_clients(core)
+    keys = {name: policy.key(name, head) for name, head in heads.items()}
+    name, chosen, least = first.tenant, first.application_id, heads[first.tenant].application_id
+    of_least_key = min(keys, key=keys.__getitem__)
+    yield name == of_least_key, (name, of_least_key), "is first, not of the least key"
+    tenant, limits = share.tenants()[name], _limits_in_tenant(core, share, name)
+    work = tenant.server.remaining
+    if share.tag(least) <= share.clock.virtual_time:
+        yield chosen == least, (chosen, least), "passes in a tenant that is late"
+        return
+    tolerance = RELATIVE_TOLERANCE * (tenant.server.total + 1)
+    if (wanted := policy.wanted_slack(first)) is not None:
+        detail = f"is urgent, and passes where no slack of {wanted} is"
+        yield wanted <= limits[chosen] + tolerance, (chosen,), detail
+        return
+    if policy.options.own["order"] == "finish":
+        yield chosen == least, (chosen, least), "is first, not of the least tag"
+        return
+    if any(0 < abs(work(other) - limit) <= tolerance for other, limit in limits.items()):
+        return  # rounding decides
+    rank = {
+        other: (work(other) / share.accounts[other].weight, share.accounts[other].sequence)
+        for other, limit in limits.items()
+        if work(other) <= limit
+    }
+    shortest = min(rank, key=rank.__getitem__, default=least)
+    same = chosen == shortest or (
+        chosen in rank and shortest in rank and rank[chosen][0] - rank[shortest][0] <= tolerance
+    )
+    yield same, (chosen, shortest), "is first; the other is the shortest that may pass"
+
+
+def _limits_in_tenant(core: SchedulerCore, share: TenantShare, name: str) -> dict[str, KvTokenTime]:
+    """Return the least slack before each application of a tenant that waits, by its definition.
+
+    Of what is overdue it is at most that; how long it has been is not known here.
+    """
+    tenant = share.tenants()[name]
+    sessions = {member: tenant.gps.session(member) for member in tenant.members}
+    virtual_time, limits = tenant.gps.virtual_time, {}
+    owed: KvTokenTime = 0
+    least = inf
+    for member in sorted(sessions, key=lambda n: (sessions[n].finish, sessions[n].sequence)):
+        if member in core.ledger.queue:
+            limits[member] = least
+        remaining, finish = tenant.server.remaining(member), sessions[member].finish
+        owed += remaining
+        account = share.accounts.get(member)
+        waits = member in core.state.applications and core.state.applications[member].waiting
+        if account is not None and not account.withdrawn and (remaining > 0 or waits):
+            given = sum(
+                s.weight * max(0, min(s.finish, finish) - virtual_time) for s in sessions.values()
+            )
+            least = min(least, given - owed)
+    return limits
+
+
 def _letting_pass(core: SchedulerCore) -> JustitiaPolicy | None:
     """Return the policy, if it is not the least key that is first."""
     policy = core.ledger.policy
@@ -192,18 +259,23 @@ def _letting_pass(core: SchedulerCore) -> JustitiaPolicy | None:
 
 def expected_first(core: SchedulerCore) -> Application | None:
     """Return the application of the queue that comes first, found by looking at all. O(N)."""
+    policy, heads = core.ledger.policy, _least_of_clients(core)
+    least = min(heads, key=lambda client: policy.key(client, heads[client]), default=None)
+    return None if least is None else heads[least]
+
+
+def _least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
+    """Return the application of the least key of each client that may be granted. O(N)."""
     queue, policy = core.ledger.queue, core.ledger.policy
     clients: dict[str, list[Application]] = {}
     for application in core.state.applications.values():
         if application.application_id in queue:
             clients.setdefault(policy.client(application), []).append(application)
-    heads = {
+    return {
         client: min(applications, key=policy.application_key)
         for client, applications in clients.items()
         if policy.eligible_at(client) <= core.state.now
     }
-    least = min(heads, key=lambda client: policy.key(client, heads[client]), default=None)
-    return None if least is None else heads[least]
 
 
 def accounts_are_of_live_applications(core: SchedulerCore) -> Findings:

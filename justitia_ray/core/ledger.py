@@ -204,6 +204,11 @@ class Ledger:
         )
         self._rekey(self.policy.dispatched(application, inference))
 
+    def adopted(self, application: Application, inference: Inference) -> None:
+        """Book that an inference holds a lease of an earlier scheduler."""
+        self.observer.adopted(inference)
+        self.policy.adopted(application, inference)
+
     def inference_ended(self, application: Application, inference: Inference) -> None:
         """Book that an inference reached its end."""
         self.observer.leave_flight(inference)
@@ -246,6 +251,14 @@ class Ledger:
         alone = _Alone(application, waiting)
         client = policy.client(application)
         return policy.key(client, alone), policy.application_key(alone), key
+
+    def next(self) -> Application | None:
+        """Return whom to grant next, or None. Who passes inside its client for that is booked."""
+        queue, policy = self.queue, self.policy
+        if policy.books:
+            while (client := queue.first_client()) is not None and policy.book(client):
+                queue.touch_client(client)
+        return queue.first()
 
     def refresh(self) -> None:
         """Sort tenants anew whose applications' tags a charge to one of them has moved."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
 from justitia_ray.units import ApplicationId, ClientId, RequestId, Seconds
 
@@ -26,6 +26,9 @@ class LazyHeap:
     """Names by key. Every change is O(log N), amortised; the first is found in O(1)."""
 
     __slots__ = ("_heap", "_keys")
+
+    lets_pass: ClassVar[bool] = False
+    """Whether another than that of the smallest key may be first."""
 
     def __init__(self) -> None:
         self._keys: dict[str, Key] = {}
@@ -82,6 +85,10 @@ class LazyHeap:
     def drop(self, name: str) -> None:
         """Remove a name; an unknown one changes nothing."""
         self._keys.pop(name, None)
+
+    def least(self) -> str | None:
+        """Return the name with the smallest key, whoever is first; None if the heap is empty."""
+        return LazyHeap.first(self)
 
     def first(self) -> str | None:
         """Return the name with the smallest key, or None if the heap is empty."""
@@ -185,7 +192,7 @@ class Queue:
             self._applications[application_id] = application
             members = self._members.get(client)
             if members is None:
-                members = self._members[client] = LazyHeap()
+                members = self._members[client] = self._policy.members_order(client)
             members.put(application_id, self._policy.application_key(application))
         elif application_id in self._applications:
             del self._applications[application_id]
@@ -198,7 +205,7 @@ class Queue:
         members = self._members.get(client)
         if members is None:
             return
-        first = members.first()
+        first = members.least()
         if first is None:
             self._order.drop(client)
             if client not in self._unscheduled:
@@ -220,8 +227,13 @@ class Queue:
         return None if client is None else self._head(client)
 
     def heads(self) -> Iterator[Application]:
-        """Yield the first application of each client that may be granted. O(N log N)."""
-        return map(self._head, self._order)
+        """Yield who may come first of each client that may be granted. O(N log N)."""
+        for client in self._order:
+            members = self._members[client]
+            if members.lets_pass:
+                yield from map(self._applications.__getitem__, members)
+            else:
+                yield self._head(client)
 
     def in_order(self) -> Iterator[Application]:
         """Yield the applications that may be granted, in order, by their keys as they are now.

@@ -43,6 +43,9 @@ def _variants() -> list[tuple[str, Options]]:
         {"fairness": "tenant", "cost": "compute"},
         {"cost": "compute"},
         {"clock": "nominal"},
+        {"fairness": "tenant", "order": "sgps"},
+        {"fairness": "tenant", "order": "sgps", "guard_iterations": 30},
+        {"fairness": "tenant", "guard_iterations": 300},
     ]
     return variants + [("justitia", options) for options in accounts]
 

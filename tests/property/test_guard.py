@@ -23,7 +23,7 @@ from tests.property.test_bound import elephant_and_mice, is_within_what_the_core
 from tests.property.workloads import arrivals, servers
 
 
-def _claims(seed: int) -> type[ForetoldVtc]:
+def claims(seed: int) -> type[ForetoldVtc]:
     """Return a shadow that calls some of the applications urgent, others at each instant."""
 
     class Claims(ForetoldVtc):
@@ -45,7 +45,7 @@ def _mice_are_urgent() -> type[ForetoldVtc]:
     return Claims
 
 
-def _run(
+def run_claiming(
     claims: type[ForetoldVtc],
     options: dict[str, object],
     replicas: list[Server],
@@ -74,8 +74,8 @@ def test_lag_is_within_the_budget_whoever_is_called_urgent(
     """The bound of a single stage with true costs: I, work that passes otherwise, and B."""
     machines = data.draw(replicas)
     iterations = data.draw(st.sampled_from([0.5, 1, 3, 10]))
-    outcomes = _run(
-        _claims(data.draw(st.integers(0, 99))),
+    outcomes = run_claiming(
+        claims(data.draw(st.integers(0, 99))),
         options | {"guard_iterations": iterations},
         machines,
         data.draw(arrivals(weighted=True)),
@@ -90,8 +90,8 @@ def test_lag_is_within_the_budget_whoever_is_called_urgent(
 @given(data=st.data())
 def test_stages_and_gaps_stay_within_what_the_core_says(data: st.DataObject) -> None:
     """The core counts the budget where the guard has used it."""
-    outcomes = _run(
-        _claims(data.draw(st.integers(0, 99))),
+    outcomes = run_claiming(
+        claims(data.draw(st.integers(0, 99))),
         {"order": "sgps", "guard_iterations": data.draw(st.sampled_from([1, 10]))},
         data.draw(servers(2)),
         data.draw(arrivals(stages=4, weighted=True)),
@@ -136,7 +136,7 @@ def test_urgent_mice_delay_an_elephant_by_the_budget(
         change(patch)
         iterations = 10
         options: dict[str, object] = {"guard_iterations": iterations}
-        outcomes = _run(_mice_are_urgent(), options, [Server(16, 2)], elephant_and_mice())
+        outcomes = run_claiming(_mice_are_urgent(), options, [Server(16, 2)], elephant_and_mice())
 
     late = outcomes.lag["a0"]
     assert (late <= outcomes.in_flight + outcomes.report + iterations * 16) == holds

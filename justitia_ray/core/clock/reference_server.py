@@ -235,6 +235,20 @@ class ReferenceServer:
         if application_id in self._owed:
             self.charge(application_id, tag, self._owed[application_id][0][1], 0)
 
+    def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
+        """Let work of `source` be done at the place of `target`, which comes before it.
+
+        At most what remains of `source`; nothing if nothing does of `target`. What is finished
+        between the two, and at `target`, is finished so much later; nothing else changes.
+        """
+        if source not in self._owed or target not in self._owed:
+            return
+        (place, remaining), (earlier, work) = self._owed[source], self._owed[target]
+        moved = min(amount, remaining)
+        self._put(earlier, work + moved)
+        self._take_out(source)
+        self._put(place, remaining - moved)
+
     def forget(self, application_id: ApplicationId) -> None:
         """Forget when an application was finished."""
         self._finished.pop(application_id, None)

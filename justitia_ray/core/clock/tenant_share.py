@@ -111,6 +111,11 @@ class Tenant:
         self.server.move(application_id, self.gps.session(application_id).finish)
         self._served([application_id])
 
+    def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
+        """Let work of an application be done at the place of another, which it has passed."""
+        self.server.transfer(source, target, amount)
+        self._served([source, target])
+
     def debt(self, application_id: ApplicationId) -> KvTokenTime:
         """Return what must be refunded for neither server to owe the application anything."""
         return max(self.gps.owed(application_id), self.server.remaining(application_id))
@@ -206,6 +211,26 @@ class TenantShare(ServedShare):
         self._tenant_of: dict[ApplicationId, ClientId] = {}
         self._rekeyed: dict[ClientId, None] = {}
         self._changed: dict[ApplicationId, None] = {}
+        self._watched: dict[ClientId, dict[ApplicationId, None]] = {}
+        """Where is written who moves, of tenants that somebody watches."""
+
+    def watch_tenant(self, name: ClientId) -> dict[ApplicationId, None]:
+        """Return where whoever moves inside a tenant is written; the reader empties it.
+
+        All that have a record are there at first. There is one reader: a new one replaces it.
+        """
+        tenant = self._tenants.get(name)
+        moved = self._watched[name] = dict.fromkeys(() if tenant is None else tenant.members)
+        return moved
+
+    def unwatch_tenant(self, name: ClientId) -> None:
+        """Write down no more who moves inside a tenant."""
+        self._watched.pop(name, None)
+
+    def unwatch(self) -> None:
+        """Write down no more who moves, inside tenants neither."""
+        super().unwatch()
+        self._watched.clear()
 
     def arrive(
         self,
@@ -245,6 +270,19 @@ class TenantShare(ServedShare):
             tenant = self._tenants[self._tenant_of[application_id]]
             return tenant.gps.session(application_id).finish
         return self._after_resuming(application_id)[0]
+
+    def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
+        """Book so much work of an application at the place of one of its tenant that it passed.
+
+        No tag inside, nothing that a server owes in all, and no other tenant's key changes.
+        """
+        name, tenant = self._look(source)
+        tenant.transfer(source, target, amount)
+        self._note(name)
+
+    def tenant(self, name: ClientId) -> Tenant | None:
+        """Return a tenant, for reading; None if it is not known."""
+        return self._tenants.get(name)
 
     def tenants(self) -> dict[ClientId, Tenant]:
         """Return the tenants that the root has not forgotten, for reading."""
@@ -397,7 +435,10 @@ class TenantShare(ServedShare):
     def _note(self, name: ClientId) -> None:
         """Note whose keys and whose records changed."""
         self._rekeyed[name] = None
+        watched = self._watched.get(name)
         for application_id in self._tenants[name].take_changed():
             self._changed[application_id] = None
+            if watched is not None:
+                watched[application_id] = None
             if application_id not in self._tenants[name]:
                 del self._tenant_of[application_id]

@@ -106,6 +106,27 @@ class Policy(ABC):
         """
         return LazyHeap()
 
+    def members_order(self, client: ClientId) -> LazyHeap:
+        """Return an order of a client's applications, empty; called when its first one waits.
+
+        By default the smallest `application_key` is first. The client stands where the application
+        of the smallest key does, whoever is first inside.
+        """
+        return LazyHeap()
+
+    @property
+    def books(self) -> bool:
+        """Whether `book` may have anything to do."""
+        return False
+
+    def book(self, client: ClientId) -> bool:
+        """Book in the accounts who is to pass inside a client; return whether anybody was.
+
+        Called until there is nothing to book for the first client, before its first application is
+        granted. The client's key, the only one that may change, is then asked for again.
+        """
+        return False
+
     def application_key(self, application: Application) -> Key:
         """Return the place of an application, with work waiting, among those of its client."""
         return application.waiting.first.order
@@ -150,6 +171,11 @@ class Policy(ABC):
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Charge for an inference that was leased, and has left the queue."""
         return ()
+
+    def adopted(  # noqa: B027 - optional
+        self, application: Application, inference: Inference
+    ) -> None:
+        """Note an inference that holds a lease of an earlier scheduler: it has been charged for."""
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
         """Charge for the service that a replica reported; every delivery is above 0."""

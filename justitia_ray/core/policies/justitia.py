@@ -2,6 +2,7 @@
 
 Two options are not in the paper: the order `sgps`, shortest first wherever GPS's promise to others
 allows it, and the guard, which lets those go first that VTC would have done by now (`passing`).
+With fairness between tenants both act inside each tenant's share, and move no other tenant's key.
 """
 
 import struct
@@ -9,11 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from justitia_ray.core.clock.foretold import ForetoldVtc
+from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
 from justitia_ray.core.policies.options import Option, PolicyOptions, number, one_of
-from justitia_ray.core.policies.passing import Guard, PassingOrder
+from justitia_ray.core.policies.passing import GpsPromises, Guard, PassingOrder, TenantOrder
 from justitia_ray.core.queue import Key, LazyHeap
+from justitia_ray.core.records import RecordReader
 from justitia_ray.errors import ConfigError
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
 
@@ -32,21 +35,28 @@ class JustitiaPolicy(Policy):
 
     @classmethod
     def check(cls, options: PolicyOptions) -> None:
-        """Refuse what has no slack: another clock, or tenants between applications and GPS."""
+        """Refuse what has no slack: another clock."""
         asked = [f"order: {options.own['order']!r}"] if options.own["order"] == "sgps" else []
         if options.own["guard_iterations"]:
             asked.append(f"guard_iterations: {options.own['guard_iterations']:g}")
-        for option in asked:
-            for name, needed in (("clock", "served"), ("fairness", "application")):
-                if getattr(options, name) != needed:
-                    raise ConfigError(f"policy_options.{option} needs {name}: {needed}")
+        if asked and options.clock != "served":
+            raise ConfigError(f"policy_options.{asked[0]} needs clock: served")
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
+        self._tenants: TenantShare | None = None
+        """The accounts, if fairness is between tenants and some may pass inside them."""
+        if self.lets_pass and isinstance(context.fair_share, TenantShare):
+            self._tenants = context.fair_share
+        self._guards = bool(context.options.own["guard_iterations"])
         self._foretold: ForetoldVtc | None = None
-        if context.options.own["guard_iterations"]:
+        """The guard's shadow of VTC between all applications."""
+        if self._guards and self._tenants is None:
             self._foretold = ForetoldVtc()
+        self._foretold_in: dict[ClientId, ForetoldVtc] = {}
+        """The guard's shadow of VTC among the applications of each tenant."""
         self._order: PassingOrder | None = None
+        self._order_in: dict[ClientId, TenantOrder] = {}
 
     @property
     def lets_pass(self) -> bool:
@@ -64,27 +74,51 @@ class JustitiaPolicy(Policy):
         iterations: float = self.options.own["guard_iterations"]
         return iterations * self.context.kv_tokens()
 
+    def budget_in(self, tenant: ClientId) -> KvTokenTime:
+        """Return what the guard may take from those of a tenant: its part of B, by weight now."""
+        root = self.fair_share.clock
+        return self.guard_budget * root.session(tenant).weight / root.active_weight
+
     def order(self) -> LazyHeap:
         """Return the order by F, or the one in which some pass where they may."""
-        if not self.lets_pass:
+        self._order_in.clear()
+        if not self.lets_pass or self._tenants is not None:
             return super().order()
         guard = None
-        if self._foretold is not None and self.options.own["guard_iterations"]:
+        if self._foretold is not None and self._guards:
             guard = Guard(self._foretold, lambda: self.guard_budget, self.context.now)
         self._order = PassingOrder(
-            self.fair_share,
+            GpsPromises(self.fair_share),
             self.context.application,
             shortest=self.options.own["order"] == "sgps",
             guard=guard,
         )
         return self._order
 
+    def members_order(self, client: ClientId) -> LazyHeap:
+        """Return the order of a tenant's applications: by F_x, or one in which some pass."""
+        return (
+            super().members_order(client) if self._tenants is None else self._tenant_order(client)
+        )
+
+    @property
+    def books(self) -> bool:
+        """Whether some may pass inside tenants."""
+        return self._tenants is not None
+
+    def book(self, client: ClientId) -> bool:
+        """Book who is to pass inside a tenant that comes first."""
+        return self._order_in[client].book()
+
     def wanted_slack(self, application: Application) -> KvTokenTime | None:
         """Return the slack that the guard asked for, if by it this application was first just now.
 
         What is below 0 those before it may lack.
         """
-        return None if self._order is None else self._order.wanted_slack(application.application_id)
+        order = self._order
+        if self._tenants is not None:
+            order = self._order_in.get(application.tenant)
+        return None if order is None else order.wanted_slack(application.application_id)
 
     def client(self, application: Application) -> ClientId:
         """Return the application, or its tenant if fairness is between tenants."""
@@ -106,68 +140,162 @@ class JustitiaPolicy(Policy):
     ) -> int:
         """Return F as an integer of the same rank, so that the engine's own order is ours.
 
-        Whom the guard let pass comes before all others, by VTC's deadline. By F it would be among
-        the last, and the first to be stopped where memory overflows.
+        Whom the guard let pass comes before all others, by VTC's deadline: by F it would be among
+        the last, and the first to be stopped where memory overflows. Who passes inside a tenant
+        has the place in whose turn it goes.
         """
         name = application.application_id
         if self._foretold is not None and self.wanted_slack(application) is not None:
             deadline = self._foretold.deadline(name, self.context.now()) or 0
             return rank_preserving_integer(max(0, deadline)) - _RANKS
+        if self._guards and (order := self._order_in.get(application.tenant)) is not None:
+            name = order.least() or name
         return rank_preserving_integer(self.fair_share.tag(name))
 
     @property
     def keeps_place_in_flight(self) -> bool:
         """Whether what runs stays where it was granted: with the guard, which knows no other."""
-        return self._foretold is not None
+        return self._guards
 
     # --- what the guard has to know
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Tell the guard of an inference."""
-        if self._foretold is not None:
-            self._foretold.submitted(application, inference, self.context.now())
+        shadow = self._foretold
+        if self._tenants is not None and self._guards:
+            shadow = self._shadow_in(application.tenant)
+        if shadow is not None:
+            shadow.submitted(application, inference, self.context.now())
         return ()
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Tell the guard of a lease."""
-        if self._foretold is not None:
-            self._foretold.dispatched(inference, self.context.now())
+        if (shadow := self._shadow(application)) is not None:
+            shadow.dispatched(inference, self.context.now())
         return ()
+
+    def adopted(self, application: Application, inference: Inference) -> None:
+        """Tell the guard of an inference that runs already."""
+        self.submitted(application, inference)
+        if (shadow := self._shadow(application)) is not None:
+            shadow.dispatched(inference, self.context.now())
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
         """Tell the guard of service."""
         if self._foretold is not None:
             self._foretold.served(deliveries, self.context.now())
+        elif self._foretold_in:
+            for tenant, own in self._by_tenant(deliveries).items():
+                if tenant in self._foretold_in:
+                    self._foretold_in[tenant].served(own, self.context.now())
         return ()
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Tell the guard of true sizes."""
-        if self._foretold is not None:
-            self._foretold.ended(application, inference, self.context.now())
+        if (shadow := self._shadow(application)) is not None:
+            shadow.ended(application, inference, self.context.now())
+        if (order := self._order_in.get(application.tenant)) is not None:
+            order.inference_ended(application.application_id, inference.request_id)
         return ()
 
     def application_ended(self, application: Application) -> None:
-        """Tell the guard of an end."""
-        if self._foretold is not None:
-            self._foretold.application_ended(application, self.context.now())
+        """Tell the guard of an end, and forget a tenant that has nothing else."""
+        if (shadow := self._shadow(application)) is not None:
+            shadow.application_ended(application, self.context.now())
+        if self._tenants is None:
+            return
+        if (order := self._order_in.get(application.tenant)) is not None:
+            order.application_ended(application.application_id)
+        tenant = self._tenants.tenant(application.tenant)
+        if tenant is None or tenant.live <= {application.application_id}:
+            self._foretold_in.pop(application.tenant, None)
+            self._order_in.pop(application.tenant, None)
+            self._tenants.unwatch_tenant(application.tenant)
 
     def state(self) -> dict[str, Any]:
-        """Return level and pace of the guard's shadow; {} without a guard."""
-        return {} if self._foretold is None else self._foretold.state()
+        """Return level and pace of the guard's shadow, or of each tenant's; {} without a guard."""
+        if self._foretold is not None:
+            return self._foretold.state()
+        if self._tenants is None or not self._guards:
+            return {}
+        return {"tenants": {name: shadow.state() for name, shadow in self._foretold_in.items()}}
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return where an application stands in the guard's shadow."""
-        return None if self._foretold is None else self._foretold.application_state(application_id)
+        """Return where an application stands in the guard's shadow, and what is booked of it."""
+        application = self.context.application(application_id)
+        shadow = self._shadow(application)
+        guarded = None if shadow is None else shadow.application_state(application_id)
+        if self._tenants is None:
+            return guarded
+        order = self._order_in.get(application.tenant)
+        booked = [] if order is None else order.booked(application_id)
+        if guarded is None and not booked:
+            return None
+        return {"guarded": guarded, "booked": booked}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the guard's shadow, if there was one and is one."""
-        if self._foretold is not None and state:
+        """Restore the guard's shadow, if there was one and is one; of tenants that are there."""
+        if not state:
+            return
+        if self._foretold is not None:
             self._foretold.restore(state)
+        elif self._tenants is not None and self._guards:
+            kept = RecordReader(state, ("tenants",), None).mapping("tenants")
+            for name, shadow in kept.items():
+                tenant = self._tenants.tenant(name)
+                if tenant is not None and tenant.live:
+                    self._shadow_in(name).restore(shadow)
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
-        """Restore where an application stood in the guard's shadow."""
-        if self._foretold is not None:
-            self._foretold.restore_application(application, state)
+        """Restore where an application stood in the guard's shadow, and what was booked of it."""
+        if self._tenants is None:
+            if self._foretold is not None:
+                self._foretold.restore_application(application, state)
+            return
+        reader = RecordReader(state, ("guarded", "booked"))
+        if reader.value("guarded") is not None and self._guards:
+            shadow = self._shadow_in(application.tenant)
+            shadow.restore_application(application, reader.mapping("guarded"))
+        if booked := reader.items("booked"):
+            order = self._tenant_order(application.tenant)
+            order.restore_booked(application.application_id, map(str, booked))
+
+    def _shadow(self, application: Application) -> ForetoldVtc | None:
+        """Return the shadow that may know an application; None without one."""
+        if self._tenants is None:
+            return self._foretold
+        return self._foretold_in.get(application.tenant)
+
+    def _tenant_order(self, tenant: ClientId) -> TenantOrder:
+        """Return the order in a tenant, which is kept while anything of the tenant is live."""
+        assert self._tenants is not None
+        if tenant not in self._order_in:
+            guard = None
+            if self._guards:
+                guard = Guard(
+                    self._shadow_in(tenant), lambda: self.budget_in(tenant), self.context.now
+                )
+            self._order_in[tenant] = TenantOrder(
+                self._tenants,
+                tenant,
+                self.context.application,
+                shortest=self.options.own["order"] == "sgps",
+                guard=guard,
+                cost=self.options.cost_function,
+            )
+        return self._order_in[tenant]
+
+    def _shadow_in(self, tenant: ClientId) -> ForetoldVtc:
+        if tenant not in self._foretold_in:
+            self._foretold_in[tenant] = ForetoldVtc()
+        return self._foretold_in[tenant]
+
+    def _by_tenant(self, deliveries: Sequence[Delivery]) -> dict[ClientId, list[Delivery]]:
+        found: dict[ClientId, list[Delivery]] = {}
+        for delivery in deliveries:
+            tenant = self.context.application(delivery.application_id).tenant
+            found.setdefault(tenant, []).append(delivery)
+        return found
 
 
 def rank_preserving_integer(value: float) -> int:

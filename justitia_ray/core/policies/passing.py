@@ -4,17 +4,35 @@
    their next inference, but for the guard's budget B.
 2. With the order `sgps`, those that may pass with all that is left of them, the shortest first.
 3. All others, by F.
+
+Between applications slack is that of GPS. Inside a tenant it is that of its reference server
+(`clock/tenant_share`), and two rules more keep what passes inside the tenant's share:
+
+- What is to start before the one of least F, x, is first booked at the place of x in the reference
+  server. So x's key, by which the tenant stands in the order, is later by it: the tenant waits for
+  whom it puts first, and nobody else does. What was booked stays booked if it changes its mind.
+- If V has reached x's key, and x waits still, its tenant is late, and x goes first.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from math import inf
+from typing import NamedTuple, Protocol
 
 from justitia_ray.core.clock.fair_share import ServedShare
 from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.clock.slack import Slack
+from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import Application
 from justitia_ray.core.queue import Key, LazyHeap
-from justitia_ray.cost import kv_token_time
-from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
+from justitia_ray.cost import CostFunction, kv_token_time
+from justitia_ray.units import (
+    ApplicationId,
+    ClientId,
+    KvTokenTime,
+    RequestId,
+    Seconds,
+    VirtualTime,
+)
 
 _MOST_MOVED = 1024
 """Accounts that moved and are not in the slack yet, if nobody asks who is first."""
@@ -44,36 +62,127 @@ class Guard:
         return self._foretold.urgent(self._now())
 
 
+class Promised(NamedTuple):
+    """Promise to an application, and the work that is left for it."""
+
+    finish: VirtualTime
+    sequence: int
+    weight: float
+    remaining: KvTokenTime
+    is_live: bool
+    """Whether it may still ask for more."""
+
+
+class Promises(Protocol):
+    """Accounts as the order sees them."""
+
+    def watch(self) -> dict[ApplicationId, None]:
+        """Return where whoever moves from now on is written, all that are there at first."""
+
+    def advance(self, slack: Slack) -> None:
+        """Bring slack to V and S of now."""
+
+    def of(self, name: ApplicationId) -> Promised | None:
+        """Return what an application was promised; None if it bears on nobody's slack."""
+
+
+class GpsPromises:
+    """The promises of GPS between applications."""
+
+    def __init__(self, share: ServedShare) -> None:
+        self._share = share
+
+    def watch(self) -> dict[ApplicationId, None]:
+        """Let the accounts write down who moves."""
+        return self._share.watch()
+
+    def advance(self, slack: Slack) -> None:
+        """Bring slack to the root's V, and to the service booked."""
+        slack.advance(self._share.clock.virtual_time, self._share.served)
+
+    def of(self, name: ApplicationId) -> Promised | None:
+        """Return tag and charge left; None if GPS owes it nothing and it is owed nothing."""
+        share, clock = self._share, self._share.clock
+        account = share.accounts.get(name)
+        is_live = account is not None and not account.withdrawn
+        session = clock.session(name) if name in clock else None
+        if session is None or not (is_live or session.active):
+            return None
+        remaining = 0.0
+        if account is not None and is_live:
+            remaining = max(0, account.charged - account.attained)
+        return Promised(session.finish, session.sequence, session.weight, remaining, is_live)
+
+
+class TenantPromises:
+    """The promises of GPS inside a tenant, and what its reference server has to do for them.
+
+    By the invariant of `tenant_share` the slack of k, Σ w·(min(F, F_k) − V_T) − R(≤ F_k), is the
+    sum over the tags behind k of what remains of them less w·(F − F_k). While the reference server
+    has anything to do up to k that is constant but for charges and transfers, overdue or not: what
+    it does lowers both sums alike. So neither V nor S has to be told, and a look at the tenant that
+    is old says the same as one of now.
+    """
+
+    def __init__(self, share: TenantShare, tenant: ClientId) -> None:
+        self._share = share
+        self._name = tenant
+
+    def watch(self) -> dict[ApplicationId, None]:
+        """Let the accounts write down who moves inside the tenant."""
+        return self._share.watch_tenant(self._name)
+
+    def advance(self, slack: Slack) -> None:
+        """Do nothing: no slack depends on V."""
+
+    def of(self, name: ApplicationId) -> Promised | None:
+        """Return F_x and what remains at its place; None if neither server owes it anything."""
+        tenant, account = self._share.tenant(self._name), self._share.accounts.get(name)
+        if tenant is None or name not in tenant:
+            return None
+        is_live = account is not None and not account.withdrawn
+        session, remaining = tenant.gps.session(name), tenant.server.remaining(name)
+        if not (is_live or session.active or remaining > 0):
+            return None
+        return Promised(session.finish, session.sequence, session.weight, remaining, is_live)
+
+
 class PassingOrder(LazyHeap):
     """Applications by F, but those that may pass first."""
 
     __slots__ = (
-        "_application", "_fair_share", "_guard", "_let_pass", "_moved", "_shortest", "_slack"
+        "_application", "_cost", "_guard", "_let_pass", "_moved", "_promises", "_shortest", "_slack"
     )  # fmt: skip
+
+    lets_pass = True
 
     def __init__(
         self,
-        fair_share: ServedShare,
+        promises: Promises,
         application: Callable[[ApplicationId], Application],
         *,
         shortest: bool,
         guard: Guard | None,
+        cost: CostFunction = kv_token_time,
     ) -> None:
         """Begin empty.
 
         Args:
-            fair_share: The accounts, which tell from now on who moves.
+            promises: The accounts, which tell from now on who moves.
             application: Returns a live application.
             shortest: Whether the shortest go first where they may.
             guard: Tells who is urgent; None: nobody is.
+            cost: Cost of an inference that is about to start.
         """
         super().__init__()
-        self._fair_share = fair_share
+        self._promises = promises
         self._application = application
         self._shortest = shortest
         self._guard = guard
-        self._slack = Slack(fair_share.clock.virtual_time, fair_share.served)
-        self._moved = fair_share.watch()
+        self._cost = cost
+        self._slack = Slack()
+        promises.advance(self._slack)
+        self._moved = promises.watch()
         self._let_pass: tuple[ApplicationId, KvTokenTime] | None = None
         """The first, if the guard let it pass, and the slack that it asked for."""
 
@@ -96,7 +205,7 @@ class PassingOrder(LazyHeap):
                 self._let_pass = (name, wanted)
                 return name
         passing = self._slack.first() if self._shortest else None
-        return super().first() if passing is None else passing
+        return self.least() if passing is None else passing
 
     def in_order(self) -> Iterator[str]:
         """Yield the applications as they would be served if nothing moved. O(N log N)."""
@@ -124,8 +233,11 @@ class PassingOrder(LazyHeap):
         budget = self._guard.budget()
         for name in urgent:
             if name in self:
-                inference = self._application(name).waiting.first
-                yield name, inference.cost(kv_token_time, inference.expected_output) - budget
+                yield name, self._next_cost(name) - budget
+
+    def _next_cost(self, name: ApplicationId) -> KvTokenTime:
+        inference = self._application(name).waiting.first
+        return inference.cost(self._cost, inference.expected_output)
 
     def _move(self, name: ApplicationId) -> None:
         self._moved[name] = None
@@ -133,25 +245,109 @@ class PassingOrder(LazyHeap):
             self._catch_up()
 
     def _catch_up(self) -> None:
-        share, clock = self._fair_share, self._fair_share.clock
         for name in self._moved:
-            account = share.accounts.get(name)
-            is_live = account is not None and not account.withdrawn
-            session = clock.session(name) if name in clock else None
-            if session is None or not (is_live or session.active):
+            promised = self._promises.of(name)
+            if promised is None:
                 self._slack.drop(name)
                 continue
-            remaining = 0.0
-            if account is not None and is_live:
-                remaining = max(0, account.charged - account.attained)
+            finish, sequence, weight, remaining, is_live = promised
             self._slack.put(
                 name,
-                session.finish,
-                session.sequence,
-                session.weight,
+                finish,
+                sequence,
+                weight,
                 remaining,
                 binds=is_live and (remaining > 0 or len(self._application(name).waiting) > 0),
                 waits=name in self,
             )
         self._moved.clear()
-        self._slack.advance(clock.virtual_time, share.served)
+        self._promises.advance(self._slack)
+
+
+class TenantOrder(PassingOrder):
+    """The applications of one tenant by F_x, but those that may pass inside its share first."""
+
+    __slots__ = ("_booked", "_share")
+
+    def __init__(
+        self,
+        share: TenantShare,
+        tenant: ClientId,
+        application: Callable[[ApplicationId], Application],
+        *,
+        shortest: bool,
+        guard: Guard | None,
+        cost: CostFunction,
+    ) -> None:
+        """Begin empty.
+
+        Args:
+            share: The accounts, which tell from now on who moves inside the tenant.
+            tenant: The tenant.
+            application: Returns a live application.
+            shortest: Whether the shortest go first where they may.
+            guard: Tells who is urgent; None: nobody is.
+            cost: Cost of an inference that is about to start, in the unit of the accounts.
+        """
+        self._share = share
+        self._booked: dict[ApplicationId, dict[RequestId, None]] = {}
+        """Inferences, not over yet, that are booked at the place of another application."""
+        super().__init__(
+            TenantPromises(share, tenant), application, shortest=shortest, guard=guard, cost=cost
+        )
+
+    def first(self) -> str | None:
+        """Return who may pass and is to be first by the rules, or who has the least F_x."""
+        self._let_pass = None
+        least = self.least()
+        if least is None or len(self) == 1 or self._is_late(least):
+            return least
+        self._catch_up()
+        for name, wanted in self._urgent():
+            if self._is_booked(name) or self._slack.allows(name, wanted):
+                self._let_pass = (name, -inf if self._is_booked(name) else wanted)
+                return name
+        passing = self._slack.first() if self._shortest else None
+        return least if passing is None else passing
+
+    def in_order(self) -> Iterator[str]:
+        """Yield the applications as they would be served if nothing moved. O(N log N)."""
+        first, let_pass = self.first(), self._let_pass
+        if first is not None:
+            yield first
+        yield from (name for name in LazyHeap.in_order(self) if name != first)
+        self._let_pass = let_pass
+
+    def book(self) -> bool:
+        """Book the next inference of the first at the place of the least F_x, if it is not yet."""
+        name, least = self.first(), self.least()
+        if name is None or least is None or name == least or self._is_booked(name):
+            return False
+        self._share.transfer(name, least, self._next_cost(name))
+        self._booked.setdefault(name, {})[self._application(name).waiting.first.request_id] = None
+        return True
+
+    def booked(self, name: ApplicationId) -> list[RequestId]:
+        """Return the inferences of an application that are booked before its place."""
+        return list(self._booked.get(name, ()))
+
+    def restore_booked(self, name: ApplicationId, request_ids: Iterable[RequestId]) -> None:
+        """Restore what `booked` returned."""
+        self._booked[name] = dict.fromkeys(request_ids)
+
+    def inference_ended(self, name: ApplicationId, request_id: RequestId) -> None:
+        """Forget that an inference was booked: it waits no more."""
+        if (booked := self._booked.get(name)) is not None:
+            booked.pop(request_id, None)
+
+    def application_ended(self, name: ApplicationId) -> None:
+        """Forget what was booked of an application."""
+        self._booked.pop(name, None)
+
+    def _is_booked(self, name: ApplicationId) -> bool:
+        booked = self._booked.get(name, {})
+        return bool(booked) and self._application(name).waiting.first.request_id in booked
+
+    def _is_late(self, least: ApplicationId) -> bool:
+        """Return whether V has reached the key by which the tenant stands in the order."""
+        return self._share.tag(least) <= self._share.clock.virtual_time

@@ -1,6 +1,8 @@
 """Each rule of the state fails when the state breaks it."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -218,6 +220,27 @@ def _weigh_inside_only(d: CoreDriver) -> None:
     root.finish = tenant.server.since + (root.finish - tenant.server.since) / 2
 
 
+def _let_pass_who_has_no_slack(d: CoreDriver) -> None:
+    d.handle(ev.PolicyChanged("justitia", (("fairness", "tenant"), ("order", "sgps"))))
+    d.open("c", 5000)
+    d.submit("c1", "c")
+    _order_of_tenant(d).first = lambda: "c"
+
+
+def _let_pass_while_late(d: CoreDriver) -> None:
+    _let_pass_who_has_no_slack(d)
+    d.core.ledger.fair_share.clock.serve(1000)
+
+
+def _order_of_tenant(d: CoreDriver) -> Any:
+    """Return the order of the only tenant, to be changed."""
+    members = d.core.ledger.queue._members
+    order = members["tenant"]
+    changed: Any = SimpleNamespace(least=order.least, lets_pass=True)
+    members["tenant"] = changed
+    return changed
+
+
 def _keep_session_inside(d: CoreDriver) -> None:
     _tenant(d).restore("n", 0, 1, 9, 0, None, live=True)
 
@@ -287,6 +310,8 @@ TENANT_DAMAGES: list[tuple[str, Damage]] = [
     ("tenants_are_owed_the_same_at_both_levels", _charge_root_only),
     ("tenants_are_owed_the_same_at_both_levels", _weigh_inside_only),
     ("accounts_are_of_live_applications", _keep_session_inside),
+    ("first_touches_no_promise", _let_pass_who_has_no_slack),
+    ("first_touches_no_promise", _let_pass_while_late),
 ]
 
 

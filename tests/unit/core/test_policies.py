@@ -370,7 +370,6 @@ def test_accounts_of_justitia_are_kept_in_a_cost_of_a_user() -> None:
     ("options", "needed"),
     [
         ({"order": "sgps", "clock": "nominal"}, "order: 'sgps' needs clock: served"),
-        ({"order": "sgps", "fairness": "tenant"}, "order: 'sgps' needs fairness: application"),
         ({"order": "shortest"}, "order: 'shortest' is not one of finish, sgps"),
         ({"guard_iterations": 3, "clock": "nominal"}, "guard_iterations: 3 needs clock: served"),
         ({"guard_iterations": -1}, "guard_iterations: -1 must be finite and at least 0"),

@@ -8,13 +8,15 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
+from justitia_ray.core.clock.foretold import ForetoldVtc
+from justitia_ray.core.policies.passing import TenantOrder
 from justitia_ray.core.snapshot import application_record, clock_record, restore, snapshot
 from justitia_ray.errors import StoreError
 from tests.core_driver import CoreDriver, ended, granted
 
 NOMINAL = {"clock": "nominal", "nominal_iteration_s": 0.5}
-TENANTS = {"fairness": "tenant"}
-GUARD = {"order": "sgps", "guard_iterations": 300}
+TENANTS: dict[str, object] = {"fairness": "tenant"}
+GUARD: dict[str, object] = {"order": "sgps", "guard_iterations": 300}
 
 
 def _filled(**options: object) -> CoreDriver:
@@ -66,7 +68,23 @@ def test_guard_goes_on_where_it_stood() -> None:
             restore(core, record["clock"], record["applications"])
 
 
-@pytest.mark.parametrize("options", [{}, NOMINAL, TENANTS, GUARD])
+def test_guard_knows_what_runs_under_leases_of_before() -> None:
+    """It is not submitted to the queue again, and belongs to the stage all the same."""
+    driver = CoreDriver(SchedulerCore("justitia", GUARD, lease_prefix="1-"))
+    driver.open("a", 300)
+    driver.submit("a1", "a")
+    driver.pull()
+    successor = _successor(driver, **GUARD)
+    successor.submit("a1", "a", resubmitted=True, lease_id="1-1")
+    successor.pull(progress={"1-1": 3})
+    stages = [core.ledger.policy.application_state("a") for core in (driver.core, successor.core)]
+
+    assert stages[0] is not None
+    assert stages[1] is not None
+    assert stages[0]["shadow"]["stages"] == stages[1]["shadow"]["stages"]
+
+
+@pytest.mark.parametrize("options", [{}, NOMINAL, TENANTS, GUARD, TENANTS | GUARD])
 def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> None:
     """The order without the restart is the order with it, later arrivals included."""
     orders = []
@@ -86,6 +104,43 @@ def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> N
 
     assert orders[0] == orders[1]
     assert sorted(["a1", "a2", "b1", "b2", "c2", "e2"]) == sorted(orders[0])
+
+
+def _booking(options: dict[str, object]) -> CoreDriver:
+    """Return a core in which y is booked before x, of their tenant, and v of another is first.
+
+    x wants 20 inferences of 155, y 21 of 155, v and w 25 of 155: GPS inside is done with x before
+    y, which is urgent. One booking puts x's key, 3,100, at 3,255.
+    """
+    driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
+    for name, tenant, count in (("x", "T", 20), ("y", "T", 21), ("v", "U", 25)):
+        driver.open(name, 155 * count, tenant=tenant)
+        for number in range(count):
+            driver.submit(f"{name}{number}", name)
+    return driver
+
+
+def test_booked_start_is_booked_once_though_the_scheduler_restarts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its place, and the keys of whom it passes, are those of before; so is who comes next."""
+    options = TENANTS | {"guard_iterations": 1000}
+    monkeypatch.setattr(
+        ForetoldVtc, "urgent", lambda shadow, now: [n for n in ("y",) if n in shadow.clock.shadows]
+    )
+    driver = _booking(options)
+    driver.pull(kv=60, seats=1)  # y0 starts
+    driver.pull(kv=60, seats=1)
+    order = driver.core.ledger.policy.members_order("T")
+    successor = _successor(driver, **options)
+    restored = successor.core.ledger.policy.members_order("T")
+
+    assert isinstance(order, TenantOrder)
+    assert isinstance(restored, TenantOrder)
+    assert ["y0", "y1"] == order.booked("y") == restored.booked("y")
+    assert 3100 + 2 * 155 == driver.core.tag("x") == successor.core.tag("x")
+    assert 155 * 41 == driver.core.tag("y") == successor.core.tag("y")
+    assert driver.record() == successor.record()
 
 
 def test_tenants_have_the_same_keys_after_a_restart() -> None:

@@ -362,3 +362,57 @@ def test_application_tells_its_key_as_its_virtual_finish_time(tenants: CoreDrive
     ]
 
     assert ended.virtual_finish_time == 0  # all of it refunded at V = 0
+
+
+def test_work_transferred_to_an_earlier_place_moves_the_keys_between_alone() -> None:
+    """T finishes p at 10, x at 30, y at 60, z at 100 of V; 5 of y are done before x's end.
+
+    F inside and what is owed stay, and the other tenant's key; the rest of y is done by 60.
+    """
+    share = _share(p=("T", 10, 1), x=("T", 20, 1), y=("T", 30, 1), z=("T", 40, 1), u=("U", 50, 1))
+    tags = [share.tag_in_tenant(name) for name in "pxyz"]
+    moved = share.watch_tenant("T")
+    moved.clear()
+    share.transfer("y", "x", exact(5))
+
+    assert [10, 35, 60, 100, 50] == _keys(share, *"pxyzu")
+    assert tags == [share.tag_in_tenant(name) for name in "pxyz"]
+    assert _owed(share) == (150, 150)
+    assert {"x", "y"} <= set(moved)
+
+    share.transfer("y", "x", exact(100))  # no more than what is left of y
+
+    assert [10, 60, 60, 100] == _keys(share, *"pxyz")
+    assert tags == [share.tag_in_tenant(name) for name in "pxyz"]
+
+
+def test_nothing_is_transferred_to_what_the_reference_server_has_finished() -> None:
+    """Its key has passed; nor is anything of what has nothing left."""
+    share = _share(x=("T", 10, 1), y=("T", 30, 1), u=("U", 50, 1))
+    share.deliver([("u", exact(30))])  # V = 15
+    share.transfer("y", "x", exact(5))
+
+    assert [10, 40] == _keys(share, "x", "y")
+
+    share.transfer("x", "y", exact(5))
+
+    assert [10, 40] == _keys(share, "x", "y")
+
+
+def test_weights_of_a_tenant_and_its_applications_count_in_a_transfer() -> None:
+    """At φ = 2 a transfer of 6 moves x's key by 3."""
+    share = _share(x=("T", 10, 2), y=("T", 30, 2), u=("U", 50, 1))
+    share.transfer("y", "x", exact(6))
+
+    assert [8, 20] == _keys(share, "x", "y")
+
+
+def test_watch_of_a_tenant_ends() -> None:
+    """Nobody reads what is written after that."""
+    share = _share(x=("T", 10, 1))
+    first = share.watch_tenant("T")
+    share.unwatch_tenant("T")
+    share.expect("x", exact(50))
+
+    assert {"x": None} == first
+    assert {} == share.watch_tenant("of nobody")

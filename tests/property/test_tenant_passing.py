@@ -1,0 +1,274 @@
+"""Passing inside a tenant's share: what it may cost there, and that it costs others nothing.
+
+Lag is against GPS inside the tenant: f̄ is when the tenant's own V reaches F_x. Applications of a
+tenant come at once (see `test_tenant_order`); who is urgent is drawn, as in `test_guard`.
+"""
+
+from collections.abc import Callable
+from fractions import Fraction
+from math import inf
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.clock.foretold import ForetoldVtc
+from justitia_ray.core.clock.tenant_share import TenantShare, _virtual_time_after
+from justitia_ray.core.invariants import comes_first
+from justitia_ray.core.policies import justitia
+from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.policies.passing import TenantOrder
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
+from tests.property.engine import Arrival, Engine, Outcomes, Server
+from tests.property.profiles import examples
+from tests.property.test_guard import claims
+from tests.property.workloads import servers
+
+_SIZES = st.tuples(st.integers(1, 30), st.integers(1, 12))
+_INFERENCES = st.lists(_SIZES, min_size=1, max_size=6).map(tuple)
+_WEIGHTS = st.sampled_from([Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2)])
+_ORDERS: list[dict[str, object]] = [
+    {"order": "sgps"},
+    {"guard_iterations": 1},
+    {"order": "sgps", "guard_iterations": 3},
+    {"guard_iterations": 10},
+]
+
+
+@st.composite
+def _tenants(draw: st.DrawFn) -> list[Arrival]:
+    """Return the applications of up to three tenants, each tenant's at once and of one weight."""
+    found = []
+    for tenant in range(draw(st.integers(1, 3))):
+        at, weight = draw(st.integers(0, 30)), draw(_WEIGHTS)
+        stages = draw(st.lists(_INFERENCES, min_size=1, max_size=5))
+        found += [Arrival(at, (stage,), weight, tenant=f"T{tenant}") for stage in stages]
+    return found
+
+
+class TenantEngine(Engine):
+    """Notes when GPS inside its tenant would have finished each application."""
+
+    def __init__(self, replicas: list[Server], options: dict[str, object]) -> None:
+        super().__init__(replicas, options={"fairness": "tenant", **options})
+        self._tag_inside: dict[str, float] = {}
+        self._reached: dict[str, int] = {}
+
+    @property
+    def share(self) -> TenantShare:
+        """The accounts."""
+        share = self.core.ledger.fair_share
+        assert isinstance(share, TenantShare)
+        return share
+
+    def inner_lags(self) -> dict[str, int]:
+        """Return S(e) − S(f̄) of each application; f̄ at the start of its report."""
+        return {
+            name: start - self._reached.get(name, self._served)
+            for name, start in self._last_start.items()
+        }
+
+    def _arrive(self, name: str, arrival: Arrival) -> None:
+        super()._arrive(name, arrival)
+        self._tag_inside[name] = self.share.tag_in_tenant(name)
+
+    def _report(self, number: int, server: Server) -> None:
+        before = self._served
+        super()._report(number, server)
+        root, tenants = self.share.clock, self.share.tenants()
+        for name, tag in self._tag_inside.items():
+            tenant = tenants.get(self._arrivals[name].tenant)
+            level = inf
+            if tenant is not None:
+                idle = not root.session(self._arrivals[name].tenant).active
+                given = tenant.server.share(root.virtual_time, idle=idle)
+                level = _virtual_time_after(tenant.gps, given)
+            if level >= tag:
+                self._reached.setdefault(name, before)
+
+
+def _run(
+    urgent: type[ForetoldVtc],
+    options: dict[str, object],
+    replicas: list[Server],
+    applications: list[Arrival] | dict[str, Arrival],
+) -> tuple[Outcomes, dict[str, int], float]:
+    """Return what a run showed, lags inside the tenants, and the least active weight of tenants."""
+    weights = [inf]
+    budget_in = JustitiaPolicy.budget_in
+
+    def noted(policy: JustitiaPolicy, tenant: str) -> KvTokenTime:
+        weights.append(policy.fair_share.clock.active_weight)
+        return budget_in(policy, tenant)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(justitia, "ForetoldVtc", urgent)
+        patch.setattr(JustitiaPolicy, "budget_in", noted)
+        engine = TenantEngine(replicas, options)
+        outcomes = engine.run(applications)
+    return outcomes, engine.inner_lags(), min(weights)
+
+
+@pytest.mark.parametrize("options", _ORDERS)
+@examples(40)
+@given(data=st.data())
+def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
+    options: dict[str, Any], data: st.DataObject
+) -> None:
+    """Whoever is called urgent: I + B, and B larger if the tenants' weights were less at a pass."""
+    replicas, applications = data.draw(servers()), data.draw(_tenants())
+    urgent = claims(data.draw(st.integers(0, 99)))
+    outcomes, lags, weight = _run(urgent, options, replicas, applications)
+    budget = options.get("guard_iterations", 0) * sum(r.kv_tokens for r in replicas)
+    of_all = sum({a.tenant: a.weight for a in applications}.values())
+
+    late = max(lags.values()) - outcomes.in_flight - outcomes.report
+    assert late <= budget * max(1, of_all / weight)
+
+
+def _urgent(*but: str) -> type[ForetoldVtc]:
+    class Claims(ForetoldVtc):
+        def urgent(self, now: Seconds) -> list[ApplicationId]:
+            """Return all but some."""
+            return sorted(name for name in self.clock.shadows if name not in but)
+
+    return Claims
+
+
+@examples(60)
+@given(data=st.data())
+def test_tenant_loses_nothing_by_what_passes_in_another(data: st.DataObject) -> None:
+    """T0 calls whom it likes urgent, with a budget without end: the others' bound stays I."""
+    replicas, applications = data.draw(servers()), data.draw(_tenants())
+    named = {f"a{number}": arrival for number, arrival in enumerate(applications)}
+    others = [name for name, a in named.items() if a.tenant != "T0"]
+    options: dict[str, object] = {"guard_iterations": 1e9, "order": "finish"}
+    outcomes, lags, _ = _run(_urgent(*others), options, replicas, named)
+
+    late = max([lags[name] for name in others], default=0)
+    assert late <= outcomes.in_flight + outcomes.report
+
+
+def _mouse_among_elephants() -> dict[str, Arrival]:
+    """Return a small application and large ones of one tenant, and one of another tenant."""
+    found = {"mouse": Arrival(0, (((4, 4),) * 10,), tenant="T")}
+    found |= {f"e{n}": Arrival(0, (((4, 4),) * 30,), tenant="T") for n in range(8)}
+    return found | {"other": Arrival(0, (((4, 4),) * 50,), tenant="U")}
+
+
+def _no_budget(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(JustitiaPolicy, "guard_budget", inf)
+
+
+@pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_no_budget, False)])
+def test_urgent_elephants_delay_a_mouse_of_their_tenant_by_the_budget(
+    change: Callable[[pytest.MonkeyPatch], None], holds: bool
+) -> None:
+    """Without a budget it waits for all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        change(patch)
+        outcomes, lags, _ = _run(
+            _urgent("mouse"), {"guard_iterations": 10}, [Server(16, 2)], _mouse_among_elephants()
+        )
+
+    late = lags["mouse"] - outcomes.in_flight - outcomes.report
+    assert (late <= 10 * 16) == holds
+    assert lags["other"] <= outcomes.in_flight + outcomes.report
+
+
+def _book_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TenantOrder, "book", lambda order: False)
+
+
+@pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_book_nothing, False)])
+def test_tenant_that_does_not_book_what_passes_delays_others(
+    change: Callable[[pytest.MonkeyPatch], None], holds: bool
+) -> None:
+    """It would stand in the order by the key of a small one that it never starts."""
+    applications = _mouse_among_elephants()
+    applications["mouse"] = Arrival(0, (((4, 4),) * 28,), tenant="T")
+    with pytest.MonkeyPatch.context() as patch:
+        change(patch)
+        outcomes, lags, _ = _run(
+            _urgent("mouse"), {"guard_iterations": 1e9}, [Server(16, 2)], applications
+        )
+
+    assert (lags["other"] <= outcomes.in_flight + outcomes.report) == holds
+
+
+@pytest.mark.parametrize("options", _ORDERS)
+@examples(15)
+@given(
+    inferences=st.integers(2, 8),
+    data=st.data(),
+    others=st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), min_size=1, max_size=5),
+    size=st.tuples(st.integers(1, 15), st.integers(1, 8)),
+    seats=st.integers(1, 4),
+)
+def test_last_piece_of_a_split_application_finishes_no_earlier_by_passing(
+    options: dict[str, object],
+    inferences: int,
+    data: st.DataObject,
+    others: list[tuple[int, int]],
+    size: tuple[int, int],
+    seats: int,
+) -> None:
+    """Neither splitting nor what is told of the pieces gains anything against other tenants."""
+    cut, came = data.draw(st.integers(1, inferences - 1)), data.draw(st.integers(0, 40))
+    rest = {
+        f"o{n}": Arrival(at, ((size,) * k,), tenant=f"O{n}") for n, (at, k) in enumerate(others)
+    }
+    replicas = [Server(seats * sum(size), seats)]
+    urgent = claims(data.draw(st.integers(0, 99)))
+    whole, _, _ = _run(
+        urgent, options, replicas, {"w": Arrival(came, ((size,) * inferences,), tenant="T"), **rest}
+    )
+    pieces = {
+        "p": Arrival(came, ((size,) * cut,), tenant="T"),
+        "q": Arrival(came, ((size,) * (inferences - cut),), tenant="T"),
+    }
+    parts, _, _ = _run(urgent, options, replicas, {**pieces, **rest})
+
+    assert max(parts.finished["p"], parts.finished["q"]) >= whole.finished["w"]
+
+
+@pytest.mark.parametrize("options", _ORDERS)
+@examples(30)
+@given(data=st.data())
+def test_every_start_is_by_the_rules_looked_up_one_by_one(
+    options: dict[str, object], data: st.DataObject
+) -> None:
+    """The least key among tenants, and inside slack by its definition, when it is booked."""
+    book = TenantShare.transfer
+
+    def transfer(share: TenantShare, source: str, target: str, amount: KvTokenTime) -> None:
+        keys = {name: share.tag(name) for name in share.accounts}
+        tenant = share.tenant(share._tenant_of[source])
+        assert tenant is not None
+        book(share, source, target, amount)
+        between = (share.tag_in_tenant(target), share.tag_in_tenant(source))
+        for name, key in keys.items():
+            later = share.tag(name) - key
+            is_between = name in tenant.live and (
+                between[0] <= share.tag_in_tenant(name) <= between[1] and name != source
+            )
+            assert later >= 0
+            assert is_between or later == 0, name
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TenantShare, "transfer", transfer)
+        patch.setattr(justitia, "ForetoldVtc", claims(data.draw(st.integers(0, 99))))
+        engine = TenantEngine(data.draw(servers()), options)
+        first = engine.core.ledger.queue.first
+
+        def checked() -> Any:
+            chosen, policy = first(), engine.core.ledger.policy
+            assert isinstance(policy, JustitiaPolicy)
+            if chosen is not None:
+                for holds, _, detail in comes_first(engine.core, policy, chosen):
+                    assert holds, detail
+            return chosen
+
+        patch.setattr(engine.core.ledger.queue, "first", checked)
+        engine.run(data.draw(_tenants()))

@@ -1,0 +1,194 @@
+"""Shortest first and the guard inside a tenant's share, by hand.
+
+T has x of 20 inferences and y of 21, U has v of 25, each inference of 155 token·iterations. So
+T finishes x at 3,100 of V and y at 6,355, U finishes v at 3,875.
+"""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.clock.foretold import ForetoldVtc
+from justitia_ray.core.clock.tenant_share import TenantShare
+from justitia_ray.core.invariants import check
+from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.core.snapshot import restore
+from tests.core_driver import CoreDriver, granted
+
+GUARD: dict[str, object] = {"fairness": "tenant", "guard_iterations": 1000}
+SHORTEST: dict[str, object] = {"fairness": "tenant", "order": "sgps"}
+
+
+def _loaded(options: dict[str, object]) -> CoreDriver:
+    driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
+    for name, tenant, count in (("x", "T", 20), ("y", "T", 21), ("v", "U", 25)):
+        driver.open(name, 155 * count, tenant=tenant)
+        for number in range(count):
+            driver.submit(f"{name}{number}", name)
+    return driver
+
+
+def _applications(request_ids: list[str]) -> list[str]:
+    return [request_id[0] for request_id in request_ids]
+
+
+@pytest.fixture
+def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every shadow of VTC that knows y call it urgent."""
+    monkeypatch.setattr(
+        ForetoldVtc, "urgent", lambda shadow, now: ["y"] if "y" in shadow.clock.shadows else []
+    )
+
+
+@pytest.mark.usefixtures("y_is_urgent")
+def test_tenant_waits_for_whom_it_lets_pass() -> None:
+    """Each start of y puts x's key back by 155: after five, at 3,875, it is v's turn.
+
+    Then T goes on with y, and with x when nothing of y waits.
+    """
+    driver = _loaded(GUARD)
+    order = _applications(granted(driver.pull(kv=20 * 66)))
+
+    assert ["y"] * 5 + ["v"] * 25 + ["y"] * 16 + ["x"] * 20 == order
+    assert [3100 + 21 * 155, 155 * 41, 3875] == [driver.core.tag(name) for name in "xyv"]
+    check(driver.core)
+
+
+@pytest.mark.usefixtures("y_is_urgent")
+def test_without_a_guard_nobody_passes_for_being_urgent() -> None:
+    """The keys are those of the accounts."""
+    driver = _loaded({"fairness": "tenant"})
+
+    assert ["x"] * 20 + ["v"] * 25 + ["y"] * 21 == _applications(granted(driver.pull(kv=20 * 66)))
+
+
+@pytest.mark.usefixtures("y_is_urgent")
+def test_tenant_that_is_late_goes_in_order() -> None:
+    """V has passed 3,100, x's key: whoever passed it now would take the turn of before."""
+    driver = _loaded(GUARD)
+    driver.core.ledger.fair_share.deliver([("v", 3500), ("y", 2800)])
+
+    assert 3150 == driver.core.ledger.fair_share.clock.virtual_time
+    assert ["x"] == _applications(granted(driver.pull(kv=20, seats=1)))
+    check(driver.core)
+
+
+def test_shortest_goes_first_where_slack_allows_it() -> None:
+    """T has p of 10, which runs, x of 20 and z of 30: at V = 1,500 its own V is 500.
+
+    Of w, of 17, F is 3,135, and x's 3,100; but z, at 4,650, has the share of GPS that w takes: by
+    3,100 GPS will have given it and w 5,200, beside what p and x are to have. w is shorter than x.
+    """
+    driver = CoreDriver(SchedulerCore("justitia", SHORTEST, lease_prefix="1-"))
+    for name, tenant, count in (("p", "T", 10), ("x", "T", 20), ("z", "T", 30), ("v", "U", 60)):
+        driver.open(name, 155 * count, tenant=tenant)
+        for number in range(count):
+            driver.submit(f"{name}{number}", name)
+
+    assert ["p"] * 10 == _applications(granted(driver.pull(kv=200, seats=10)))
+
+    share = driver.core.ledger.fair_share
+    share.deliver([("v", 1500), ("p", 1500)])
+    driver.open("w", 155 * 17, tenant="T")
+
+    assert (1500, 3135) == (share.clock.virtual_time, share.tag_in_tenant("w"))
+    assert 1500 + 50 + 3100 == share.tag("x")
+
+    driver.submit("w0", "w")
+
+    assert ["w"] == _applications(granted(driver.pull("r1", kv=20, seats=1)))
+    assert 1500 + 50 + 3100 + 155 == share.tag("x")
+    check(driver.core)
+
+
+@pytest.mark.usefixtures("y_is_urgent")
+def test_policies_change_while_it_runs() -> None:
+    """Accounts and queue stay, what was booked stays booked; between kinds charges go over."""
+    driver = _loaded({"fairness": "tenant"})
+    options: list[tuple[str, dict[str, object]]] = [
+        ("justitia", SHORTEST),
+        ("justitia", GUARD),
+        ("vtc", {}),
+        ("justitia", GUARD | SHORTEST),
+        ("vtc", {"fairness": "tenant"}),
+        ("justitia", {"guard_iterations": 30}),
+        ("justitia", GUARD),
+        ("justitia", {"fairness": "tenant"}),
+    ]
+    started = granted(driver.pull(kv=100, seats=1))
+    for number, (policy, chosen) in enumerate(options, 1):
+        driver.handle(ev.PolicyChanged(policy, tuple(chosen.items())))
+        check(driver.core)
+        started += granted(driver.pull(finished={f"1-{number}": 10}, kv=100, seats=1))
+        check(driver.core)
+
+    assert len(options) + 1 == len(set(started))
+
+
+@pytest.mark.usefixtures("y_is_urgent")
+def test_tenant_without_applications_is_forgotten() -> None:
+    """Shadow, order and watch go with its last one, and come back with the next."""
+    driver = _loaded(GUARD)
+    driver.pull(kv=60, seats=3)
+    policy, share = driver.core.ledger.policy, driver.core.ledger.fair_share
+    assert isinstance(policy, JustitiaPolicy)
+    assert isinstance(share, TenantShare)
+    assert {"T", "U"} == set(policy.state()["tenants"]) == set(share._watched)
+
+    for name in "xy":
+        driver.handle(ev.ApplicationCancelled(name))
+
+    assert {"U"} == set(policy.state()["tenants"]) == set(share._watched) == set(policy._order_in)
+
+    driver.open("x", 100, tenant="T")
+    driver.submit("x0", "x")
+
+    assert {"T", "U"} == set(policy._order_in)
+    check(driver.core)
+
+
+@pytest.mark.usefixtures("y_is_urgent")
+def test_requeued_inference_is_booked_once() -> None:
+    """Its lease is over, and it starts anew: the tenant has paid for it, for y1 and for y2.
+
+    y1 is on the replica that y0 avoids, and y2 is next.
+    """
+    driver = _loaded(GUARD)
+    driver.pull(kv=20, seats=1)
+    booked = driver.core.tag("x")
+    driver.handle(ev.LeaseNacked("1-1", ev.NackReason.CONNECTION))
+    driver.pull("r1", kv=20, seats=1)
+
+    assert (3100 + 2 * 155, 3100 + 3 * 155) == (booked, driver.core.tag("x"))
+    assert 155 * 41 == driver.core.tag("y")
+    check(driver.core)
+
+
+@pytest.mark.usefixtures("y_is_urgent")
+def test_order_is_told_as_it_would_be_served() -> None:
+    """Who passes in a tenant comes first of it, then all by their keys; each may come first."""
+    driver = _loaded(GUARD)
+    queue = driver.core.ledger.queue
+
+    assert ["y", "x", "v"] == [application.application_id for application in queue.in_order()]
+    assert ["v", "x", "y"] == sorted(application.application_id for application in queue.heads())
+    assert driver.core.ledger.policy.moves_with_service
+
+
+@pytest.mark.usefixtures("y_is_urgent")
+@pytest.mark.parametrize("options", [SHORTEST, GUARD, {"fairness": "tenant"}])
+def test_scheduler_restarts_with_other_options(options: dict[str, object]) -> None:
+    """What a guard has counted is of no use without one; what is of no live tenant is forgotten."""
+    driver = _loaded(GUARD)
+    driver.pull(kv=60, seats=3)
+    record = driver.record()
+    record["clock"]["counted"]["tenants"]["gone"] = record["clock"]["counted"]["tenants"]["T"]
+    core = SchedulerCore("justitia", options, lease_prefix="2-")
+    core.recover([], driver.now)
+    restore(core, record["clock"], record["applications"])
+    state = core.ledger.policy.state()
+
+    assert ({"tenants"} if options is GUARD else set()) == set(state)
+    assert {"T", "U"} >= set(state.get("tenants", {}))
+    assert driver.core.tag("x") == core.tag("x")
+    check(core)
