@@ -72,6 +72,7 @@ PURE = (
     "heapq",
     "itertools",
     "math",
+    "operator",
     "struct",
     "typing",
 )
