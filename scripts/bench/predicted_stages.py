@@ -1,4 +1,4 @@
-"""What the stage table foretells of recorded runs that it has not seen: lengths, gaps, turns."""
+"""Held-out runs foretold by the stage table: lengths, gaps, whether another turn comes."""
 
 import random
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ class StageErrors:
     """|foretold − true| seconds of each gap."""
     gaps_of_class: list[float] = field(default_factory=list)
     turns: list[bool] = field(default_factory=list)
-    """Of each stage reached: whether it was rightly foretold that another comes, or none."""
+    """Whether it was rightly foretold, of each stage reached, that another comes, or none."""
     turns_of_class: list[bool] = field(default_factory=list)
 
 
