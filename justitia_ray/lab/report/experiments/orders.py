@@ -21,6 +21,7 @@ from justitia_ray.lab.report.experiments import nine_class
 from justitia_ray.lab.report.experiments.predictors import Predicted
 from justitia_ray.lab.report.experiments.variants import offered
 from justitia_ray.lab.report.tasks import (
+    PAPER_ENGINE,
     AloneRuns,
     ChangedLoad,
     ExperimentLoad,
@@ -28,6 +29,7 @@ from justitia_ray.lab.report.tasks import (
     SimulatedRun,
     SuiteLoad,
 )
+from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.results import RunResult, percentile
 
 PASSING: PolicyOptions = (("order", "sgps"), ("backfill", 8))
@@ -84,15 +86,19 @@ def _known(
     load: ExperimentLoad,
     variants: Mapping[str, PolicyOptions] = _VARIANTS,
     replicas: int = 1,
+    engine: EngineProfile = PAPER_ENGINE,
 ) -> dict[Arm, Task]:
     """Return the arms on one load, with costs and stages known."""
-    plain = {name: SimulatedRun(load, name, replicas=replicas) for name in (_VTC, "srjf")}
-    ours = {
-        name: SimulatedRun(load, "justitia", options, replicas=replicas)
-        for name, options in {"justitia": (), **variants}.items()
+    policies: dict[str, tuple[str, PolicyOptions]] = {name: (name, ()) for name in (_VTC, "srjf")}
+    policies |= {
+        name: ("justitia", options) for name, options in {"justitia": (), **variants}.items()
     }
     found: dict[Arm, Task] = {Arm(group, _ALONE): AloneRuns(load)}
-    return found | {Arm(group, name): run for name, run in (plain | ours).items()}
+    for name, (policy, options) in policies.items():
+        found[Arm(group, name)] = SimulatedRun(
+            load, policy, options, engine=engine, replicas=replicas
+        )
+    return found
 
 
 def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
@@ -133,6 +139,8 @@ def _other_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     found: dict[Arm, Task] = {}
     for group, load in loads.items():
         found |= _known(group, load, variants)
+    peak = replace(PAPER_ENGINE, admission="peak")
+    found |= _known("3x, peak", nine_class.load(scale, seed, 3), variants, engine=peak)
     four = nine_class.load(scale, seed, 8)
     return found | _known("four replicas, 2x each", four, variants, replicas=4)
 
@@ -226,7 +234,8 @@ ORDERS = (
         "The same on other loads",
         f"{_ABOUT}Costs and stages are known. A load of 0.65 has little to schedule; the recorded "
         "mix has more of large applications; of an elephant among mice the elephant is the worst "
-        "off; four replicas share one queue.",
+        "off; four replicas share one queue; `peak` is the admission of the service, under which "
+        "no memory overflows.",
         _other_arms,
     ),
 )
