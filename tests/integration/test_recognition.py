@@ -89,6 +89,11 @@ async def test_agents_that_send_no_header_keep_their_place(service: Service, str
     """Ten at a time, each turn at whichever ingress: ten applications, nothing beside them."""
     async with client_of(service) as client:
         await asyncio.gather(*(converse(client, f"{n} {stream}", stream=stream) for n in range(10)))
+
+    async def are_counted() -> bool:  # a stream has ended before its replica has reported that
+        return bool(10 * TURNS == sum(v["ended"] for v in (await seen(service)).values()))
+
+    await eventually(are_counted, "every turn is reported")
     found = await seen(service)
     await end(service, list(found))
 
