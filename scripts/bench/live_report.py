@@ -142,10 +142,13 @@ def over_seeds(seeds: Sequence[SeedFigures]) -> dict[str, dict[str, Any]]:
             )
         for other in REFERENCES:
             for kind, part in (("", "live"), ("simulated_", "simulated")):
-                ours, theirs = (
-                    [getattr(s, part)[a]["mean_jct_s"] for s in seeds] for a in (arm, other)
-                )
-                row[f"{kind}mean_jct_over_{other}"] = _spread(paired_ratios(ours, theirs))
+                over = f"{kind}mean_jct_over_{other}"
+                row[over] = None  # where only some arms are played, the reference may not be
+                if other in seeds[0].live:
+                    ours, theirs = (
+                        [getattr(s, part)[a]["mean_jct_s"] for s in seeds] for a in (arm, other)
+                    )
+                    row[over] = _spread(paired_ratios(ours, theirs))
         table[arm] = {name: None if s is None else asdict(s) for name, s in row.items()}
     return table
 

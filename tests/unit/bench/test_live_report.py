@@ -3,7 +3,13 @@
 import pytest
 
 from scripts.bench.live_model import Prediction
-from scripts.bench.live_report import SeedFigures, live_results, over_seeds, seed_figures
+from scripts.bench.live_report import (
+    SeedFigures,
+    live_results,
+    over_seeds,
+    printed,
+    seed_figures,
+)
 from scripts.bench.live_session import FCFS, JUSTITIA, Arm
 from tests.unit.bench.live_fakes import application, inference, run
 
@@ -40,3 +46,13 @@ def test_ratios_are_paired_seed_by_seed() -> None:
     assert {"median": pytest.approx(0.8), "low": 0.8, "high": 0.8} == row["mean_jct_over_vtc"]
     assert 8 / 10 == pytest.approx(row["mean_jct_over_fcfs"]["high"])
     assert 8 / 15 == pytest.approx(row["mean_jct_over_fcfs"]["low"])
+
+
+def test_arms_played_alone_have_no_ratio_to_others() -> None:
+    """With `--arms` there may be no `fcfs`: that costs its column, not what took half an hour."""
+    seeds = [figures(1, {VTC: (4.0, 16.0), JUSTITIA: (2.0, 14.0)})]
+    row = over_seeds(seeds)["justitia"]
+
+    assert row["mean_jct_over_fcfs"] is None
+    assert 0.8 == pytest.approx(row["mean_jct_over_vtc"]["median"])
+    assert "–" in printed(over_seeds(seeds))
