@@ -183,8 +183,7 @@ class Leases:
         unscheduled: list[Application] = []
         line: list[Inference] = []
         while (
-            len(unscheduled) <= _MAXIMUM_UNSCHEDULED
-            and (application := self._ledger.next()) is not None
+            len(unscheduled) <= _MAXIMUM_UNSCHEDULED and (application := ledger.next()) is not None
         ):
             inference = application.waiting.first
             if self._blocked == (inference, self._state.headroom_changes):

@@ -123,7 +123,7 @@ def _booking(options: dict[str, object]) -> CoreDriver:
 def test_booked_start_is_booked_once_though_the_scheduler_restarts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Its place, and the keys of whom it passes, are those of before; so is who comes next."""
+    """A booked inference keeps its place, those that it passes their keys, and the order stays."""
     options = TENANTS | {"guard_iterations": 1000}
     monkeypatch.setattr(
         ForetoldVtc, "urgent", lambda shadow, now: [n for n in ("y",) if n in shadow.clock.shadows]

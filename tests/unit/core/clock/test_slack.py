@@ -110,7 +110,7 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
 @examples(30)
 @given(st.integers(0, 10**6))
 def test_first_is_found_where_many_bounds_leave_it_open(seed: int) -> None:
-    """Of several blocks whose bounds say nothing the one with the lowest bound may have slack."""
+    """Where the bounds of several blocks say nothing, the one with the lowest bound may have slack."""
     random = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
@@ -173,7 +173,7 @@ def _mouse_that_passes(searches: list[Search]) -> Slack:
 
 
 def test_first_is_known_while_service_leaves_it_enough_slack(searches: list[Search]) -> None:
-    """What is served of the giant takes from the slack of the early one: 2 - 2 + 105 - 90."""
+    """Service of the giant takes from the slack of the early one: 2 - 2 + 105 - 90."""
     slack = _mouse_that_passes(searches)
     for rest, first, made in ((100, "mouse", 0), (92, "mouse", 0), (91, None, 1)):
         put(slack, "giant", One(Fraction(100), 1, Fraction(1), Fraction(rest), True, False))

@@ -387,7 +387,7 @@ def test_work_transferred_to_an_earlier_place_moves_the_keys_between_alone() -> 
 
 
 def test_nothing_is_transferred_to_what_the_reference_server_has_finished() -> None:
-    """Its key has passed; nor is anything of what has nothing left."""
+    """The key of a finished target has passed; a source that has nothing left gives nothing."""
     share = _share(x=("T", 10, 1), y=("T", 30, 1), u=("U", 50, 1))
     share.deliver([("u", exact(30))])  # V = 15
     share.transfer("y", "x", exact(5))

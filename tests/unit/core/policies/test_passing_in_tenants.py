@@ -149,7 +149,7 @@ def test_tenant_without_applications_is_forgotten() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_requeued_inference_is_booked_once() -> None:
-    """Its lease is over, and it starts anew: the tenant has paid for it, for y1 and for y2.
+    """An inference whose lease is over starts anew: the tenant has paid for it, for y1 and for y2.
 
     y1 is on the replica that y0 avoids, and y2 is next.
     """
@@ -178,7 +178,7 @@ def test_order_is_told_as_it_would_be_served() -> None:
 @pytest.mark.usefixtures("y_is_urgent")
 @pytest.mark.parametrize("options", [SHORTEST, GUARD, {"fairness": "tenant"}])
 def test_scheduler_restarts_with_other_options(options: dict[str, object]) -> None:
-    """What a guard has counted is of no use without one; what is of no live tenant is forgotten."""
+    """Counts of a guard are of no use without one; those of no live tenant are forgotten."""
     driver = _loaded(GUARD)
     driver.pull(kv=60, seats=3)
     record = driver.record()

@@ -1,4 +1,4 @@
-"""What the guard is judged by: how much later than under VTC, and how much slower than alone."""
+"""Measures of the guard: how much later than under VTC, and how much slower than alone."""
 
 from pathlib import Path
 
