@@ -110,7 +110,7 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
 @examples(30)
 @given(st.integers(0, 10**6))
 def test_first_is_found_where_many_bounds_leave_it_open(seed: int) -> None:
-    """Where the bounds of several blocks say nothing, the one with the lowest bound may have slack."""
+    """Where the bounds of several blocks say nothing, the lowest may have slack."""
     random = Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
