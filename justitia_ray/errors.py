@@ -3,18 +3,21 @@
     JustitiaError
     ├── ConfigError                 the operator: a setting, a file, an option
     ├── RequestError                the caller: the request can never succeed as it stands
-    │   ├── UnknownModel, UnknownApplication, ApplicationIsClosed, ContextLengthExceeded
+    │   ├── UnknownModel, UnknownApplication, ContextLengthExceeded
+    │   ├── ApplicationIsClosed: ApplicationCancelled, ApplicationExpired
     │   └── UnsupportedOperation, NotServed, BodyTooLarge
     ├── Unauthenticated             the caller: it has not proved who it is
     ├── Forbidden                   the caller: its credential does not give it the right
     ├── AdmissionError              the caller, later: the system cannot take it now
     │   ├── QueueFull, TooManyApplications, NoReplicaAnswers, SchedulerSuperseded
+    │   ├── QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed, NotStored
     │   └── TooManyFailures
     ├── ConnectionLost              our processes, between themselves: another way, or again
     ├── RemoteFailure               nobody: a mistake of ours in another process, whose log has it
     ├── LeaseError                  ingress and replica, between themselves
     │   └── UnknownLease
     ├── EngineError                 the replica: its engine is dead or gave no answer
+    │   ├── AttemptsExhausted       the caller, later: no replica brought the call to its end
     │   └── CannotContinue          the caller: a stream was cut and has to be asked for again
     ├── StoreError                  the operator: Redis cannot be reached, or holds something else
     └── ResponseError               the client: the service answered with an error
@@ -24,6 +27,7 @@ pickled. The HTTP status of each stands in one table, `justitia_ray.protocol.err
 """
 
 import reprlib
+from typing import Any
 
 _REPR = reprlib.Repr()
 _REPR.maxstring = _REPR.maxother = 100
@@ -78,6 +82,14 @@ class ApplicationIsClosed(RequestError):
     """The application was closed, cancelled or expired, and takes no more inferences."""
 
 
+class ApplicationCancelled(ApplicationIsClosed):
+    """The application was cancelled, and takes no more inferences."""
+
+
+class ApplicationExpired(ApplicationIsClosed):
+    """The application was idle for too long, and takes no more inferences."""
+
+
 class ContextLengthExceeded(RequestError):
     """The prompt, or the prompt and the output asked for, exceed the model's context."""
 
@@ -120,13 +132,20 @@ class AdmissionError(JustitiaError):
 
     Attributes:
         message: What is short.
-        retry_after_s: When to try again, in seconds.
+        retry_after_s: When to try again, in seconds; None: not known, or never.
+        limit: The limit that binds, if it is one: the fields of a `core.limits.LimitStanding`.
     """
 
-    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
-        super().__init__(message, retry_after_s)
+    def __init__(
+        self,
+        message: str,
+        retry_after_s: float | None = 1.0,
+        limit: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message, retry_after_s, limit)
         self.message = message
         self.retry_after_s = retry_after_s
+        self.limit = limit
 
     def __str__(self) -> str:
         return self.message
@@ -142,6 +161,22 @@ class TooManyApplications(AdmissionError):
 
 class TooManyFailures(AdmissionError):
     """Too many calls with wrong credentials wait for their answers; another is not looked at."""
+
+
+class QuotaExhausted(AdmissionError):
+    """A quota of the tenant, or of a node above it, has nothing left in its period."""
+
+
+class ApplicationBudgetExhausted(AdmissionError):
+    """The application has used up what one application of its tenant may use."""
+
+
+class DeadlineMissed(AdmissionError):
+    """The call cannot be served before its deadline, or was not."""
+
+
+class NotStored(AdmissionError):
+    """Redis did not store the application in time."""
 
 
 class NoReplicaAnswers(AdmissionError):
@@ -185,6 +220,10 @@ class EngineError(JustitiaError):
     """The engine is dead, or ended a call without an answer."""
 
 
+class AttemptsExhausted(EngineError):
+    """A call used up its attempts, and no replica brought it to its end."""
+
+
 class CannotContinue(EngineError):
     """A stream was cut, and no other engine can go on where it ended; the message says why."""
 
@@ -201,6 +240,10 @@ class ResponseError(JustitiaError):
         message: What the service said.
         code: The service's error code, e.g. `context_length_exceeded`, if it gave one.
         retry_after_s: When to try again, if the service said so.
+        dropped_reason: Why the call was dropped, one of `protocol.refusals.DropReason`, if given.
+        limit: The limit that binds, if one was named: scope, unit, limit, remaining, `reset_s`,
+            `period_s`.
+        should_retry: Whether another try makes sense, if the service said so.
     """
 
     def __init__(
@@ -209,12 +252,18 @@ class ResponseError(JustitiaError):
         message: str,
         code: str | None = None,
         retry_after_s: float | None = None,
+        dropped_reason: str | None = None,
+        limit: dict[str, Any] | None = None,
+        should_retry: bool | None = None,
     ) -> None:
-        super().__init__(status, message, code, retry_after_s)
+        super().__init__(status, message, code, retry_after_s, dropped_reason, limit, should_retry)
         self.status = status
         self.message = message
         self.code = code
         self.retry_after_s = retry_after_s
+        self.dropped_reason = dropped_reason
+        self.limit = limit
+        self.should_retry = should_retry
 
     def __str__(self) -> str:
         return f"{self.status}: {self.message}"

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from justitia_ray.core.entities import Outcome
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.stages import StageServed
 from justitia_ray.units import (
     ApplicationId,
@@ -34,6 +35,12 @@ class Refusal(StrEnum):
     """The store did not answer in time: later its application may be opened."""
     SUPERSEDED = "superseded"
     """Another scheduler leads, which this ingress cannot reach."""
+    QUOTA_EXHAUSTED = "quota_exhausted"
+    """A quota of its tenant, or of a node above, has nothing left in its period."""
+    CAP_REACHED = "cap_reached"
+    """The application has used up what one application may use: it takes no more inferences."""
+    DEADLINE = "deadline"
+    """The inference cannot make its deadline, or has missed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +73,23 @@ class Refuse:
     request_id: RequestId
     ingress_id: IngressId
     reason: Refusal
+    limit: LimitStanding | None = None
+    """The limit that binds, if it is one."""
+    retry_after_s: Seconds | None = None
+    """When the scope that refuses is expected to take one more; None: not known, or never."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseApplication:
-    """Tell the ingress that the application was not opened: as many are open as are allowed."""
+    """Tell the ingress that the application was not opened."""
 
     application_id: ApplicationId
     ingress_id: IngressId
+    reason: Refusal = Refusal.TOO_MANY_APPLICATIONS
+    limit: LimitStanding | None = None
+    """The limit that binds, if it is one."""
+    retry_after_s: Seconds | None = None
+    """When the scope that refuses is expected to take one more; None: not known, or never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +128,8 @@ class EndApplication:
     failed: int
     output_tokens: Tokens
     settlements: int
+    prompt_tokens: Tokens = 0
+    """Prompt tokens of its inferences that had begun."""
     lag: Lag | None = None
     """None if nothing of it was started, or it was late before this scheduler became leader."""
     stages: tuple[StageServed, ...] = ()

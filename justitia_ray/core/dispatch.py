@@ -28,9 +28,10 @@ from justitia_ray.core.entities import (
     LeaseState,
     move,
 )
+from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.state import DeadlineKind, State
-from justitia_ray.units import LeaseId, ReplicaId, RequestId, Tokens
+from justitia_ray.units import ClientId, LeaseId, ReplicaId, RequestId, Tokens
 
 _MAXIMUM_UNSCHEDULED = 16
 """Maximum blocked applications scanned past in one dispatch."""
@@ -164,6 +165,8 @@ class Leases:
         self._state = state
         self._ledger = ledger
         self.placement = Placement(state, admission)
+        self.shares = KvShares(state.tenants)
+        """Shares of the KV memory by node of the tree of tenants."""
         self._blocked: tuple[Inference, int] | None = None
         """The first in order that fitted nowhere and let nobody pass, and `State.headroom_changes`
         then. Every replica that asked could hold it, so that the loss of another changes nothing
@@ -173,21 +176,29 @@ class Leases:
     def grant_all(self) -> None:
         """Grant while the first in order fits somewhere, and to whom it lets pass if it does not.
 
-        An inference at its application's share of the KV lets everybody pass. One that waits for
-        memory lets pass as `Placement.find` says.
+        An inference at its application's share of the KV lets everybody pass, and a node of the
+        tree of tenants at its share is left out, with all below it, until the next time. One that
+        waits for memory lets pass as `Placement.find` says.
         """
         if not self._state.asking:
             return
         ledger, placement = self._ledger, self.placement
         queue, options = ledger.queue, ledger.options
         unscheduled: list[Application] = []
+        held_back: list[Application] = []
         line: list[Inference] = []
         while (
-            len(unscheduled) <= _MAXIMUM_UNSCHEDULED and (application := ledger.next()) is not None
+            len(unscheduled) + len(held_back) <= _MAXIMUM_UNSCHEDULED
+            and (application := ledger.next()) is not None
         ):
             inference = application.waiting.first
             if self._blocked == (inference, self._state.headroom_changes):
                 break  # a walk over all replicas would find nothing new
+            if self.shares.limit and (node := self._over_share(application, inference)):
+                if not queue.hide(node, application):
+                    held_back.append(application)
+                    queue.unschedule(application)
+                continue
             others_wait = len(queue) + len(unscheduled) > 1
             cap = options.kv_share_cap if others_wait else 1.0
             if self._grant_one(application, cap, line):
@@ -200,10 +211,16 @@ class Leases:
                     break
             unscheduled.append(application)
             queue.unschedule(application)
-        for application in unscheduled:
+        queue.show_hidden()
+        for application in (*unscheduled, *held_back):
             queue.touch(application)
         if len(unscheduled) > len(line) and len(queue) == 1:
             self.grant_all()  # all others have started, so it is capped no more
+
+    def _over_share(self, application: Application, inference: Inference) -> ClientId | None:
+        """Return the node of the tree that must not be given an inference now, if there is one."""
+        tokens = inference.expected_footprint().full_tokens
+        return self.shares.refuses(application.tenant, tokens, self._state.kv_tokens())
 
     def _grant_one(self, application: Application, cap: float, line: Sequence[Inference]) -> bool:
         """Grant the first of an application's inferences that can start; return whether one can.
@@ -272,6 +289,7 @@ class Leases:
         assert inference.lease_id is not None
         self._state.headroom_changes += 1
         lease = self._state.leases.pop(inference.lease_id)
+        self.shares.release(lease.lease_id)
         self._state.replicas[lease.replica_id].leases.pop(lease.lease_id)
         self._state.applications[inference.application_id].in_flight.discard(inference.request_id)
         inference.lease_id = None
@@ -321,8 +339,10 @@ class Leases:
         state.leases[lease_id] = Lease(
             lease_id, inference.request_id, replica.replica_id, state.now, priority
         )
-        replica.leases[lease_id] = inference.expected_footprint()
-        state.applications[inference.application_id].in_flight.add(inference.request_id)
+        footprint = replica.leases[lease_id] = inference.expected_footprint()
+        application = state.applications[inference.application_id]
+        application.in_flight.add(inference.request_id)
+        self.shares.hold(lease_id, application.tenant, footprint.full_tokens)
         state.deadlines.set(state.now + state.timeouts.lease_s, DeadlineKind.LEASE, lease_id)
 
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from justitia_ray.core.footprints import Footprint, Footprints
 from justitia_ray.core.queue import WaitingLine
 from justitia_ray.core.stages import ExpectedStage, StageSums
+from justitia_ray.core.tenants import DEFAULT_TIER, LEAST_WEIGHT
 from justitia_ray.cost import CostFunction, choices_cost
 from justitia_ray.units import (
     ApplicationId,
@@ -89,6 +90,8 @@ class Inference:
     """Replicas that its ingress could not reach; see `dispatch.Placement`."""
     stage: int = 0
     """The stage of its application that it belongs to (`stages`)."""
+    starts_by: Seconds | None = None
+    """Deadline of its first lease; None: there is none."""
 
     def cost(self, h: CostFunction, output_tokens: Tokens) -> KvTokenTime:
         """Return h of all its sequences, with so many output tokens over them all."""
@@ -216,6 +219,24 @@ class Application:
     """How long it may be idle before it ends, if not `Timeouts.application_s`."""
     expected_stages: tuple[ExpectedStage, ...] = ()
     """Stages that it is expected to have, from the first, as expected last; may be none."""
+    tier: str = DEFAULT_TIER
+    """Service tier, whose factor is in the weight."""
+    deadline_s: Seconds | None = None
+    """Limit on the wait of each of its inferences that has none of its own; None: there is none."""
+    prompt_tokens: Tokens = 0
+    """Prompt tokens of ended inferences that had begun."""
+    is_deprioritised: bool = False
+    """Whether it runs beyond a quota that deprioritises."""
+
+    @property
+    def share_weight(self) -> float:
+        """Weight of its account."""
+        return self.weight * LEAST_WEIGHT if self.is_deprioritised else self.weight
+
+    @property
+    def unfinished(self) -> int:
+        """Number of its inferences that have not ended."""
+        return self.waiting_count + len(self.in_flight) + len(self.claimed)
 
     @property
     def waiting_count(self) -> int:

@@ -1,12 +1,14 @@
 """Events: the facts that the scheduler is told. Sizes are in tokens, times in seconds."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.stages import ExpectedStage
+from justitia_ray.core.tenants import DEFAULT_TIER, TIERS, TenantTree, Tier
 from justitia_ray.units import (
     ApplicationId,
     InferenceId,
@@ -49,10 +51,20 @@ class ApplicationArrived:
     """How long it may be idle before it ends, if not `Timeouts.application_s`; above 0."""
     expected_stages: tuple[ExpectedStage, ...] = ()
     """Stages that it is expected to have, from the first; none if nothing is known of them."""
+    deadline_s: Seconds | None = None
+    """Limit on the wait of each of its inferences that has none of its own; above 0."""
+    tier: str = DEFAULT_TIER
+    """Service tier: the weight is multiplied by its factor."""
+    reserve_kv_token_time: KvTokenTime | None = None
+    """Quantile of its cost that its tenant's quotas reserve; None: no quota counts it."""
+    reserve_tokens: float | None = None
+    """That quantile of its tokens, prompt and output; None: no quota counts them."""
 
     def __post_init__(self) -> None:
-        if self.idle_s is not None and not 0 < self.idle_s < math.inf:
-            raise ValueError(f"idle_s is {self.idle_s}: a finite number > 0, or None, is allowed")
+        for name in ("idle_s", "deadline_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value}: a finite number > 0, or None, is allowed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +87,14 @@ class WeightChanged:
 
     application_id: ApplicationId
     weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationDeprioritised:
+    """A quota that deprioritises has nothing left for an application, or has something again."""
+
+    application_id: ApplicationId
+    is_deprioritised: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +125,9 @@ class InferenceSubmitted:
     expected_stages: tuple[ExpectedStage, ...] = ()
     """Stages that its application is now expected to have, from this one on; none if nothing is
     expected but what was before."""
+    deadline_s: Seconds | None = None
+    """Limit on its wait, from its first submission to its first lease; None: its application's,
+    inf: none. One that is said to hold a lease has none any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +249,14 @@ class PolicyChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantsChanged:
+    """The operator described other tenants or tiers; what is owed stays."""
+
+    tenants: TenantTree
+    tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """Time went by and nothing else happened."""
 
@@ -235,6 +266,7 @@ Event: TypeAlias = (
     | ApplicationClosed
     | ApplicationCancelled
     | WeightChanged
+    | ApplicationDeprioritised
     | InferenceSubmitted
     | InferenceCancelled
     | LeaseNacked
@@ -244,5 +276,6 @@ Event: TypeAlias = (
     | ReplicaLost
     | IngressHeartbeat
     | PolicyChanged
+    | TenantsChanged
     | DeadlinePassed
 )

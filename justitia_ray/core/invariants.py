@@ -10,11 +10,14 @@ from fractions import Fraction
 from math import inf
 from typing import TypeAlias
 
-from justitia_ray.core.clock.tenant_share import Tenant, TenantShare
+from justitia_ray.core.clock.branch import Branch
+from justitia_ray.core.clock.tenant import Tenant
+from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import Application, Inference, InferenceState
 from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.state import Counters
+from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId, IngressId, KvTokenTime
 
 RELATIVE_TOLERANCE = 1e-9
@@ -129,7 +132,8 @@ def queue_holds_what_waits(core: SchedulerCore) -> Findings:
     if not _letting_pass(core):
         expected, first = expected_first(core), queue.first()
         ids = ["none" if a is None else a.application_id for a in (expected, first)]
-        yield first is expected, ids, "not the least key is first"
+        same = first is expected or same_key(core, expected, first)
+        yield same, ids, "not the least key is first"
 
 
 def first_touches_no_promise(core: SchedulerCore) -> Findings:
@@ -195,10 +199,14 @@ def _first_in_tenant(
 ) -> Findings:
     """Hold the first tenant, and who is first in it, to the rules of `policies/passing`."""
     heads = _least_of_clients(core)
-    keys = {name: policy.key(name, head) for name, head in heads.items()}
-    name, chosen, least = first.tenant, first.application_id, heads[first.tenant].application_id
-    of_least_key = min(keys, key=keys.__getitem__)
-    yield name == of_least_key, (name, of_least_key), "is first, not of the least key"
+    keys = {client: policy.key(client, head) for client, head in heads.items()}
+    client, of_least_key = policy.client(first), min(keys, key=keys.__getitem__)
+    yield client == of_least_key, (client, of_least_key), "is first, not of the least key"
+    of_tenants = _least_of_tenants(core)
+    name, chosen, head = first.tenant, first.application_id, of_tenants[first.tenant]
+    same = head is heads[client] or same_key(core, head, heads[client])
+    yield same, (name, heads[client].tenant), "is first, not the tenant of the least key"
+    least = head.application_id
     tenant, limits = share.tenants()[name], _limits_in_tenant(core, share, name)
     work = tenant.server.remaining
     if share.tag(least) <= share.clock.virtual_time:
@@ -266,16 +274,46 @@ def expected_first(core: SchedulerCore) -> Application | None:
 
 def _least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
     """Return the application of the least key of each client that may be granted. O(N)."""
-    queue, policy = core.ledger.queue, core.ledger.policy
-    clients: dict[str, list[Application]] = {}
-    for application in core.state.applications.values():
-        if application.application_id in queue:
+    policy = core.ledger.policy
+    if isinstance(core.ledger.fair_share, TenantShare) and isinstance(policy, JustitiaPolicy):
+        tenants, clients = _least_of_tenants(core), dict[ClientId, list[Application]]()
+        for application in tenants.values():
             clients.setdefault(policy.client(application), []).append(application)
+        by_client = {
+            client: min(applications, key=lambda one: policy.key(client, one))
+            for client, applications in clients.items()
+        }
+    else:
+        by_client = _least_by(core, policy.client)
     return {
-        client: min(applications, key=policy.application_key)
-        for client, applications in clients.items()
+        client: application
+        for client, application in by_client.items()
         if policy.eligible_at(client) <= core.state.now
     }
+
+
+def _least_of_tenants(core: SchedulerCore) -> dict[ClientId, Application]:
+    """Return the application of the least tag of each tenant that waits. O(N)."""
+    return _least_by(core, lambda application: application.tenant)
+
+
+def _least_by(
+    core: SchedulerCore, group: Callable[[Application], ClientId]
+) -> dict[ClientId, Application]:
+    groups: dict[ClientId, list[Application]] = {}
+    for application in core.state.applications.values():
+        if application.application_id in core.ledger.queue:
+            groups.setdefault(group(application), []).append(application)
+    key = core.ledger.policy.application_key
+    return {name: min(applications, key=key) for name, applications in groups.items()}
+
+
+def same_key(core: SchedulerCore, one: Application | None, other: Application | None) -> bool:
+    """Return whether it is rounding that tells the keys of two below one node apart."""
+    if not isinstance(core.ledger.fair_share, TenantShare) or one is None or other is None:
+        return False
+    keys = [core.tag(application.application_id) for application in (one, other)]
+    return abs(keys[0] - keys[1]) <= RELATIVE_TOLERANCE * (1 + max(keys))
 
 
 def accounts_are_of_live_applications(core: SchedulerCore) -> Findings:
@@ -291,7 +329,8 @@ def accounts_are_of_live_applications(core: SchedulerCore) -> Findings:
         yield session is not None, ids, "has no session"
         assert session is not None
         yield not session.released, ids, "is live and its session released"
-        weights = {core.state.applications[application_id].weight, account.weight, session.weight}
+        application = core.state.applications[application_id]
+        weights = {application.share_weight, account.weight, session.weight}
         yield len(weights) == 1, ids, f"weights {weights}"
     for application_id, session in sessions.items():
         live = application_id in fair_share.accounts
@@ -338,7 +377,9 @@ def idle_applications_are_withdrawn(core: SchedulerCore) -> Findings:
 def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
     """The clock's running sum of active weights holds, and a session is active while F > V."""
     tenants = _tenants(core).values()
-    for clock in (core.ledger.fair_share.clock, *(tenant.gps for tenant in tenants)):
+    branches = [branch.clock for branch in _branches(core).values()]
+    leaves = [tenant.gps for tenant in tenants]
+    for clock in (core.ledger.fair_share.clock, *branches, *leaves):
         total: float = 0
         for session_id, session in clock.sessions().items():
             ahead = session.finish - clock.virtual_time
@@ -352,12 +393,22 @@ def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
 def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
     """Since the last look at a tenant, root, GPS inside and reference server owe it the same."""
     fair_share = core.ledger.fair_share
+    for path, branch in _branches(core).items():
+        above = fair_share.clock if branch.parent is None else branch.parent.clock
+        session = above.session(branch.name)
+        by_parent = branch.weight * max(0, session.finish - branch.since)
+        weights = sum(child.weight for child in branch.clock.sessions().values())
+        scale = 1 + session.finish * session.weight + branch.clock.virtual_time * (1 + weights)
+        scale += above.virtual_time + sum(a.charged for a in fair_share.accounts.values())
+        owed = branch.clock.backlog()
+        yield _equal(by_parent, owed, scale), (path,), f"{by_parent}; children {owed}"
     for name, tenant in _tenants(core).items():
-        root = fair_share.clock.session(name)
+        clock = fair_share.clock if tenant.parent is None else tenant.parent.clock
+        root = clock.session(tenant.name)
         by_root = tenant.server.weight * max(0, root.finish - tenant.server.since)
         weights = sum(session.weight for session in tenant.gps.sessions().values())
         scale = 1 + root.finish * root.weight + tenant.gps.virtual_time * (1 + weights)
-        scale += fair_share.clock.virtual_time
+        scale += clock.virtual_time
         scale += sum(fair_share.accounts[name].charged for name in tenant.live)
         for where, owed in (("GPS", tenant.gps.backlog()), ("server", tenant.server.total)):
             yield _equal(by_root, owed, scale), (name,), f"{by_root}; {where} {owed}"
@@ -368,6 +419,11 @@ def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
 def _tenants(core: SchedulerCore) -> dict[ClientId, Tenant]:
     fair_share = core.ledger.fair_share
     return fair_share.tenants() if isinstance(fair_share, TenantShare) else {}
+
+
+def _branches(core: SchedulerCore) -> dict[ClientId, Branch]:
+    fair_share = core.ledger.fair_share
+    return fair_share.branches() if isinstance(fair_share, TenantShare) else {}
 
 
 def replicas_have_seats_for_their_leases(core: SchedulerCore) -> Findings:
@@ -404,8 +460,9 @@ def service_is_what_was_metered(core: SchedulerCore) -> Findings:
 def quotas_count_what_is_there(core: SchedulerCore) -> Findings:
     """Limits are held against counts that are kept as things come and go."""
     state = core.state
-    applications = [application.tenant for application in state.applications.values()]
-    owners = [state.applications[i.application_id].tenant for i in state.inferences.values()]
+    top = {name: a.tenant.partition(SEPARATOR)[0] for name, a in state.applications.items()}
+    applications = list(top.values())
+    owners = [top[inference.application_id] for inference in state.inferences.values()]
     for quota, tenants in (
         (state.open_applications, applications),
         (state.known_inferences, owners),

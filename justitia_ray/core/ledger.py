@@ -16,6 +16,7 @@ from justitia_ray.core.policies import Delivery, Policy, PolicyContext, find_pol
 from justitia_ray.core.policies.options import PolicyOptions
 from justitia_ray.core.queue import Key, Queue, WaitingLine
 from justitia_ray.core.state import State
+from justitia_ray.core.tenants import TenantTree
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 Place = tuple[Key, Key, Key]
@@ -106,7 +107,7 @@ class Ledger:
         self.queue = Queue()
         self.policy_name = policy
         self.options = parse_options(policy, options)
-        self.fair_share = _fair_share(self.options)
+        self.fair_share = _fair_share(self.options, state.tenants)
         self._start_policy()
 
     # --- applications
@@ -126,10 +127,12 @@ class Ledger:
         self.fair_share.arrive(
             application.application_id,
             cost,
-            application.weight,
+            application.share_weight,
             application.sequence,
             application.tenant,
         )
+        for client in self.fair_share.take_branched():
+            self.queue.reopen(client)
 
     def withdraw(self, application_id: ApplicationId) -> None:
         """Refund the rest of an idle application's charge (rule 4)."""
@@ -220,6 +223,10 @@ class Ledger:
         for delivery in deliveries:
             application = state.applications[delivery.application_id]
             state.counters.count_service(application.tenant, delivery.amount)
+            if delivery.amount > 0:
+                state.usage.of(application.tenant, state.now).kv_token_time += delivery.amount
+            if state.caps:
+                state.served[delivery.application_id] = None
             application.kv_token_time += delivery.amount
             application.unfinished_kv_token_time += delivery.amount
             if delivery.amount > 0:
@@ -284,9 +291,14 @@ class Ledger:
         else:
             self.restart_clock()
 
+    def change_tenants(self) -> None:
+        """Use the weights of the tree of tenants in force; what is owed stays."""
+        self.fair_share.grow(self._state.tenants)
+
     def restart_clock(self) -> None:
         """Open new accounts at this V, with what each live application may still ask for."""
-        before, self.fair_share = self.fair_share, _fair_share(self.options)
+        before = self.fair_share
+        self.fair_share = _fair_share(self.options, self._state.tenants)
         self.fair_share.clock = VirtualClock(before.clock.virtual_time)
         # What GPS owed to applications that have ended is forgotten, in the store too.
         self._state.changed.update(dict.fromkeys(before.take_changed()))
@@ -354,12 +366,12 @@ class Ledger:
         return [(d.application_id, d.cost(cost)) for d in deliveries]
 
 
-def _fair_share(options: PolicyOptions) -> ServedShare:
+def _fair_share(options: PolicyOptions, tenants: TenantTree) -> ServedShare:
     """Return empty accounts of the kind that these options ask for."""
     if options.clock == "nominal":
         return NominalShare(options.nominal_iteration_s)
     if options.clock == "unsettled":
         return UnsettledShare()
     if options.fairness == "tenant":
-        return TenantShare()
+        return TenantShare(tree=tenants)
     return ServedShare()

@@ -1,5 +1,8 @@
 """The lives of applications and of their inferences, from arrival to end."""
 
+import math
+from dataclasses import replace
+
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import (
     EndApplication,
@@ -8,6 +11,7 @@ from justitia_ray.core.actions import (
     Refuse,
     RefuseApplication,
 )
+from justitia_ray.core.caps import caps_of, has_caps, reached_cap
 from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import (
     Application,
@@ -18,10 +22,11 @@ from justitia_ray.core.entities import (
     move,
 )
 from justitia_ray.core.ledger import Ledger
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.stages import MAXIMUM_STAGES, expected_from
 from justitia_ray.core.state import DeadlineKind, State
-from justitia_ray.units import ApplicationId, Seconds
+from justitia_ray.units import ApplicationId, RequestId, Seconds
 
 _MAXIMUM_REJECTED = 10_000
 """Rejected applications remembered; inferences of them are refused for that reason."""
@@ -37,7 +42,7 @@ class Applications:
         """Applications that fell idle since the last report of a replica."""
         self._returning: dict[ApplicationId, None] = {}
         """Applications from a snapshot whose inferences may yet be submitted again."""
-        self._rejected: dict[ApplicationId, None] = {}
+        self._rejected: dict[ApplicationId, RefuseApplication] = {}
         """The last that were rejected, in order."""
 
     def arrive(self, event: ev.ApplicationArrived) -> None:
@@ -61,7 +66,7 @@ class Applications:
             application_id,
             event.application_class,
             event.tenant,
-            event.weight,
+            state.effective_weight(event.tenant, event.weight, event.tier),
             event.predicted_kv_token_time,
             event.ingress_id,
             state.now,
@@ -71,10 +76,14 @@ class Applications:
             recognized_by=event.recognized_by,
             idle_s=event.idle_s,
             expected_stages=event.expected_stages[:MAXIMUM_STAGES],
+            deadline_s=event.deadline_s,
+            tier=event.tier,
         )
         application.openers[event.ingress_id] = None
         state.applications[application_id] = application
-        state.open_applications.increment(event.tenant)
+        state.application_arrived(event.tenant)
+        state.usage.of(event.tenant, state.now).applications += 1
+        self._watch_cap(application)
         self._ledger.arrive(application, event.charge_kv_token_time)
         self._fall_idle(application)
 
@@ -83,8 +92,9 @@ class Applications:
         state = self._state
         application.stages.miss_some()
         state.applications[application.application_id] = application
-        state.open_applications.increment(application.tenant)
+        state.application_arrived(application.tenant)
         state.sequence = max(state.sequence, application.sequence)
+        self._watch_cap(application)
         self._returning[application.application_id] = None
         state.deadlines.set(
             state.now + state.timeouts.ingress_s, DeadlineKind.RETURN, application.application_id
@@ -97,9 +107,9 @@ class Applications:
             del self._returning[application_id]
             self._fell_idle[application_id] = None
 
-    def was_rejected(self, application_id: ApplicationId) -> bool:
-        """Return whether an application was rejected lately, beyond the quota."""
-        return application_id in self._rejected
+    def rejection(self, application_id: ApplicationId) -> RefuseApplication | None:
+        """Return how an application was rejected lately, None if it was not."""
+        return self._rejected.get(application_id)
 
     def awaits_withdrawal(self, application_id: ApplicationId) -> bool:
         """Return whether an idle application may still be in GPS: see the rules of `invariants`."""
@@ -118,9 +128,28 @@ class Applications:
     def reweigh(self, event: ev.WeightChanged) -> None:
         """Change the weight of a live application."""
         application = self._state.applications.get(event.application_id)
-        if application is not None and application.weight != event.weight:
-            application.weight = event.weight
-            self._ledger.reweigh(event.application_id, event.weight)
+        if application is None:
+            return
+        weight = self._state.effective_weight(application.tenant, event.weight, application.tier)
+        if application.weight != weight:
+            application.weight = weight
+            self._ledger.reweigh(event.application_id, application.share_weight)
+
+    def deprioritise(self, event: ev.ApplicationDeprioritised) -> None:
+        """Let an application run when nobody else wants to, or in its turn again."""
+        application = self._state.applications.get(event.application_id)
+        if application is not None and application.is_deprioritised != event.is_deprioritised:
+            application.is_deprioritised = event.is_deprioritised
+            self._ledger.reweigh(event.application_id, application.share_weight)
+
+    def cap_anew(self) -> None:
+        """Hold the caps of the tenants as they are described now; for what is open, too."""
+        state = self._state
+        state.caps = has_caps(state.tenants)
+        if state.caps:
+            for application in state.applications.values():
+                self._watch_cap(application)
+                state.served[application.application_id] = None
 
     def become_busy(self, application: Application) -> None:
         """End the tool gap of an application that submits: charge it again (rule 5)."""
@@ -177,6 +206,7 @@ class Applications:
                 inferences=application.inferences,
                 failed=application.failed,
                 output_tokens=application.output_tokens,
+                prompt_tokens=application.prompt_tokens,
                 settlements=settlements,
                 lag=lag,
                 stages=application.stages.served(),
@@ -187,7 +217,7 @@ class Applications:
             if ingress_id != application.ingress_id:
                 state.actions.append(ForgetApplication(application_id, ingress_id))
         del state.applications[application_id]
-        state.open_applications.decrement(application.tenant)
+        state.application_departed(application.tenant)
         self._fell_idle.pop(application_id, None)
         self._returning.pop(application_id, None)
         state.changed[application_id] = None
@@ -195,15 +225,29 @@ class Applications:
     def _reject(self, event: ev.ApplicationArrived) -> None:
         self._state.counters.rejected_applications += event.application_id not in self._rejected
         self._rejected.pop(event.application_id, None)
-        self._rejected[event.application_id] = None
+        refusal = RefuseApplication(
+            event.application_id,
+            event.ingress_id,
+            retry_after_s=self._state.application_slot(event.tenant),
+        )
+        self._rejected[event.application_id] = refusal
         if len(self._rejected) > _MAXIMUM_REJECTED:
             del self._rejected[next(iter(self._rejected))]
-        self._state.actions.append(RefuseApplication(event.application_id, event.ingress_id))
+        self._state.actions.append(refusal)
 
     def _fall_idle(self, application: Application) -> None:
         self._fell_idle[application.application_id] = None
         self._state.changed[application.application_id] = None
         self._watch_idle(application)
+
+    def _watch_cap(self, application: Application) -> None:
+        """Look at an application again when its time is up, if that is capped."""
+        state = self._state
+        if state.caps:
+            seconds = caps_of(state.tenants, application.tenant).seconds
+            if seconds is not None:
+                at = application.arrived_at + seconds
+                state.deadlines.set(at, DeadlineKind.CAP, application.application_id)
 
     def _watch_idle(self, application: Application) -> None:
         state = self._state
@@ -248,11 +292,24 @@ class Inferences:
         if event.request_id in state.inferences:
             return None
         application = state.applications.get(event.application_id)
-        refusal = self._refusal(application, event)
-        if application is None or refusal is not None:
-            reason = refusal if refusal is not None else Refusal.UNKNOWN_APPLICATION
-            state.actions.append(Refuse(event.request_id, event.ingress_id, reason))
+        if application is None:
+            state.actions.append(self._refuse_unopened(event))
             return None
+        refusal = self._refusal(application, event)
+        if refusal is not None:
+            slot_s = (
+                state.inference_slot(application.tenant) if refusal is Refusal.QUEUE_FULL else None
+            )
+            state.actions.append(
+                Refuse(event.request_id, event.ingress_id, refusal, retry_after_s=slot_s)
+            )
+            return None
+        if state.caps and not event.resubmitted:
+            caps = caps_of(state.tenants, application.tenant)
+            cap = reached_cap(application, caps, state.now)
+            if cap is not None:
+                self._refuse_capped(event, cap)
+                return None
         inference = Inference(
             request_id=event.request_id,
             application_id=event.application_id,
@@ -267,9 +324,11 @@ class Inferences:
             resubmitted=event.resubmitted,
             true_output_tokens=event.true_output_tokens,
         )
+        if event.lease_id is None:
+            self._set_deadline(inference, event.deadline_s, application.deadline_s)
         state.inferences[event.request_id] = inference
         self._ingresses.add_inference(inference)
-        state.known_inferences.increment(application.tenant)
+        state.inference_arrived(application.tenant)
         if event.resubmitted:
             application.stages.miss_some()
         inference.stage = application.stages.submit(event.stage or 0, state.now)
@@ -309,6 +368,25 @@ class Inferences:
         if inference is not None:
             self.end(inference, Outcome.CANCELLED)
 
+    def expire_wait(self, request_id: RequestId) -> None:
+        """Refuse an inference that has missed the deadline of its first lease."""
+        inference = self._state.inferences.get(request_id)
+        if inference is None or inference.attempts or inference.starts_by is None:
+            return
+        if inference.starts_by <= self._state.now:
+            self.refuse_deadline(inference)
+
+    def refuse_deadline(self, inference: Inference) -> None:
+        """Refuse an inference that waits and cannot make its deadline; its account is refunded.
+
+        Its application counts it as failed: what it took says less than it would have taken.
+        """
+        self._state.applications[inference.application_id].failed += 1
+        self._state.actions.append(
+            Refuse(inference.request_id, inference.ingress_id, Refusal.DEADLINE)
+        )
+        self.end(inference, Outcome.EXPIRED)
+
     def end(self, inference: Inference, outcome: Outcome, *, is_counted: bool = False) -> None:
         """End an inference from whatever state it is in.
 
@@ -334,16 +412,49 @@ class Inferences:
         move(inference, InferenceState.ENDED)
         del state.inferences[request_id]
         self._ingresses.remove_inference(inference)
-        state.known_inferences.decrement(application.tenant)
+        state.inference_departed(application.tenant)
         if not is_counted:
             application.inferences += 1
             application.output_tokens += inference.output_tokens
+            if inference.output_tokens or outcome is Outcome.FINISHED:
+                application.prompt_tokens += inference.prompt_tokens
+                usage = state.usage.of(application.tenant, state.now)
+                usage.inferences += 1
+                usage.prompt_tokens += inference.prompt_tokens
+                usage.output_tokens += inference.output_tokens
             application.failed += outcome is Outcome.FAILED
             state.counters.ended[outcome] += 1
         application.unfinished_kv_token_time -= inference.attained
         application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
         self._ledger.inference_ended(application, inference)
         self._applications.inference_ended(application)
+
+    def enforce_caps(self) -> None:
+        """Refuse what waits of applications that have used up what one may; what runs runs on."""
+        state = self._state
+        names, state.served = state.served, {}
+        for name in names:
+            application = state.applications.get(name)
+            if application is None:
+                continue
+            caps = caps_of(state.tenants, application.tenant)
+            # Inferences are capped as they are submitted: those that wait were within the cap.
+            cap = reached_cap(application, replace(caps, inferences=None), state.now)
+            if cap is not None:
+                for inference in [*application.waiting, *application.suspended.values()]:
+                    self._refuse_capped(inference, cap)
+                    self.end(inference, Outcome.CANCELLED)
+
+    def expire_cap(self, application_id: ApplicationId) -> None:
+        """Look at an application whose time may be up."""
+        self._state.served[application_id] = None
+
+    def _refuse_capped(
+        self, refused: ev.InferenceSubmitted | Inference, cap: LimitStanding
+    ) -> None:
+        self._state.actions.append(
+            Refuse(refused.request_id, refused.ingress_id, Refusal.CAP_REACHED, cap)
+        )
 
     def stop_application(self, application: Application, outcome: Outcome, reason: Refusal) -> None:
         """End an application with all its inferences: waiting, running or suspended."""
@@ -357,13 +468,28 @@ class Inferences:
             self.end(inference, outcome)
         self._applications.end(application, outcome)
 
-    def _refusal(
-        self, application: Application | None, event: ev.InferenceSubmitted
-    ) -> Refusal | None:
-        if application is None:
-            if self._applications.was_rejected(event.application_id):
-                return Refusal.TOO_MANY_APPLICATIONS
-            return Refusal.UNKNOWN_APPLICATION
+    def _set_deadline(
+        self, inference: Inference, own: Seconds | None, of_application: Seconds | None
+    ) -> None:
+        limit_s = of_application if own is None else own
+        if limit_s is not None and limit_s < math.inf:
+            inference.starts_by = inference.submitted_at + limit_s
+            self._state.deadlines.set(inference.starts_by, DeadlineKind.WAIT, inference.request_id)
+
+    def _refuse_unopened(self, event: ev.InferenceSubmitted) -> Refuse:
+        """Refuse an inference of an application that is not open: for the reason for that."""
+        rejection = self._applications.rejection(event.application_id)
+        if rejection is None:
+            return Refuse(event.request_id, event.ingress_id, Refusal.UNKNOWN_APPLICATION)
+        return Refuse(
+            event.request_id,
+            event.ingress_id,
+            rejection.reason,
+            rejection.limit,
+            rejection.retry_after_s,
+        )
+
+    def _refusal(self, application: Application, event: ev.InferenceSubmitted) -> Refusal | None:
         if event.resubmitted:  # an earlier scheduler had taken it
             return None
         if application.state is not ApplicationState.OPEN:

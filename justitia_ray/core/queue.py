@@ -10,6 +10,7 @@ import heapq
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
+from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ApplicationId, ClientId, RequestId, Seconds
 
 if TYPE_CHECKING:
@@ -85,6 +86,13 @@ class LazyHeap:
     def drop(self, name: str) -> None:
         """Remove a name; an unknown one changes nothing."""
         self._keys.pop(name, None)
+
+    def hide(self, path: str) -> bool:
+        """Leave out what is below a node of a tree; return whether this is an order of one."""
+        return False
+
+    def show_hidden(self) -> None:
+        """Put back what is hidden."""
 
     def least(self) -> str | None:
         """Return the name with the smallest key, whoever is first; None if the heap is empty."""
@@ -168,6 +176,10 @@ class Queue:
         self._parked = LazyHeap()
         """Clients held back, by the instant at which they may go on."""
         self._unscheduled: dict[ClientId, set[ApplicationId]] = {}
+        self._hidden: dict[ClientId, None] = {}
+        """Clients of which something is hidden."""
+        self._left_out: dict[ClientId, None] = {}
+        """Clients that are hidden whole."""
         self._policy: Policy | None = None
         self._now: Seconds = 0.0
 
@@ -206,6 +218,9 @@ class Queue:
         if members is None:
             return
         first = members.least()
+        if client in self._hidden and (first is None or client in self._left_out):
+            self._order.drop(client)
+            return
         if first is None:
             self._order.drop(client)
             if client not in self._unscheduled:
@@ -220,6 +235,15 @@ class Queue:
         else:
             self._parked.drop(client)
             self._order.put(client, self._policy.key(client, self._applications[first]))
+
+    def reopen(self, client: ClientId) -> None:
+        """Let the policy make the order of a client's applications anew. O(N)."""
+        assert self._policy is not None
+        if client in self._members:
+            self._members[client] = self._policy.members_order(client)
+            for application in list(self._applications.values()):
+                if self._policy.client(application) == client:
+                    self.touch(application)
 
     def first(self) -> Application | None:
         """Return the application that comes first, or None if none may be granted."""
@@ -257,6 +281,34 @@ class Queue:
                 application = self._applications[following]
                 key = self._policy.key(client, application)
                 heapq.heappush(begun, (key, client, application, members))
+
+    def hide(self, path: ClientId, application: Application) -> bool:
+        """Leave out a node of the tree of tenants, above an application, until `show_hidden`.
+
+        Returns:
+            Whether it is left out: not if clients are others than the nodes at the top.
+        """
+        assert self._policy is not None
+        client = self._policy.client(application)
+        if client != path.partition(SEPARATOR)[0]:
+            return False
+        self._hidden[client] = None
+        if not self._members[client].hide(path):
+            self._left_out[client] = None
+        self.touch_client(client)
+        return True
+
+    def show_hidden(self) -> None:
+        """Put back what is hidden."""
+        if not self._hidden:
+            return
+        hidden = list(self._hidden)
+        self._hidden.clear()
+        self._left_out.clear()
+        for client in hidden:
+            if (members := self._members.get(client)) is not None:
+                members.show_hidden()
+                self.touch_client(client)
 
     def unschedule(self, application: Application) -> None:
         """Leave an application out until it is touched, to see who comes after it."""

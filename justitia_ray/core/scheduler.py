@@ -8,19 +8,23 @@ first in order fits somewhere.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from math import inf
 from typing import Any
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Lag, Refusal
 from justitia_ray.core.admission import find_admission
-from justitia_ray.core.dispatch import Leases
-from justitia_ray.core.entities import ApplicationState, Outcome
+from justitia_ray.core.dispatch import Leases, Placement
+from justitia_ray.core.entities import ApplicationState, Inference, Outcome
+from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.lag.meter import LagMeter
 from justitia_ray.core.ledger import Ledger, Place
 from justitia_ray.core.lifecycle import Applications, Inferences
 from justitia_ray.core.liveness import Ingresses, Recovery
+from justitia_ray.core.outlook import Outlooks
 from justitia_ray.core.replicas import Replicas
 from justitia_ray.core.state import DeadlineKind, SchedulerLimits, State, TenantQuota, Timeouts
+from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.units import ApplicationId, ReplicaId, RequestId, Seconds, Tokens, VirtualTime
 
 
@@ -36,6 +40,8 @@ class SchedulerCore:
         lease_prefix: str = "",
         *,
         limits: SchedulerLimits | None = None,
+        tenants: TenantTree | None = None,
+        tiers: Mapping[str, Tier] = TIERS,
     ) -> None:
         """Start with an empty queue.
 
@@ -46,6 +52,8 @@ class SchedulerCore:
             timeouts: When silence is taken for absence.
             lease_prefix: Put before lease ids, so that no two schedulers give out the same.
             limits: The most that is taken; without limits by default.
+            tenants: The tree of tenants; nobody is described by default.
+            tiers: Service tiers by name.
 
         Raises:
             ConfigError: If a name or an option is not one of those allowed.
@@ -58,6 +66,8 @@ class SchedulerCore:
             lease_prefix,
             open_applications=TenantQuota(limits.open_applications),
             known_inferences=TenantQuota(limits.waiting_inferences),
+            tenants=TenantTree() if tenants is None else tenants,
+            tiers=tiers,
         )
         self.lag_meter = LagMeter(self.state)
         self.ledger = Ledger(self.state, policy, policy_options or {}, self.lag_meter)
@@ -76,11 +86,13 @@ class SchedulerCore:
         self._replicas = Replicas(
             self.state, self.ledger, self._leases, self._inferences, self.recovery
         )
+        self.outlooks = Outlooks(self)
         self._handlers: dict[type, Callable[[Any], None]] = {
             ev.ApplicationArrived: self._application_arrived,
             ev.ApplicationClosed: self.applications.close,
             ev.ApplicationCancelled: self._application_cancelled,
             ev.WeightChanged: self.applications.reweigh,
+            ev.ApplicationDeprioritised: self.applications.deprioritise,
             ev.InferenceSubmitted: self._inference_submitted,
             ev.InferenceCancelled: self._inferences.cancel,
             ev.LeaseNacked: self._lease_nacked,
@@ -90,6 +102,7 @@ class SchedulerCore:
             ev.ReplicaLost: lambda event: self._replicas.lose(event.replica_id),
             ev.IngressHeartbeat: lambda event: self.ingresses.heartbeat(event.ingress_id),
             ev.PolicyChanged: self._policy_changed,
+            ev.TenantsChanged: self._tenants_changed,
             ev.DeadlinePassed: lambda event: None,
         }
         self._expire: dict[DeadlineKind, Callable[[str], None]] = {
@@ -101,6 +114,8 @@ class SchedulerCore:
             DeadlineKind.CLAIM: self._replicas.expire_claim,
             DeadlineKind.RECONNECT: self._leases.retry_connections,
             DeadlineKind.RETURN: self.applications.expire_return,
+            DeadlineKind.WAIT: self._inferences.expire_wait,
+            DeadlineKind.CAP: self._inferences.expire_cap,
         }
 
     def handle(self, event: ev.Event, now: Seconds) -> list[Action]:
@@ -120,11 +135,19 @@ class SchedulerCore:
         for kind, name in state.deadlines.due(now):
             self._expire[kind](name)
         self._handlers[type(event)](event)
+        if state.served:
+            self._inferences.enforce_caps()
         ledger.refresh()
         self._grant()
         # Taken at the end: what expired before an event that was refused is told with the next.
         actions, state.actions = state.actions, []
+        self.outlooks.observe(actions)
         return actions
+
+    @property
+    def kv_shares(self) -> KvShares:
+        """KV memory held by each node of the tree of tenants, for reading."""
+        return self._leases.shares
 
     def next_deadline(self) -> Seconds | None:
         """Return the instant by which to call with `DeadlinePassed`, or None."""
@@ -165,6 +188,11 @@ class SchedulerCore:
             KeyError: If no such inference is known.
         """
         return self.ledger.place(self.state.inferences[request_id])
+
+    @property
+    def placement(self) -> Placement:
+        """The rule by which replicas are found for inferences."""
+        return self._leases.placement
 
     def iterations_until_fit(
         self, request_id: RequestId, replica_id: ReplicaId, reserved_kv_tokens: Tokens = 0
@@ -221,6 +249,19 @@ class SchedulerCore:
         claimant = self._inferences.submit(event)
         if claimant is not None and event.lease_id is not None:
             self._replicas.claim_lease(claimant, event.lease_id)
+        inference = self.state.inferences.get(event.request_id)
+        if inference is not None and inference.starts_by is not None:
+            self._check_deadline(inference)
+
+    def _check_deadline(self, inference: Inference) -> None:
+        """Refuse at once what has missed its deadline, or is not expected to make it."""
+        left_s = inference.starts_by - self.state.now if inference.starts_by is not None else inf
+        if inference.attempts:
+            return
+        if left_s <= 0 or (
+            not self.recovery.holding and self.outlooks.earliest_start_s(inference) > left_s
+        ):
+            self._inferences.refuse_deadline(inference)
 
     def _lease_nacked(self, event: ev.LeaseNacked) -> None:
         lease = self.state.leases.get(event.lease_id)
@@ -244,6 +285,13 @@ class SchedulerCore:
         self.ledger.change_policy(event.policy, dict(event.options))
         self.admission_name = event.admission
         self._leases.placement.admission = rule
+        self.state.headroom_changes += 1
+
+    def _tenants_changed(self, event: ev.TenantsChanged) -> None:
+        self.state.tenants, self.state.tiers = event.tenants, event.tiers
+        self.ledger.change_tenants()
+        self.applications.cap_anew()
+        self._leases.shares.describe(event.tenants)
         self.state.headroom_changes += 1
 
     def _expire_lease(self, lease_id: str) -> None:

@@ -14,6 +14,7 @@ from justitia_ray.core.entities import Application, ApplicationState
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.stages import read_stages
+from justitia_ray.core.tenants import DEFAULT_TIER
 from justitia_ray.errors import StoreError
 from justitia_ray.units import ApplicationId, Seconds
 
@@ -42,7 +43,11 @@ _APPLICATION_FIELDS: Fields = {
 _LATER_FIELDS: Fields = {
     "recognized_by": RecordReader.text,
     "idle_s": RecordReader.positive,
+    "deadline_s": RecordReader.positive,
     "expected_stages": read_stages,
+    "tier": RecordReader.text,
+    "prompt_tokens": RecordReader.integer,
+    "full_weight": RecordReader.positive,
 }
 """Fields of applications that are left out where they say nothing, as in all earlier records."""
 _ACCOUNT_FIELDS: Fields = {
@@ -55,6 +60,7 @@ _ACCOUNT_FIELDS: Fields = {
 
 def clock_record(core: SchedulerCore) -> Record:
     """Return V, and which clock it is of."""
+    branches = core.ledger.fair_share.clock_state()
     return {
         "virtual_time": core.ledger.fair_share.clock.virtual_time,
         "kind": core.ledger.options.accounts_kind,
@@ -62,6 +68,7 @@ def clock_record(core: SchedulerCore) -> Record:
         "grants": core.state.grants,
         "policy": core.ledger.policy_name,
         "counted": core.ledger.policy.state(),
+        **({"branches": branches} if branches else {}),
     }
 
 
@@ -81,10 +88,15 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
     later: Record = {
         "recognized_by": application.recognized_by,
         "idle_s": application.idle_s,
+        "deadline_s": application.deadline_s,
         "expected_stages": [[*stage] for stage in application.expected_stages],
+        "prompt_tokens": application.prompt_tokens,
+        "full_weight": application.weight if application.is_deprioritised else None,
         "counted": core.ledger.policy.application_state(application_id),
+        "tier": "" if application.tier == DEFAULT_TIER else application.tier,
     }
     record |= {name: value for name, value in later.items() if value}
+    record["weight"] = application.share_weight  # of its session and its account, too
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
     return record | {
         "state": application.state.value,
@@ -132,9 +144,16 @@ def restore(
     core.state.sequence = fields["sequence"]
     # It orders grants in the engine, where leases of before still run.
     core.state.grants = fields["grants"]
-    same_kind = fields["kind"] == core.ledger.options.accounts_kind
+    share = core.ledger.fair_share
+    branches = clock.get("branches", {})
+    same_kind = fields["kind"] == core.ledger.options.accounts_kind and share.takes(
+        (str(record.get("tenant", "")) for record in applications.values()), branches
+    )
     if same_kind:
-        share = core.ledger.fair_share
+        try:
+            share.restore_clock_state(branches)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"clock.branches: the stored record is damaged ({error!r})") from error
         _for_each(applications, share.prepare_restore)
         _for_each(
             applications,
@@ -145,6 +164,8 @@ def restore(
         core.state.changed.update(dict.fromkeys(applications))
         core.ledger.restart_clock()
         return
+    share.end_restore()
+    core.ledger.change_tenants()  # weights may be others than those of the records
     core.ledger.queue.reorder(core.ledger.policy)  # when V reached tags below it is not known
     if fields["policy"] == core.ledger.policy_name:
         try:
@@ -174,15 +195,19 @@ def _restore_application(
         return
     reader = RecordReader(record, ("replicas", "ended_leases"), None)
     later = {name: read for name, read in _LATER_FIELDS.items() if name in record}
+    fields = read_fields(record, {**_APPLICATION_FIELDS, **later})
+    full_weight = fields.pop("full_weight", None)
+    if full_weight is not None:
+        fields |= {"weight": full_weight, "is_deprioritised": True}
     application = Application(
         application_id=application_id,
         state=ApplicationState(record["state"]),
         replicas=dict.fromkeys(reader.items("replicas")),
         ended_leases=dict.fromkeys(reader.items("ended_leases")),
-        **read_fields(record, {**_APPLICATION_FIELDS, **later}),
+        **fields,
     )
     core.ledger.fair_share.accounts[application_id] = Account(
-        weight=application.weight,
+        weight=application.share_weight,
         sequence=application.sequence,
         **read_fields(record, _ACCOUNT_FIELDS),
     )

@@ -2,15 +2,19 @@
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from justitia_ray.core.actions import Action
+from justitia_ray.core.drain import Drain
 from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease, Outcome
+from justitia_ray.core.tenants import SEPARATOR, TIERS, TenantTree, Tier
+from justitia_ray.core.usage import UsageBook
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import (
     ApplicationId,
+    ClientId,
     IngressId,
     KvTokenTime,
     LeaseId,
@@ -63,7 +67,8 @@ class TenantQuota:
     takes all that is allowed so leaves some to those who come later, k such tenants 1/(4k + 1) of
     the limit, and nobody has to say how many tenants there are. This is the dynamic threshold by
     which switches share the memory of their ports (Choudhury and Hahne 1998); fixed shares would
-    leave most of the limit unused.
+    leave most of the limit unused. Tenants below one node at the top are one: nobody has more by
+    naming many.
     """
 
     def __init__(self, limit: int | None = None) -> None:
@@ -77,8 +82,8 @@ class TenantQuota:
         self._by_tenant: dict[str, int] = {}
 
     def count_of(self, tenant: str) -> int:
-        """Return how many a tenant has."""
-        return self._by_tenant.get(tenant, 0)
+        """Return how many a tenant and all below the same node at the top have."""
+        return self._by_tenant.get(_top(tenant), 0)
 
     def admits(self, tenant: str) -> bool:
         """Return whether the tenant may have one more."""
@@ -87,10 +92,27 @@ class TenantQuota:
         free = self.limit - self.total
         return free > 0 and self.count_of(tenant) < _TIMES_THE_REST * free
 
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody may have one more."""
+        return self.limit is not None and self.total >= self.limit
+
+    def shortfall(self, tenant: str) -> int:
+        """Return how many have to end before the tenant may have one more.
+
+        Of all tenants if the quota is full, otherwise of its own.
+        """
+        if self.limit is None:
+            return 0
+        free = self.limit - self.total
+        if free <= 0:
+            return 1 - free
+        return max(0, (self.count_of(tenant) - _TIMES_THE_REST * free) // (_TIMES_THE_REST + 1) + 1)
+
     def increment(self, tenant: str) -> None:
         """Count one more. Restored items may exceed the quota."""
         self.total += 1
-        self._by_tenant[tenant] = self.count_of(tenant) + 1
+        self._by_tenant[_top(tenant)] = self.count_of(tenant) + 1
 
     def decrement(self, tenant: str) -> None:
         """Count one less.
@@ -98,12 +120,17 @@ class TenantQuota:
         Raises:
             KeyError: If the tenant has none.
         """
+        tenant = _top(tenant)
         left = self._by_tenant[tenant] - 1
         self.total -= 1
         if left:
             self._by_tenant[tenant] = left
         else:
             del self._by_tenant[tenant]
+
+
+def _top(tenant: str) -> str:
+    return tenant.partition(SEPARATOR)[0]
 
 
 @dataclass(slots=True)
@@ -164,6 +191,8 @@ class DeadlineKind(StrEnum):
     CLAIM = "claim"
     RECONNECT = "reconnect"
     RETURN = "return"
+    WAIT = "wait"
+    CAP = "cap"
 
 
 class Deadlines:
@@ -236,15 +265,65 @@ class State:
     deadlines: Deadlines = field(default_factory=Deadlines)
     open_applications: TenantQuota = field(default_factory=TenantQuota)
     known_inferences: TenantQuota = field(default_factory=TenantQuota)
+    application_drain: Drain = field(default_factory=Drain)
+    """Departures of open applications, and the slots of those that were rejected."""
+    inference_drain: Drain = field(default_factory=Drain)
+    """Departures of known inferences, and the slots of those that were refused."""
     counters: Counters = field(default_factory=Counters)
+    usage: UsageBook = field(default_factory=UsageBook)
+    tenants: TenantTree = field(default_factory=TenantTree)
+    tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
+    caps: bool = False
+    """Whether any tenant caps its applications."""
+    served: dict[ApplicationId, None] = field(default_factory=dict)
+    """Applications served since their caps were looked at, where there are caps."""
     actions: list[Action] = field(default_factory=list)
     changed: dict[ApplicationId, None] = field(default_factory=dict)
     """Applications whose durable record changed, in order."""
+
+    def application_arrived(self, tenant: str) -> None:
+        """Count an open application more."""
+        self.open_applications.increment(tenant)
+        self.application_drain.arrive(tenant)
+
+    def inference_arrived(self, tenant: str) -> None:
+        """Count a known inference more."""
+        self.known_inferences.increment(tenant)
+        self.inference_drain.arrive(tenant)
+
+    def application_departed(self, tenant: str) -> None:
+        """Count an open application less."""
+        self.open_applications.decrement(tenant)
+        self.application_drain.depart(tenant, self.now)
+
+    def inference_departed(self, tenant: str) -> None:
+        """Count a known inference less."""
+        self.known_inferences.decrement(tenant)
+        self.inference_drain.depart(tenant, self.now)
+
+    def application_slot(self, tenant: str) -> Seconds:
+        """Return after how long a tenant may open an application that the quota rejects now."""
+        return _next_slot(self.application_drain, self.open_applications, tenant, self.now)
+
+    def inference_slot(self, tenant: str) -> Seconds:
+        """Return after how long a tenant may submit an inference that the quota refuses now."""
+        return _next_slot(self.inference_drain, self.known_inferences, tenant, self.now)
 
     @property
     def waiting(self) -> int:
         """Inferences without a lease."""
         return len(self.inferences) - len(self.leases)
+
+    def effective_weight(self, tenant: ClientId, weight: float, tier: str) -> float:
+        """Return a weight with its tier's factor, at most what the tenant's nodes allow."""
+        factor = self.tiers[tier].weight_factor if tier in self.tiers else 1
+        if factor != 1:
+            weight *= factor
+        if self.tenants.described:
+            for _, node in self.tenants.nodes(tenant):
+                if node.max_weight is not None:
+                    weight = min(weight, node.max_weight)
+        return weight
 
     def kv_tokens(self) -> Tokens:
         """Return the KV memory of all replicas together."""
@@ -254,3 +333,7 @@ class State:
         """Return the next arrival number, of applications and inferences alike."""
         self.sequence += 1
         return self.sequence
+
+
+def _next_slot(drain: Drain, quota: TenantQuota, tenant: str, now: Seconds) -> Seconds:
+    return drain.retry_after(tenant, now, shortfall=quota.shortfall(tenant), is_whole=quota.is_full)

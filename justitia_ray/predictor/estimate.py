@@ -1,9 +1,11 @@
 """The estimate that a predictor gives of an application."""
 
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Literal, TypeAlias
 
 from justitia_ray.predictor.stored import AtLeastOne, NotNegative, Stored
+from justitia_ray.units import KvTokenTime
 
 Source: TypeAlias = Literal["model", "class", "neighbours", "prior"]
 """Basis of an estimate: a model of the class that looked at the input, the mean of the class, the
@@ -27,6 +29,16 @@ class Estimate(Stored):
     output_tokens: AtLeastOne
     """Mean output of one of its inferences."""
     source: Source
+
+    def quantile(self, share: float) -> KvTokenTime:
+        """Return the cost that this share of applications like it, above a half, stay below.
+
+        Log-normal through the cost, as the median, and p90.
+        """
+        if not self.kv_token_time:
+            return self.p90
+        reach = NormalDist().inv_cdf(share) / NormalDist().inv_cdf(0.9)
+        return self.kv_token_time * float((self.p90 / self.kv_token_time) ** reach)
 
     def __post_init__(self) -> None:
         if not self.p10 <= self.kv_token_time <= self.p90:

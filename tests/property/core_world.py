@@ -8,7 +8,7 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, EndApplication, Grant, Refuse
 from justitia_ray.core.entities import Application
-from justitia_ray.core.invariants import check, comes_first, expected_first
+from justitia_ray.core.invariants import check, comes_first, expected_first, same_key
 from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.cost import choices_kv_token_time
@@ -28,6 +28,7 @@ class Call:
     choices: int
     submitted_at: float
     lease_id: LeaseId | None = None
+    deadline_s: float | None = None
     seen: Tokens = 0
     """Most tokens that a replica reported of it."""
 
@@ -89,6 +90,7 @@ class CoreWorld:
             resubmitted=resubmitted,
             age_s=self.now - call.submitted_at,
             lease_id=call.lease_id if resubmitted else None,
+            deadline_s=call.deadline_s,
         )
         return self.handle(event)
 
@@ -146,7 +148,9 @@ class CoreWorld:
             chosen = first()
             policy = core.ledger.policy
             if not isinstance(policy, JustitiaPolicy) or not policy.lets_pass:
-                assert chosen is expected_first(core), "granted out of order"
+                expected = expected_first(core)
+                same = chosen is expected or same_key(core, chosen, expected)
+                assert same, "granted out of order"
             elif chosen is not None:
                 assert all(holds for holds, _, _ in comes_first(core, policy, chosen))
             return chosen
@@ -172,6 +176,8 @@ class CoreWorld:
             assert action.lease_id not in self.lease_owner, "lease granted twice"
             self.lease_owner[action.lease_id] = action.request_id
             call = self.calls[action.request_id]
+            in_time = call.deadline_s is None or self.now < call.submitted_at + call.deadline_s
+            assert in_time or call.lease_id is not None, "granted after its deadline"
             call.lease_id = action.lease_id
             replica = self.replicas.get(action.replica_id)
             if replica is not None:

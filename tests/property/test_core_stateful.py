@@ -9,6 +9,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.policies import POLICIES
+from justitia_ray.core.tenants import TenantNode, TenantTree
 from tests.fake_replica import FakeReplica
 from tests.property.core_world import Call, CoreWorld
 from tests.property.profiles import examples
@@ -23,7 +24,15 @@ _POLICIES = st.sampled_from(sorted(POLICIES))
 _ACCOUNTS = st.sampled_from(
     ({"clock": "served"}, {"clock": "nominal"}, {"clock": "served", "fairness": "tenant"})
 )
-_TENANT_OF = {"a": "one", "b": "two", "c": "two", "d": "one"}
+_TENANTS = st.sampled_from(
+    (
+        {"a": "one", "b": "two", "c": "two", "d": "one"},
+        {"a": "one/x", "b": "two/y/z", "c": "two", "d": "one/x/w"},
+    )
+)
+_TREES = st.sampled_from(
+    (TenantTree(), TenantTree({"one": TenantNode(weight=3), "two/y": TenantNode(weight=0.5)}))
+)
 _ADMISSIONS = st.sampled_from(sorted(ADMISSIONS))
 _ORDERS = st.sampled_from(
     (
@@ -44,11 +53,23 @@ def _options(policy: str, accounts: dict[str, str], order: dict[str, object]) ->
 class CoreMachine(RuleBasedStateMachine):
     """What may happen; every step is checked by the world."""
 
-    @initialize(policy=_POLICIES, accounts=_ACCOUNTS, admission=_ADMISSIONS, order=_ORDERS)
+    @initialize(
+        policy=_POLICIES,
+        accounts=_ACCOUNTS,
+        admission=_ADMISSIONS,
+        order=_ORDERS,
+        tenants=_TENANTS,
+    )
     def start(
-        self, policy: str, accounts: dict[str, str], admission: str, order: dict[str, object]
+        self,
+        policy: str,
+        accounts: dict[str, str],
+        admission: str,
+        order: dict[str, object],
+        tenants: dict[str, str],
     ) -> None:
         """Take office."""
+        self.tenant_of = tenants
         self.world = CoreWorld(policy, _options(policy, accounts, order), admission)
         self.requests = 0
         self.slots: dict[int, FakeReplica] = {}
@@ -61,11 +82,16 @@ class CoreMachine(RuleBasedStateMachine):
 
     # --- applications and their inferences
 
+    @rule(tree=_TREES)
+    def change_tenants(self, tree: TenantTree) -> None:
+        """Let the operator describe other tenants."""
+        self._do(ev.TenantsChanged(tree))
+
     @rule(name=_APPLICATIONS, cost=st.integers(0, 3000), weight=_WEIGHTS, ingress=_INGRESSES)
     def open(self, name: str, cost: int, weight: float, ingress: str) -> None:
         """An application arrives, or is opened again."""
         self.world.applications.setdefault(name)
-        tenant = _TENANT_OF[name]
+        tenant = self.tenant_of[name]
         self._do(ev.ApplicationArrived(name, "class", tenant, weight, cost, ingress))
 
     @rule(
@@ -78,6 +104,7 @@ class CoreMachine(RuleBasedStateMachine):
         choices=st.integers(1, 3),
         ingress=_INGRESSES,
         weight=_WEIGHTS,
+        deadline_s=st.sampled_from([None, None, 0.5, 4.0, 40.0]),
     )
     def submit(
         self,
@@ -86,8 +113,9 @@ class CoreMachine(RuleBasedStateMachine):
         choices: int,
         ingress: str,
         weight: float,
+        deadline_s: float | None = None,
     ) -> None:
-        """Inferences want to run, with predictions that may be far off."""
+        """Inferences want to run, with predictions that may be far off, some by a deadline."""
         if ingress not in self.world.live_ingresses:
             return
         if name not in self.world.applications:
@@ -96,7 +124,14 @@ class CoreMachine(RuleBasedStateMachine):
             self.requests += 1
             request_id = f"q{self.requests}"
             self.world.calls[request_id] = Call(
-                name, ingress, prompt, output, predicted, choices, self.world.now
+                name,
+                ingress,
+                prompt,
+                output,
+                predicted,
+                choices,
+                self.world.now,
+                deadline_s=deadline_s,
             )
             self.world.submit(request_id)
 
@@ -230,6 +265,16 @@ class CoreMachine(RuleBasedStateMachine):
         """The last event comes a second time."""
         if not isinstance(self.last, ev.ApplicationArrived):  # it may have ended: a new one
             self._do(self.last)
+
+    @precondition(lambda self: self.world.applications)
+    @rule(data=st.data())
+    def ask(self, data: st.DataObject) -> None:
+        """Somebody asks why an application waits: nothing changes by that."""
+        name = data.draw(st.sampled_from(sorted(self.world.applications)))
+        outlook = self.world.core.outlooks.ask([name])[name]
+        times = (outlook.expected_start_s, outlook.expected_finish_s)
+        assert all(q is None or 0 <= q.p10 <= q.p50 <= q.p90 for q in times)
+        self.world.core.outlooks.sample()
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 2.0, 5.0, 31.0]))
     def pass_time(self, seconds: float) -> None:

@@ -27,7 +27,7 @@ def claims(seed: int) -> type[ForetoldVtc]:
     """Return a shadow that calls some of the applications urgent, others at each instant."""
 
     class Claims(ForetoldVtc):
-        def urgent(self, now: Seconds) -> list[ApplicationId]:
+        def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
             """Return some of those that are known, in some order."""
             names = sorted(self.clock.shadows)
             random = Random(f"{seed}/{now}")
@@ -38,7 +38,7 @@ def claims(seed: int) -> type[ForetoldVtc]:
 
 def _mice_are_urgent() -> type[ForetoldVtc]:
     class Claims(ForetoldVtc):
-        def urgent(self, now: Seconds) -> list[ApplicationId]:
+        def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
             """Return all but a0."""
             return sorted(name for name in self.clock.shadows if name != "a0")
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from justitia_ray.core.clock.foretold import ForetoldVtc
-from justitia_ray.core.clock.tenant_share import TenantShare, _virtual_time_after
+from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.invariants import comes_first
 from justitia_ray.core.policies import justitia
 from justitia_ray.core.policies.justitia import JustitiaPolicy
@@ -83,7 +83,7 @@ class TenantEngine(Engine):
             if tenant is not None:
                 idle = not root.session(self._arrivals[name].tenant).active
                 given = tenant.server.share(root.virtual_time, idle=idle)
-                level = _virtual_time_after(tenant.gps, given)
+                level = tenant.gps.after(given)
             if level >= tag:
                 self._reached.setdefault(name, before)
 
@@ -129,7 +129,7 @@ def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
 
 def _urgent(*but: str) -> type[ForetoldVtc]:
     class Claims(ForetoldVtc):
-        def urgent(self, now: Seconds) -> list[ApplicationId]:
+        def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
             """Return all but some."""
             return sorted(name for name in self.clock.shadows if name not in but)
 

@@ -3,6 +3,7 @@
 import inspect
 import pickle
 import re
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,15 @@ CLASSES = [
     if inspect.isclass(value) and issubclass(value, JustitiaError)
 ]
 
-_SAMPLES = {"str": "text", "str | None": "maybe", "int": 418, "float": 2.5, "float | None": 7.5}
+_SAMPLES: dict[str, Any] = {
+    "str": "text",
+    "str | None": "maybe",
+    "int": 418,
+    "float": 2.5,
+    "float | None": 7.5,
+    "bool | None": False,
+    "dict[str, typing.Any] | None": {"scope": "acme", "remaining": 0.0},
+}
 
 
 def _sample(error: type[JustitiaError]) -> JustitiaError:

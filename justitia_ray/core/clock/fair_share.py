@@ -23,11 +23,13 @@ applications that wait for their tools.
 Invariant: Σ over active of w·(F − V) = Σ over not withdrawn of (chg − att).
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from justitia_ray.core.clock.virtual_clock import GpsSession, VirtualClock
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
+from justitia_ray.core.tenants import TenantTree
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, Seconds, VirtualTime
 
 MINIMUM_CHARGE: KvTokenTime = 2
@@ -183,6 +185,13 @@ class ServedShare:
         """Return the tenants whose tags changed since the last call: none, without tenants."""
         return []
 
+    def take_branched(self) -> list[ClientId]:
+        """Return the clients whose order must be made anew: none, without tenants."""
+        return []
+
+    def grow(self, tree: TenantTree) -> None:
+        """Use the weights of another tree of tenants, which changes nothing here."""
+
     def take_changed(self) -> list[ApplicationId]:
         """Return whose record changed since the last call: ended ones that GPS is done with."""
         return self.clock.take_forgotten()
@@ -197,6 +206,24 @@ class ServedShare:
             return None
         session = self.clock.session(application_id)
         return {"finish": session.finish, "weight": session.weight, "sequence": session.sequence}
+
+    def clock_state(self) -> dict[str, Any]:
+        """Return what the record of the clock has beside V: nothing here."""
+        return {}
+
+    def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
+        """Return whether records of these tenants have the form of these accounts."""
+        return True
+
+    def restore_clock_state(self, state: Mapping[str, Any]) -> None:
+        """Put back what `clock_state` returned. Call before `prepare_restore`.
+
+        Raises:
+            ValueError: If it is not of that form.
+        """
+
+    def end_restore(self) -> None:
+        """Put back what needs all sessions. Call after `restore_session` and the accounts."""
 
     def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
         """Put back what a record says of more than its application: nothing here.

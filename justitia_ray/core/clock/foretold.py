@@ -30,7 +30,7 @@ from the hooks of a policy.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -630,8 +630,16 @@ class ForetoldVtc:
         deadline = self.deadline(application_id, now)
         return deadline is not None and self._is_urgent(application_id, deadline, now)
 
-    def urgent(self, now: Seconds) -> list[ApplicationId]:
-        """Return the applications that are urgent now: by deadline, then by arrival."""
+    def urgent(
+        self, now: Seconds, waits: Callable[[ApplicationId], bool] | None = None
+    ) -> list[ApplicationId]:
+        """Return the applications that are urgent now: by deadline, then by arrival.
+
+        Args:
+            now: The instant; asked again at one, it answers what it did if nothing was told since.
+            waits: Tells whether an application has anything to start, for the others need not be
+                looked at; None: all may have.
+        """
         if self._found is not None and self._found[0] == now:
             return self._found[1]
         self._place_moved()
@@ -641,6 +649,8 @@ class ForetoldVtc:
                 self._candidates[name] = None
         found = []
         for name in self._candidates:
+            if waits is not None and not waits(name):
+                continue
             deadline = self.deadline(name, now)
             if deadline is not None and self._is_urgent(name, deadline, now):
                 found.append((deadline, self.clock.shadows[name].sequence, name))

@@ -166,6 +166,7 @@ class ReferenceServer:
         """Places of applications with work remaining, and how much it is."""
         self._finished: dict[ApplicationId, VirtualTime] = {}
         """When applications without remaining work were finished."""
+        self._just_finished: dict[ApplicationId, VirtualTime] = {}
 
     @property
     def total(self) -> KvTokenTime:
@@ -197,6 +198,16 @@ class ReferenceServer:
         if application_id not in self._owed:
             return self._finished[application_id]
         return self._finish_at(self._owed[application_id][0])
+
+    def next_finish(self) -> VirtualTime | None:
+        """Return the parent's V at which the first in order is finished; None without work."""
+        first = self._work.first()
+        return None if first is None else self.since + first[1] / self.weight
+
+    def take_finished(self) -> list[tuple[ApplicationId, VirtualTime]]:
+        """Return the applications finished since the last call, and when."""
+        finished, self._just_finished = self._just_finished, {}
+        return list(finished.items())
 
     def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
         """Spend the share of the time until `now`; return the applications served."""
@@ -252,6 +263,7 @@ class ReferenceServer:
     def forget(self, application_id: ApplicationId) -> None:
         """Forget when an application was finished."""
         self._finished.pop(application_id, None)
+        self._just_finished.pop(application_id, None)
 
     def restore(self, place: Place, remaining: KvTokenTime, finished: VirtualTime | None) -> None:
         """Put back an application from a snapshot."""
@@ -281,14 +293,19 @@ class ReferenceServer:
         """Place work; one that is charged nothing, and has none, finishes with those before it."""
         if remaining > 0:
             self._finished.pop(place[2], None)
+            self._just_finished.pop(place[2], None)
             self._owed[place[2]] = (place, remaining)
             self._work.put(place, remaining)
         else:
-            self._finished[place[2]] = self._finish_at(place)
+            self._note_finished(place[2], self._finish_at(place))
 
     def _finish(self, application_id: ApplicationId, at: VirtualTime) -> None:
         self._take_out(application_id)
+        self._note_finished(application_id, at)
+
+    def _note_finished(self, application_id: ApplicationId, at: VirtualTime) -> None:
         self._finished[application_id] = at
+        self._just_finished[application_id] = at
 
     def _take_out(self, application_id: ApplicationId) -> None:
         owed = self._owed.pop(application_id, None)

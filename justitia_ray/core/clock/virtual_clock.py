@@ -82,6 +82,19 @@ class VirtualClock:
             s.weight * (s.finish - self._virtual_time) for s in self._sessions.values() if s.active
         )
 
+    def after(self, amount: KvTokenTime) -> VirtualTime:
+        """Return V as `amount` of service would leave it; changes nothing. O(N log N)."""
+        virtual_time, weight = self._virtual_time, self._active_weight
+        active = [session for session in self._sessions.values() if session.active]
+        for session in sorted(active, key=lambda session: session.finish):
+            until_departure = (session.finish - virtual_time) * weight
+            if until_departure > amount:
+                return virtual_time + amount / weight
+            virtual_time = session.finish
+            amount -= until_departure
+            weight -= session.weight
+        return virtual_time
+
     def charge(
         self, session_id: ApplicationId, amount: KvTokenTime, weight: float, sequence: int
     ) -> None:

@@ -79,7 +79,7 @@ class LagAccounts:
             self._shadow = _copy(self.share)
         if self._shadow is not None:
             self._shadow.arrive(
-                application.application_id, cost, application.weight, application.sequence
+                application.application_id, cost, application.share_weight, application.sequence
             )
 
     def shadow_of(self, application_id: ApplicationId) -> ServedShare | None:
@@ -115,7 +115,7 @@ class LagAccounts:
             return share.tag(application_id)
         application = self._state.applications[application_id]
         charge = max(MINIMUM_CHARGE, _true_cost(application) - application.kv_token_time)
-        return share.clock.virtual_time + charge / application.weight
+        return share.clock.virtual_time + charge / application.share_weight
 
     def _with_account(self, application_id: ApplicationId) -> ServedShare:
         """Return the accounts, having opened one for an application of an earlier scheduler."""
@@ -124,7 +124,7 @@ class LagAccounts:
             application = self._state.applications[application_id]
             had = application.kv_token_time
             rest = max(0, _true_cost(application) - had)
-            share.arrive(application_id, rest, application.weight, application.sequence)
+            share.arrive(application_id, rest, application.share_weight, application.sequence)
             account = share.accounts[application_id]
             account.attained = had
             account.charged += had

@@ -15,8 +15,10 @@ from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
 from justitia_ray.core.policies.options import Option, PolicyOptions, number, one_of
 from justitia_ray.core.policies.passing import GpsPromises, Guard, PassingOrder, TenantOrder
+from justitia_ray.core.policies.tree_order import PassingTreeOrder, TreeOrder
 from justitia_ray.core.queue import Key, LazyHeap
 from justitia_ray.core.records import RecordReader
+from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.errors import ConfigError
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
 
@@ -46,8 +48,11 @@ class JustitiaPolicy(Policy):
         super().__init__(context)
         self._tenants: TenantShare | None = None
         """The accounts, if fairness is between tenants and some may pass inside them."""
-        if self.lets_pass and isinstance(context.fair_share, TenantShare):
-            self._tenants = context.fair_share
+        self._tree: TenantShare | None = None
+        """The accounts, if fairness is between tenants."""
+        if isinstance(context.fair_share, TenantShare):
+            self._tree = context.fair_share
+            self._tenants = self._tree if self.lets_pass else None
         self._guards = bool(context.options.own["guard_iterations"])
         self._foretold: ForetoldVtc | None = None
         """The guard's shadow of VTC between all applications."""
@@ -57,6 +62,8 @@ class JustitiaPolicy(Policy):
         """The guard's shadow of VTC among the applications of each tenant."""
         self._order: PassingOrder | None = None
         self._order_in: dict[ClientId, TenantOrder] = {}
+        self._below: dict[ClientId, TreeOrder] = {}
+        """The orders below the nodes at the top that have children."""
 
     @property
     def lets_pass(self) -> bool:
@@ -76,17 +83,23 @@ class JustitiaPolicy(Policy):
 
     def budget_in(self, tenant: ClientId) -> KvTokenTime:
         """Return what the guard may take from those of a tenant: its part of B, by weight now."""
-        root = self.fair_share.clock
-        return self.guard_budget * root.session(tenant).weight / root.active_weight
+        assert self._tenants is not None
+        return self._tenants.part_of(tenant, self.guard_budget)
 
     def order(self) -> LazyHeap:
         """Return the order by F, or the one in which some pass where they may."""
         self._order_in.clear()
+        self._below.clear()
         if not self.lets_pass or self._tenants is not None:
             return super().order()
         guard = None
         if self._foretold is not None and self._guards:
-            guard = Guard(self._foretold, lambda: self.guard_budget, self.context.now)
+            guard = Guard(
+                self._foretold,
+                lambda: self.guard_budget,
+                self.context.now,
+                self.context.application,
+            )
         self._order = PassingOrder(
             GpsPromises(self.fair_share),
             self.context.application,
@@ -96,10 +109,18 @@ class JustitiaPolicy(Policy):
         return self._order
 
     def members_order(self, client: ClientId) -> LazyHeap:
-        """Return the order of a tenant's applications: by F_x, or one in which some pass."""
-        return (
-            super().members_order(client) if self._tenants is None else self._tenant_order(client)
-        )
+        """Return the order of what is below a node at the top: by key, and F_x inside a tenant."""
+        self._below.pop(client, None)
+        if self._tree is None or self._tree.branch(client) is None:
+            return self._leaf_order(client)
+        kind = TreeOrder if self._tenants is None else PassingTreeOrder
+        order = kind(self._tree, client, self.context.application, self._leaf_order)
+        self._below[client] = order
+        return order
+
+    def left(self, client: ClientId) -> None:
+        """Forget the order of what is below a node at the top."""
+        self._below.pop(client, None)
 
     @property
     def books(self) -> bool:
@@ -108,7 +129,9 @@ class JustitiaPolicy(Policy):
 
     def book(self, client: ClientId) -> bool:
         """Book who is to pass inside a tenant that comes first."""
-        return self._order_in[client].book()
+        below = self._below.get(client)
+        order = self._order_in[client] if below is None else below.first_leaf()
+        return isinstance(order, TenantOrder) and order.book()
 
     def wanted_slack(self, application: Application) -> KvTokenTime | None:
         """Return the slack that the guard asked for, if by it this application was first just now.
@@ -121,7 +144,9 @@ class JustitiaPolicy(Policy):
         return None if order is None else order.wanted_slack(application.application_id)
 
     def client(self, application: Application) -> ClientId:
-        """Return the application, or its tenant if fairness is between tenants."""
+        """Return the application; its tenant's node at the top if fairness is between tenants."""
+        if self._tree is not None:
+            return application.tenant.partition(SEPARATOR)[0]
         if self.options.fairness == "tenant":
             return application.tenant
         return application.application_id
@@ -266,6 +291,10 @@ class JustitiaPolicy(Policy):
             return self._foretold
         return self._foretold_in.get(application.tenant)
 
+    def _leaf_order(self, tenant: ClientId) -> LazyHeap:
+        """Return an order of a tenant's applications: by F_x, or one in which some pass."""
+        return LazyHeap() if self._tenants is None else self._tenant_order(tenant)
+
     def _tenant_order(self, tenant: ClientId) -> TenantOrder:
         """Return the order in a tenant, which is kept while anything of the tenant is live."""
         assert self._tenants is not None
@@ -273,7 +302,10 @@ class JustitiaPolicy(Policy):
             guard = None
             if self._guards:
                 guard = Guard(
-                    self._shadow_in(tenant), lambda: self.budget_in(tenant), self.context.now
+                    self._shadow_in(tenant),
+                    lambda: self.budget_in(tenant),
+                    self.context.now,
+                    self.context.application,
                 )
             self._order_in[tenant] = TenantOrder(
                 self._tenants,

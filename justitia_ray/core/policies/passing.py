@@ -45,6 +45,7 @@ class Guard:
         foretold: Foretells the end under VTC.
         budget: Returns B, token·iterations.
         now: Returns the instant of the event being handled.
+        application: Returns a live application.
     """
 
     def __init__(
@@ -52,14 +53,19 @@ class Guard:
         foretold: ForetoldVtc,
         budget: Callable[[], KvTokenTime],
         now: Callable[[], Seconds],
+        application: Callable[[ApplicationId], Application],
     ) -> None:
         self._foretold = foretold
         self.budget = budget
         self._now = now
+        self._application = application
 
     def urgent(self) -> list[ApplicationId]:
-        """Return the urgent applications, the earliest deadline first."""
-        return self._foretold.urgent(self._now())
+        """Return the urgent applications that wait, the earliest deadline first."""
+        return self._foretold.urgent(self._now(), self._waits)
+
+    def _waits(self, name: ApplicationId) -> bool:
+        return len(self._application(name).waiting) > 0
 
 
 class Promised(NamedTuple):
@@ -198,8 +204,10 @@ class PassingOrder(LazyHeap):
 
     def first(self) -> str | None:
         """Return the first urgent one that may pass, else the shortest, else that of least F."""
-        self._catch_up()
         self._let_pass = None
+        if not len(self):
+            return None
+        self._catch_up()
         for name, wanted in self._urgent():
             if self._slack.allows(name, wanted):
                 self._let_pass = (name, wanted)

@@ -65,10 +65,10 @@ class ClientCounters:
         counter = self._counters.get(client)
         if counter is None:
             sequence = application.sequence
-            counter = ClientCounter(0, sequence, application.weight, sequence)
+            counter = ClientCounter(0, sequence, application.share_weight, sequence)
             self._counters[client] = counter
         elif application.sequence >= counter.opened:
-            counter.weight, counter.opened = application.weight, application.sequence
+            counter.weight, counter.opened = application.share_weight, application.sequence
         return counter
 
     def __getitem__(self, client: ClientId) -> ClientCounter:

@@ -9,7 +9,8 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.clock.fair_share import Account
-from justitia_ray.core.clock.tenant_share import Tenant, TenantShare
+from justitia_ray.core.clock.tenant import Tenant
+from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import InferenceState, Lease
 from justitia_ray.core.footprints import Footprint
 from justitia_ray.core.invariants import RULES, InvariantViolation, check, check_rule

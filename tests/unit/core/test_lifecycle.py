@@ -63,6 +63,7 @@ def test_closed_application_that_is_idle_ends_at_once(core: CoreDriver) -> None:
         inferences=1,
         failed=0,
         output_tokens=10,
+        prompt_tokens=10,
         settlements=0,
         lag=Lag(0, 0.0, 155, 2.0),
         stages=(StageServed(1, 1, 10, 10, 155, 10, 0.0),),

@@ -93,7 +93,7 @@ def test_whom_the_guard_let_pass_is_the_last_that_an_engine_stops(
     guard_iterations: float, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By its tag it would be the first, just when it must not wait any more."""
-    monkeypatch.setattr(ForetoldVtc, "urgent", lambda shadow, now: ["b"])
+    monkeypatch.setattr(ForetoldVtc, "urgent", lambda shadow, now, waits: ["b"])
     monkeypatch.setattr(ForetoldVtc, "deadline", lambda shadow, name, now: now + 7)
     driver = CoreDriver(SchedulerCore("justitia", {"guard_iterations": guard_iterations}))
     for name, cost in (("a", 155), ("b", 1550)):

@@ -126,7 +126,9 @@ def test_booked_start_is_booked_once_though_the_scheduler_restarts(
     """A booked inference keeps its place, those that it passes their keys, and the order stays."""
     options = TENANTS | {"guard_iterations": 1000}
     monkeypatch.setattr(
-        ForetoldVtc, "urgent", lambda shadow, now: [n for n in ("y",) if n in shadow.clock.shadows]
+        ForetoldVtc,
+        "urgent",
+        lambda shadow, now, waits: [n for n in ("y",) if n in shadow.clock.shadows],
     )
     driver = _booking(options)
     driver.pull(kv=60, seats=1)  # y0 starts

@@ -47,6 +47,31 @@ def test_tenants_that_hold_on_to_all_they_can_leave_each_other_the_same() -> Non
     assert quota.admits("v")
 
 
+def test_shortfall_is_what_has_to_end_before_one_more_is_taken() -> None:
+    """A restored queue may exceed what a tenant may have: callers wait for several ends."""
+    quota = TenantQuota(10)
+    for tenant in "t" * 8 + "u":
+        quota.increment(tenant)
+    needed = quota.shortfall("t")
+    for _ in range(needed - 1):
+        quota.decrement("t")
+        assert not quota.admits("t")
+    quota.decrement("t")
+
+    assert quota.admits("t")
+    assert 0 == quota.shortfall("t") == quota.shortfall("u") == TenantQuota().shortfall("t")
+
+
+def test_full_quota_waits_for_whatever_ends() -> None:
+    """With nothing left nobody is taken, however little it has."""
+    quota = TenantQuota(2)
+    for _ in range(4):
+        quota.increment("t")
+
+    assert quota.is_full
+    assert 3 == quota.shortfall("u")
+
+
 def test_no_limit_takes_all() -> None:
     """Simulators hold whole workloads."""
     quota = TenantQuota()
@@ -61,7 +86,9 @@ def test_application_that_is_not_opened_is_told_and_leaves_nothing(small: CoreDr
     fill(small, "t")
     actions = small.open("late", tenant="t")
 
-    assert [RefuseApplication("late", "i0")] == actions
+    (refused,) = actions
+    assert isinstance(refused, RefuseApplication)
+    assert ("late", Refusal.TOO_MANY_APPLICATIONS) == (refused.application_id, refused.reason)
     assert "late" not in small.core.state.applications
     assert "late" not in small.core.take_changed()
 
@@ -70,10 +97,12 @@ def test_inference_of_an_application_that_was_not_opened_may_come_back(small: Co
     """It is no mistake of the caller, as an unknown application would be."""
     fill(small, "t")
     small.open("late", tenant="t")
-    refused = small.submit("q", "late")
+    (refused,) = small.submit("q", "late")
     unknown = small.submit("q", "never-heard-of")
 
-    assert [Refuse("q", "i0", Refusal.TOO_MANY_APPLICATIONS)] == refused
+    assert isinstance(refused, Refuse)
+    assert Refusal.TOO_MANY_APPLICATIONS == refused.reason
+    assert refused.retry_after_s is not None
     assert [Refuse("q", "i0", Refusal.UNKNOWN_APPLICATION)] == unknown
 
 
@@ -104,7 +133,8 @@ def test_full_queue_refuses_what_is_new_and_keeps_what_waits(small: CoreDriver) 
         assert [] == small.submit(f"q{i}", "a")
     refused = small.submit("q8", "a")
 
-    assert [Refuse("q8", "i0", Refusal.QUEUE_FULL)] == refused
+    wait_s = 1.04 * (1 + 0.3)  # one departure, at one a second as long as none was seen
+    assert [Refuse("q8", "i0", Refusal.QUEUE_FULL, retry_after_s=wait_s)] == refused
     assert [f"q{i}" for i in range(8)] == small.waiting("a")
 
 
@@ -127,7 +157,9 @@ def test_what_ends_makes_room_in_the_queue(small: CoreDriver) -> None:
     small.handle(ev.InferenceCancelled("q0"))
 
     assert [] == small.submit("q8", "a")
-    assert [Refuse("q9", "i0", Refusal.QUEUE_FULL)] == small.submit("q9", "a")
+    (refused,) = small.submit("q9", "a")
+    assert isinstance(refused, Refuse)
+    assert Refusal.QUEUE_FULL == refused.reason
 
 
 def test_what_an_earlier_scheduler_took_is_never_refused(small: CoreDriver) -> None:

@@ -36,7 +36,9 @@ def _applications(request_ids: list[str]) -> list[str]:
 def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every shadow of VTC that knows y call it urgent."""
     monkeypatch.setattr(
-        ForetoldVtc, "urgent", lambda shadow, now: ["y"] if "y" in shadow.clock.shadows else []
+        ForetoldVtc,
+        "urgent",
+        lambda shadow, now, waits: ["y"] if "y" in shadow.clock.shadows else [],
     )
 
 

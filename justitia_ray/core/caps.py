@@ -1,0 +1,57 @@
+"""Caps of one application: which of them it has reached, by the tightest node of its tenant."""
+
+from collections.abc import Iterator
+
+from justitia_ray.core.entities import Application
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.core.tenants import ApplicationCaps, TenantTree
+from justitia_ray.units import ClientId, Seconds
+
+SCOPE = "application"
+"""Scope of the standing of a cap."""
+
+
+def has_caps(tree: TenantTree) -> bool:
+    """Return whether any node caps its applications."""
+    return any(node.caps != ApplicationCaps() for node in tree.described.values())
+
+
+def caps_of(tree: TenantTree, tenant: ClientId) -> ApplicationCaps:
+    """Return the tightest caps of a tenant's nodes."""
+    caps = [node.caps for _, node in tree.nodes(tenant)]
+    return ApplicationCaps(
+        min((c.inferences for c in caps if c.inferences is not None), default=None),
+        min((c.kv_token_time for c in caps if c.kv_token_time is not None), default=None),
+        min((c.seconds for c in caps if c.seconds is not None), default=None),
+    )
+
+
+def reached_cap(
+    application: Application, caps: ApplicationCaps, now: Seconds, more_inferences: int = 1
+) -> LimitStanding | None:
+    """Return the cap that takes no more inferences of an application; None if none does.
+
+    Args:
+        application: The application.
+        caps: Its caps.
+        now: The instant.
+        more_inferences: Inferences to be submitted now.
+    """
+    used = (
+        (
+            "inferences",
+            caps.inferences,
+            application.inferences + application.unfinished + more_inferences - 1,
+        ),
+        ("kv_token_time", caps.kv_token_time, application.kv_token_time),
+        ("seconds", caps.seconds, now - application.arrived_at),
+    )
+    return next(_exhausted(used), None)
+
+
+def _exhausted(
+    used: tuple[tuple[str, float | None, float], ...],
+) -> Iterator[LimitStanding]:
+    for unit, limit, amount in used:
+        if limit is not None and amount >= limit:
+            yield LimitStanding(SCOPE, unit, limit, 0, 0.0)

@@ -1,0 +1,227 @@
+"""A node of the tree of tenants that has children: GPS among them, driven by the node's own share.
+
+The parent's clock gives the node φ·dV, and the node's clock shares that among its children, leaves
+(`tenant`) or branches, in proportion to their weights. As in a leaf this is lazy: `look` brings the
+node to the parent's V before anything below it is changed.
+
+Two times belong to a node: V of its own clock, by which its children are compared, and V of the
+parent, by which it is compared with its siblings. While service flows the one is a function of the
+other that does not change. What is to come is found with `to_parent`: the node's V reaches a level
+when its share has served Σ φ_c·(min(F_c, level) − V). What has been cannot be found later, because
+charges move the tags F_c. So an application that a reference server finishes is given the V of all
+nodes above it at once: a look first looks at those children that have finished something meanwhile,
+and each of them is asked only then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+from typing import TypeAlias
+
+from justitia_ray.core.clock.fair_share import reweigh_session
+from justitia_ray.core.clock.tenant import Finished, Tenant
+from justitia_ray.core.clock.virtual_clock import GpsSession, VirtualClock
+from justitia_ray.core.queue import LazyHeap
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
+
+
+class _Course:
+    """The course of V during one span of service: the level at each departure."""
+
+    __slots__ = ("_legs", "_start")
+
+    def __init__(self, start: VirtualTime, legs: list[tuple[VirtualTime, float]]) -> None:
+        """Begin.
+
+        Args:
+            start: V before.
+            legs: V at the end of each leg, and the weight that was active in it.
+        """
+        self._start = start
+        self._legs = legs
+
+    def served_until(self, level: VirtualTime) -> KvTokenTime:
+        """Return the service given until V reached a level."""
+        served: KvTokenTime = 0
+        begin = self._start
+        for end, weight in self._legs:
+            if level <= end:
+                return served + weight * max(0, level - begin)
+            served += weight * (end - begin)
+            begin = end
+        return served
+
+
+class BranchClock(VirtualClock):
+    """The clock of a branch, which tells how V went while it served."""
+
+    def __init__(self, virtual_time: VirtualTime = 0) -> None:
+        super().__init__(virtual_time)
+        self._legs: list[tuple[VirtualTime, float]] = []
+        self._by_finish: list[tuple[VirtualTime, float]] | None = None
+        """Tag and weight of the active sessions in order; None: not known."""
+
+    def serve_noting(self, amount: KvTokenTime) -> _Course:
+        """Share service among the active sessions; return the course of V."""
+        start, self._legs = self._virtual_time, []
+        self.serve(amount)
+        self._legs.append((self._virtual_time, self._active_weight))
+        return _Course(start, self._legs)
+
+    def until(self, level: VirtualTime) -> KvTokenTime:
+        """Return the service after which V reaches a level, if nobody is charged.
+
+        O(N), and O(N log N) after a change.
+
+        Added up in the order of the tags, so that the sum is the same after a restart.
+        """
+        if self._by_finish is None:
+            active = (s for s in self._sessions.values() if s.active)
+            self._by_finish = sorted([(s.finish, s.weight) for s in active])
+        now = self._virtual_time
+        served: KvTokenTime = 0
+        for finish, weight in self._by_finish:
+            served += weight * ((finish if finish < level else level) - now)
+        return served
+
+    def is_active(self, session_id: ApplicationId) -> bool:
+        """Return whether the clock owes a session anything."""
+        session = self._sessions.get(session_id)
+        return session is not None and session.active
+
+    def _depart(self, session_id: ApplicationId, session: GpsSession) -> None:
+        self._legs.append((self._virtual_time, self._active_weight))
+        super()._depart(session_id, session)
+
+    def _place(self, session_id: ApplicationId, session: GpsSession) -> None:
+        self._by_finish = None
+        super()._place(session_id, session)
+
+    def _deactivate(self, session: GpsSession) -> None:
+        self._by_finish = None
+        super()._deactivate(session)
+
+
+class Branch:
+    """A node with children. At every look its clock owes them what the parent owes it."""
+
+    def __init__(
+        self,
+        path: ClientId,
+        parent: Branch | None,
+        now: VirtualTime,
+        weight: float,
+        looked_at: dict[ClientId, Tenant],
+        inner_time: VirtualTime | None = None,
+    ) -> None:
+        """Begin with no children.
+
+        Args:
+            path: Name of the node, and of its session in the parent's clock.
+            parent: The node whose V drives it; None: the root.
+            now: V of the parent.
+            weight: Weight among the children of the parent.
+            looked_at: Where leaves below it are written that were looked at.
+            inner_time: V of its own clock; that of the parent if it is new.
+        """
+        self.path = path
+        self.name = path
+        self.parent = parent
+        self.weight = weight
+        self.since = now
+        self.clock = BranchClock(now if inner_time is None else inner_time)
+        self.children: dict[ClientId, Node] = {}
+        """Children by the names of their sessions."""
+        self.live = 0
+        """Live applications below it."""
+        self.stale: dict[ClientId, None] = {}
+        """Children whose keys may have changed; who keeps an order of them empties it."""
+        self._upcoming = LazyHeap()
+        """Children by V of this node at which something of them is finished next."""
+        self._looked_at = looked_at
+
+    @property
+    def next_finish(self) -> VirtualTime | None:
+        """V of the parent at which the next application below is finished; None without work."""
+        name = self._upcoming.first()
+        return None if name is None else self.to_parent(self._upcoming.key(name)[0])
+
+    def to_parent(self, level: VirtualTime) -> VirtualTime:
+        """Return V of the parent at which V of this node reaches a level that is to come."""
+        return self._after(self.since, self.clock.until(level))
+
+    def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
+        """Spend what the parent gave until its V was `now`; it owes no more if `idle`.
+
+        Returns:
+            The applications below that were finished meanwhile, and V of the parent then.
+        """
+        since = self.since
+        course = self.clock.serve_noting(inf if idle else self.weight * (now - since))
+        self.since = now
+        return self._pass(lambda level: min(now, self._after(since, course.served_until(level))))
+
+    def charge(self, child: Node, amount: KvTokenTime, sequence: int) -> None:
+        """Charge a child more."""
+        self.clock.charge(child.name, amount, child.weight, sequence)
+
+    def refund(self, child: Node, amount: KvTokenTime) -> list[Finished]:
+        """Refund a charge: what the child had been given too much goes to its siblings at once.
+
+        Returns:
+            The applications of siblings that were finished by it.
+        """
+        self.clock.refund(child.name, amount)
+        return self._pass(lambda level: self.since)
+
+    def reweigh_all(self, weight: float) -> None:
+        """Change φ; call after a look. What is owed stays."""
+        self.weight = weight
+
+    def place(self, child: Node) -> None:
+        """Note when something of a child is finished next, and that its key may have changed."""
+        finish = child.next_finish
+        if finish is None:
+            self._upcoming.drop(child.name)
+        else:
+            self._upcoming.put(child.name, (finish,))
+        self.stale[child.name] = None
+
+    def remove(self, name: ClientId) -> None:
+        """Forget a child."""
+        self.children.pop(name, None)
+        self._upcoming.drop(name)
+        self.stale[name] = None
+
+    def _after(self, since: VirtualTime, served: KvTokenTime) -> VirtualTime:
+        """Return V of the parent when the share has served so much since then."""
+        return since + served / self.weight if served else since
+
+    def _pass(self, to_parent: Callable[[VirtualTime], VirtualTime]) -> list[Finished]:
+        """Look at the children of which V has passed something, and tell when that was."""
+        level, found, due = self.clock.virtual_time, [], []
+        while (name := self._upcoming.first()) is not None and (
+            self._upcoming.key(name)[0] <= level
+        ):
+            self._upcoming.drop(name)
+            due.append(self.children[name])
+        for child in due:
+            for finished in child.look(level, idle=not self.clock.is_active(child.name)):
+                at = to_parent(finished.at)
+                finished.tenant.above[finished.application_id].append(at)
+                found.append(finished._replace(at=at))
+            if isinstance(child, Tenant):
+                self._looked_at[child.path] = child
+            self.place(child)
+        return found
+
+
+Node: TypeAlias = Tenant | Branch
+
+
+def reweigh_node(clock: VirtualClock, node: Node, weight: float) -> None:
+    """Change the weight of a node in its parent's clock; call after a look at the node."""
+    node.reweigh_all(weight)
+    if node.name in clock and not clock.session(node.name).released:
+        reweigh_session(clock, node.name, weight)

@@ -1,0 +1,223 @@
+"""A tenant that is a leaf of the tree: its applications under GPS and its reference server.
+
+GPS driven by the tenant's share gives each application its tag F_x, and the reference server spends
+that share on one application at a time, in order of F_x. Where the share comes from is the parent's
+business (`tenant_share`): the root, or a branch of the tree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from justitia_ray.core.clock.fair_share import reweigh_session
+from justitia_ray.core.clock.reference_server import ReferenceServer
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
+
+if TYPE_CHECKING:
+    from justitia_ray.core.clock.branch import Branch
+
+
+class Finished(NamedTuple):
+    """An application that a reference server has just finished, and V of some node then."""
+
+    tenant: Tenant
+    application_id: ApplicationId
+    at: VirtualTime
+
+
+class Tenant:
+    """A tenant's live applications, and ended ones to which either server still owes work.
+
+    GPS and the reference server are driven by the tenant's share of its parent, φ·dV, and lazily:
+    `look` brings them to the parent's V before anything is changed. At every look they owe the same
+    in all, and as much as the parent owes the tenant: each is charged and refunded the same, and
+    none of them rests while it owes anything.
+    """
+
+    def __init__(
+        self,
+        path: ClientId,
+        parent: Branch | None,
+        now: VirtualTime,
+        weight: float,
+        inner_time: VirtualTime = 0,
+    ) -> None:
+        """Begin with no application.
+
+        Args:
+            path: Name of the tenant.
+            parent: The node whose V drives it; None: the root.
+            now: V of the parent.
+            weight: Weight among the children of the parent.
+            inner_time: V of GPS inside.
+        """
+        self.path = path
+        self.name = path
+        """Name of its session in the parent's clock."""
+        self.parent = parent
+        self.gps = VirtualClock(inner_time)
+        self.server = ReferenceServer(now, weight)
+        self.live: set[ApplicationId] = set()
+        self._members: dict[ApplicationId, None] = {}
+        self._changed: dict[ApplicationId, None] = {}
+        self._carrier: ApplicationId | None = None
+        self.above: dict[ApplicationId, list[VirtualTime]] = {}
+        """V of every node above the parent, up to the root, at which applications that the
+        reference server has finished were finished."""
+
+    def __contains__(self, application_id: ApplicationId) -> bool:
+        return application_id in self._members
+
+    @property
+    def carrier(self) -> ApplicationId | None:
+        """The member whose durable record carries the tenant's, None if there is no member."""
+        if self._carrier not in self._members:
+            self._carrier = next(iter(self._members), None)
+        return self._carrier
+
+    @property
+    def members(self) -> list[ApplicationId]:
+        """Applications that have a durable record."""
+        return list(self._members)
+
+    def owes(self, application_id: ApplicationId) -> bool:
+        """Return whether either server owed the application work at the last look."""
+        return self.gps.session(application_id).active or self.server.remaining(application_id) > 0
+
+    @property
+    def weight(self) -> float:
+        """φ, its weight among the children of its parent."""
+        return self.server.weight
+
+    @property
+    def next_finish(self) -> VirtualTime | None:
+        """V of the parent at which the next application is finished; None if none has work."""
+        return self.server.next_finish()
+
+    def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
+        """Spend what the parent gave until its V was `now`; it owes no more if `idle`.
+
+        Returns:
+            The applications finished meanwhile, and V of the parent then.
+        """
+        share = self.server.share(now, idle=idle)
+        self.gps.serve(share)
+        self._served(self.server.advance(now, share))
+        return self.take_finished()
+
+    def take_finished(self) -> list[Finished]:
+        """Return the applications finished since the last call, and V of the parent then."""
+        finished = [Finished(self, name, at) for name, at in self.server.take_finished()]
+        for one in finished:
+            self.above[one.application_id] = []
+        return finished
+
+    def reweigh_all(self, weight: float) -> None:
+        """Change φ; call after a look. What is owed stays."""
+        self.server.weight = weight
+
+    def charge(
+        self, application_id: ApplicationId, amount: KvTokenTime, weight: float, sequence: int
+    ) -> None:
+        """Charge an application more."""
+        self._members[application_id] = None
+        self.gps.charge(application_id, amount, weight, sequence)
+        tag = self.gps.session(application_id).finish
+        self.server.charge(application_id, tag, sequence, amount)
+        self._served([application_id])
+
+    def refund(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
+        """Refund a charge: what a server had given too much goes to others of the tenant."""
+        session = self.gps.session(application_id)
+        self.gps.refund(application_id, amount)
+        served = self.server.refund(application_id, session.finish, amount)
+        self._served([application_id, *served])
+
+    def reweigh(self, application_id: ApplicationId, weight: float) -> None:
+        """Change the weight inside the tenant; what is owed stays."""
+        reweigh_session(self.gps, application_id, weight)
+        self.server.move(application_id, self.gps.session(application_id).finish)
+        self._served([application_id])
+
+    def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
+        """Let work of an application be done at the place of another, which it has passed."""
+        self.server.transfer(source, target, amount)
+        self._served([source, target])
+
+    def debt(self, application_id: ApplicationId) -> KvTokenTime:
+        """Return what must be refunded for neither server to owe the application anything."""
+        return max(self.gps.owed(application_id), self.server.remaining(application_id))
+
+    def end(self, application_id: ApplicationId) -> None:
+        """Forget an application as soon as neither server owes it anything."""
+        self.live.discard(application_id)
+        self._served([application_id])
+
+    def after_charge(
+        self, application_id: ApplicationId, amount: KvTokenTime, now: VirtualTime, *, idle: bool
+    ) -> tuple[VirtualTime, VirtualTime]:
+        """Return the tag and the finish time that a charge at the parent's V would give.
+
+        Changes nothing, not even by a look: whoever asks must not change how later sums round.
+        O(N log N).
+        """
+        share = self.server.share(now, idle=idle)
+        session = self.gps.session(application_id)
+        inner_time = self.gps.after(share)
+        tag = max(session.finish, inner_time) + amount / session.weight
+        work = self.server.work_up_to((tag, session.sequence, application_id))
+        return tag, now + (max(0, work - share) + amount) / self.server.weight
+
+    def restore(
+        self,
+        application_id: ApplicationId,
+        finish: VirtualTime,
+        weight: float,
+        sequence: int,
+        remaining: KvTokenTime,
+        finished: VirtualTime | None,
+        *,
+        live: bool,
+    ) -> None:
+        """Put back an application from a snapshot."""
+        self._members[application_id] = None
+        if live:
+            self.live.add(application_id)
+        self.gps.restore_session(application_id, finish, weight, sequence, released=False)
+        self.server.restore((finish, sequence, application_id), remaining, finished)
+        self._served([application_id])
+
+    def carry(self, application_id: ApplicationId) -> None:
+        """Let the record of this application carry the tenant's, as in the snapshot."""
+        self._carrier = application_id
+
+    def note_carrier(self) -> None:
+        """Note that what the carrier's record has of the tenant changed."""
+        if (carrier := self.carrier) is not None:
+            self._changed[carrier] = None
+
+    def note_all(self) -> None:
+        """Note that the records of all members changed."""
+        self._changed.update(self._members)
+
+    def take_changed(self) -> list[ApplicationId]:
+        """Return the applications whose durable record changed since the last call."""
+        changed, self._changed = self._changed, {}
+        carrier = self.carrier
+        if changed and carrier is not None:
+            changed[carrier] = None
+        return list(changed)
+
+    def _served(self, application_ids: list[ApplicationId]) -> None:
+        """Note whose records changed; release ended ones that the reference server is done with."""
+        for application_id in application_ids:
+            self._changed[application_id] = None
+            ended = application_id not in self.live
+            if ended and not self.server.remaining(application_id):
+                self.gps.release(application_id)
+                self.server.forget(application_id)
+                self.above.pop(application_id, None)
+        for application_id in self.gps.take_forgotten():
+            self._changed[application_id] = None
+            self._members.pop(application_id, None)

@@ -1,0 +1,157 @@
+"""The drain of a limit: how fast it takes more, and when each caller it refuses is to come back.
+
+Callers that are all told the same come back together, and all but the first few are refused again.
+So each of them gets a slot of its own: the time by which as many places are expected to have come
+free as callers were told to come before it, and one more. A tenant that is beyond its own share of
+a limit waits for its own departures; where the whole limit is used up, the places that come free go
+to the tenants that wait for them in turn, so that nobody is told to wait longer because another
+tenant asks again and again.
+
+Nothing here is stored: a new scheduler begins with the default rate, until it has seen departures.
+"""
+
+import heapq
+import math
+
+from justitia_ray.core.tenants import SEPARATOR
+from justitia_ray.units import ClientId, Seconds
+
+HORIZON_S: Seconds = 120.0
+"""Longest time until a slot. Beyond it no slot is handed out: OpenAI's client would give up."""
+DEFAULT_RATE = 1.0
+"""Departures a second that are expected before any was seen: weighs as much as one departure, and
+less with each that is seen."""
+_MEMORY_S: Seconds = 30.0
+"""Time constant with which departures are forgotten, while something is there to depart."""
+_LEAST_SEEN = 32.0
+"""Departures that are not forgotten however long they took: with fewer the rate is off by more than
+a fifth one time in four. As many are kept at the first refusal: a rate seen under less load is a
+guess only."""
+_USUAL_GAPS = 4.0
+"""Mean gaps between departures that may pass without one, before the rate is taken to fall."""
+_SPREAD = 0.3
+"""Standard deviations of a Poisson count by which a slot is late: departures are not even."""
+_SPARE = 1.04
+"""Factor of a slot's time, so that those whom the jitter brings early find a place."""
+_MAXIMUM_TENANTS = 1_024
+_MAXIMUM_SLOTS = 16_384
+"""Maximum slots of a tenant that are not due: at 130 a second they reach to the horizon."""
+_OTHER = "\0other"
+"""The tenant of departures and slots once the table is full: no tenant has such a name."""
+
+
+class Departures:
+    """The rate of departures while there is something to depart."""
+
+    def __init__(self) -> None:
+        self._count = 0.0
+        self._exposure_s = 0.0
+        self._since: Seconds | None = None
+        """The last departure after which something was left; None: nothing is known to be there."""
+
+    def depart(self, now: Seconds, left: int) -> None:
+        """Count a departure; `left` are still there."""
+        if self._since is not None:
+            gap_s = max(0.0, now - self._since)
+            kept = max(math.exp(-gap_s / _MEMORY_S), 1 - 1 / _LEAST_SEEN)
+            self._count = self._count * kept + 1
+            self._exposure_s = self._exposure_s * kept + gap_s
+        self._since = now if left > 0 else None
+
+    def discount(self) -> None:
+        """Let what was seen so far weigh no more than the least that is kept."""
+        if self._count > _LEAST_SEEN:
+            self._exposure_s *= _LEAST_SEEN / self._count
+            self._count = _LEAST_SEEN
+
+    def rate(self, now: Seconds) -> float:
+        """Return departures a second, above zero; a long time since the last one counts."""
+        default = 1 / (1 + self._count)
+        count, exposure_s = self._count + default, self._exposure_s + default / DEFAULT_RATE
+        silent_s = 0.0 if self._since is None else now - self._since
+        return count / (exposure_s + max(0.0, silent_s - _USUAL_GAPS * exposure_s / count))
+
+
+class _Tenant:
+    """A tenant's departures, and its slots that are not due."""
+
+    def __init__(self) -> None:
+        self.present = 0
+        self.departures = Departures()
+        self.slots: list[Seconds] = []
+
+    def outstanding(self, now: Seconds) -> int:
+        """Return how many slots are not due, and drop the others."""
+        slots = self.slots
+        while slots and slots[0] <= now:
+            heapq.heappop(slots)
+        return len(slots)
+
+
+class Drain:
+    """Departures of one limit, in all and by the top node of the tenant's path."""
+
+    def __init__(self) -> None:
+        self._present = 0
+        self._all = Departures()
+        self._tenants: dict[ClientId, _Tenant] = {}
+        self._sharing_until: dict[ClientId, Seconds] = {}
+        """Last slot of each tenant that waits for places of the whole limit."""
+
+    def arrive(self, tenant: ClientId) -> None:
+        """Count one more that is there."""
+        self._present += 1
+        self._tenant(self._name(tenant)).present += 1
+
+    def depart(self, tenant: ClientId, now: Seconds) -> None:
+        """Count one less, which left now."""
+        known = self._tenant(self._name(tenant))
+        self._present -= 1
+        known.present -= 1
+        self._all.depart(now, self._present)
+        known.departures.depart(now, known.present)
+
+    def retry_after(
+        self, tenant: ClientId, now: Seconds, *, shortfall: int = 1, is_whole: bool = False
+    ) -> Seconds:
+        """Hand out the next slot of a tenant that is refused; return the time until then.
+
+        Args:
+            tenant: Path of the tenant.
+            now: Instant.
+            shortfall: Departures after which it would be taken, if nobody else came.
+            is_whole: The whole limit is used up: the departures of all tenants count, in equal
+                parts for each tenant that waits for them. Otherwise the tenant's own.
+        """
+        name = self._name(tenant)
+        known = self._tenant(name)
+        outstanding = known.outstanding(now)
+        departures = self._all if is_whole else known.departures
+        if not outstanding:
+            departures.discount()
+        ahead = outstanding + max(1, shortfall)
+        rate = departures.rate(now)
+        if is_whole:
+            rate /= self._sharing(name, now)
+        wait_s = _SPARE * (ahead + _SPREAD * math.sqrt(ahead)) / rate
+        if wait_s >= HORIZON_S or len(known.slots) >= _MAXIMUM_SLOTS:
+            return HORIZON_S
+        heapq.heappush(known.slots, now + wait_s)
+        if is_whole:
+            self._sharing_until[name] = max(now + wait_s, self._sharing_until.get(name, 0.0))
+        return wait_s
+
+    def _sharing(self, name: ClientId, now: Seconds) -> int:
+        """Return how many tenants wait for places of the whole limit, with this one."""
+        for other in [other for other, until in self._sharing_until.items() if until <= now]:
+            del self._sharing_until[other]
+        return len(self._sharing_until) + (name not in self._sharing_until)
+
+    def _name(self, tenant: ClientId) -> ClientId:
+        """Return the name in the table that a tenant is counted under."""
+        top = tenant.partition(SEPARATOR)[0]
+        is_known = top in self._tenants or len(self._tenants) < _MAXIMUM_TENANTS
+        return top if is_known else _OTHER
+
+    def _tenant(self, name: ClientId) -> _Tenant:
+        return self._tenants.setdefault(name, _Tenant())

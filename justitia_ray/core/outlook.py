@@ -1,0 +1,362 @@
+"""The outlook of an application: why it waits, who is before it, and when it starts and ends.
+
+Expected are: that the inference which is first in order starts when the predictions say that it
+fits; that all expected of those before an application is served first, at the rate of late; and
+then its own. The times are told as quantiles that earlier expectations have calibrated. Nothing in
+the scheduler is decided by them, but that an inference is refused which cannot make its deadline.
+
+Everything is computed when somebody asks. The hooks cost O(1) for each action of the core, and a
+sum over the replicas four times a second at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from justitia_ray.core.actions import Action, EndApplication, Grant
+from justitia_ray.core.calibration import LEAST_S, Calibration, Quantiles, Said
+from justitia_ray.core.entities import Application, Inference, Outcome
+from justitia_ray.core.queue_profile import QueueProfile, expected_of
+from justitia_ray.core.served_rate import ServedRate
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, Seconds
+
+if TYPE_CHECKING:
+    from justitia_ray.core.scheduler import SchedulerCore
+
+_MAXIMUM_SAID = 4_096
+"""Expectations at most that are kept until they come true."""
+_MAXIMUM_SAID_OF_ONE = 8
+WALK_KEPT_S: Seconds = 2.0
+"""Age of a walk over the queue with which a submission's deadline is checked, at most."""
+_REPLICAS_LOOKED_AT = 8
+"""Replicas at most of which it is computed when an inference will fit."""
+
+
+class Reason(StrEnum):
+    """Why an application stands where it does: a closed list."""
+
+    RUNNING = "running"
+    TURN = "turn"
+    HEADROOM = "headroom"
+    REPLICA = "replica"
+    QUOTA = "quota"
+    TIER = "tier"
+    TOOL = "tool"
+    RECOVERY = "recovery"
+    STORE = "store"
+
+
+WHAT_WOULD_HELP: Mapping[Reason, str] = {
+    Reason.RUNNING: "nothing: it is being served",
+    Reason.TURN: "time, a larger weight, or more replicas: others come first",
+    Reason.HEADROOM: "time, or a replica with free KV memory: it is first, and fits nowhere now",
+    Reason.REPLICA: "a replica: none is up that takes work now",
+    Reason.QUOTA: "the next period of the quota, or a larger quota of the node that is named",
+    Reason.TIER: "another service tier, or time: others have the share that is kept for theirs",
+    Reason.TOOL: "its caller: nothing is asked of the model now",
+    Reason.RECOVERY: "some seconds: replicas or an ingress are to report what they have",
+    Reason.STORE: "Redis: the application is not stored yet, which durability strict asks for",
+}
+"""The remedy for each reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A limit or a store that holds an application back before the order is asked."""
+
+    reason: Reason
+    node: ClientId | None = None
+    """Node of the tree of tenants whose limit it is."""
+
+
+HeldBy = Callable[[Application], Held | None]
+"""Returns what holds an application back; None: nothing but the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """The outlook of one application, from now."""
+
+    application_id: ApplicationId
+    reason: Reason
+    node: ClientId | None = None
+    """Node of the tenants' tree, where the reason is one of its limits."""
+    position: int | None = None
+    """Applications before it in the order; None: nothing of it waits."""
+    is_position_least: bool = False
+    """Whether there may be more before it: only the first thousands are counted."""
+    ahead_kv_token_time: KvTokenTime | None = None
+    """Service expected before it starts."""
+    expected_start_s: Quantiles | None = None
+    """Time to the next start of one of its inferences; None: nothing waits, or it is not known."""
+    expected_finish_s: Quantiles | None = None
+    """Time to its end, by what is expected of it; None: it is not known."""
+    guaranteed_by_s: Seconds | None = None
+    """Time by which all that waits of it has started, at the present speed; None: not promised."""
+
+    @property
+    def reason_text(self) -> str:
+        """The reason, with its node: `quota:acme/search`."""
+        return self.reason.value if self.node is None else f"{self.reason.value}:{self.node}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as it is told to callers."""
+        return {
+            "reason": self.reason_text,
+            "what_would_help": WHAT_WOULD_HELP[self.reason],
+            "position": self.position,
+            "position_is_least": self.is_position_least,
+            "ahead_kv_token_time": self.ahead_kv_token_time,
+            "expected_start_s": _as_json(self.expected_start_s),
+            "expected_finish_s": _as_json(self.expected_finish_s),
+            "guaranteed_by_s": self.guaranteed_by_s,
+        }
+
+
+def _as_json(quantiles: Quantiles | None) -> dict[str, Seconds] | None:
+    return None if quantiles is None else quantiles._asdict()
+
+
+class Outlooks:
+    """Answers about the applications of one core, and learns what came of its answers.
+
+    Attributes:
+        held_by: What holds applications back before the order is asked; nothing by default.
+    """
+
+    def __init__(self, core: SchedulerCore) -> None:
+        self.held_by: HeldBy = lambda application: None
+        self._core = core
+        self._rate = ServedRate()
+        self.starts = Calibration()
+        self.ends = Calibration()
+        self._profile: QueueProfile | None = None
+        self._said: dict[ApplicationId, list[Said]] = {}
+        """Starts that were told and have not come."""
+        self._said_of_ends: dict[ApplicationId, list[Said]] = {}
+        self._sampled = 0
+
+    # --- hooks
+
+    def observe(self, actions: Sequence[Action]) -> None:
+        """Learn from what an event led to: grants, ends, and the service so far."""
+        core = self._core
+        history = core.lag_meter.history
+        if self._rate.is_due(history.busy_s):
+            held = sum(replica.context_tokens for replica in core.state.replicas.values())
+            self._rate.record(history.served, history.busy_s, held)
+        for action in actions:
+            if isinstance(action, Grant):
+                inference = core.state.inferences.get(action.request_id)
+                if inference is not None:
+                    self._settle(self._said, self.starts, inference.application_id)
+            elif isinstance(action, EndApplication):
+                self._forget(self._said, self.starts, action.application_id)
+                verb = self._settle if action.outcome is Outcome.FINISHED else self._forget
+                verb(self._said_of_ends, self.ends, action.application_id)
+
+    # --- answers
+
+    def ask(
+        self, application_ids: Iterable[ApplicationId], max_age_s: Seconds = 0.0
+    ) -> dict[ApplicationId, Outlook]:
+        """Return the outlooks of those of these applications that are live.
+
+        Args:
+            application_ids: The applications.
+            max_age_s: Age that the walk over the queue may have; 0: the queue is walked over now.
+        """
+        core = self._core
+        asked = (core.state.applications.get(name) for name in application_ids)
+        live = [application for application in asked if application is not None]
+        if not live:
+            return {}
+        self.starts.note_time(core.state.now)
+        self.ends.note_time(core.state.now)
+        profile = self._walked(max_age_s)
+        return {one.application_id: self._outlook(one, profile) for one in live}
+
+    def sample(self) -> None:
+        """Ask about one waiting application, so that there is something to learn from."""
+        queue, names = self._core.ledger.queue, [*self._core.state.applications]
+        if not len(queue):
+            return
+        self._sampled = (self._sampled + 1) % len(names)  # another one each time, all in turn
+        in_turn = names[self._sampled :] + names[: self._sampled]
+        name = next((name for name in in_turn if name in queue), None)
+        if name is not None:
+            self.ask([name], max_age_s=WALK_KEPT_S)
+
+    def earliest_start_s(self, inference: Inference) -> Seconds:
+        """Return the p10 of the time until a waiting inference starts; 0 if that is not known.
+
+        The walk over the queue may be `WALK_KEPT_S` old, as this is asked at submissions. What is
+        behind all that were looked at starts after them.
+        """
+        if not self._serves():
+            return 0.0
+        core, profile = self._core, self._walked(WALK_KEPT_S)
+        application = core.state.applications[inference.application_id]
+        place = profile.place_by(core.ledger.place(inference))
+        expected_s = self._start_s(application, inference, place, profile)
+        # What starts within the shortest time that is told apart makes any deadline.
+        return self.starts.quantiles(expected_s).p10 if expected_s > LEAST_S else 0.0
+
+    # --- inside
+
+    def _walked(self, max_age_s: Seconds) -> QueueProfile:
+        state, profile = self._core.state, self._profile
+        if profile is None or not max_age_s or state.now - profile.made_at > max_age_s:
+            profile = self._profile = QueueProfile(state, self._core.ledger)
+        return profile
+
+    def _outlook(self, application: Application, profile: QueueProfile) -> Outlook:
+        core, name = self._core, application.application_id
+        reason, node = self._reason(application, profile)
+        if not application.waiting:
+            return Outlook(name, reason, node, expected_finish_s=self._end_of_run(application))
+        place = profile.place_of(name)
+        is_least = False
+        if place is None:  # it came since, or is behind all that were looked at, or held back
+            place = profile.place_by(core.ledger.place(application.waiting.first))
+            is_least = place == len(profile) and not profile.is_whole
+        ahead = profile.ahead(place, core.tag(name))
+        start = finish = guaranteed_by_s = None
+        if self._serves():
+            guaranteed_by_s = self._guaranteed_by_s(application)
+        if self._serves() and not is_least:
+            start_s = self._start_s(application, application.waiting.first, place, profile)
+            own_s = expected_of(application) / self._kv_per_s()
+            start = self._say(self._said, self.starts, name, start_s)
+            finish = self._say(self._said_of_ends, self.ends, name, start_s + own_s)
+            # Each is calibrated by itself; nobody ends before the start.
+            finish = Quantiles(*map(max, finish, start))
+        return Outlook(
+            name,
+            reason,
+            node,
+            place,
+            is_least,
+            ahead,
+            start,
+            finish,
+            guaranteed_by_s,
+        )
+
+    def _serves(self) -> bool:
+        """Return whether any replica is there to start anything."""
+        return any(not replica.draining for replica in self._core.state.replicas.values())
+
+    def _reason(
+        self, application: Application, profile: QueueProfile
+    ) -> tuple[Reason, ClientId | None]:
+        core = self._core
+        held = self.held_by(application)
+        if application.in_flight:
+            return Reason.RUNNING, None
+        if held is not None:
+            return held.reason, held.node
+        waits_for_others = application.claimed or application.suspended
+        if waits_for_others or (application.waiting and core.recovery.holding):
+            return Reason.RECOVERY, None
+        if not application.waiting:
+            return Reason.TOOL, None
+        if not self._serves():
+            return Reason.REPLICA, None
+        first = profile.first
+        if first is None or first.application_id != application.application_id:
+            return Reason.TURN, None
+        fits = any(
+            core.placement.fits(replica, application.waiting.first)
+            for replica in core.state.replicas.values()
+            if not replica.draining
+        )
+        return (Reason.REPLICA if fits else Reason.HEADROOM), None
+
+    def _start_s(
+        self,
+        application: Application,
+        inference: Inference,
+        place: int,
+        profile: QueueProfile,
+    ) -> Seconds:
+        """Return when an inference of an application at a place is expected to start."""
+        ahead = profile.ahead(place, self._core.tag(application.application_id))
+        first = inference if not place else profile.first or inference
+        return self._fits_in_s(first) + ahead / self._kv_per_s()
+
+    def _fits_in_s(self, inference: Inference) -> Seconds:
+        """Return when an inference fits somewhere, if nothing else is admitted."""
+        core = self._core
+        if inference.request_id not in core.state.inferences:
+            return 0.0  # it has ended since the queue was walked over
+        replicas = [
+            one
+            for one in core.state.replicas.values()
+            if not one.draining and core.placement.can_hold(one, inference)
+        ]
+        if len(replicas) > _REPLICAS_LOOKED_AT:
+            replicas.sort(key=lambda one: one.context_tokens - one.leasable_tokens)
+        iterations = [
+            core.iterations_until_fit(inference.request_id, one.replica_id)
+            for one in replicas[:_REPLICAS_LOOKED_AT]
+        ]
+        return min(iterations, default=0) * self._rate.iteration_s
+
+    def _end_of_run(self, application: Application) -> Quantiles | None:
+        """Return when an application of which nothing waits ends; None if it does not run."""
+        state = self._core.state
+        if not application.in_flight:
+            return None
+        runs = [state.inferences[name] for name in application.in_flight]
+        longest = max(-(-one.expected_remaining(one.output_tokens) // one.choices) for one in runs)
+        left_s = expected_of(application) / self._kv_per_s()
+        expected_s = max(longest * self._rate.iteration_s, left_s)
+        return self._say(self._said_of_ends, self.ends, application.application_id, expected_s)
+
+    def _guaranteed_by_s(self, application: Application) -> Seconds | None:
+        """Return when V has reached F, at the present speed, and the bound has been served."""
+        core = self._core
+        lag = core.lag(application.application_id)
+        if lag is None or lag.bound_kv_token_time is None:
+            return None
+        clock = core.ledger.fair_share.clock
+        until_tag = core.tag(application.application_id) - clock.virtual_time
+        if until_tag > 0:
+            work = until_tag * clock.active_weight + lag.bound_kv_token_time
+        else:
+            work = max(0, lag.bound_kv_token_time - lag.kv_token_time)
+        return work / self._kv_per_s()
+
+    def _kv_per_s(self) -> float:
+        return self._rate.kv_per_s(self._core.state.kv_tokens())
+
+    def _say(
+        self,
+        of: dict[ApplicationId, list[Said]],
+        calibration: Calibration,
+        name: ApplicationId,
+        expected_s: Seconds,
+    ) -> Quantiles:
+        """Return the quantiles of an expectation, which is settled later if there is room."""
+        known = of.get(name, ())
+        if len(known) >= _MAXIMUM_SAID_OF_ONE or len(of) >= _MAXIMUM_SAID:
+            return calibration.quantiles(expected_s)
+        said = calibration.say(expected_s, self._core.state.now)
+        of.setdefault(name, []).append(said)
+        return said.quantiles
+
+    def _settle(
+        self, of: dict[ApplicationId, list[Said]], calibration: Calibration, name: ApplicationId
+    ) -> None:
+        for said in of.pop(name, ()):
+            calibration.settle(said, self._core.state.now)
+
+    def _forget(
+        self, of: dict[ApplicationId, list[Said]], calibration: Calibration, name: ApplicationId
+    ) -> None:
+        for said in of.pop(name, ()):
+            calibration.forget(said)

@@ -1,0 +1,215 @@
+"""The order below a node at the top of the tree of tenants: the least key, level by level.
+
+At a branch, a child stands where its first application does, by V of the branch at which that one
+is finished by its tenant's reference server. Keys at the levels rise together (`clock/branch`), so
+the least child of the least child is the application of the least key at the root, though only what
+was charged has to be looked at again: the branches above it, and the children of each.
+
+Inside a leaf its own order says who is first: by F_x, or some pass (`passing`). Where a leaf lets
+one pass, the leaf stands where that of the least F_x does, as a tenant at the top.
+"""
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from justitia_ray.core.clock.branch import Branch
+from justitia_ray.core.clock.tenant import Tenant
+from justitia_ray.core.clock.tenant_share import TenantShare
+from justitia_ray.core.entities import Application
+from justitia_ray.core.queue import Key, LazyHeap
+from justitia_ray.units import ApplicationId, ClientId
+
+
+class TreeOrder(LazyHeap):
+    """Applications below one branch at the top. A change costs O(depth · n log n).
+
+    n are the children of a branch that are active in its clock.
+    """
+
+    __slots__ = (
+        "_application",
+        "_heads",
+        "_hidden",
+        "_leaf_of",
+        "_leaves",
+        "_members",
+        "_share",
+        "_top",
+    )
+
+    def __init__(
+        self,
+        share: TenantShare,
+        top: ClientId,
+        application: Callable[[ApplicationId], Application],
+        members: Callable[[ClientId], LazyHeap],
+    ) -> None:
+        """Begin empty.
+
+        Args:
+            share: The accounts, whose branches tell from now on whose keys may have changed.
+            top: The node at the top.
+            application: Returns a live application.
+            members: Returns an empty order of a tenant's applications.
+        """
+        super().__init__()
+        self._share = share
+        self._top = top
+        self._application = application
+        self._members = members
+        self._leaves: dict[ClientId, LazyHeap] = {}
+        """Orders of the tenants of which something waits."""
+        self._leaf_of: dict[ApplicationId, ClientId] = {}
+        self._hidden: dict[ClientId, None] = {}
+        self._heads: dict[ClientId, tuple[Branch, LazyHeap]] = {}
+        """Children of which something waits, of each branch, by the keys of their first."""
+
+    def __len__(self) -> int:
+        return len(self._leaf_of)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._leaf_of
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names in order. O(N log N)."""
+        return self.in_order()
+
+    def in_order(self) -> Iterator[str]:
+        """Yield the names in order, by their keys as they are now: each O(depth · log n)."""
+        for _, name in self._walk(self._branch(self._top)):
+            yield name
+
+    def key(self, name: str) -> Key:
+        """Return the place of an application inside its tenant.
+
+        Raises:
+            KeyError: If it is not there.
+        """
+        return self._leaves[self._leaf_of[name]].key(name)
+
+    def put(self, name: str, key: Key) -> None:
+        """Put an application at its place inside its tenant, or move it there."""
+        tenant = self._leaf_of.get(name)
+        if tenant is None:
+            tenant = self._leaf_of[name] = self._application(name).tenant
+        order = self._leaves.get(tenant)
+        if order is None:
+            order = self._leaves[tenant] = self._members(tenant)
+        order.put(name, key)
+        self._mark(self._share.tenant(tenant))
+
+    def drop(self, name: str) -> None:
+        """Remove an application; an unknown one changes nothing."""
+        tenant = self._leaf_of.pop(name, None)
+        if tenant is None:
+            return
+        self._leaves[tenant].drop(name)
+        if not len(self._leaves[tenant]):
+            del self._leaves[tenant]
+        self._mark(self._share.tenant(tenant))
+
+    def least(self) -> str | None:
+        """Return the application of the least key, whoever is first; None if there is none."""
+        order = self.first_leaf()
+        return None if order is None else order.least()
+
+    def first(self) -> str | None:
+        """Return who is first in the tenant that is first; None if nothing waits."""
+        order = self.first_leaf()
+        return None if order is None else order.first()
+
+    def hide(self, path: str) -> bool:
+        """Leave out a node, and all below it."""
+        if path == self._top:
+            return False
+        self._hidden[path] = None
+        self._mark(self._share.branch(path) or self._share.tenant(path))
+        return True
+
+    def show_hidden(self) -> None:
+        """Put back the nodes that are hidden."""
+        hidden, self._hidden = self._hidden, {}
+        for path in hidden:
+            self._mark(self._share.branch(path) or self._share.tenant(path))
+
+    def first_leaf(self) -> LazyHeap | None:
+        """Return the order of the tenant that is first; None if nothing waits."""
+        return self._first_leaf(self._branch(self._top))
+
+    def _first_leaf(self, branch: Branch) -> LazyHeap | None:
+        name = self._catch_up(branch).first()
+        return None if name is None else self._order_below(branch.children[name])
+
+    def _order_below(self, child: Branch | Tenant) -> LazyHeap | None:
+        """Return the order of the tenant that is first below a child."""
+        if isinstance(child, Branch):
+            return self._first_leaf(child)
+        return self._leaves.get(child.path)
+
+    def _catch_up(self, branch: Branch) -> LazyHeap:
+        """Put the children where their keys say now, and return their order."""
+        known, heads = self._heads.get(branch.path, (None, None))
+        if heads is None or known is not branch:  # one that was forgotten may come again
+            heads = LazyHeap()
+            self._heads[branch.path] = branch, heads
+        stale, branch.stale = branch.stale, {}
+        for name in stale:
+            child = branch.children.get(name)
+            order = None
+            if child is not None and name not in self._hidden:
+                order = self._order_below(child)
+            first = None if order is None else order.least()
+            if first is None:
+                heads.drop(name)
+            else:
+                sequence = self._application(first).sequence
+                heads.put(name, (self._share.key_in(branch, first), sequence))
+        return heads
+
+    def _mark(self, node: Branch | Tenant | None) -> None:
+        """Note that another application below a node may be first, and so of all above it."""
+        while node is not None and node.parent is not None:
+            node.parent.stale[node.name] = None
+            node = node.parent
+
+    def _branch(self, path: ClientId) -> Branch:
+        branch = self._share.branch(path)
+        assert branch is not None
+        return branch
+
+    def _walk(self, branch: Branch) -> Iterator[tuple[Key, ApplicationId]]:
+        """Yield the applications below a branch in order, with their keys there."""
+        heads = self._catch_up(branch)
+        begun = []
+        for number, name in enumerate(list(heads)):
+            child = branch.children[name]
+            stream = self._below_child(branch, child)
+            if (first := next(stream, None)) is not None:
+                begun.append((first[0], number, first[1], stream))
+        heapq.heapify(begun)
+        while begun:
+            key, number, name, stream = begun[0]
+            yield key, name
+            if (following := next(stream, None)) is None:
+                heapq.heappop(begun)
+            else:
+                heapq.heapreplace(begun, (following[0], number, following[1], stream))
+
+    def _below_child(
+        self, branch: Branch, child: Branch | Tenant
+    ) -> Iterator[tuple[Key, ApplicationId]]:
+        """Yield the applications below a child in order, with their keys in the branch above."""
+        if isinstance(child, Branch):
+            names: Iterator[str] = (name for _, name in self._walk(child))
+        else:
+            names = self._leaves[child.path].in_order()
+        for name in names:
+            yield (self._share.key_in(branch, name), self._application(name).sequence), name
+
+
+class PassingTreeOrder(TreeOrder):
+    """Applications below one branch at the top, some of which pass inside their tenants."""
+
+    __slots__ = ()
+
+    lets_pass = True

@@ -1,0 +1,101 @@
+"""The queue in order at one instant: who is before whom, and what is served before each starts."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING
+
+from justitia_ray.core.entities import Application, ApplicationState, Inference
+from justitia_ray.cost import choices_kv_token_time
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, VirtualTime
+
+if TYPE_CHECKING:
+    from justitia_ray.core.ledger import Ledger, Place
+    from justitia_ray.core.state import State
+
+MAXIMUM_PLACES = 2_048
+"""Applications that are looked at: a walk over so many takes some 20 ms."""
+
+
+class QueueProfile:
+    """The first waiting applications in order, and the service expected before each of them.
+
+    What is expected of an application is what its prediction leaves, and at least what waits of it:
+    its later stages come back with the tag that it has, and go first again. Of applications that
+    only run, the later stages count for those whose tags are larger. Making one is O(k log k) for
+    the k first applications, and O(r log r) for the r inferences that run; each answer O(log k).
+    """
+
+    def __init__(self, state: State, ledger: Ledger) -> None:
+        """Walk over the queue as it is now."""
+        self.made_at: Seconds = state.now
+        first = list(islice(ledger.queue.in_order(), MAXIMUM_PLACES))
+        self._places = {one.application_id: place for place, one in enumerate(first)}
+        self._keys = [_key(ledger, one) for one in first]
+        self._ahead: list[KvTokenTime] = [0, *accumulate(map(expected_of, first))]
+        self.is_whole = len(first) == len(ledger.queue)
+        """Whether nothing waits behind those that were looked at."""
+        self.first: Inference | None = first[0].waiting.first if first else None
+        """The inference that is first in order."""
+        running = sorted(
+            (ledger.fair_share.tag(one.application_id), _to_come(state, one))
+            for one in _only_running(state)
+        )
+        self._running_tags = [tag for tag, _ in running]
+        self._running: list[KvTokenTime] = [0, *accumulate(amount for _, amount in running)]
+
+    def place_of(self, application_id: ApplicationId) -> int | None:
+        """Return how many applications are before one; None if it was not looked at."""
+        return self._places.get(application_id)
+
+    def place_by(self, place: Place) -> int:
+        """Return how many of those that were looked at are before a place in the order."""
+        return bisect_left(self._keys, place[:2])
+
+    def __len__(self) -> int:
+        """Return the number of applications that were looked at."""
+        return len(self._keys)
+
+    def ahead(self, place: int, tag: VirtualTime) -> KvTokenTime:
+        """Return the service expected before an application at a place, of this tag, starts."""
+        later = self._running[bisect_right(self._running_tags, tag)]
+        return self._ahead[place] + later
+
+
+def expected_of(application: Application) -> KvTokenTime:
+    """Return the service that an application is expected to need yet; its running calls count."""
+    left: KvTokenTime = 0
+    if application.state is ApplicationState.OPEN:  # else nothing comes beyond what is here
+        left = application.predicted_kv_token_time - application.kv_token_time
+    if not application.waiting:
+        return max(0, left)
+    return max(left, len(application.waiting) * expected_service(application.waiting.first))
+
+
+def expected_service(inference: Inference) -> KvTokenTime:
+    """Return the service that an inference is expected to receive yet."""
+    made = inference.output_tokens
+    whole = choices_kv_token_time(
+        inference.prompt_tokens, made + inference.expected_remaining(made), inference.choices
+    )
+    return max(0, whole - inference.attained)
+
+
+def _only_running(state: State) -> list[Application]:
+    names = dict.fromkeys(
+        state.inferences[lease.request_id].application_id for lease in state.leases.values()
+    )
+    return [state.applications[name] for name in names if not state.applications[name].waiting]
+
+
+def _to_come(state: State, application: Application) -> KvTokenTime:
+    """Return what is expected of an application beyond what runs of it."""
+    runs = sum(expected_service(state.inferences[name]) for name in application.in_flight)
+    return max(0, expected_of(application) - runs)
+
+
+def _key(ledger: Ledger, application: Application) -> tuple[object, ...]:
+    policy = ledger.policy
+    client = policy.client(application)
+    return policy.key(client, application), policy.application_key(application)

@@ -1,0 +1,64 @@
+"""The rate at which a model's replicas serve while they serve: KV token-time a second, and its KV.
+
+Sums that decay with the time in which anything ran, by half in `HALF_LIFE_S`; they rest while
+nothing runs, so that a quiet night says nothing of how fast the morning will be.
+"""
+
+from justitia_ray.core.clock.pace import HALF_LIFE_S, USUAL_ITERATION_S
+from justitia_ray.units import KvTokenTime, Seconds, Tokens
+
+SAMPLE_S: Seconds = 0.25
+"""Busy time between two samples, at least: reports come by the hundred a second."""
+_USUAL_USE = 0.7
+"""Share of the KV memory in use until some use is measured."""
+
+
+class ServedRate:
+    """Rate of service and length of an iteration, from totals that only grow. O(1) a sample."""
+
+    def __init__(self) -> None:
+        self._served: KvTokenTime = 0
+        """Total service at the last sample."""
+        self._busy_s: Seconds = 0
+        self._service: KvTokenTime = 0
+        """Decaying sums from here on."""
+        self._served_s: Seconds = 0
+        self._held_token_s: float = 0
+
+    def is_due(self, busy_s: Seconds) -> bool:
+        """Return whether it is time for a sample, given the total of busy time."""
+        return busy_s - self._busy_s >= SAMPLE_S
+
+    def record(self, served: KvTokenTime, busy_s: Seconds, held_tokens: Tokens) -> None:
+        """Record the totals, and the KV that what runs holds now.
+
+        Args:
+            served: Service so far.
+            busy_s: Time so far in which anything ran.
+            held_tokens: KV of all leases.
+        """
+        lasted_s = busy_s - self._busy_s
+        if lasted_s <= 0:
+            return
+        keep = 0.5 ** (lasted_s / HALF_LIFE_S)
+        self._service = keep * self._service + (served - self._served)
+        self._served_s = keep * self._served_s + lasted_s
+        self._held_token_s = keep * self._held_token_s + held_tokens * lasted_s
+        self._served, self._busy_s = served, busy_s
+
+    def kv_per_s(self, kv_tokens: Tokens) -> float:
+        """Return the KV token-time served a second, above 0.
+
+        Args:
+            kv_tokens: KV memory of all replicas, from which a rate is guessed while none is known.
+        """
+        if self._service > 0 and self._served_s > 0:
+            return self._service / self._served_s
+        return max(1, kv_tokens) * _USUAL_USE / USUAL_ITERATION_S
+
+    @property
+    def iteration_s(self) -> Seconds:
+        """Length of an iteration: what holds so much KV for so long, and is served so much."""
+        if self._service > 0 and self._held_token_s > 0:
+            return self._held_token_s / self._service
+        return USUAL_ITERATION_S

@@ -1,0 +1,220 @@
+"""The tree of tenants: weights, shares of the KV memory, quotas and caps of every node.
+
+A tenant is a path, `acme/search/alice`; its nodes are `acme`, `acme/search` and itself. A node that
+nobody has described has the settings that its parent gives to children (`acme/*`; `*` for those
+at the top), or none. A node is bound by all its ancestors: by naming tenants below its own nobody
+gets more than the node above them has.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import lru_cache
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.units import ClientId, KvTokenTime, Seconds
+
+SEPARATOR = "/"
+ANY = "*"
+"""Last part of the path that describes the children of a node that nobody has described."""
+
+
+class Unit(StrEnum):
+    """Unit that a quota counts."""
+
+    KV_TOKEN_TIME = "kv_token_time"
+    TOKENS = "tokens"
+    INFERENCES = "inferences"
+    APPLICATIONS = "applications"
+
+
+class OnExhausted(StrEnum):
+    """Fate of an application that a quota has nothing left for."""
+
+    REJECT = "reject"
+    DEPRIORITISE = "deprioritise"
+    """The weight is `tenants.LEAST_WEIGHT` times what it was: nothing is refused."""
+    SHADOW = "shadow"
+    """Nothing; it is reported that something would have."""
+
+
+LEAST_WEIGHT = 1e-6
+"""Factor of the weight of what runs beyond a quota that deprioritises."""
+
+
+class Period(StrEnum):
+    """Period of a quota."""
+
+    SECOND = "second"
+    MINUTE = "minute"
+    HOUR = "hour"
+    DAY = "day"
+    MONTH = "month"
+
+
+class Window(StrEnum):
+    """Where the period of a quota begins."""
+
+    ROLLING = "rolling"
+    """At every instant: what was used a period ago comes back."""
+    CALENDAR = "calendar"
+    """With the day or the month in UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A limit on what a node uses in a period, over all models."""
+
+    unit: Unit
+    limit: float
+    per: Period
+    window: Window = Window.ROLLING
+    on_exhausted: OnExhausted = OnExhausted.REJECT
+    reserve_quantile: float = 0.9
+    """Quantile of an application's predicted use that is reserved when it is opened."""
+
+    @property
+    def name(self) -> str:
+        """Name among the quotas of its node: unit and period."""
+        return f"{self.unit}/{self.per}"
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationCaps:
+    """The most that one application may use; None is no cap."""
+
+    inferences: int | None = None
+    kv_token_time: KvTokenTime | None = None
+    seconds: Seconds | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvShare:
+    """A node's share of the KV memory of all replicas of a model, as fractions of 1."""
+
+    guaranteed: float = 0.0
+    """Share that is the node's own: others may use it as far as it lends."""
+    most: float = 1.0
+    """The most that it may hold, while others wait or not."""
+    lends: float = 1.0
+    """Fraction of its guaranteed share that others may use while it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantNode:
+    """Settings of a node. None: as the node's parent gives it, or no limit."""
+
+    weight: float | None = None
+    """Weight among its siblings. None: that of its applications, 1 for a node with children."""
+    max_weight: float | None = None
+    """Largest weight that its applications may ask for."""
+    kv_share: KvShare = KvShare()
+    quotas: tuple[Quota, ...] = ()
+    caps: ApplicationCaps = ApplicationCaps()
+    deadline_s: Seconds | None = None
+    """How long an application's inferences may wait if the call does not say."""
+
+
+PLAIN = TenantNode()
+"""A node that nobody has described."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A service tier of a request: a factor of its application's weight, never strict order."""
+
+    weight_factor: float = 1.0
+
+
+DEFAULT_TIER = "default"
+TIERS: Mapping[str, Tier] = {
+    "flex": Tier(0.1),
+    DEFAULT_TIER: Tier(),
+    "priority": Tier(4.0),
+}
+
+
+@dataclass(frozen=True)
+class TenantTree:
+    """The described nodes, and what becomes of all others.
+
+    Raises:
+        ConfigError: If a child would exceed its parent; names both and the values.
+    """
+
+    described: Mapping[str, TenantNode] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for path, node in self.described.items():
+            self._check(path, node)
+        self._check_guaranteed()
+
+    def node(self, path: ClientId) -> TenantNode:
+        """Return the settings of a node, described or not."""
+        found = self.described.get(path)
+        if found is None:
+            parent, _, _ = path.rpartition(SEPARATOR)
+            found = self.described.get(f"{parent}{SEPARATOR}{ANY}" if parent else ANY, PLAIN)
+        return found
+
+    def nodes(self, tenant: ClientId) -> Iterator[tuple[ClientId, TenantNode]]:
+        """Yield a tenant's nodes with their paths, from the top to itself."""
+        for path in ancestors(tenant):
+            yield path, self.node(path)
+
+    def deadline_s(self, tenant: ClientId) -> Seconds | None:
+        """Return the tightest deadline of a tenant's nodes; None: none has any."""
+        deadlines = (node.deadline_s for _, node in self.nodes(tenant))
+        return min((one for one in deadlines if one is not None), default=None)
+
+    def _check(self, path: str, node: TenantNode) -> None:
+        share, where = node.kv_share, f"tenants.{path}"
+        _refuse_above(f"{where}.kv_share: guaranteed", share.guaranteed, "`max`", share.most)
+        _refuse_above(f"{where}: weight", node.weight, "max_weight", node.max_weight)
+        names = [quota.name for quota in node.quotas]
+        if len(set(names)) < len(names):
+            raise ConfigError(f"tenants.{path}.quotas: one for each unit and period is allowed")
+        if path.rpartition(SEPARATOR)[2] == ANY and share.guaranteed:
+            raise ConfigError(
+                f"tenants.{path}.kv_share: guaranteed is {share.guaranteed:g}: only 0 is allowed,"
+                " for there may be any number of such nodes"
+            )
+        parent_path = path.rpartition(SEPARATOR)[0]
+        if not parent_path:
+            return
+        parent, parents = self.node(parent_path), f"that of {parent_path}"
+        if share.most < 1:
+            _refuse_above(f"{where}.kv_share: max", share.most, parents, parent.kv_share.most)
+        _refuse_above(f"{where}: max_weight", node.max_weight, parents, parent.max_weight)
+        above = {quota.name: quota.limit for quota in parent.quotas}
+        for quota in node.quotas:
+            most = above.get(quota.name)
+            _refuse_above(f"{where}.quotas: {quota.name}", quota.limit, parents, most)
+
+    def _check_guaranteed(self) -> None:
+        """Refuse guaranteed shares of children that are more than their parent's in sum."""
+        sums: dict[str, float] = {}
+        for path, node in self.described.items():
+            parent = path.rpartition(SEPARATOR)[0]
+            sums[parent] = sums.get(parent, 0.0) + node.kv_share.guaranteed
+        for parent, total in sums.items():
+            most = self.node(parent).kv_share.guaranteed if parent else 1.0
+            if total > most + 1e-9:
+                where = f"below {parent}" if parent else "at the top"
+                raise ConfigError(
+                    f"tenants: kv_share.guaranteed of the nodes {where} is {total:g} in sum: at"
+                    f" most {most:g} is allowed"
+                )
+
+
+def _refuse_above(what: str, value: float | None, whose: str, most: float | None) -> None:
+    """Refuse a value above the limit that another sets; None: there is no value, or no limit."""
+    if value is not None and most is not None and value > most:
+        raise ConfigError(f"{what} is {value:g}: at most {whose}, {most:g}, is allowed")
+
+
+@lru_cache(maxsize=16_384)
+def ancestors(tenant: ClientId) -> tuple[ClientId, ...]:
+    """Return the paths of a tenant's nodes, from the top to itself: `a`, `a/b`, `a/b/c`."""
+    parts = tenant.split(SEPARATOR)
+    return tuple(SEPARATOR.join(parts[: depth + 1]) for depth in range(len(parts)))

@@ -1,0 +1,107 @@
+"""Usage of each tenant by the day: counted once, where service is booked and inferences end.
+
+Totals of a day only grow. They are saved together with the applications, in one step: so what a
+successor books again is what the saved totals lack, and nothing is counted twice.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TypeAlias
+
+from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
+from justitia_ray.units import ClientId, KvTokenTime, Seconds, Tokens
+
+DAY_S = 86_400
+OTHER = "other"
+"""Tenant that usage is counted under once a day has as many as are told apart."""
+_MOST_TENANTS = 10_000
+
+Day: TypeAlias = int
+"""A day of UTC, counted from 1970; by the scheduler's clock, which leaves out stalls."""
+
+
+@dataclass(slots=True)
+class UsageTotals:
+    """Usage of one tenant on one day."""
+
+    applications: int = 0
+    """Applications opened."""
+    inferences: int = 0
+    """Inferences ended that had begun."""
+    prompt_tokens: Tokens = 0
+    """Prompt tokens of those inferences, over all their sequences."""
+    output_tokens: Tokens = 0
+    kv_token_time: KvTokenTime = 0
+    """Service booked, that of inferences that have not ended, too."""
+
+    def record(self) -> Record:
+        """Return the totals as JSON has them."""
+        return asdict(self)
+
+
+_FIELDS: Fields = {
+    "applications": RecordReader.integer,
+    "inferences": RecordReader.integer,
+    "prompt_tokens": RecordReader.integer,
+    "output_tokens": RecordReader.integer,
+    "kv_token_time": RecordReader.not_negative,
+}
+
+
+def read_totals(record: object) -> UsageTotals:
+    """Return recorded totals.
+
+    Raises:
+        ValueError: If a field is missing or holds something else than it should.
+    """
+    return UsageTotals(**read_fields(record, _FIELDS))
+
+
+class UsageBook:
+    """Totals by day and tenant."""
+
+    def __init__(self) -> None:
+        self.totals: dict[Day, dict[ClientId, UsageTotals]] = {}
+        self._changed: dict[tuple[Day, ClientId], None] = {}
+
+    def of(self, tenant: ClientId, now: Seconds) -> UsageTotals:
+        """Return a tenant's totals of today, to be added to."""
+        day = int(now // DAY_S)
+        of_day = self.totals.setdefault(day, {})
+        if tenant not in of_day and len(of_day) >= _MOST_TENANTS:
+            tenant = OTHER
+        self._changed[day, tenant] = None
+        found = of_day.get(tenant)
+        if found is None:
+            found = of_day[tenant] = UsageTotals()
+        return found
+
+    def take_changed(self, *, everything: bool = False) -> dict[Day, dict[ClientId, Record]]:
+        """Return the totals that changed since the last call, or all that are known.
+
+        Days before the last two are forgotten once nothing of them is to be saved.
+        """
+        changed = self._changed
+        if everything:
+            changed |= {(day, name): None for day, of in self.totals.items() for name in of}
+        self._changed = {}
+        records: dict[Day, dict[ClientId, Record]] = {}
+        for day, tenant in changed:
+            records.setdefault(day, {})[tenant] = self.totals[day][tenant].record()
+        for day in sorted(self.totals)[:-2]:
+            if day not in records:
+                del self.totals[day]
+        return records
+
+    def unsaved_days(self) -> set[Day]:
+        """Return the days of which something has not been taken to be saved."""
+        return {day for day, _ in self._changed}
+
+    def restore(self, records: Mapping[Day, Mapping[ClientId, object]]) -> None:
+        """Put recorded totals back into a book that has counted nothing.
+
+        Raises:
+            ValueError: If a record is damaged.
+        """
+        for day, of_day in records.items():
+            self.totals[day] = {name: read_totals(record) for name, record in of_day.items()}

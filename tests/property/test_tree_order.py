@@ -1,0 +1,169 @@
+"""The promise of the order over a tree of tenants on replicas; a flat order promises less.
+
+Lag is against GPS inside the tenant, as in `test_tenant_passing`; what is below one node at the top
+comes at once (see `test_tenant_order` for what may happen if it does not).
+"""
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.clock.branch import Node
+from justitia_ray.core.policies import justitia
+from justitia_ray.core.policies.justitia import JustitiaPolicy
+from justitia_ray.units import KvTokenTime
+from tests.property.engine import Arrival, Engine, Server
+from tests.property.profiles import examples
+from tests.property.test_guard import claims
+from tests.property.test_tenant_order import run_tenants
+from tests.property.test_tenant_passing import TenantEngine as _TenantEngine
+from tests.property.workloads import servers
+
+_INFERENCES = st.lists(
+    st.tuples(st.integers(1, 30), st.integers(1, 12)), min_size=1, max_size=5
+).map(tuple)
+_WEIGHTS = st.sampled_from([Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2)])
+_BELOW = st.sampled_from(["", "/a", "/b", "/b/c", "/b/d"])
+_ORDERS: list[dict[str, object]] = [
+    {},
+    {"order": "sgps"},
+    {"guard_iterations": 1},
+    {"order": "sgps", "guard_iterations": 3},
+]
+
+
+@st.composite
+def _trees(draw: st.DrawFn) -> list[Arrival]:
+    """Return the applications below up to three nodes at the top, each node's at once."""
+    found = []
+    for top in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, 30))
+        weights = {below: draw(_WEIGHTS) for below in ("", "/a", "/b", "/b/c", "/b/d")}
+        for below in draw(st.lists(_BELOW, min_size=1, max_size=6)):
+            stages = (draw(_INFERENCES),)
+            found.append(Arrival(at, stages, weights[below], tenant=f"T{top}{below}"))
+    return found
+
+
+class TreeEngine(_TenantEngine):
+    """Notes when GPS inside its tenant would have finished each application."""
+
+    def least_part(self, tenant: str) -> float:
+        """Return φ/Φ of a tenant at each level, with all that there ever was active."""
+        return self._parts.get(tenant, 1.0)
+
+    def __init__(self, replicas: list[Server], options: dict[str, object]) -> None:
+        super().__init__(replicas, options)
+        self._parts: dict[str, float] = {}
+
+    def _report(self, number: int, server: Server) -> None:
+        before = self._served
+        Engine._report(self, number, server)
+        for leaf in self.share.tenants().values():
+            self.share._look_at(leaf)  # else V inside is told as of the last change
+        for leaf in self.share.tenants().values():
+            part: float = 1
+            node: Node | None = leaf
+            while node is not None:
+                clock = self.share._clock_of(node)
+                weights = sum(session.weight for session in clock.sessions().values())
+                part, node = part * float(node.weight / weights), node.parent
+            self._parts[leaf.path] = min(part, self._parts.get(leaf.path, 1.0))
+        for name, tag in self._tag_inside.items():
+            tenant = self.share.tenant(self._arrivals[name].tenant)
+            if tenant is None or tenant.gps.virtual_time >= tag:
+                self._reached.setdefault(name, before)
+
+
+@pytest.mark.parametrize("options", _ORDERS)
+@examples(15)
+@given(data=st.data())
+def test_lag_in_a_leaf_is_within_the_work_in_flight_and_the_budget_at_any_depth(
+    options: dict[str, Any], data: st.DataObject
+) -> None:
+    """I + B, not once for each level, whoever is called urgent."""
+    replicas, applications = data.draw(servers()), data.draw(_trees())
+    parts: dict[str, list[float]] = {}
+    budget_in = JustitiaPolicy.budget_in
+
+    def noted(policy: JustitiaPolicy, tenant: str) -> KvTokenTime:
+        budget = budget_in(policy, tenant)
+        parts.setdefault(tenant, []).append(budget / policy.guard_budget)
+        return budget
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(justitia, "ForetoldVtc", claims(data.draw(st.integers(0, 99))))
+        patch.setattr(JustitiaPolicy, "budget_in", noted)
+        engine = TreeEngine(replicas, options)
+        outcomes = engine.run(applications)
+    budget = options.get("guard_iterations", 0) * sum(r.kv_tokens for r in replicas)
+    ratio = max(
+        [max(given) / engine.least_part(tenant) for tenant, given in parts.items()], default=1
+    )
+
+    late = max(engine.inner_lags().values()) - outcomes.in_flight - outcomes.report
+    assert late <= budget * max(1, ratio)
+
+
+@examples(30)
+@given(
+    st.integers(2, 8),
+    st.data(),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 8)), min_size=1, max_size=5),
+    st.tuples(st.integers(1, 15), st.integers(1, 8)),
+    st.integers(1, 4),
+)
+def test_last_piece_of_a_tenant_split_into_tenants_below_it_finishes_no_earlier(
+    inferences: int,
+    data: st.DataObject,
+    others: list[tuple[int, int]],
+    size: tuple[int, int],
+    seats: int,
+) -> None:
+    """Naming tenants below its own must not pay. Inferences have one size (`test_tenant_order`)."""
+    cut = data.draw(st.integers(1, inferences - 1))
+    came = data.draw(st.integers(0, 40))
+    rest = {f"o{n}": _of(f"O{n}", at, size, k) for n, (at, k) in enumerate(others)}
+    kv_tokens = seats * sum(size)
+    whole = run_tenants({"w": _of("T", came, size, inferences), **rest}, kv_tokens, seats)
+    pieces = {"p": _of("T/p", came, size, cut), "q": _of("T/q", came, size, inferences - cut)}
+    parts = run_tenants({**pieces, **rest}, kv_tokens, seats)
+
+    assert max(parts.finished["p"], parts.finished["q"]) >= whole.finished["w"]
+
+
+def _of(tenant: str, iteration: int, size: tuple[int, int], inferences: int) -> Arrival:
+    return Arrival(iteration, ((size,) * inferences,), tenant=tenant)
+
+
+@pytest.mark.parametrize(("below", "holds"), [("/", True), ("-", False)])
+def test_others_wait_for_a_split_tenant_only_where_paths_are_flat(below: str, holds: bool) -> None:
+    """40 inferences of T, as one tenant or as eight below it, beside five others of 20.
+
+    As eight tenants at the top (`T-0`) it has eight times the share, and the others wait for it.
+    """
+    size = (4, 4)
+    rest = {f"o{n}": _of(f"O{n}", 0, size, 20) for n in range(5)}
+    whole = run_tenants({"w": _of("T", 0, size, 40), **rest}, 16, 2)
+    pieces = {f"p{n}": _of(f"T{below}{n}", 0, size, 5) for n in range(8)}
+    parts = run_tenants({**pieces, **rest}, 16, 2)
+
+    gained = whole.finished["w"] - max(parts.finished[name] for name in pieces)
+    later = max(parts.finished[name] - whole.finished[name] for name in rest)
+    assert (gained <= 0) == holds
+    assert (later <= 8) == holds  # two iterations of four tokens: the seats that are taken
+
+
+def test_applications_below_a_node_take_turns_as_its_children_do() -> None:
+    """Tenant T shares equally among T/a, T/b and its own applications; U has half of all."""
+    size = (4, 4)
+    tenants = {"a": "T/a", "b": "T/b", "t": "T", "u": "U"}
+    arrivals = {name: _of(path, 0, size, 12) for name, path in tenants.items()}
+    arrivals["many"] = _of("T/a", 0, size, 12)
+    finished = run_tenants(arrivals, 16, 2).finished
+
+    assert finished["u"] < min(finished[name] for name in "abt")
+    assert max(finished["b"], finished["t"]) < max(finished["a"], finished["many"])

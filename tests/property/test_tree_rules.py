@@ -1,0 +1,285 @@
+"""Fairness over a tree of tenants against exact fluid servers, over random lives."""
+
+import json
+from fractions import Fraction
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.clock.branch import Branch
+from justitia_ray.core.clock.tenant import Tenant
+from justitia_ray.core.clock.tenant_share import TenantShare
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from justitia_ray.core.tenants import TenantNode, TenantTree
+from tests.exact import exact
+from tests.oracles.tree_gps import TreeRules
+from tests.property.profiles import examples
+from tests.property.share_steps import VERBS, WORK, Pair, Step, change, lives
+
+_TENANT_OF = {
+    "a": "X",
+    "b": "X/p",
+    "c": "X/q/u",
+    "d": "X/q/v",
+    "e": "X/q",
+    "f": "Y",
+    "g": "Y/r",
+    "h": "Z/s/t",
+    "i": "Z",
+    "j": "X/q/v/w",
+}
+_NAMES = st.sampled_from("".join(_TENANT_OF))
+_WEIGHTS = st.sampled_from([Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2), Fraction(7, 5)])
+_STEPS = lives(VERBS, _NAMES, _WEIGHTS, 30)
+_TREE = {
+    **{path: Fraction(1) for path in ("Y", "Z", "Z/s", "X/q/v")},
+    "X": Fraction(3),
+    "X/q": Fraction(2),
+    "X/q/u": Fraction(1, 3),
+    "Y/r": Fraction(5),
+}
+
+
+class TreePair(Pair):
+    """Both with a tree of tenants; a name that comes again is another life."""
+
+    share: TenantShare
+    oracle: TreeRules
+
+    def __init__(self) -> None:
+        super().__init__()
+        tree = {path: TenantNode(weight=exact(weight)) for path, weight in _TREE.items()}
+        self.share = TenantShare(VirtualClock(exact(0)), TenantTree(tree))
+        self.oracle = TreeRules(_TREE)
+        self._lives: dict[str, str] = {}
+
+    def named(self, name: str) -> str:
+        """Return the life of this name."""
+        return self._lives.get(name, "")
+
+    def arrive(self, step: Step) -> None:
+        """Let another life begin."""
+        name = self._lives[step.name] = f"{step.name}{self.arrivals}"
+        tenant = _TENANT_OF[step.name]
+        self.share.arrive(name, exact(step.work), exact(step.weight), self.arrivals, tenant)
+        self.oracle.open(name, tenant, step.work, step.weight)
+
+
+@examples(30)
+@given(_STEPS)
+def test_keys_equal_those_of_exact_fluid_servers_at_every_node(steps: list[Step]) -> None:
+    """The root's V and every key, after every step, without a rounding."""
+    pair = TreePair()
+    for step in steps:
+        pair.apply(step)
+
+        assert pair.oracle.gps.virtual_time == pair.share.clock.virtual_time
+        keys = pair.oracle.keys()
+        for name in pair.present():
+            assert keys[name] == pair.share.tag(name), (name, step)
+
+
+def _owed_by_parent(share: TenantShare, node: Branch | Tenant) -> float:
+    clock = share.clock if node.parent is None else node.parent.clock
+    since = node.server.since if isinstance(node, Tenant) else node.since
+    return node.weight * max(0, clock.session(node.name).finish - since)
+
+
+@examples(60)
+@given(_STEPS)
+def test_every_node_owes_its_children_what_its_parent_owes_it(steps: list[Step]) -> None:
+    """No level gives what another has not got, and all of it is what was charged."""
+    pair = TreePair()
+    for step in steps:
+        pair.apply(step)
+        for leaf in pair.share.tenants().values():
+            owed = _owed_by_parent(pair.share, leaf)
+            assert owed == leaf.gps.backlog() == leaf.server.total
+        for branch in pair.share.branches().values():
+            assert _owed_by_parent(pair.share, branch) == branch.clock.backlog()
+        live = [account for account in pair.share.accounts.values() if not account.withdrawn]
+
+        assert sum(a.charged - a.attained for a in live) == pair.share.clock.backlog()
+
+
+@examples(60)
+@given(_STEPS, WORK)
+def test_keys_at_every_level_do_not_change_by_service(steps: list[Step], work: Fraction) -> None:
+    """An order of grants stays right as service flows: only charges and refunds move a key."""
+    pair = TreePair()
+    for step in steps:
+        pair.apply(step)
+    before = _all_keys(pair)
+    pair.share.clock.serve(exact(work))
+
+    assert before == _all_keys(pair)
+
+    for leaf in pair.share.tenants().values():
+        pair.share._look_at(leaf)
+
+    assert before == _all_keys(pair)
+
+
+def _all_keys(pair: TreePair) -> dict[str, list[float]]:
+    share = pair.share
+    found = {}
+    for name in pair.present():
+        leaf = share.tenant(share._tenant_of[name])
+        assert leaf is not None
+        above: Branch | None = leaf.parent
+        found[name] = [share.tag(name)]
+        while above is not None:
+            found[name].append(share.key_in(above, name))
+            above = above.parent
+    return found
+
+
+@examples(60)
+@given(_STEPS)
+def test_order_by_nested_keys_is_the_order_by_keys_at_the_root(steps: list[Step]) -> None:
+    """The least among children, level by level, is the least of all: keys rise together."""
+    pair = TreePair()
+    for step in steps:
+        pair.apply(step)
+    keys = _all_keys(pair)
+    share = pair.share
+    for one in keys:
+        for other in keys:
+            path = {b.path for b in _above(share, one)} & {b.path for b in _above(share, other)}
+            for shared in path:
+                branch = share.branch(shared)
+                inner = share.key_in(branch, one) - share.key_in(branch, other)
+                outer = keys[one][0] - keys[other][0]
+                assert inner * outer >= 0
+                assert outer or not inner or keys[one][0] <= share.clock.virtual_time
+
+
+def _above(share: TenantShare, name: str) -> list[Branch]:
+    leaf = share.tenant(share._tenant_of[name])
+    above, found = leaf.parent if leaf is not None else None, []
+    while above is not None:
+        found.append(above)
+        above = above.parent
+    return found
+
+
+@examples(60)
+@given(_STEPS)
+def test_key_of_a_withdrawn_application_is_what_resuming_makes_it(steps: list[Step]) -> None:
+    """Asked at any moment, and asking changes nothing."""
+    pair = TreePair()
+    for step in steps:
+        pair.apply(step)
+    for name, account in pair.share.accounts.items():
+        if account.withdrawn:
+            foretold = pair.share.tag(name), pair.share.tag_in_tenant(name)
+            assert foretold == (pair.share.tag(name), pair.share.tag_in_tenant(name))
+            pair.share.resume(name)
+
+            assert foretold == (pair.share.tag(name), pair.share.tag_in_tenant(name))
+
+
+@examples(60)
+@given(_STEPS)
+def test_key_in_a_branch_is_not_moved_by_what_happens_below_its_other_children(
+    steps: list[Step],
+) -> None:
+    """Only the nodes above both see it: as more or less that is owed to them."""
+    pair = TreePair()
+    share = pair.share
+    for step in steps:
+        touched = {_TENANT_OF[name] for name in (step.name, *(name for name, _ in step.others))}
+        before = {
+            name: (leaf.parent, share.key_in(leaf.parent, name))
+            for name in pair.present()
+            if (leaf := share.tenant(share._tenant_of[name])) and leaf.path not in touched
+        }
+        pair.apply(step)
+        for name, (parent, key) in before.items():
+            leaf = share.tenant(share._tenant_of[name])
+            if leaf is not None and leaf.parent is parent:
+                assert share.key_in(parent, name) == key, (name, step)
+
+
+@examples(60)
+@given(_STEPS)
+def test_tenants_below_a_node_move_no_key_outside_it(steps: list[Step]) -> None:
+    """Splitting gains nothing: all that is outside X is as if X were one tenant, to the digit."""
+    tops = TenantTree({path: TenantNode(weight=exact(1)) for path in "XYZ"})
+    split = TenantShare(VirtualClock(exact(0)), tops)
+    whole = TenantShare(VirtualClock(exact(0)), tops)
+    for sequence, step in enumerate(steps):
+        tenant = _TENANT_OF[step.name]
+        for share, path in (
+            (split, tenant),
+            (whole, "X" if tenant.startswith("X") else tenant),
+        ):
+            if step.verb == "arrive" and step.name not in share.accounts:
+                weight = exact(step.weight)
+                share.arrive(step.name, exact(step.work + 2), weight, sequence, path)
+            elif step.name in share.accounts:
+                change(share, step.verb, step.name, exact(step.work), exact(step.weight))
+
+        assert split.clock.virtual_time == whole.clock.virtual_time
+        for name, account in split.accounts.items():
+            if not (account.withdrawn or _TENANT_OF[name].startswith("X")):
+                assert split.tag(name) == whole.tag(name), name
+        if "X" in split.clock:
+            assert split.clock.session("X").finish == whole.clock.session("X").finish
+
+
+_FLOAT_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(VERBS),
+        _NAMES,
+        st.floats(0.001, 1e7),
+        st.sampled_from([1.0, 1.0, 2.0, 0.3]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def _live_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
+    share = TenantShare(tree=TenantTree({"X": TenantNode(weight=3.0)}))
+    for sequence, (verb, name, work, weight) in enumerate(steps):
+        account = share.accounts.get(name)
+        if verb == "arrive" and account is None:
+            share.arrive(name, work, weight, sequence, _TENANT_OF[name])
+        elif account is not None:
+            change(share, verb, name, work, weight)
+    return share
+
+
+def restored_from_records(share: TenantShare, names: list[str]) -> TenantShare:
+    """Return accounts put back from records that have been JSON."""
+    records = {name: json.loads(json.dumps(share.session_record(name))) for name in names}
+    restored = TenantShare(VirtualClock(share.clock.virtual_time), share.tree)
+    restored.restore_clock_state(json.loads(json.dumps(share.clock_state())))
+    for name, record in records.items():
+        restored.prepare_restore(name, record)
+    for name, record in records.items():
+        restored.restore_session(name, record, live=name in share.accounts)
+    restored.accounts = share.accounts
+    restored.end_restore()
+    assert records == {name: restored.session_record(name) for name in names}
+    return restored
+
+
+@examples(80)
+@given(_FLOAT_STEPS, st.randoms(use_true_random=False))
+def test_restored_tree_gives_the_same_keys_to_the_last_bit(
+    steps: list[tuple[str, str, float, float]], shuffled: Random
+) -> None:
+    """In floats, and whatever the order in which a store gives the records back."""
+    share = _live_in_floats(steps)
+    share.take_changed()
+    names = sorted(share.sessions())
+    shuffled.shuffle(names)
+    restored = restored_from_records(share, names)
+
+    assert share.clock_state() == restored.clock_state()
+    for name in share.accounts:
+        assert share.tag(name) == restored.tag(name)
+        assert share.tag_in_tenant(name) == restored.tag_in_tenant(name)

@@ -1,0 +1,194 @@
+"""Fairness over a tree of tenants, by hand and in exact arithmetic."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.clock.tenant_share import TenantShare
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from justitia_ray.core.snapshot import restore, snapshot
+from justitia_ray.core.tenants import TenantNode, TenantTree
+from justitia_ray.errors import StoreError
+from tests.core_driver import CoreDriver, granted
+from tests.exact import exact
+
+
+def _tree(**weights: int) -> TenantTree:
+    return TenantTree(
+        {path.replace("__", "/"): TenantNode(weight=exact(w)) for path, w in weights.items()}
+    )
+
+
+def _share(tree: TenantTree, **applications: tuple[str, int]) -> TenantShare:
+    """Open applications, each with (tenant, cost), of weight 1."""
+    share = TenantShare(VirtualClock(exact(0)), tree)
+    for sequence, (name, (tenant, cost)) in enumerate(applications.items()):
+        share.arrive(name, exact(cost), exact(1), sequence, tenant)
+    return share
+
+
+def _keys(share: TenantShare, *names: str) -> list[float]:
+    return [share.tag(name) for name in names]
+
+
+def test_keys_of_three_leaves_by_hand() -> None:
+    """T has T/a (10) and T/b (30), U has u (20), φ = 1 everywhere.
+
+    V_T reaches 10 when T has been given 10 + 10, and 30 when it has been given all 40.
+    """
+    share = _share(_tree(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 20))
+
+    assert _keys(share, "a", "u", "b") == [20, 20, 40]
+    branch = share.branch("T")
+    assert (share.key_in(branch, "a"), share.key_in(branch, "b")) == (10, 30)
+
+
+def test_weights_of_the_tree_count_at_their_level() -> None:
+    """At φ = 4 T is given 40 by V = 10; T/a has 3 of 4 of it, and is done at V_T = 10."""
+    share = _share(_tree(T=4, T__a=3, T__b=1), a=("T/a", 30), b=("T/b", 30), u=("U", 100))
+
+    assert _keys(share, "a", "b", "u") == [10, 15, 100]
+
+
+def test_tenant_that_gets_children_keeps_what_it_is_owed() -> None:
+    """T is owed 10 when T/a comes with 10: each has half of T, and a key where T has been given 20.
+
+    Of the weight 2 that t asked for, T has 1 once it has children, and t has 2 inside it.
+    """
+    share = _share(_tree(T=1), t=("T", 10), u=("U", 50))
+    share.deliver([("t", exact(4)), ("u", exact(4))])  # V = 4
+    share.arrive("a", exact(10), exact(1), 9, "T/a")
+
+    assert share.clock.session("T").finish == 4 + 6 + 10
+    assert _keys(share, "t", "a", "u") == [4 + 12, 20, 50]
+    assert share.take_branched() == ["T"]
+
+
+def test_what_a_child_had_too_much_goes_to_its_siblings_first() -> None:
+    """T/a is settled at V = 6 with 3 of its 20 had: 14 − 0 were to come, 3 go to T/b at once."""
+    share = _share(_tree(T=1), a=("T/a", 20), b=("T/b", 30), u=("U", 100))
+    share.deliver([("u", exact(12))])  # V = 6, and T/a and T/b have been given 3 each
+    share.settle("a")
+
+    assert share.clock.session("T").finish == 30
+    assert share.clock.virtual_time == 6
+    assert _keys(share, "b", "u") == [30, 100]
+
+
+def test_changed_weights_leave_what_is_owed() -> None:
+    """At V = 10 T is owed 30 of 40 and T/b 25 of 30; at the new weights they are so still."""
+    share = _share(_tree(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 100))
+    share.deliver([("u", exact(20))])
+    share.grow(_tree(T=2, T__b=5))
+
+    assert share.clock.owed("T") == 30
+    assert share.tag("b") == 10 + 15  # all that T is owed, at φ = 2
+    branch = share.branch("T")
+    assert branch is not None
+    assert (branch.clock.owed("T/a"), branch.clock.owed("T/b")) == (5, 25)
+
+    share.grow(TenantTree())
+
+    assert (branch.weight, share.clock.owed("T"), branch.clock.owed("T/b")) == (1, 30, 25)
+
+
+def test_forgotten_branch_leaves_nothing_behind() -> None:
+    """Tenants come and go; those that owe nothing and are owed nothing take no memory."""
+    share = _share(_tree(), a=("T/x/a", 10), b=("T/b", 10), u=("U", 10))
+    for name in "ab":
+        share.deliver([(name, exact(10))])
+        share.settle(name)
+    share.deliver([("u", exact(10))])
+    share.take_changed()
+
+    assert (list(share._tenants), share._branches, list(share._tenant_of)) == (["U"], {}, ["u"])
+
+
+def _driver(options: dict[str, object], tree: TenantTree | None = None) -> CoreDriver:
+    driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant", **options}, tenants=tree))
+    for name, cost, tenant in (
+        ("a", 300, "T/x"),
+        ("b", 100, "T/y/z"),
+        ("t", 150, "T"),
+        ("u", 250, "U"),
+    ):
+        driver.open(name, cost, tenant=tenant)
+        driver.submit(f"{name}1", name)
+        driver.submit(f"{name}2", name)
+    return driver
+
+
+@pytest.mark.parametrize("options", [{}, {"order": "sgps", "guard_iterations": 300}])
+def test_nodes_take_turns_and_their_children_in_them(options: dict[str, object]) -> None:
+    """T is given half; b needs 3·100 of it (key 300), u 250, t 400, a 550."""
+    driver = _driver(options)
+    order = [application.application_id for application in driver.core.ledger.queue.in_order()]
+
+    assert [driver.core.tag(name) for name in "ubta"] == [250, 300, 400, 550]
+    assert order == ["u", "b", "t", "a"]
+    assert granted(driver.pull(seats=3)) == ["u1", "u2", "b1"]
+
+
+@pytest.mark.parametrize("options", [{}, {"guard_iterations": 300}])
+def test_restored_core_has_the_same_keys_and_order(options: dict[str, object]) -> None:
+    """Branches are in the record of the clock, leaves with their applications."""
+    driver = _driver(options, TenantTree({"T": TenantNode(weight=3.0)}))
+    driver.pull(seats=2)
+    driver.pull(progress={"1": 5}, seats=2)
+    record = snapshot(driver.core)
+    core = SchedulerCore(
+        "justitia", {"fairness": "tenant", **options}, tenants=driver.core.state.tenants
+    )
+    restore(core, record["clock"], record["applications"])
+
+    assert {name: core.tag(name) for name in "abtu"} == {
+        name: driver.core.tag(name) for name in "abtu"
+    }
+    assert snapshot(core) == record
+
+
+def test_record_of_a_time_when_all_paths_were_at_the_top_still_loads() -> None:
+    """It has tenants with a path, and no branches: the accounts begin anew with what is left."""
+    driver = _driver({})
+    record = snapshot(driver.core)
+    del record["clock"]["branches"]
+    core = SchedulerCore("justitia", {"fairness": "tenant"})
+    restore(core, record["clock"], record["applications"])
+
+    assert [core.tag(name) for name in "abtu"] == [300, 100, 150, 250]  # each as if it came alone
+    assert snapshot(core)["clock"]["branches"].keys() == {"T", "T/y"}
+
+
+def test_damaged_branch_is_named() -> None:
+    """A record of another form is refused, not guessed at."""
+    record = snapshot(_driver({}).core)
+    record["clock"]["branches"]["T"]["since"] = "now"
+    core = SchedulerCore("justitia", {"fairness": "tenant"})
+
+    with pytest.raises(StoreError, match=r"clock\.branches.*since"):
+        restore(core, record["clock"], record["applications"])
+
+
+def test_branch_whose_children_were_saved_later_is_owed_what_they_are() -> None:
+    """A scheduler died between two parts of a save: the node's share must not go nowhere."""
+    record = snapshot(_driver({}).core)
+    del record["applications"]["a"]
+    core = SchedulerCore("justitia", {"fairness": "tenant"})
+    restore(core, record["clock"], record["applications"])
+    share = core.ledger.fair_share
+
+    assert isinstance(share, TenantShare)
+    branch = share.branch("T")
+    assert branch is not None
+    assert share.clock.owed("T") == branch.clock.backlog() == 250
+
+
+def test_policy_is_changed_and_back_with_a_tree_of_tenants() -> None:
+    """The queue stays; accounts of another kind begin with what is left."""
+    driver = _driver({"guard_iterations": 300})
+    driver.handle(ev.PolicyChanged("fcfs"))
+    driver.open("late", 10, tenant="T/new")
+    driver.handle(ev.PolicyChanged("justitia", (("fairness", "tenant"),)))
+    driver.handle(ev.TenantsChanged(TenantTree({"T": TenantNode(weight=4.0)})))
+
+    assert granted(driver.pull(seats=2)) == ["b1", "b2"]

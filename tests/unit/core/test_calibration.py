@@ -1,0 +1,96 @@
+"""Quantiles that learn of what came of earlier expectations."""
+
+import random
+
+import pytest
+
+from justitia_ray.core.calibration import LEAST_S, Calibration
+
+
+def learned(ratios: list[float], expected_s: float = 10.0) -> Calibration:
+    """Return what has seen one outcome after the other, as multiples of what was expected."""
+    calibration, now = Calibration(), 0.0
+    for ratio in ratios:
+        said = calibration.say(expected_s, now)
+        now += ratio * expected_s
+        calibration.settle(said, now)
+    return calibration
+
+
+def test_quantiles_are_in_order_and_around_the_expectation_before_anything_is_known() -> None:
+    """The first callers after a start are told something that is not absurd."""
+    for expected_s in (0.0, 0.05, 1.0, 60.0, 1e7):
+        p10, p50, p90 = Calibration().quantiles(expected_s)
+
+        assert 0 < p10 < p50 < p90
+        assert p50 == pytest.approx(max(expected_s, LEAST_S), rel=0.1)
+
+
+def test_what_always_takes_twice_as_long_is_told_so() -> None:
+    """A bias of the expectation, say by work that comes later and goes first, is unlearned."""
+    p10, p50, p90 = learned([2.0] * 300).quantiles(10.0)
+
+    assert p50 == pytest.approx(20.0, rel=0.15)
+    assert p90 - p10 < 20
+
+
+def test_what_is_far_ahead_teaches_nothing_about_what_is_near() -> None:
+    """Errors differ by how far ahead it was said: one histogram for all would blur both."""
+    calibration = learned([3.0] * 300, expected_s=400.0)
+
+    assert calibration.quantiles(0.5).p50 == Calibration().quantiles(0.5).p50
+    assert calibration.quantiles(400.0).p50 == pytest.approx(1200, rel=0.15)
+
+
+@pytest.mark.parametrize("deviation", [0.2, 0.8, 1.6])
+def test_eight_in_ten_fall_between_p10_and_p90(deviation: float) -> None:
+    """That is the promise, whatever the spread of the outcomes."""
+    rng, calibration, now, within = random.Random(5), Calibration(), 0.0, 0
+    rounds, known = 1500, 300
+    for number in range(rounds):
+        expected_s = rng.choice((1.0, 20.0, 300.0))
+        said = calibration.say(expected_s, now)
+        took_s = expected_s * rng.lognormvariate(0.3, deviation)
+        within += number >= known and said.quantiles.p10 <= took_s <= said.quantiles.p90
+        now += took_s
+        calibration.settle(said, now)
+
+    assert within / (rounds - known) == pytest.approx(0.8, abs=0.03)
+
+
+def test_lateness_is_learned_before_the_wait_is_over() -> None:
+    """When everything stands still no wait ends, and p90 must rise all the same."""
+    calibration = learned([1.0] * 200)
+    before = calibration.quantiles(10.0).p90
+    for number in range(5):
+        calibration.say(10.0, 10_000.0 + number)
+    calibration.note_time(20_000.0)
+
+    assert calibration.quantiles(10.0).p90 > before
+
+
+def test_what_is_forgotten_teaches_nothing() -> None:
+    """A cancelled application has not started early, nor late."""
+    calibration = Calibration()
+    before = calibration.quantiles(10.0)
+    said = calibration.say(10.0, 0.0)
+    calibration.forget(said)
+    calibration.note_time(1e6)
+
+    assert calibration.quantiles(10.0) == before
+
+
+def test_what_is_over_is_not_kept_until_it_would_have_been_late() -> None:
+    """Expectations of days that come true in seconds must not pile up."""
+    calibration = Calibration()
+    for number in range(20_000):
+        calibration.settle(calibration.say(1e6, float(number)), float(number))
+
+    assert len(calibration._due) < 16_400
+
+
+def test_weights_do_not_overflow() -> None:
+    """The weight of the newest grows without end, and is brought down now and then."""
+    calibration = learned([1.0] * 12_000, expected_s=1.0)
+
+    assert calibration.quantiles(1.0).p50 == pytest.approx(1.0, rel=0.15)

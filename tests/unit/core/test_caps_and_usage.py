@@ -1,0 +1,143 @@
+"""Caps of one application, and what is counted as used of it, over the death of a scheduler."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, Refusal, Refuse
+from justitia_ray.core.tenants import LEAST_WEIGHT, ApplicationCaps, TenantNode, TenantTree
+from justitia_ray.core.usage import UsageTotals
+from tests.core_driver import PATIENT, CoreDriver
+
+
+def _capped(**caps: float) -> CoreDriver:
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    node = TenantNode(caps=ApplicationCaps(**caps))  # type: ignore[arg-type]
+    driver.handle(ev.TenantsChanged(TenantTree({"tenant": node})))
+    return driver
+
+
+def _refusals(actions: list[Action]) -> list[tuple[str, str]]:
+    """Return whom a cap refuses, and its unit."""
+    return [
+        (action.request_id, action.limit.unit)
+        for action in actions
+        if isinstance(action, Refuse)
+        and action.reason is Refusal.CAP_REACHED
+        and action.limit is not None
+        and action.limit.scope == "application"
+    ]
+
+
+def test_capped_inferences_are_refused_as_they_are_submitted() -> None:
+    """A runaway agent is stopped at its cap, and another application of the tenant is not."""
+    driver = _capped(inferences=2)
+    driver.open("a")
+    driver.open("b")
+    told = [driver.submit(f"q{k}", "a") for k in range(3)]
+    other = driver.submit("r", "b")
+
+    assert [[], [], [("q2", "inferences")]] == [_refusals(actions) for actions in told]
+    assert [] == _refusals(other)
+
+
+def test_service_beyond_a_cap_refuses_what_waits_and_lets_run_what_runs() -> None:
+    """An inference that runs has its memory: its answer is worth more than stopping it saves."""
+    driver = _capped(kv_token_time=50)
+    driver.open("a")
+    driver.submit("q0", prompt=10, output=10)
+    driver.pull(kv=25, seats=1)
+    driver.submit("q1", prompt=10, output=10)
+    lease = driver.lease_of("q0")
+    before = driver.pull(progress={lease: 2}, kv=25, seats=1)
+    beyond = driver.pull(progress={lease: 8}, kv=25, seats=1)
+
+    assert [] == _refusals(before)
+    assert [("q1", "kv_token_time")] == _refusals(beyond)
+    assert lease == driver.lease_of("q0")
+    assert [("q2", "kv_token_time")] == _refusals(driver.submit("q2"))
+
+
+def test_capped_time_ends_while_nothing_happens() -> None:
+    """An agent that waits for ever must not wait past its time, restored or not."""
+    driver = _capped(seconds=60)
+    driver.open("a")
+    driver.submit("q0")
+    successor = _capped(seconds=60).core
+    assert [] == driver.wait(59)
+    driver.hand_over(successor)
+    driver.submit("q0", resubmitted=True)
+
+    assert [("q0", "seconds")] == _refusals(driver.wait(1.5))
+
+
+def test_deprioritised_application_has_its_weight_back_afterwards() -> None:
+    """Beyond its quota it runs when nobody else wants to; a successor has to know both weights."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver.open("a", weight=4)
+    driver.handle(ev.ApplicationDeprioritised("a", True))
+    driver.hand_over(SchedulerCore(timeouts=PATIENT))
+    low = driver.account("a").weight
+    driver.handle(ev.ApplicationDeprioritised("a", False))
+
+    assert (4 * LEAST_WEIGHT, 4) == (low, driver.account("a").weight)
+    assert 4 == driver.application("a").weight
+
+
+def test_usage_is_that_of_all_its_reports_once() -> None:
+    """Progress and ends that are told again are not used again; nor is the prompt twice."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver.open("a")
+    driver.submit("q0", prompt=10, output=3)
+    driver.pull()
+    lease = driver.lease_of("q0")
+    for _ in range(2):
+        driver.pull(progress={lease: 2})
+    for _ in range(2):
+        driver.pull(finished={lease: 3})
+
+    usage = driver.core.state.usage.totals[0]["tenant"]
+    served = driver.application("a").kv_token_time
+    assert UsageTotals(1, 1, 10, 3, served) == usage
+    assert served > 0
+
+
+def test_successor_books_only_what_its_saved_totals_lack() -> None:
+    """Totals are saved with the applications: what is booked again is what is missing in both."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver.open("a")
+    driver.submit("q0", prompt=10, output=9)
+    driver.pull()
+    lease, inference = driver.lease_of("q0"), driver.inference("q0")
+    driver.pull(progress={lease: 4})
+    saved, record = driver.core.state.usage.take_changed(), driver.record()
+    driver.pull(progress={lease: 6})  # known to the one that dies alone
+    successor = SchedulerCore(timeouts=PATIENT)
+    successor.state.usage.restore(saved)
+    driver.hand_over(successor, ("r0",), record)
+    driver.pull(progress={lease: 6})
+    driver.resubmit(inference, lease)
+    driver.pull(finished={lease: 9})
+
+    usage = driver.core.state.usage.totals[0]["tenant"]
+    assert UsageTotals(1, 1, 10, 9, driver.application("a").kv_token_time) == usage
+    assert usage.kv_token_time == sum(10 + k for k in range(1, 10))
+
+
+def test_days_are_apart_and_old_ones_are_forgotten_once_saved() -> None:
+    """Yesterday's totals are final; a scheduler that runs for years holds two days of them."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    for day in range(3):
+        driver.now = 86_400 * day + 10
+        driver.open(f"a{day}")
+    book = driver.core.state.usage
+
+    assert [0, 1, 2] == sorted(book.take_changed())
+    assert {} == book.take_changed()
+    assert [1, 2] == sorted(book.totals)
+
+
+def test_damaged_usage_is_refused_by_field() -> None:
+    """A total that cannot be must not be added to."""
+    with pytest.raises(ValueError, match="inferences is -1"):
+        SchedulerCore().state.usage.restore({0: {"t": UsageTotals().record() | {"inferences": -1}}})

@@ -1,0 +1,192 @@
+"""Deadlines of the first lease: refused at once, or when they pass; never granted afterwards."""
+
+import math
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, EndApplication
+from tests.core_driver import PATIENT, CoreDriver, granted, refused
+
+
+def busy() -> CoreDriver:
+    """Return a driver whose replica is full for 10 iterations."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver.open("runs", 155)
+    driver.submit("x", "runs")
+    driver.pull(kv=25)
+    return driver
+
+
+def submit(
+    driver: CoreDriver,
+    request_id: str = "a1",
+    *,
+    deadline_s: float | None = 5.0,
+    age_s: float = 0.0,
+    lease_id: str | None = None,
+    resubmitted: bool = False,
+) -> list[Action]:
+    """Submit an inference of `a` with a deadline."""
+    return driver.handle(
+        ev.InferenceSubmitted(
+            request_id,
+            "a",
+            request_id,
+            "i0",
+            10,
+            10,
+            10,
+            deadline_s=deadline_s,
+            age_s=age_s,
+            lease_id=lease_id,
+            resubmitted=resubmitted,
+        )
+    )
+
+
+def test_inference_that_waits_past_its_deadline_is_refused_then() -> None:
+    """The caller of a missed deadline has stopped waiting: to run it later would be waste."""
+    driver = busy()
+    driver.open("a")
+    assert [] == submit(driver)
+    assert [] == driver.wait(4.9)
+    told = driver.wait(0.1)
+
+    assert [("a1", "deadline")] == refused(told)
+    assert "a1" not in driver.core.state.inferences
+
+
+def test_what_has_missed_its_deadline_is_not_granted_by_the_pull_that_brings_the_room() -> None:
+    """Deadlines are looked at before anything is granted, also at the very instant."""
+    driver = busy()
+    driver.open("a")
+    submit(driver)
+    driver.now += 5.0
+    told = driver.pull(finished={driver.lease_of("x"): 10}, kv=25)
+
+    assert ([("a1", "deadline")], []) == (refused(told), granted(told))
+
+
+def test_missed_deadline_is_refunded() -> None:
+    """Applications behind must not wait on for service that nobody will ask for."""
+    driver = busy()
+    driver.open("a", 500)
+    submit(driver)
+    driver.wait(5.0)
+    driver.pull(progress={driver.lease_of("x"): 1}, kv=25)
+
+    assert driver.account("a").withdrawn
+    assert driver.core.ledger.fair_share.clock.owed("a") == 0
+
+
+def test_application_with_a_missed_deadline_is_no_lesson() -> None:
+    """It took less than applications of its class take: the predictor must not learn from it."""
+    driver = busy()
+    driver.open("a")
+    submit(driver)
+    driver.handle(ev.ApplicationClosed("a"))
+    [end] = [told for told in driver.wait(5.0) if isinstance(told, EndApplication)]
+
+    assert ("a", 1) == (end.application_id, end.failed)
+
+
+def test_inference_that_cannot_make_its_deadline_is_refused_at_once() -> None:
+    """It is told now, while its caller can still ask elsewhere, rather than after the wait."""
+    driver = busy()
+    driver.open("big", 50_000)
+    driver.submit("big1", "big", prompt=10, output=10)
+    driver.open("a", 90_000)
+    told = submit(driver, deadline_s=0.5)
+
+    assert [("a1", "deadline")] == refused(told)
+
+
+def test_inference_that_may_make_it_waits() -> None:
+    """Only what misses even the early end of what is expected is refused unheard."""
+    driver = busy()
+    driver.open("a", 155)
+
+    assert [] == submit(driver, deadline_s=0.3)
+
+
+def test_inference_that_starts_at_once_makes_any_deadline() -> None:
+    """An idle service refuses nobody for a deadline."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver.pull(kv=1000)
+    driver.open("a")
+
+    assert ["a1"] == granted(submit(driver, deadline_s=0.001))
+
+
+def test_nothing_leased_is_cut() -> None:
+    """The limit is on the wait in the queue: what runs goes on."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver.pull(kv=1000)
+    driver.open("a")
+    submit(driver)
+
+    assert [] == driver.wait(60.0)
+    assert "a1" in driver.core.state.inferences
+
+
+def test_inference_that_was_leased_once_waits_again_without_a_deadline() -> None:
+    """A replica's death is not its caller's fault, and half an answer may be out already."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver.pull(kv=1000)
+    driver.open("a")
+    submit(driver)
+    driver.handle(ev.ReplicaLost("r0"))
+
+    assert [] == driver.wait(60.0)
+    assert ["a1"] == granted(driver.pull("r1", kv=1000))
+
+
+def test_application_has_the_deadline_of_those_that_say_none() -> None:
+    """Named once, when it is opened; an inference's own goes before it, and inf is none."""
+    driver = busy()
+    driver.handle(ev.ApplicationArrived("a", "class", "tenant", 1.0, 100, "i0", deadline_s=5.0))
+    submit(driver, "default", deadline_s=None)
+    submit(driver, "own", deadline_s=8.0)
+    submit(driver, "none", deadline_s=math.inf)
+
+    assert [("default", "deadline")] == refused(driver.wait(5.0))
+    assert [("own", "deadline")] == refused(driver.wait(3.0))
+    assert [] == driver.wait(100.0)
+
+
+def test_deadline_of_an_application_outlives_the_scheduler() -> None:
+    """Else the next scheduler would let its inferences wait for ever."""
+    driver = busy()
+    driver.handle(ev.ApplicationArrived("a", "class", "tenant", 1.0, 100, "i0", deadline_s=5.0))
+    driver.hand_over(SchedulerCore(lease_prefix="2-"))
+
+    assert 5.0 == driver.application("a").deadline_s
+
+
+def test_age_counts_over_restarts() -> None:
+    """A caller has waited since it first asked, whichever scheduler it was."""
+    driver = busy()
+    driver.open("a")
+
+    assert [("late", "deadline")] == refused(submit(driver, "late", age_s=5.0, resubmitted=True))
+    assert [] == submit(driver, "soon", age_s=4.0, resubmitted=True)
+    assert [("soon", "deadline")] == refused(driver.wait(1.0))
+
+
+def test_inference_that_claims_a_lease_has_no_deadline() -> None:
+    """It was leased in time by an earlier scheduler."""
+    driver = busy()
+    driver.open("a")
+    submit(driver, lease_id="1-7", age_s=50.0, resubmitted=True)
+
+    assert [] == driver.wait(60.0)
+    assert "a1" in driver.core.state.inferences
+
+
+@pytest.mark.parametrize("deadline_s", [0.0, -1.0, math.inf, math.nan])
+def test_application_without_a_finite_deadline_above_0_is_a_mistake(deadline_s: float) -> None:
+    """No record with it could be read again."""
+    with pytest.raises(ValueError, match="deadline_s is"):
+        ev.ApplicationArrived("a", "c", "t", 1.0, 1.0, "i", deadline_s=deadline_s)

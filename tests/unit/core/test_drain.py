@@ -1,0 +1,271 @@
+"""Callers that are refused come back when there is a place for them, and hardly any later.
+
+A service is simulated with its queue's quota, engines and thousands of callers who obey, in time
+that passes only here.
+"""
+
+import heapq
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+
+import pytest
+
+from justitia_ray.core.drain import DEFAULT_RATE, HORIZON_S, Drain
+from justitia_ray.core.state import TenantQuota
+from justitia_ray.units import Seconds
+
+_BURST_AT: Seconds = 60.0
+_SHORTEST_WAIT: Seconds = 0.1
+
+
+@dataclass
+class _Caller:
+    tenant: str
+    refused_at: Seconds | None = None
+    retried_at: Seconds | None = None
+    got_in: bool = False
+    """Whether its first retry got in."""
+
+
+@dataclass
+class Burst:
+    """Callers who come at once while a service runs at its capacity.
+
+    Until then a steady crowd keeps it busy, so that it has seen how fast it drains.
+    """
+
+    seed: int
+    callers: int
+    limit: int
+    engines: int
+    service_s: Seconds
+    """Mean; lengths are lognormal with a deviation as large."""
+    tenants: tuple[str, ...] = ("t",)
+    constant_s: Seconds | None = None
+    """The same wait for everybody, as if nothing were known of the drain."""
+    refused: list[_Caller] = field(default_factory=list)
+    freed: list[Seconds] = field(default_factory=list)
+    """Departures since the burst."""
+
+    def __post_init__(self) -> None:
+        self._rng = random.Random(self.seed)
+        self._drain, self._quota = Drain(), TenantQuota(self.limit)
+        self._waiting: deque[tuple[_Caller, bool]] = deque()
+        self._running = 0
+        self._now = 0.0
+        self._events: list[tuple[Seconds, int, Callable[[], None]]] = []
+        self._number = 0
+
+    def run(self) -> "Burst":
+        """Play it until everybody was served or has tried twice."""
+        for number in range(int(0.6 * self.limit)):
+            self._arrive_at(self._rng.uniform(0, self.service_s), self._of(number), steady=True)
+        for number in range(self.callers):
+            self._arrive_at(_BURST_AT, self._of(number))
+        while self._events:
+            self._now, _, act = heapq.heappop(self._events)
+            act()
+        return self
+
+    @property
+    def part_at_first_retry(self) -> float:
+        """Part of those refused who get in at their first retry."""
+        return sum(caller.got_in for caller in self.refused) / len(self.refused)
+
+    @property
+    def median_excess(self) -> float:
+        """Median of how much longer they wait than they have to, as a part of that.
+
+        The n-th that is refused has to wait for the n-th place that comes free.
+        """
+        excess = []
+        for caller, freed_at in zip(self.refused, self.freed, strict=False):
+            assert caller.refused_at is not None
+            assert caller.retried_at is not None
+            if freed_at > caller.refused_at:
+                had_to = freed_at - caller.refused_at
+                excess.append((caller.retried_at - freed_at) / had_to)
+        return median(excess)
+
+    def _of(self, number: int) -> _Caller:
+        return _Caller(self.tenants[number % len(self.tenants)])
+
+    def _at(self, when: Seconds, act: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._events, (when, self._number, act))
+
+    def _arrive_at(self, when: Seconds, caller: _Caller, *, steady: bool = False) -> None:
+        self._at(when, lambda: self._arrive(caller, steady))
+
+    def _arrive(self, caller: _Caller, steady: bool) -> None:
+        is_retry = caller.refused_at is not None
+        is_taken = self._quota.admits(caller.tenant)
+        if is_retry:
+            caller.retried_at, caller.got_in = self._now, is_taken
+        if is_taken:
+            self._quota.increment(caller.tenant)
+            self._drain.arrive(caller.tenant)
+            self._waiting.append((caller, steady))
+            self._begin()
+        elif not is_retry:
+            caller.refused_at = self._now
+            self.refused.append(caller)
+            self._arrive_at(self._now + self._told(caller), caller)
+
+    def _told(self, caller: _Caller) -> Seconds:
+        wait_s = self.constant_s
+        if wait_s is None:
+            wait_s = self._drain.retry_after(
+                caller.tenant,
+                self._now,
+                shortfall=self._quota.shortfall(caller.tenant),
+                is_whole=self._quota.is_full,
+            )
+        return max(_SHORTEST_WAIT, wait_s * self._rng.uniform(0.9, 1.1))
+
+    def _begin(self) -> None:
+        while self._waiting and self._running < self.engines:
+            caller, steady = self._waiting.popleft()
+            self._running += 1
+            deviation = math.sqrt(math.log(2))
+            took_s = self.service_s * self._rng.lognormvariate(-(deviation**2) / 2, deviation)
+            self._at(self._now + took_s, lambda c=caller, s=steady: self._depart(c, s))  # type: ignore[misc]
+
+    def _depart(self, caller: _Caller, steady: bool) -> None:
+        tenant, quota = caller.tenant, self._quota
+        self._running -= 1
+        quota.decrement(tenant)
+        self._drain.depart(tenant, self._now)
+        if self._now >= _BURST_AT:
+            self.freed.append(self._now)
+        elif steady:
+            self._arrive(caller, steady)
+        self._begin()
+
+
+_BURSTS = {
+    "thousands": {"callers": 2_400, "limit": 200, "engines": 50, "service_s": 2.0},
+    "three tenants": {
+        "callers": 2_400,
+        "limit": 200,
+        "engines": 50,
+        "service_s": 2.0,
+        "tenants": ("a/x", "a/y", "b", "c"),
+    },
+    "hundreds": {"callers": 900, "limit": 100, "engines": 20, "service_s": 1.0},
+}
+
+
+@pytest.mark.parametrize("burst", _BURSTS.values(), ids=_BURSTS)
+def test_nine_in_ten_get_in_at_their_first_retry_and_wait_hardly_longer(burst: dict) -> None:  # type: ignore[type-arg]
+    """A client gives up after two retries: one that obeyed twice and got nothing is lost.
+
+    A wait far too long would get everybody in as well, so it is held to what had to be waited.
+    """
+    for seed in range(3):
+        played = Burst(seed, **burst).run()
+
+        assert len(played.refused) > 0.9 * burst["callers"]
+        assert played.part_at_first_retry >= 0.9
+        assert played.median_excess <= 0.2
+
+
+@pytest.mark.parametrize("wait_s", [1.0, 5.0, 30.0, 100.0])
+def test_constant_wait_fails_the_target(wait_s: Seconds) -> None:
+    """The same wait for everybody brings all back at once, or most of them far too late."""
+    played = Burst(0, **_BURSTS["thousands"], constant_s=wait_s).run()  # type: ignore[arg-type]
+
+    assert played.part_at_first_retry < 0.9 or played.median_excess > 0.2
+
+
+def _drained(rate: float, seconds: Seconds, tenant: str = "t", drain: Drain | None = None) -> Drain:
+    """Return a drain that a tenant has left at this rate, from 0 on."""
+    drain = drain or Drain()
+    for _ in range(int(rate * seconds) + 1_000):
+        drain.arrive(tenant)
+    for number in range(1, int(rate * seconds) + 1):
+        drain.depart(tenant, number / rate)
+    return drain
+
+
+def test_each_caller_is_handed_a_later_slot() -> None:
+    """They come one after the other, as places come free: ten a second, a little slower."""
+    drain = _drained(10.0, 20.0)
+    waits = [drain.retry_after("t", 20.0) for _ in range(100)]
+
+    assert waits == sorted(set(waits))
+    assert 10.0 < waits[-1] < 11.0
+
+
+def test_slots_that_are_due_are_given_again() -> None:
+    """Who was told to come and did so, or never came, stands in nobody's way."""
+    drain = _drained(10.0, 20.0)
+    first = drain.retry_after("t", 20.0)
+    for _ in range(50):
+        drain.retry_after("t", 20.0)
+    for number in range(1, 101):
+        drain.depart("t", 20.0 + number / 10)
+
+    assert first == pytest.approx(drain.retry_after("t", 30.0), rel=0.02)
+
+
+def test_more_has_to_end_where_the_tenant_has_too_much() -> None:
+    """One that exceeds its part by ten waits for ten ends more."""
+    waits = [_drained(10.0, 20.0).retry_after("t", 20.0, shortfall=n) for n in (1, 11)]
+
+    assert waits[1] - waits[0] == pytest.approx(1.0, rel=0.2)
+
+
+def test_nothing_beyond_the_horizon_is_promised() -> None:
+    """OpenAI's client never comes back if it is to wait longer; and it need not be remembered."""
+    drain = Drain()
+    waits = [drain.retry_after("t", 0.0) for _ in range(1_000)]
+
+    assert HORIZON_S == max(waits) == waits[-1]
+    assert 1.0 < waits[0] * DEFAULT_RATE < 2.0
+
+
+def test_service_that_stands_still_is_told_as_slower() -> None:
+    """Engines that have died do not drain as they did."""
+    waits = [_drained(10.0, 20.0).retry_after("t", now) for now in (20.0, 80.0)]
+
+    assert waits[1] > 3 * waits[0]
+
+
+def test_time_without_anything_to_serve_is_no_slow_drain() -> None:
+    """After a quiet night the first burst is told what the engines can do."""
+    drain = _drained(10.0, 20.0)
+    for _ in range(1_000):
+        drain.depart("t", 20.1)
+    at_night = drain.retry_after("t", 20.1)
+    in_the_morning = drain.retry_after("t", 36_000.0)
+
+    assert at_night == in_the_morning
+
+
+def test_tenant_that_asks_without_end_does_not_lengthen_the_wait_of_others() -> None:
+    """Where all is full, half of what comes free is for the other: it waits twice as long at most.
+
+    In one line for all it would be told to wait for two minutes.
+    """
+    alone = _drained(10.0, 20.0).retry_after("polite", 20.0, is_whole=True)
+    drain = _drained(10.0, 20.0)
+    waits = [drain.retry_after("rude/one", 20.0, is_whole=True) for _ in range(10_000)]
+
+    assert HORIZON_S == waits[-1]
+    assert 2 * alone == pytest.approx(drain.retry_after("polite", 20.0, is_whole=True))
+
+
+def test_callers_that_name_tenants_without_end_share_a_line() -> None:
+    """Names are made by callers: the table of tenants does not grow with them."""
+    drain = Drain()
+    for number in range(5_000):
+        drain.arrive(f"made-up-{number}")
+        drain.depart(f"made-up-{number}", float(number))
+    waits = [drain.retry_after(f"invented-{number}", 5_000.0) for number in range(10)]
+
+    assert waits == sorted(set(waits))

@@ -1,0 +1,109 @@
+"""Shares of the KV memory by node of the tree: the most, what is kept, and what others may use."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.invariants import check
+from justitia_ray.core.kv_shares import KvShares
+from justitia_ray.core.tenants import KvShare, TenantNode, TenantTree, Tier
+from tests.core_driver import CoreDriver, granted
+
+
+def _tree(**shares: KvShare) -> TenantTree:
+    paths = {name.replace("__", "/"): share for name, share in shares.items()}
+    return TenantTree({path: TenantNode(kv_share=share) for path, share in paths.items()})
+
+
+def _holding(tree: TenantTree, **held: int) -> KvShares:
+    shares = KvShares(tree)
+    for name, tokens in held.items():
+        shares.hold(name, name.replace("__", "/"), tokens)
+    return shares
+
+
+def test_node_holds_no_more_than_its_most_nor_its_parents() -> None:
+    """Naming tenants below does not help: all of them are held against the node above."""
+    tree = _tree(acme=KvShare(most=0.5), acme__a=KvShare(most=0.2))
+    shares = _holding(tree, acme__a=15, acme__b=20)
+
+    assert shares.refuses("acme/a", 10, 100) == "acme/a"
+    assert shares.refuses("acme/c", 15, 100) is None
+    assert shares.refuses("acme/c", 16, 100) == "acme"
+    assert shares.refuses("other", 60, 100) is None
+
+
+def test_node_that_holds_nothing_gets_one_inference_of_any_size() -> None:
+    """Else one that exceeds the share would wait for ever."""
+    assert _holding(_tree(a=KvShare(most=0.1))).refuses("a", 90, 100) is None
+
+
+@pytest.mark.parametrize(("lends", "refused"), [(0.0, "b"), (0.5, None), (1.0, None)])
+def test_guaranteed_share_is_kept_free_as_far_as_it_is_not_lent(
+    lends: float, refused: str | None
+) -> None:
+    """Of 40 guaranteed, 40, 20 and 0 are kept; b holds 50 of 100 and wants 20 more."""
+    shares = _holding(_tree(a=KvShare(guaranteed=0.4, lends=lends)), b=50)
+
+    assert shares.refuses("b", 20, 100) == refused
+    assert shares.refuses("a", 40, 100) is None
+
+
+def test_what_the_node_holds_of_its_share_is_kept_no_more() -> None:
+    """With 40 guaranteed and 30 held, 10 are kept from others."""
+    shares = _holding(_tree(a=KvShare(guaranteed=0.4, lends=0.0)), a=30, b=40)
+
+    assert shares.refuses("b", 20, 100) is None
+    assert shares.refuses("b", 21, 100) == "b"
+
+
+def test_child_keeps_its_part_of_what_its_parent_keeps_once() -> None:
+    """A keeps 40, a/x 30 of them: 40 from b in all, and 30 from a/y, which is in a."""
+    tree = _tree(a=KvShare(guaranteed=0.4, lends=0.0), a__x=KvShare(guaranteed=0.3, lends=0.0))
+    shares = _holding(tree, b=40)
+
+    assert (shares.refuses("b", 20, 100), shares.refuses("b", 21, 100)) == (None, "b")
+    assert shares.refuses("a/y", 40, 100) is None  # within what its parent is guaranteed
+    assert shares.refuses("a/x", 30, 100) is None
+
+
+def test_released_lease_is_held_no_more() -> None:
+    """By any node of its path."""
+    shares = _holding(_tree(), a__x=10)
+    shares.release("a__x")
+
+    assert (shares.held("a"), shares.held(""), shares.nodes()) == (0, 0, [])
+
+
+@pytest.mark.parametrize("policy", ["justitia", "fcfs"])
+def test_node_at_its_most_lets_others_pass(policy: str) -> None:
+    """Both of acme are there first; the second waits until the first has ended, other goes on."""
+    options: dict[str, object] = {"fairness": "tenant"} if policy == "justitia" else {}
+    tree = _tree(acme=KvShare(most=0.3))
+    driver = CoreDriver(SchedulerCore(policy, options, tenants=tree))
+    for name, tenant in (("a", "acme/x"), ("b", "acme/y"), ("c", "other")):
+        driver.open(name, 100, tenant=tenant)
+    for name in "abc":
+        driver.submit(f"{name}1", name, prompt=200, output=10)
+
+    assert {"a1", "c1"} == set(granted(driver.pull(kv=1000)))
+    check(driver.core)
+
+    assert ["b1"] == granted(driver.handle(ev.TenantsChanged(TenantTree())))
+
+
+def test_weight_is_multiplied_by_the_tier_and_capped_by_every_node() -> None:
+    """A tier is a factor, never a way round what an operator allows."""
+    tree = TenantTree({"acme": TenantNode(max_weight=3.0)})
+    core = SchedulerCore(tenants=tree, tiers={"default": Tier(), "priority": Tier(4.0)})
+    for name, tenant, weight, tier in (
+        ("a", "acme/x", 0.5, "priority"),
+        ("b", "acme/x", 2.0, "priority"),
+        ("c", "other", 2.0, "priority"),
+        ("d", "other", 2.0, "unknown"),
+    ):
+        core.handle(ev.ApplicationArrived(name, "c", tenant, weight, 10, "i", tier=tier), now=0)
+    core.handle(ev.WeightChanged("c", 5.0), now=0)
+
+    weights = {name: one.weight for name, one in core.state.applications.items()}
+    assert weights == {"a": 2.0, "b": 3.0, "c": 20.0, "d": 2.0}

@@ -1,0 +1,212 @@
+"""The outlook of an application: reason, position, times and what is guaranteed."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore, queue_profile
+from justitia_ray.core import events as ev
+from justitia_ray.core.clock.pace import USUAL_ITERATION_S
+from justitia_ray.core.outlook import WHAT_WOULD_HELP, Held, Outlook, Reason
+from tests.core_driver import PATIENT, CoreDriver
+
+
+@pytest.fixture
+def driver() -> CoreDriver:
+    """A driver whose replica r0 runs the one inference of `runs`, and has no room for more."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver.open("runs", 155)
+    driver.submit("x", "runs")
+    driver.pull(kv=25)
+    return driver
+
+
+def look(driver: CoreDriver, name: str = "a") -> Outlook:
+    """Return the outlook of an application now."""
+    return driver.core.outlooks.ask([name])[name]
+
+
+def wait(driver: CoreDriver, name: str, cost: float = 155) -> None:
+    """Let an application wait with one inference."""
+    driver.open(name, cost)
+    driver.submit(f"{name}1", name)
+
+
+def test_every_reason_says_what_would_help() -> None:
+    """A reason that nobody can act on is none; the list is closed."""
+    assert {*WHAT_WOULD_HELP} == {*Reason}
+    assert all(WHAT_WOULD_HELP.values())
+
+
+def test_what_runs_is_running(driver: CoreDriver) -> None:
+    """It waits for nothing, and has an end."""
+    outlook = look(driver, "runs")
+
+    assert (Reason.RUNNING, None, None) == (
+        outlook.reason,
+        outlook.position,
+        outlook.expected_start_s,
+    )
+    assert outlook.expected_finish_s is not None
+
+
+def test_first_waits_for_headroom_and_the_next_for_its_turn(driver: CoreDriver) -> None:
+    """The two have different remedies: memory for the one, patience for the other."""
+    wait(driver, "a")
+    wait(driver, "b", cost=10_000)
+    first, second = look(driver, "a"), look(driver, "b")
+
+    assert (Reason.HEADROOM, 0, 0) == (first.reason, first.position, first.ahead_kv_token_time)
+    assert (Reason.TURN, 1, 155) == (second.reason, second.position, second.ahead_kv_token_time)
+    assert first.expected_start_s is not None
+    assert second.expected_start_s is not None
+    assert first.expected_start_s.p50 < second.expected_start_s.p50
+
+
+def test_first_starts_when_the_predictions_say_that_it_fits(driver: CoreDriver) -> None:
+    """The running inference ends in 10 iterations; until some are measured, of 30 ms."""
+    wait(driver, "a")
+    start = look(driver).expected_start_s
+
+    assert start is not None
+    assert start.p50 == pytest.approx(10 * USUAL_ITERATION_S, rel=0.1)
+
+
+def test_service_ahead_counts_later_stages_of_those_with_smaller_tags(driver: CoreDriver) -> None:
+    """They come back with the tag that they have, and go first: what waits is not all."""
+    driver.open("small", 1_000)
+    driver.submit("s1", "small")
+    wait(driver, "a", cost=50_000)
+
+    assert 1_000 == look(driver).ahead_kv_token_time
+
+
+def test_closed_application_is_expected_to_need_what_waits_of_it_and_no_more(
+    driver: CoreDriver,
+) -> None:
+    """Its owner has said that nothing else comes: the prediction says nothing beyond that."""
+    wait(driver, "small", cost=1_000)
+    driver.handle(ev.ApplicationClosed("small"))
+    wait(driver, "a", cost=50_000)
+
+    assert 155 == look(driver).ahead_kv_token_time
+
+
+def test_service_ahead_counts_what_comes_of_those_that_only_run(driver: CoreDriver) -> None:
+    """An application between its stages stands in no queue, and is before others all the same."""
+    before = CoreDriver()
+    before.open("runs", 900)
+    before.submit("x", "runs")
+    before.pull(kv=25)
+    wait(before, "a", cost=50_000)
+
+    assert 900 - 155 == look(before).ahead_kv_token_time
+
+
+def test_no_replica_is_the_reason_and_no_time_is_told() -> None:
+    """Whatever could be said of when something starts, nothing will before one is there."""
+    driver = CoreDriver()
+    wait(driver, "a")
+    outlook = look(driver)
+
+    assert (Reason.REPLICA, None, None) == (
+        outlook.reason,
+        outlook.expected_start_s,
+        outlook.guaranteed_by_s,
+    )
+
+
+def test_draining_replicas_are_none(driver: CoreDriver) -> None:
+    """They take nothing that waits."""
+    wait(driver, "a")
+    driver.pull(kv=25, draining=True)
+
+    assert Reason.REPLICA is look(driver).reason
+
+
+def test_application_of_which_nothing_is_asked_is_at_its_tools(driver: CoreDriver) -> None:
+    """It is its caller's turn: nobody else can help."""
+    driver.open("a")
+    outlook = look(driver)
+
+    assert (Reason.TOOL, None) == (outlook.reason, outlook.position)
+
+
+def test_recovery_is_the_reason_while_grants_are_held(driver: CoreDriver) -> None:
+    """After a restart it is not the queue that keeps anybody waiting."""
+    wait(driver, "a")
+    inference = driver.inference("a1")
+    driver.hand_over(SchedulerCore(lease_prefix="2-"), ["r0"])
+    driver.resubmit(inference, None)
+
+    assert Reason.RECOVERY is look(driver).reason
+
+
+def test_what_holds_an_application_back_goes_before_its_turn(driver: CoreDriver) -> None:
+    """A quota of a node is named with the node, as only its owner can raise it."""
+    wait(driver, "a")
+    driver.core.outlooks.held_by = lambda application: Held(Reason.QUOTA, "acme/search")
+    outlook = look(driver)
+
+    assert "quota:acme/search" == outlook.as_json()["reason"]
+    assert WHAT_WOULD_HELP[Reason.QUOTA] == outlook.as_json()["what_would_help"]
+
+
+def test_guarantee_is_the_tag_and_the_bound_at_the_present_speed(driver: CoreDriver) -> None:
+    """V has to rise by F − V, which costs that times all active weight; then I is served."""
+    wait(driver, "a", cost=310)
+    core = driver.core
+    lag, clock = core.lag("a"), core.ledger.fair_share.clock
+    assert lag is not None
+    assert lag.bound_kv_token_time is not None
+    work = (core.tag("a") - clock.virtual_time) * clock.active_weight + lag.bound_kv_token_time
+
+    assert 155 == lag.bound_kv_token_time  # the most that x can still be served
+    expected = work / core.outlooks._kv_per_s()
+    assert look(driver).guaranteed_by_s == pytest.approx(expected)
+
+
+def test_policy_that_promises_nothing_guarantees_nothing() -> None:
+    """A number that nobody proves would be the worst of all."""
+    driver = CoreDriver(SchedulerCore("fcfs"))
+    driver.open("runs", 155)
+    driver.submit("x", "runs")
+    driver.pull(kv=25)
+    wait(driver, "a")
+
+    assert look(driver).guaranteed_by_s is None
+    assert look(driver).expected_start_s is not None
+
+
+def test_behind_all_that_are_looked_at_the_position_is_the_least_and_no_time_is_told(
+    driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk over everybody would stop the scheduler; a part is not told as the whole."""
+    monkeypatch.setattr(queue_profile, "MAXIMUM_PLACES", 2)
+    for number in range(4):
+        wait(driver, f"b{number}", cost=100 * (number + 2))
+    outlook = look(driver, "b3")
+
+    assert (2, True, None) == (
+        outlook.position,
+        outlook.is_position_least,
+        outlook.expected_start_s,
+    )
+    assert not look(driver, "b1").is_position_least
+
+
+def test_starts_teach(driver: CoreDriver) -> None:
+    """Each answer is settled by what comes: that is how they become calibrated."""
+    wait(driver, "a")
+    before = look(driver).expected_start_s
+    driver.now += 60.0
+    driver.pull(finished={driver.lease_of("x"): 10}, kv=25)
+    wait(driver, "b")
+    after = look(driver, "b").expected_start_s
+
+    assert before is not None
+    assert after is not None
+    assert after.p90 > before.p90
+
+
+def test_unknown_application_has_no_outlook(driver: CoreDriver) -> None:
+    """It may have ended since the ingress asked."""
+    assert {} == driver.core.outlooks.ask(["gone"])

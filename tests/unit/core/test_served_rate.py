@@ -1,0 +1,46 @@
+"""The rate of service of late."""
+
+import pytest
+
+from justitia_ray.core.clock.pace import HALF_LIFE_S, USUAL_ITERATION_S
+from justitia_ray.core.served_rate import ServedRate
+
+
+def test_rate_is_service_over_busy_time() -> None:
+    """It is what a backlog is divided by."""
+    rate = ServedRate()
+    rate.record(1000, 2.0, 50)
+    rate.record(2000, 4.0, 50)
+
+    assert rate.kv_per_s(0) == pytest.approx(500)
+    assert rate.iteration_s == pytest.approx(50 / 500)
+
+
+def test_rate_rests_while_nothing_runs() -> None:
+    """Totals do not move at night, and the morning is expected to be as fast as the evening."""
+    rate = ServedRate()
+    rate.record(1000, 2.0, 50)
+    before = rate.kv_per_s(0)
+    rate.record(1000, 2.0, 0)
+
+    assert rate.kv_per_s(0) == before
+    assert not rate.is_due(2.0)
+
+
+def test_rate_follows_a_change_by_half_in_a_half_life() -> None:
+    """A replica that was added shows within minutes."""
+    rate, served, busy_s = ServedRate(), 0.0, 0.0
+    for per_s, lasts_s in ((100, 20 * HALF_LIFE_S), (200, HALF_LIFE_S)):
+        for _ in range(round(lasts_s)):
+            served, busy_s = served + per_s, busy_s + 1.0
+            rate.record(served, busy_s, 10)
+
+    assert rate.kv_per_s(0) == pytest.approx(150, rel=0.02)
+
+
+def test_rate_is_guessed_from_the_memory_until_something_was_served() -> None:
+    """The first application asks, too; an empty service must not divide by nothing."""
+    rate = ServedRate()
+
+    assert 0 < rate.kv_per_s(0) < rate.kv_per_s(3000) < 3000 / USUAL_ITERATION_S
+    assert rate.iteration_s == USUAL_ITERATION_S
