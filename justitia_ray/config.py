@@ -28,6 +28,20 @@ from pydantic import (
 from justitia_ray.access.identity import check_tenant
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import parse_options
+from justitia_ray.core.tenants import (
+    ANY,
+    TIERS,
+    ApplicationCaps,
+    KvShare,
+    OnExhausted,
+    Period,
+    Quota,
+    TenantNode,
+    TenantTree,
+    Tier,
+    Unit,
+    Window,
+)
 from justitia_ray.errors import ConfigError, RequestError, shown_short
 from justitia_ray.predictor.class_names import ClassName
 from justitia_ray.predictor.observation import LEAST_MINIMUM_SAMPLES
@@ -187,6 +201,9 @@ class SchedulerSection(Section):
     recovery_s: Positive = 3.0
     """A new scheduler grants nothing before every known replica has reported, but waits no longer
     than this."""
+    quota_timeout_s: Positive = 10.0
+    """Where quotas are configured: how long an application waits for the accounts to grant it. Then
+    it is refused, or let in if no quota of its tenant rejects."""
     abandoned_s: Positive = 600.0
     """The actor ends itself when nobody has called for so long."""
     max_waiting_inferences: Count = 200_000
@@ -599,6 +616,103 @@ class AppConfig(SharedSections):
         flat = self.store_name.replace("/", "_")
         return Path(self.store.data_dir).expanduser() / flat
 
+    @property
+    def accounts_dir(self) -> Path:
+        """Directory of the embedded Redis of the application's accounts."""
+        return Path(self.store.data_dir).expanduser() / f"{self.name}__accounts"
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class KvShareSection(Section):
+    """A tenant's share of the KV memory of each model, of all its replicas together."""
+
+    guaranteed: Share = 0.0
+    """Share that is the tenant's own; in sum at most the parent's, or 1. Of it, what the tenant
+    does not lend is kept free for it."""
+    max: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """The most that it may hold."""
+    lends: Share = 1.0
+    """Fraction of the guaranteed share that others may use while the tenant does not: 0 keeps it
+    free."""
+
+
+class QuotaSection(Section):
+    """A limit on what a tenant uses in a period, over all models."""
+
+    unit: Unit
+    """`kv_token_time` (token·iterations), `tokens` (prompt and output), `inferences` or
+    `applications`."""
+    limit: Positive
+    per: Period
+    """`second`, `minute`, `hour`, `day` or `month` (30 days, if it is rolling)."""
+    window: Window = Window.ROLLING
+    """`rolling`, or `calendar`: the day or month of UTC."""
+    on_exhausted: OnExhausted = OnExhausted.REJECT
+    """`reject`: applications are refused. `deprioritise`: they run when nobody else wants to.
+    `shadow`: nothing happens, and metrics say what would have."""
+    reserve_quantile: Annotated[float, Field(ge=0.5, le=0.99)] = 0.9
+    """An application reserves this quantile of what it is predicted to use, and what it did not use
+    comes back when it ends."""
+
+    @model_validator(mode="after")
+    def _calendar_has_days(self) -> "QuotaSection":
+        if self.window is Window.CALENDAR and self.per not in (Period.DAY, Period.MONTH):
+            raise ValueError(f"window: calendar is for per: day or month, not {self.per.value}")
+        if self.unit in (Unit.INFERENCES, Unit.APPLICATIONS) and self.limit != int(self.limit):
+            raise ValueError(f"limit: a whole number of {self.unit.value} is allowed")
+        return self
+
+
+class CapsSection(Section):
+    """The most that one application of a tenant may use: what is beyond is refused."""
+
+    inferences: Count | None = None
+    """Inferences that it may submit."""
+    kv_token_time: Positive | None = None
+    """KV token-time that it may be served, token·iterations."""
+    seconds: Positive | None = None
+    """Time from its opening in which it may submit."""
+
+
+class TenantSection(Section):
+    """A node of the tree of tenants."""
+
+    weight: Positive | None = None
+    """Weight among its siblings. `null`: that of its applications; 1 for one that has children."""
+    max_weight: Positive | None = None
+    """Largest weight that its applications may ask for; at most the parent's."""
+    kv_share: KvShareSection = KvShareSection()
+    quotas: tuple[QuotaSection, ...] = ()
+    """Limits over periods, one for each unit and period. An application needs something left in
+    those of all nodes above, too."""
+    caps: CapsSection = CapsSection()
+    deadline_s: Positive | None = None
+    """An inference that has waited so long is refused, if the call names no deadline."""
+
+    def node(self) -> TenantNode:
+        """Return the node as the scheduler knows it."""
+        return TenantNode(
+            self.weight,
+            self.max_weight,
+            KvShare(self.kv_share.guaranteed, self.kv_share.max, self.kv_share.lends),
+            tuple(Quota(**dict(quota)) for quota in self.quotas),
+            ApplicationCaps(**dict(self.caps)),
+            self.deadline_s,
+        )
+
+
+class TierSection(Section):
+    """A service tier."""
+
+    weight_factor: Positive = 1.0
+    """Factor of the weight of applications of the tier."""
+
+
+def _tree_of(sections: Mapping[str, TenantSection]) -> TenantTree:
+    return TenantTree({path: section.node() for path, section in sections.items()})
+
 
 class SchedulingConfig(Section):
     """The order of one model's queue, which can change while the application runs."""
@@ -616,6 +730,40 @@ class SchedulingConfig(Section):
     tenant_weights: dict[str, Positive] = Field(default={})
     """Weight of the applications of a tenant that ask for none; 1 otherwise. Applies to
     applications opened from then on."""
+    tenants: dict[str, TenantSection] = Field(default={})
+    """The tree of tenants, by path: `acme`, `acme/search`. `acme/*` is for the children of `acme`
+    that are not named, `*` for tenants at the top that are not; below."""
+    tiers: dict[Literal["flex", "default", "priority"], TierSection] = Field(default={})
+    """Meaning of a request's `service_tier`. Otherwise `flex` has the weight factor 0.1 and
+    `priority` 4."""
+
+    @property
+    def tenant_tree(self) -> TenantTree:
+        """The tree of tenants."""
+        return _tree_of(self.tenants)
+
+    @property
+    def service_tiers(self) -> dict[str, Tier]:
+        """The tiers by name."""
+        own = {str(name): Tier(**dict(section)) for name, section in self.tiers.items()}
+        return {**TIERS, **own}
+
+    @model_validator(mode="after")
+    def _tree_holds_together(self) -> "SchedulingConfig":
+        for path in self.tenants:
+            parent, _, last = path.rpartition("/")
+            try:
+                check_tenant(parent or "any" if last == ANY else path)
+            except RequestError as error:
+                raise ValueError(f"tenants: {error}") from None
+        both = sorted(set(self.tenants) & set(self.tenant_weights))
+        if both:
+            raise ValueError(f"tenant_weights: {both[0]!r} is in tenants, too; name it there only")
+        try:
+            _tree_of(self.tenants)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     @model_validator(mode="after")
     def _known_names(self) -> "SchedulingConfig":
@@ -739,6 +887,10 @@ class AppSettings(SchedulingConfig):
             ConfigError: If there are settings for another model, or some are not allowed.
         """
         for name in self.models:
+            if "tenants" in self.models[name]:
+                raise ConfigError(
+                    f"models.{name}: tenants is for all models: name it outside of models"
+                )
             if name not in names:
                 raise ConfigError(
                     f"models: there is no model {shown_short(name)}; {', '.join(names)}"

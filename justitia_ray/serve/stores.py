@@ -5,6 +5,7 @@ from typing import Literal
 
 from justitia_ray.config import AppConfig, SharedSections, StoreSection
 from justitia_ray.errors import ConfigError
+from justitia_ray.store.accounts_store import AccountsStore
 from justitia_ray.store.connection import Credentials
 from justitia_ray.store.embedded import EmbeddedRedis
 from justitia_ray.store.key_store import KeyStore
@@ -44,6 +45,31 @@ def scheduler_store(config: AppConfig, leader: LeaderRecord | None = None) -> Du
     if config.store.durability == "none":
         return NoStore()
     return SchedulerStore(store_url(config), config.store_name, store_credentials(config), leader)
+
+
+def accounts_server(config: AppConfig) -> EmbeddedRedis | None:
+    """Return the embedded Redis server of the accounts, not started; None if they need none."""
+    if config.store.redis_url is not None or config.store.durability == "none":
+        return None
+    return EmbeddedRedis(config.accounts_dir)
+
+
+def accounts_store(config: AppConfig, leader: LeaderRecord | None = None) -> AccountsStore:
+    """Return the store of the application's accounts; nothing is connected yet.
+
+    Args:
+        config: The arguments of any of the application's models.
+        leader: Process that begins a term with it; this one if None.
+
+    Raises:
+        ConfigError: If a variable that the configuration names is not set.
+    """
+    url = config.store.redis_url
+    if config.store.durability == "none":
+        return AccountsStore(None, config.name)
+    if url is None:
+        url = EmbeddedRedis(config.accounts_dir).url
+    return AccountsStore(url, config.name, store_credentials(config), leader)
 
 
 def prediction_store(config: AppConfig, url: str | None) -> AnyPredictionStore:

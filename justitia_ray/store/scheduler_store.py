@@ -10,11 +10,12 @@ doubles, and an epoch taken from the wall clock has 13 digits.
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from redis.exceptions import ResponseError
 
+from justitia_ray.core.usage import DAY_S, Day
 from justitia_ray.store.connection import Connection, Credentials
 from justitia_ray.store.leader import LeaderRecord, StaleEpoch
 from justitia_ray.store.migrations import Records, migrated
@@ -31,7 +32,7 @@ from justitia_ray.store.schema import (
     encode,
     pairs,
 )
-from justitia_ray.units import ApplicationId, Epoch, ReplicaId, Seconds
+from justitia_ray.units import ApplicationId, ClientId, Epoch, ReplicaId, Seconds
 
 _EPOCH = """
 local function epoch_in(key)
@@ -126,14 +127,22 @@ set_fields(applications)
 for _ = 1, tonumber(argument()) do redis.call('HDEL', applications, argument()) end
 if argument() == 'replace' then redis.call('DEL', replicas) end
 set_fields(replicas)
+for i = 8, #KEYS do
+  set_fields(KEYS[i])
+  redis.call('EXPIRE', KEYS[i], argument())
+end
 return {told, ''}
 """
 )
-"""KEYS: schema, epoch, leader, clock, settings, applications, replicas. ARGV: see
-`SchedulerStore.save`. Returns the epoch that was stored, and, if that is a later one, its leader.
-If that is an earlier one (the store was emptied or set back), the stored data are of another time,
-and the new data are a part only: the store is left with the epoch alone, for all to be written."""
+"""KEYS: schema, epoch, leader, clock, settings, applications, replicas, then the usage of days.
+ARGV: see `SchedulerStore.save`. Returns the epoch that was stored, and, if that is a later one, its
+leader. If that is an earlier one (the store was emptied or set back), the stored data are of
+another time, and the new data are a part only: the store is left with the epoch alone, for all to
+be written."""
 
+
+UsageRecords: TypeAlias = dict[Day, dict[ClientId, JsonObject]]
+_USAGE_KEPT_S = 400 * DAY_S
 
 _AT_ONCE = 1_000
 """Records that are encoded before the loop turns, which takes 6 ms, and read with one call."""
@@ -152,6 +161,8 @@ class StoredState:
     """Epoch of the last leader."""
     leader: JsonObject | None = None
     """Record of the last leader; see `LeaderRecord.record`."""
+    usage: UsageRecords = field(default_factory=dict)
+    """Usage of the last days; empty unless it was asked for."""
 
 
 class SchedulerStore:
@@ -278,6 +289,7 @@ class SchedulerStore:
         removed: Iterable[ApplicationId],
         settings: Mapping[str, Any] | None = None,
         replicas: Mapping[ReplicaId, Mapping[str, Any]] | None = None,
+        usage: Mapping[Day, Mapping[ClientId, Mapping[str, Any]]] | None = None,
     ) -> bool:
         """Write what changed, all or nothing, if no later scheduler leads.
 
@@ -288,6 +300,7 @@ class SchedulerStore:
             removed: Applications to forget; applied after `changed`.
             settings: The settings in force; None keeps the stored ones.
             replicas: All known replicas; None keeps the stored ones.
+            usage: Totals that changed, by day and tenant; the others are kept.
 
         Returns:
             Whether the store still held this epoch. False says that the store was emptied or set
@@ -312,6 +325,9 @@ class SchedulerStore:
             "keep" if replicas is None else "replace",
             *await _fields(keys.replicas, replicas or {}),
         ]
+        used = sorted((usage or {}).items())
+        for day, of_day in used:
+            arguments += (*await _fields(keys.usage(day), of_day), _USAGE_KEPT_S)
         with self._connection.errors():
             try:
                 told, leader = await self._save(
@@ -323,6 +339,7 @@ class SchedulerStore:
                         keys.settings,
                         keys.applications,
                         keys.replicas,
+                        *(keys.usage(day) for day, _ in used),
                     ],
                     args=arguments,
                 )
@@ -333,6 +350,16 @@ class SchedulerStore:
         if stored > epoch:
             raise self._stale(epoch, stored, decode_object(keys.leader, leader or None))
         return stored == epoch
+
+    async def load_usage(self, days: Iterable[Day]) -> UsageRecords:
+        """Return the totals of each of these days of which there are any, by tenant."""
+        keys, found = self._keys, {}
+        for day in days:
+            with self._connection.errors():
+                raw = await self._connection.client.hgetall(keys.usage(day))
+            if raw:
+                found[day] = decode_hash(keys.usage(day), raw)
+        return found
 
     def _stale(self, ours: Epoch, theirs: Epoch, leader: JsonObject | None) -> StaleEpoch:
         return StaleEpoch(ours, theirs, leader, self._leader.is_succeeded_by(leader or {}))
@@ -382,6 +409,10 @@ class NoStore:
     async def save(self, *changes: object) -> bool:
         """Write nothing, and say that all of it was written."""
         return True
+
+    async def load_usage(self, days: Iterable[Day]) -> UsageRecords:
+        """Return nothing."""
+        return {}
 
     async def aclose(self) -> None:
         """Do nothing: nothing is open."""

@@ -12,6 +12,7 @@ hash tag: all keys of a model live in one slot, so that a script may touch them 
 | `applications` | hash | application key, `tenant|application_id` → JSON object |
 | `settings` | string | JSON object: the scheduling settings in force |
 | `replicas` | hash | replica_id → JSON object, the replicas a scheduler knows |
+| `usage:DAY` | hash | tenant → JSON object: totals of a day of UTC; it expires after 400 days |
 | `prediction:classes` | hash | application class → JSON object, the statistics of its costs |
 | `prediction:learning` | hash | application class → JSON object: progress, stages |
 | `prediction:models` | hash | application class → JSON object: versions of its model, checksums |
@@ -38,7 +39,11 @@ tenants. Version 2 added `office`: a scheduler of version 1 would leave the name
 there. Since then every live application has `ended_leases`, and `replicas` and `kv_token_time`, and
 the clock `grants`, `policy` and `counted`, which version 1 did not always write. `migrations` has
 the steps. `recognized_by` and `idle_s` stand only in applications that have one: earlier releases
-of version 3 pass them over, and so they took no new version.
+of version 3 pass them over, and so they took no new version; nor did `usage`.
+
+The accounts of an application's quotas have the same form under the name `app//accounts`, which no
+model can have: their `applications` are the records of the quota book, by their names there
+(`window:PATH|UNIT/PERIOD`, `claim:SCHEDULER|NAME`, `term:SCHEDULER`; `accounts.book`).
 """
 
 import json
@@ -90,6 +95,11 @@ class Keys:
         self.prediction_learner = prefix + "prediction:learner"
         self.prediction_revision = prefix + "prediction:revision"
         self._prediction = prefix + "prediction:"
+        self._usage = prefix + "usage:"
+
+    def usage(self, day: int) -> str:
+        """Return the key of a day's usage; days are counted from 1970."""
+        return f"{self._usage}{day}"
 
     def model(self, application_class: str, version: int) -> str:
         """Return the key of a model's bytes."""

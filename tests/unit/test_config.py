@@ -12,6 +12,11 @@ from scripts.write_tables import TABLES, with_tables
 _MODEL = {"name": "m", "path": "none"}
 
 
+def _quota(limit: float, **others: str) -> dict[str, Any]:
+    """Return a quota of tokens a day, or as `others` say."""
+    return {"unit": "tokens", "limit": limit, "per": "day", **others}
+
+
 def config(**sections: Any) -> AppConfig:
     """Parse a configuration with these sections."""
     return AppConfig.parse({"model": _MODEL, **sections})
@@ -137,6 +142,54 @@ def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
         ({"admission": "guess"}, r"admission: 'guess' is not one of peak, prompt"),
         ({"policy_options": {"clok": 1}}, r"policy_options: 'clok' is not one of clock"),
         ({"policy_options": {"clock": "wall"}}, r"policy_options\.clock: 'wall' is not one of"),
+        ({"tenants": {"a b": {}}}, r"tenants: tenant is 'a b': a path of"),
+        ({"tenants": {"a/*/b": {}}}, r"tenants: tenant is 'a/\*/b'"),
+        ({"tenants": {"a": {"weight": 3, "max_weight": 2}}}, r"weight is 3: at most max_weight, 2"),
+        (
+            {"tenants": {"a": {"max_weight": 2}, "a/b": {"max_weight": 3}}},
+            r"tenants\.a/b: max_weight is 3: at most that of a, 2",
+        ),
+        (
+            {"tenants": {"a": {"kv_share": {"max": 0.5}}, "a/b": {"kv_share": {"max": 0.6}}}},
+            r"tenants\.a/b\.kv_share: max is 0\.6: at most that of a, 0\.5",
+        ),
+        (
+            {"tenants": {n: {"kv_share": {"guaranteed": 0.6}} for n in "ab"}},
+            r"guaranteed of the nodes at the top is 1\.2 in sum: at most 1",
+        ),
+        (
+            {"tenants": {"a/b": {"kv_share": {"guaranteed": 0.1}}}},
+            r"guaranteed of the nodes below a is 0\.1 in sum: at most 0 is",
+        ),
+        (
+            {"tenants": {"*": {"kv_share": {"guaranteed": 0.1}}}},
+            r"tenants\.\*\.kv_share: guaranteed is 0\.1: only 0 is allowed",
+        ),
+        (
+            {"tenants": {"a": {"kv_share": {"guaranteed": 0.5, "max": 0.4}}}},
+            r"guaranteed is 0\.5: at most `max`, 0\.4",
+        ),
+        (
+            {"tenants": {"a": {"quotas": [_quota(10)]}, "a/b": {"quotas": [_quota(11)]}}},
+            r"tenants\.a/b\.quotas: tokens/day is 11: at most that of a, 10",
+        ),
+        (
+            {"tenants": {"a": {"quotas": [_quota(10), _quota(9)]}}},
+            r"tenants\.a\.quotas: one for each unit and period",
+        ),
+        (
+            {"tenants": {"a": {"quotas": [_quota(10, per="hour", window="calendar")]}}},
+            r"window: calendar is for per: day or month, not hour",
+        ),
+        (
+            {"tenants": {"a": {"quotas": [_quota(1.5, unit="applications")]}}},
+            r"limit: a whole number of applications is allowed",
+        ),
+        (
+            {"tenants": {"a": {}}, "tenant_weights": {"a": 2}},
+            r"tenant_weights: 'a' is in tenants, too",
+        ),
+        ({"tiers": {"gold": {}}}, r"tiers\.gold.*'flex', 'default' or 'priority'"),
         ({"tenant_weights": {"t": 0}}, r"tenant_weights\.t: .*greater than 0 \(got 0\)"),
         ({"polcy": "fcfs"}, r"polcy: Extra inputs are not permitted"),
     ],

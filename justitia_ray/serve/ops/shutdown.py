@@ -20,6 +20,7 @@ from ray.serve.context import _get_global_client  # `serve.status` leaves out th
 
 from justitia_ray.config import AppArgs, AppConfig
 from justitia_ray.errors import ConfigError
+from justitia_ray.serve.accounts.handle import end_accounts
 from justitia_ray.serve.ops.config_file import IMPORT_PATH
 from justitia_ray.serve.scheduler.handle import end_scheduler
 from justitia_ray.units import Seconds
@@ -177,12 +178,17 @@ def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
             if chosen.application(serve_name, configs)
         }
         _delete_applications(applications, wait_s, outcome)
+        there = schedulers
         schedulers = {s for s in schedulers if chosen.scheduler(s)}
         schedulers -= _in_use(chosen, running, outcome)
         stores = {SchedulerName.of(c): c for cs in applications.values() for c in cs or ()}
         schedulers |= set(stores)
         for scheduler in sorted(schedulers, key=lambda s: (s.namespace, s.actor_name)):
             _end(scheduler, stores.get(scheduler), outcome)
+        left = {(s.namespace, s.application) for s in there - schedulers}
+        for namespace, application in sorted({(s.namespace, s.application) for s in schedulers}):
+            if (namespace, application) not in left:
+                _end_accounts(application, namespace, outcome)
     return outcome
 
 
@@ -265,6 +271,15 @@ def _kill_processes(serve_name: str) -> int:
                 ray.kill(ray.get_actor(name, namespace=namespace), no_restart=True)
                 killed += 1
     return killed
+
+
+def _end_accounts(application: str, namespace: str, outcome: ShutdownOutcome) -> None:
+    """End the accounts of an application none of whose models is left."""
+    try:
+        if end_accounts(application, namespace):
+            outcome.ended.append(f"ended the accounts of {application}; what was used stays stored")
+    except RayError as error:
+        outcome.left.append(f"the accounts of {application} could not be ended: {error}")
 
 
 def _end(scheduler: SchedulerName, config: AppConfig | None, outcome: ShutdownOutcome) -> None:

@@ -6,6 +6,7 @@ Nothing is awaited while an event is handled, so there are no locks.
 import asyncio
 import gc
 import logging
+import math
 import os
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -14,13 +15,18 @@ import ray
 
 from justitia_ray import __version__
 from justitia_ray.config import AppConfig
+from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant, Refusal
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.core.outlook import WALK_KEPT_S
+from justitia_ray.core.usage import DAY_S, Day
 from justitia_ray.errors import JustitiaError
 from justitia_ray.observability.log_events import flush_lines, log_event, write_json_lines
 from justitia_ray.protocol.messages import (
     NOT_TAKEN,
     IngressMail,
+    IngressMessage,
     Opened,
     Pull,
     ReplicaMail,
@@ -30,16 +36,32 @@ from justitia_ray.recognition.conversations import Name
 from justitia_ray.recognition.directory import Directory
 from justitia_ray.serve.ray_metrics import RayMetrics
 from justitia_ray.serve.scheduler.clock import SteadyClock, elapsed
-from justitia_ray.serve.scheduler.inspection import SchedulerInspector, application_view
+from justitia_ray.serve.scheduler.inspection import SchedulerInspector
 from justitia_ray.serve.scheduler.leadership import Term
+from justitia_ray.serve.scheduler.listing import (
+    application_with_outlook,
+    held_by,
+    listing,
+    outlooks,
+)
 from justitia_ray.serve.scheduler.outboxes import LONG_POLL_S, Outbox
+from justitia_ray.serve.scheduler.quota_gate import limit_of
 from justitia_ray.serve.stores import embedded_server, scheduler_store, store_url
 from justitia_ray.serve.transport.endpoint import listen
 from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
 from justitia_ray.serve.transport.listener import Caller
 from justitia_ray.serve.transport.methods import SCHEDULER_METHODS
 from justitia_ray.store.leader import LeaderRecord
-from justitia_ray.units import ApplicationId, Epoch, IngressId, LeaseId, ReplicaId, RequestId
+from justitia_ray.units import (
+    ApplicationId,
+    ClientId,
+    Epoch,
+    IngressId,
+    LeaseId,
+    ReplicaId,
+    RequestId,
+    Seconds,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -52,17 +74,28 @@ class SchedulerService:
         self.term = term
         self._inspector = SchedulerInspector(term)
         self._directory = Directory()
+        self._sampled_at: Seconds = -math.inf
+        """When the scheduler last asked itself for an outlook, to learn from it."""
 
     # --- calls of ingresses
 
     async def open_application(self, arrival: ev.ApplicationArrived) -> Opened:
         """Tag an application; opening one that is open returns its tag."""
         term = await self._enter()
-        term.admission.admit_submission(arrival)
-        name = arrival.application_id
-        if name not in term.driver.core.state.applications:
-            return Opened(term.epoch, 0.0, Refusal.TOO_MANY_APPLICATIONS)
-        tag = term.driver.core.tag(name)
+        term.gate.admit_submission(arrival)
+        name, core = arrival.application_id, term.driver.core
+        refused = await term.gate.decided(name)
+        if refused is not None:
+            limit, wait_s = limit_of(refused), refused.retry_after_s
+            return Opened(term.epoch, 0.0, Refusal.QUOTA_EXHAUSTED, limit, wait_s)
+        if name not in core.state.applications:
+            rejection = core.applications.rejection(name)
+            if rejection is None:
+                return Opened(term.epoch, 0.0, Refusal.TOO_MANY_APPLICATIONS)
+            return Opened(
+                term.epoch, 0.0, rejection.reason, rejection.limit, rejection.retry_after_s
+            )
+        tag = core.tag(name)
         is_stored = await term.admission.is_stored(name)
         await term.checkpointer.confirm()
         term.check_lead()
@@ -72,7 +105,7 @@ class SchedulerService:
         """Admit no more inferences of an application; return whether it was open."""
         term = await self._enter()
         known = application_id in term.driver.core.state.applications
-        term.admission.admit_submission(ev.ApplicationClosed(application_id))
+        term.gate.admit_submission(ev.ApplicationClosed(application_id))
         return known
 
     async def cancel_application(self, application_id: ApplicationId) -> bool:
@@ -80,6 +113,7 @@ class SchedulerService:
         term = await self._enter()
         known = application_id in term.driver.core.state.applications
         term.driver.apply(ev.ApplicationCancelled(application_id))
+        term.gate.cancel_application(application_id)
         term.admission.cancel_application(application_id)
         return known
 
@@ -87,9 +121,19 @@ class SchedulerService:
         """Return the view of a live application, None if there is none of that id."""
         term = await self._enter()
         await term.admission.is_stored(application_id)
-        core, now = term.driver.core, term.driver.now()
+        core, now = self._told(), term.driver.now()
         application = core.state.applications.get(application_id)
-        return None if application is None else application_view(core, application, now)
+        return None if application is None else application_with_outlook(core, application, now)
+
+    async def outlooks(self, application_ids: tuple[ApplicationId, ...]) -> dict[str, Any]:
+        """Return the outlooks of those of these applications that are live; see `listing`."""
+        await self._enter()
+        return outlooks(self._told(), application_ids)
+
+    async def applications(self, most: int, tenant: str | None = None) -> dict[str, Any]:
+        """Return the first applications of a tenant, or of all, with outlooks; see `listing`."""
+        term = await self._enter()
+        return listing(self._told(), term.driver.now(), most, tenant)
 
     async def submit_many(
         self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]
@@ -104,7 +148,7 @@ class SchedulerService:
             return IngressMail(term.epoch, forgotten=True)
         outbox = outboxes.of_ingress(ingress_id)
         for item in items:
-            term.admission.admit_submission(item, outbox)
+            term.gate.admit_submission(item, outbox)
         # After them: a grant that goes with this answer is no older than the ingress's heartbeat.
         term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         return await self._ingress_mail(outbox, ack)
@@ -146,6 +190,7 @@ class SchedulerService:
         """
         term = await self._enter()
         if term.driver.configure(settings):
+            term.gate.settings_changed()
             term.checkpointer.save_everything()
         return term.epoch
 
@@ -164,6 +209,7 @@ class SchedulerService:
             return ReplicaMail(NOT_TAKEN)
         self._inspector.kv_meter.record_pull(pull, driver.now())
         driver.apply(report)
+        self._sample_outlooks()
         if not await outbox.wait(pull.wait_s):
             return ReplicaMail(term.epoch)
         driver.apply(ev.PullAnswered(pull.replica_id))
@@ -215,6 +261,23 @@ class SchedulerService:
 
     # --- for people
 
+    async def usage(self, days: list[Day]) -> dict[str, Any]:
+        """Return totals by day and tenant, and the first day whose totals may still change.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        term = await self._enter()
+        book = term.driver.core.state.usage
+        stored = await term.checkpointer.load_usage(day for day in days if day not in book.totals)
+        known = {
+            day: {tenant: totals.record() for tenant, totals in book.totals[day].items()}
+            for day in days
+            if day in book.totals
+        }
+        open_from = min({int(term.driver.now() // DAY_S), *book.unsaved_days()})
+        return {"days": stored | known, "open_from": open_from}
+
     async def status(self, applications: int = 0) -> dict[str, Any]:
         """Return the scheduler's part of `/v1/status`, at once, whether it leads or not.
 
@@ -226,6 +289,21 @@ class SchedulerService:
     async def inspect(self) -> dict[str, Any]:
         """Return a `SchedulerReport` as a dict, at once, whether this scheduler leads or not."""
         return self._inspector.report()
+
+    def _told(self) -> SchedulerCore:
+        """Return the core, told of what holds applications back outside of it."""
+        core = self.term.driver.core
+        in_the_way = self.term.gate.node_in_the_way
+        core.outlooks.held_by = held_by(self.term.admission.unstored(), in_the_way)
+        return core
+
+    def _sample_outlooks(self) -> None:
+        """Let the core learn from an outlook, now and then, when nothing else is to be done."""
+        now = self.term.driver.now()
+        if now - self._sampled_at >= WALK_KEPT_S:
+            self._sampled_at = now
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self.term.driver.core.outlooks.sample)
 
     async def _ingress_mail(self, outbox: Outbox, ack: int) -> IngressMail:
         """Return an ingress's unread messages, and where the replicas of its grants are."""
@@ -239,7 +317,28 @@ class SchedulerService:
             and (replica := replicas.get(message.replica_id)) is not None
             and replica.last_pull is not None
         }
-        return IngressMail(term.epoch, messages, addresses=addresses)
+        return IngressMail(
+            term.epoch, messages, addresses=addresses, standings=self._standings_for(messages)
+        )
+
+    def _standings_for(
+        self, messages: tuple[tuple[int, IngressMessage], ...]
+    ) -> dict[ClientId, tuple[LimitStanding, ...]]:
+        """Return the limits of the tenants of the grants among messages."""
+        gate, state = self.term.gate, self.term.driver.core.state
+        if not gate.has_quotas:
+            return {}
+        granted = (
+            state.inferences.get(message.request_id)
+            for _, message in messages
+            if isinstance(message, Grant)
+        )
+        tenants = {
+            state.applications[inference.application_id].tenant
+            for inference in granted
+            if inference is not None
+        }
+        return {tenant: gate.standings(tenant) for tenant in sorted(tenants)}
 
     async def _enter(self) -> Term:
         await self.term.admit_caller()
@@ -285,6 +384,14 @@ class SchedulerActor:
     async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return the view of a live application; see `SchedulerService.application`."""
         return await (await self.started()).application(application_id)
+
+    async def applications(self, most: int, tenant: str | None = None) -> dict[str, Any]:
+        """Return the first applications; see `SchedulerService.applications`."""
+        return await (await self.started()).applications(most, tenant)
+
+    async def usage(self, days: list[Day]) -> dict[str, Any]:
+        """Return what tenants used; see `SchedulerService.usage`."""
+        return await (await self.started()).usage(days)
 
     async def configure(self, settings: dict[str, Any]) -> Epoch:
         """Apply other settings; see `SchedulerService.configure`."""

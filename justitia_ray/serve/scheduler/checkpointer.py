@@ -7,17 +7,18 @@ gathered meanwhile.
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.snapshot import application_record, clock_record
+from justitia_ray.core.usage import DAY_S, Day
 from justitia_ray.errors import StoreError
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.store.leader import StaleEpoch
-from justitia_ray.store.scheduler_store import DurableState, StoredState
+from justitia_ray.store.scheduler_store import DurableState, StoredState, UsageRecords
 from justitia_ray.units import ApplicationId, Epoch, ReplicaId, Seconds
 
 logger = logging.getLogger(__name__)
@@ -110,6 +111,9 @@ class Checkpointer:
             try:
                 epoch = await self._store.become_leader(above)
                 stored = await self._store.load()
+                today = int(self._clock.now() // DAY_S)
+                usage = await self._store.load_usage((today - 1, today))
+                stored = replace(stored, usage=usage)
             except StoreError as error:
                 self._note_store(str(error))
                 await self._revive()
@@ -199,6 +203,14 @@ class Checkpointer:
             self._confirmed_at = began_at
         return saved
 
+    async def load_usage(self, days: Iterable[Day]) -> UsageRecords:
+        """Return the stored usage of days.
+
+        Raises:
+            StoreError: If the store cannot be read.
+        """
+        return await self._store.load_usage(days)
+
     async def aclose(self) -> None:
         """Close the connections to the store."""
         await self._store.aclose()
@@ -235,6 +247,7 @@ class Checkpointer:
         replicas = frozenset(core.state.replicas)
         replicas_changed = everything or replicas != self._saved_replicas
         clock = clock_record(core)
+        usage = core.state.usage.take_changed(everything=everything)
         changed = [(name, record) for name, record in records.items() if record is not None]
         kept = True
         try:
@@ -250,6 +263,7 @@ class Checkpointer:
                 [name for name, record in records.items() if record is None],
                 checkpoint.settings if everything else None,
                 {name: {} for name in sorted(replicas)} if replicas_changed else None,
+                usage,
             )
         except StaleEpoch:
             raise

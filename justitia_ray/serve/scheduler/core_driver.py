@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from justitia_ray.config import SchedulerSection, SchedulingConfig
@@ -12,6 +12,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, EndApplication, Grant
 from justitia_ray.core.snapshot import latest_instant, restore
 from justitia_ray.core.state import SchedulerLimits
+from justitia_ray.errors import StoreError
 from justitia_ray.observability.log_events import application_ended, log_event
 from justitia_ray.observability.scheduler_metrics import DecisionMeter, SchedulerMetrics
 from justitia_ray.serve.scheduler.clock import SteadyClock
@@ -60,6 +61,8 @@ class CoreDriver:
         self._timer_at: Seconds = 0.0
         """The deadline for which it was set."""
         self._has_failed = False
+        self.on_end: Callable[[EndApplication], None] = lambda ended: None
+        """Told of every application that ends."""
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
         """Go on with the state that the last leader left, recovering if there was one.
@@ -90,7 +93,14 @@ class CoreDriver:
             ),
             lease_prefix=f"{epoch}-",
             limits=SchedulerLimits(section.max_waiting_inferences, section.max_open_applications),
+            tenants=settings.tenant_tree,
+            tiers=settings.service_tiers,
         )
+        core.applications.cap_anew()
+        try:
+            core.state.usage.restore(stored.usage)
+        except ValueError as error:
+            raise StoreError(f"usage: the stored record is damaged ({error!r})") from error
         if stored.clock is not None:
             self._clock.not_before(latest_instant(stored.applications.values()))
             core.recover(stored.replicas, self.now())
@@ -134,6 +144,9 @@ class CoreDriver:
         self._set_timer()
         granted = sum(isinstance(action, Grant) for action in actions)
         self.decisions.record_decisions(took_s, max(1, granted))
+        for action in actions:
+            if isinstance(action, EndApplication):
+                self.on_end(action)
         self._report(event, actions, unstored)
 
     def configure(self, settings: dict[str, Any]) -> bool:
@@ -147,6 +160,9 @@ class CoreDriver:
             return False
         options = tuple(parsed.policy_options.items())
         self.apply(ev.PolicyChanged(parsed.policy, options, parsed.admission))
+        before = self.settings
+        if (parsed.tenants, parsed.tiers) != (before.tenants, before.tiers):
+            self.apply(ev.TenantsChanged(parsed.tenant_tree, parsed.service_tiers))
         self.settings = parsed
         log_event(logger, logging.INFO, "scheduler.configured", settings=parsed.model_dump())
         return True

@@ -19,6 +19,7 @@ from justitia_ray import __version__
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import ConnectionLost, JustitiaError, RemoteFailure, SchedulerSuperseded
 from justitia_ray.observability.log_events import is_logged, log_event
+from justitia_ray.serve.detached import end_detached, get_detached, is_older
 from justitia_ray.serve.scheduler.actor import SchedulerActor
 from justitia_ray.serve.transport.handshake import Keyring, Offer
 from justitia_ray.serve.transport.link import Link
@@ -31,8 +32,6 @@ _MAX_CONCURRENCY = 100_000
 _RETRY_S: Seconds = 0.2
 _HAND_OVER_S: Seconds = 60.0
 """Longest wait for an older scheduler's queue to be served; new calls are held back meanwhile."""
-_RETIRE_S: Seconds = 30.0
-"""Longest wait for a scheduler that is to save its state before it is killed."""
 _EVERY_S: Seconds = 0.1
 _MOST = 30
 """Questions at once: of a scheduler that is there and waits for Redis, the answers are awaited."""
@@ -43,18 +42,7 @@ def get_scheduler(config: AppConfig) -> ActorHandle:
 
     Safe to call from many processes at once. A handle stays good over restarts of the actor.
     """
-    section = config.scheduler
-    remote = ray.remote(SchedulerActor)
-    return remote.options(
-        name=config.scheduler_name,
-        namespace=section.namespace,
-        lifetime="detached",
-        get_if_exists=True,
-        num_cpus=section.num_cpus,
-        max_restarts=-1,
-        max_task_retries=0,  # calls are idempotent and carry an epoch: their senders repeat them
-        max_concurrency=_MAX_CONCURRENCY,
-    ).remote(config.model_dump())
+    return get_detached(SchedulerActor, config.scheduler_name, config, _MAX_CONCURRENCY)
 
 
 async def get_current_scheduler(config: AppConfig) -> ActorHandle:
@@ -69,7 +57,7 @@ async def get_current_scheduler(config: AppConfig) -> ActorHandle:
         scheduler = get_scheduler(config)
         try:
             running = await scheduler.version.remote()
-            if _parts(running) >= _parts(__version__):
+            if not is_older(running):
                 return scheduler
             log_event(logger, logging.INFO, "scheduler.replaced", version=running, by=__version__)
             await _hand_over(scheduler)
@@ -100,20 +88,7 @@ def end_scheduler(name: str, namespace: str) -> bool:
         name: Name of the actor, see `AppConfig.scheduler_name`.
         namespace: Ray namespace of the actor.
     """
-    try:
-        scheduler = ray.get_actor(name, namespace=namespace)
-    except ValueError:
-        return False
-    try:
-        ray.get(scheduler.retire.remote(), timeout=_RETIRE_S)
-    except RayError as error:
-        log_event(logger, logging.WARNING, "scheduler.killed_unsaved", reason=str(error))
-    ray.kill(scheduler, no_restart=True)
-    return True
-
-
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part.isdigit())
+    return end_detached(name, namespace, "scheduler.killed_unsaved")
 
 
 class SchedulerLink:

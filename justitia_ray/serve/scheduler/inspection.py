@@ -6,11 +6,13 @@ what ingresses and replicas say; it walks over all there is, once a second at mo
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
 from typing import Any
 
+from justitia_ray.accounts.messages import NodeStanding
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.clock.fair_share import Account, ServedShare
@@ -33,9 +35,12 @@ from justitia_ray.protocol.messages import Pull
 from justitia_ray.serve.scheduler.checkpointer import Checkpointer
 from justitia_ray.serve.scheduler.leadership import Term
 from justitia_ray.serve.scheduler.outboxes import LONG_POLL_S, Outbox
+from justitia_ray.serve.scheduler.shares import shares_view
 from justitia_ray.serve.stores import store_kind
 from justitia_ray.units import ClientId, ReplicaId, Seconds, Tokens, VirtualTime
 
+_TIMES_ITS_COST = 20
+"""Age, in times of what it took, that an answer about all applications may have."""
 _MAX_CHECKED = 20_000
 """Most inferences with which the core's rules are checked: the scheduler stands still meanwhile."""
 
@@ -83,6 +88,7 @@ class SchedulerInspector:
         self.kv_meter = KvMeter()
         """KV memory by the replicas' own gauges."""
         self._last_report: tuple[Seconds, dict[str, Any]] | None = None
+        self._last_shares: tuple[Seconds, list[dict[str, Any]]] | None = None
 
     def status(self, applications: int) -> dict[str, Any]:
         """Return the scheduler's part of `/v1/status`.
@@ -102,7 +108,21 @@ class SchedulerInspector:
             "store": store_view(self._term.config, checkpointer, core),
             "kv": self.kv_meter.totals(),
             "decisions": driver.decisions.totals(),
+            "shares": self._shares(core, now),
+            "quotas": quotas_view(self._term.gate.nodes()),
         }
+
+    def _shares(self, core: SchedulerCore, now: Seconds) -> list[dict[str, Any]]:
+        """Return the shares of the nodes of the tree, a second old or more if they take long.
+
+        They walk over all applications, 25 ms with 10,000: probes may take a twentieth of the time.
+        """
+        if self._last_shares is None or now >= self._last_shares[0]:
+            began_at = time.perf_counter()
+            shares = shares_view(core)
+            took_s = time.perf_counter() - began_at
+            self._last_shares = (now + max(1.0, _TIMES_ITS_COST * took_s), shares)
+        return self._last_shares[1]
 
     def report(self) -> dict[str, Any]:
         """Return a `SchedulerReport` as a dict, at most a second old."""
@@ -195,6 +215,29 @@ def core_view(
     }
 
 
+def quotas_view(
+    nodes: Mapping[ClientId, Sequence[NodeStanding]],
+) -> dict[ClientId, list[dict[str, Any]]]:
+    """Return the quotas of each node as the accounts said last; over all models."""
+    return {
+        path: [
+            {
+                "unit": one.unit.value,
+                "per": one.per,
+                "limit": one.limit,
+                "used": one.used,
+                "claimed": one.claimed,
+                "remaining": one.remaining,
+                "reset_s": one.reset_s,
+                "on_exhausted": one.on_exhausted,
+                "exceeded": one.exceeded,
+            }
+            for one in standings
+        ]
+        for path, standings in nodes.items()
+    }
+
+
 def store_view(
     config: AppConfig, checkpointer: Checkpointer, core: SchedulerCore
 ) -> dict[str, Any]:
@@ -254,10 +297,10 @@ def first_applications(core: SchedulerCore, now: Seconds, most: int) -> list[dic
     those that only run, by F; then the rest (idle, held back, suspended) as they arrived. The cost
     grows with `most` and with what runs, not with the number of applications.
     """
-    return [application_view(core, one, now) for one in islice(_ordered(core), most)]
+    return [application_view(core, one, now) for one in islice(in_order(core), most)]
 
 
-def _ordered(core: SchedulerCore) -> Iterator[Application]:
+def in_order(core: SchedulerCore) -> Iterator[Application]:
     """Yield every live application once, in the order of the policy."""
     applications, inferences = core.state.applications, core.state.inferences
     seen: set[str] = set()
@@ -292,7 +335,7 @@ def _report(term: Term, now: Seconds) -> SchedulerReport:
     checkable = len(state.inferences) <= _MAX_CHECKED
     return SchedulerReport(
         **term.standing(),
-        held_back=len(term.admission.unstored()),
+        held_back=len(term.admission.unstored()) + term.gate.held_back,
         virtual_time=virtual_time,
         recovering=core.recovery.holding,
         waiting=sum(application.waiting_count for application in state.applications.values()),

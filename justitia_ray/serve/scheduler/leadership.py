@@ -11,11 +11,13 @@ from justitia_ray.errors import SchedulerSuperseded
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.measures import MetricsBackend
 from justitia_ray.observability.scheduler_metrics import SchedulerMetrics
+from justitia_ray.serve.accounts.handle import AccountsLink
 from justitia_ray.serve.ray_metrics import Exporter, new_measures
 from justitia_ray.serve.scheduler.checkpointer import Checkpoint, Checkpointer
 from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
 from justitia_ray.serve.scheduler.outboxes import Outbox, Outboxes
+from justitia_ray.serve.scheduler.quota_gate import Accounts, QuotaGate
 from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.store.leader import StaleEpoch
 from justitia_ray.store.scheduler_store import DurableState
@@ -42,6 +44,7 @@ class Term:
         clock: SteadyClock | None = None,
         begin_again: Callable[[Epoch], None] = lambda above: None,
         backend: MetricsBackend | None = None,
+        connect_accounts: Callable[[], Accounts] | None = None,
     ) -> None:
         """Put the parts together; nothing runs before `begin`.
 
@@ -54,6 +57,7 @@ class Term:
             begin_again: Called with an epoch above which a scheduler has to become the leader in
                 place of this one; see `note_epoch`.
             backend: Where metrics go; None: nowhere.
+            connect_accounts: Returns the way to the accounts; None: by Ray.
         """
         self.config = config
         self.epoch: Epoch = 0
@@ -90,6 +94,13 @@ class Term:
             self.driver,
             self._save_soon,
         )
+        self.gate = QuotaGate(
+            config.model.name,
+            self.admission,
+            connect_accounts or (lambda: AccountsLink(config)),
+            config.scheduler.quota_timeout_s,
+            config.scheduler.ingress_timeout_s,
+        )
         self._called_at = clock.now()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -105,11 +116,13 @@ class Term:
         """
         self.epoch, stored = await self.checkpointer.become_leader(above)
         self.driver.begin(stored, self.epoch)
+        self.gate.begin(self.epoch)
         self.serving.set()
         self._tasks = [
             asyncio.create_task(self.clock.keep_beating()),
             asyncio.create_task(self.checkpointer.run()),
             asyncio.create_task(self._step_down_when_idle()),
+            asyncio.create_task(self.gate.run()),
         ]
         if self._exporter is not None:
             self._tasks.append(asyncio.create_task(self._exporter.run()))
@@ -124,6 +137,7 @@ class Term:
         if self.serving.is_set():
             await self.checkpointer.save_once()
             self.admission.close()
+            self.gate.close()
         self.driver.outboxes.notify_all()
         await self.checkpointer.aclose()
 
@@ -220,6 +234,7 @@ class Term:
         self.lost = f"this scheduler has lost the lead: {error}; {_ADVICE}"
         log_event(logger, logging.WARNING, "scheduler.superseded", reason=str(error))
         self.admission.close()
+        self.gate.close()
         self.driver.stop_timer()
         self.driver.outboxes.notify_all()
         if self._exporter is not None:
@@ -240,3 +255,4 @@ class Term:
             self.driver.now(),
             store_reachable=self.checkpointer.trouble is None,
         )
+        self._metrics.measure_quotas(self.gate.nodes(), self.gate.refusals)

@@ -14,6 +14,7 @@ from justitia_ray.observability.scheduler_metrics import SchedulerMetrics
 from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
 from justitia_ray.serve.scheduler.outboxes import Outboxes
+from justitia_ray.store.scheduler_store import StoredState
 from tests.unit.serve.scheduler.services import inference, opened
 
 
@@ -64,3 +65,21 @@ async def test_timer_is_set_anew_for_an_earlier_deadline_only() -> None:
     assert driver._timer is not None
     assert not driver._timer.cancelled()
     driver.stop_timer()
+
+
+async def test_tenants_of_the_settings_reach_the_core_when_they_change_and_after_a_restart() -> (
+    None
+):
+    """They are stored with the settings: a scheduler that takes over shares by the same tree."""
+    driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
+    tenants = {"acme": {"weight": 3.0, "max_weight": 4.0}}
+
+    assert driver.configure({"tenants": tenants, "tiers": {"flex": {"weight_factor": 0.5}}})
+
+    successor = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
+    stored = StoredState(None, {}, driver.settings.model_dump(), {})
+    successor.begin(stored, 2)
+    for one in (driver, successor):
+        assert one.core.state.tenants.node("acme").weight == 3.0
+        assert one.core.state.tiers["flex"].weight_factor == 0.5
+        one.stop_timer()

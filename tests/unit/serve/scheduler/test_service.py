@@ -17,6 +17,7 @@ from justitia_ray.core.events import (
     LeaseProgress,
     NackReason,
 )
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import ConfigError
 from justitia_ray.protocol.messages import NOT_TAKEN, IngressMail, Pull, ReplicaMail
 from justitia_ray.serve.scheduler.actor import SchedulerService
@@ -60,6 +61,27 @@ async def leased(service: SchedulerService) -> Grant:
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     (grant,) = grants(await service.pull(pull(2)))
     return grant
+
+
+# --- limits of tenants
+
+
+async def test_grant_brings_the_limits_of_its_tenant(
+    service: SchedulerService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer tells the caller how much is left; without limits nothing is asked or sent."""
+    mail = await service.submit_many("i", 1, 0, (opened(), inference("q0")))
+    assert {} == mail.standings
+    left = LimitStanding("t", "inferences", 60.0, 59.0, 1.0, 60.0)
+    monkeypatch.setattr(service.term.gate, "has_quotas", True)
+    monkeypatch.setattr(service.term.gate, "standings", {"t": (left,)}.__getitem__)
+    no_grant = await service.submit_many("i", 1, 0, ())
+    await service.pull(pull(1))
+    with_grant = await service.submit_many("i", 1, 0, ())
+
+    assert {} == no_grant.standings
+    assert ["q0"] == [grant.request_id for grant in grants(with_grant)]
+    assert {"t": (left,)} == with_grant.standings
 
 
 # --- status

@@ -136,3 +136,33 @@ async def test_lower_limit_of_the_next_scheduler_loses_nothing_that_waits(
 
     assert not any(ticket.answers for ticket in tickets)
     assert 8 == len(client.pending.applications)
+
+
+async def test_each_refused_caller_hears_of_a_slot_of_its_own(client: QueueClient) -> None:
+    """Over the wire to the error: those that come back at once would all but one be refused.
+
+    By itself an opening is refused in the answer, with its first inference in the mail.
+    """
+    await client.open_application(opening(client, "a"))
+    tickets = [client.submit_inference(inference(client, f"q{i}", "a")) for i in range(12)]
+    waits = []
+    for ticket in tickets[8:]:
+        with pytest.raises(QueueFull) as full:
+            await client.next_grant(ticket)
+        waits.append(full.value.retry_after_s or 0.0)
+        client.cancel_inference(ticket)
+    for i in range(7):
+        await client.open_application(opening(client, f"b{i}"))
+    slots = []
+    for name in ("c", "d"):
+        with pytest.raises(TooManyApplications) as many:
+            await client.open_application(opening(client, name))
+        slots.append(many.value.retry_after_s or 0.0)
+    ticket = call(client, "e")
+    with pytest.raises(TooManyApplications) as many:
+        await client.next_grant(ticket)
+    slots.append(many.value.retry_after_s or 0.0)
+
+    assert waits == sorted(set(waits))
+    assert slots == sorted(set(slots))
+    assert min(*waits, *slots) > 1.0

@@ -1,0 +1,401 @@
+"""The quota book: what was used in each window of each node, and what is claimed beyond that.
+
+For every quota that rejects, what was used in the window and what is claimed are never more than
+the limit together, however exchanges are repeated and whoever dies: a claim is made only where all
+quotas above it have room, and becomes use as it is reported. A claim that nobody accounts for any
+more counts as used. Only service that outruns its claim, as metered when it has been delivered, is
+booked beyond.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from justitia_ray.accounts.messages import (
+    Amounts,
+    Answer,
+    Ask,
+    ClaimName,
+    Exchange,
+    NodeStanding,
+    Use,
+    Verdict,
+)
+from justitia_ray.accounts.windows import LENGTHS, UsedWindow
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.core.records import Record, RecordReader
+from justitia_ray.core.tenants import (
+    ANY,
+    OnExhausted,
+    Period,
+    Quota,
+    TenantTree,
+    Unit,
+    Window,
+    ancestors,
+)
+from justitia_ray.units import ClientId, Epoch, Seconds
+
+MOST_NODES = 1_000
+"""Nodes whose standing is told at once."""
+
+
+@dataclass(slots=True)
+class _Claim:
+    tenant: ClientId
+    holds: dict[Unit, float] = field(default_factory=dict)
+    used: dict[Unit, float] = field(default_factory=dict)
+
+    def rest(self, unit: Unit) -> float:
+        """Return what it holds and has not used."""
+        return max(0, self.holds.get(unit, 0) - self.used.get(unit, 0))
+
+
+@dataclass(slots=True)
+class _Account:
+    """A quota of a node."""
+
+    quota: Quota
+    window: UsedWindow
+    claimed: float = 0
+    exceeded: int = 0
+
+    def left(self, now: Seconds) -> float:
+        return self.quota.limit - self.window.used(now) - self.claimed
+
+
+@dataclass(slots=True)
+class _Term:
+    """A scheduler as it was heard last."""
+
+    epoch: Epoch = 0
+    number: int = 0
+    heard_at: Seconds = 0.0
+    claims: dict[ClaimName, _Claim] = field(default_factory=dict)
+
+
+_AccountKey = tuple[ClientId, str]
+
+
+class QuotaBook:
+    """The quotas of a tree of tenants; the only writer of what is used of them."""
+
+    def __init__(self, tree: TenantTree | None = None, epoch: Epoch = 0) -> None:
+        """Begin with nothing used.
+
+        Args:
+            tree: The tree of tenants; claims are made on the quotas that it has.
+            epoch: The accounts' term.
+        """
+        self.epoch = epoch
+        self._tree = tree or TenantTree()
+        self._accounts: dict[_AccountKey, _Account] = {}
+        self._kept: dict[_AccountKey, tuple[str, dict[int, float]]] = {}
+        """Recorded windows of quotas that have not been looked at since."""
+        self._terms: dict[str, _Term] = {}
+        self._now: Seconds = 0.0
+        self._changed: dict[str, None] = {}
+
+    # --- settings
+
+    @property
+    def tree(self) -> TenantTree:
+        """The tree of tenants in force."""
+        return self._tree
+
+    def configure(self, tree: TenantTree, now: Seconds) -> None:
+        """Put another tree in force: what was used and claimed stays, and counts where it is bound.
+
+        A quota that is new counts claims from their whole rest on, and use from now on.
+        """
+        self._now = max(self._now, now)
+        before, self._accounts, self._tree = self._accounts, {}, tree
+        for key, account in before.items():
+            self._kept[key] = (account.window.kind, account.window.parts)
+        for term in self._terms.values():
+            for claim in term.claims.values():
+                for unit in claim.holds:
+                    for account in self._bound(claim.tenant, unit):
+                        account.claimed += claim.rest(unit)
+        for path in (*tree.described, *(path for path, _ in [*self._kept])):
+            if not path.endswith(ANY):
+                deque(self._path(path), maxlen=0)  # opens the accounts
+        for key, account in self._accounts.items():
+            if key in before:
+                account.exceeded = before[key].exceeded
+
+    # --- exchanges
+
+    def exchange(self, told: Exchange, now: Seconds) -> Answer:
+        """Book what a scheduler tells, and answer what it asks.
+
+        An exchange that was booked before is not booked again; the asks of the last one are
+        answered as they stand, and those of earlier ones, which nobody waits for, by nothing.
+        """
+        self._now = now = max(self._now, now)
+        term = self._terms.setdefault(told.scheduler, _Term())
+        if (told.epoch, told.number) < (term.epoch, term.number):
+            return Answer(self.epoch, is_stale=True)
+        is_new = (told.epoch, told.number) > (term.epoch, term.number)
+        term.heard_at = now
+        if is_new:
+            term.epoch, term.number = told.epoch, told.number
+            self._changed[f"term:{told.scheduler}"] = None
+            for use in told.uses:
+                self._report(told.scheduler, term, use)
+            if told.survivors is not None:
+                for name in term.claims.keys() - set(told.survivors):
+                    self._lose(told.scheduler, term, name)
+        verdicts = tuple(self._ask(told.scheduler, term, ask) for ask in told.asks)
+        return Answer(self.epoch, verdicts, self.nodes(now) if told.wants_nodes else {})
+
+    def expire(self, now: Seconds, silent_s: Seconds) -> None:
+        """Count the claims of schedulers as used that were not heard of for so long."""
+        self._now = now = max(self._now, now)
+        for scheduler, term in self._terms.items():
+            if now - term.heard_at >= silent_s:
+                for name in list(term.claims):
+                    self._lose(scheduler, term, name)
+        for key, account in list(self._accounts.items()):
+            if key[0] not in self._tree.described and not (
+                account.window.used(now) or account.claimed
+            ):
+                del self._accounts[key]
+                self._changed[f"window:{key[0]}|{key[1]}"] = None
+        for key, (kind, parts) in list(self._kept.items()):
+            if not _window_of(kind, parts).used(now):
+                del self._kept[key]
+                self._changed[f"window:{key[0]}|{key[1]}"] = None
+
+    # --- standings
+
+    def standings(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:
+        """Return the quotas that bind a tenant, those of the top first."""
+        return tuple(
+            _limit_standing(path, account, max(self._now, now))
+            for path, account in self._path(tenant)
+        )
+
+    def nodes(self, now: Seconds) -> dict[ClientId, tuple[NodeStanding, ...]]:
+        """Return the quotas of nodes that something was used or claimed of, up to a bound."""
+        now = max(self._now, now)
+        found: dict[ClientId, list[NodeStanding]] = {}
+        for (path, _), account in self._accounts.items():
+            if path not in found and len(found) >= MOST_NODES:
+                continue
+            quota, used = account.quota, account.window.used(now)
+            found.setdefault(path, []).append(
+                NodeStanding(
+                    quota.unit,
+                    quota.per.value,
+                    quota.limit,
+                    used,
+                    account.claimed,
+                    max(0, quota.limit - used - account.claimed),
+                    account.window.reset_s(now),
+                    LENGTHS[quota.per],
+                    quota.on_exhausted.value,
+                    account.exceeded,
+                )
+            )
+        return {path: tuple(standings) for path, standings in found.items()}
+
+    # --- records
+
+    def take_changed(self) -> list[str]:
+        """Return the names of the records that changed since the last call."""
+        changed, self._changed = list(self._changed), {}
+        return changed
+
+    def all_records(self) -> list[str]:
+        """Return the names of all records."""
+        names = [f"window:{path}|{name}" for path, name in (*self._accounts, *self._kept)]
+        for scheduler, term in self._terms.items():
+            names.append(f"term:{scheduler}")
+            names += [f"claim:{scheduler}|{claim}" for claim in term.claims]
+        return list(dict.fromkeys(names))
+
+    def record(self, name: str) -> Record | None:
+        """Return a record as JSON has it; None if there is nothing to keep of it."""
+        kind, _, of = name.partition(":")
+        if kind == "window":
+            path, _, quota = of.rpartition("|")
+            account = self._accounts.get((path, quota))
+            if account is not None:
+                window, parts = account.window.kind, account.window.parts
+            else:
+                window, parts = self._kept.get((path, quota), ("", {}))
+            if not parts:
+                return None
+            return {"kind": window, "parts": [[part, amount] for part, amount in parts.items()]}
+        if kind == "term":
+            term = self._terms[of]
+            return {"epoch": term.epoch, "number": term.number}
+        scheduler, _, claim_name = of.partition("|")
+        claim = self._terms[scheduler].claims.get(claim_name)
+        if claim is None:
+            return None
+        return {"tenant": claim.tenant, "holds": {**claim.holds}, "used": {**claim.used}}
+
+    def restore(self, records: dict[str, Record], now: Seconds) -> None:
+        """Put recorded windows and claims back into a book that has booked nothing.
+
+        Raises:
+            ValueError: If a record lacks a field, or holds something else in one than it should.
+        """
+        self._now = max(self._now, now)
+        for name, record in records.items():
+            kind, _, of = name.partition(":")
+            if kind == "window":
+                path, _, quota = of.rpartition("|")
+                reader = RecordReader(record, ("kind", "parts"), None, where=name)
+                parts = {int(part): amount for part, amount in reader.items("parts")}
+                self._kept[path, quota] = (reader.text("kind"), parts)
+                _window_of(*self._kept[path, quota])
+            elif kind == "term":
+                reader = RecordReader(record, ("epoch", "number"), None, where=name)
+                term = self._terms.setdefault(of, _Term(heard_at=self._now))
+                term.epoch, term.number = reader.integer("epoch"), reader.integer("number")
+            else:
+                scheduler, _, claim_name = of.partition("|")
+                term = self._terms.setdefault(scheduler, _Term(heard_at=self._now))
+                term.claims[claim_name] = _read_claim(record, name)
+        self.configure(self._tree, self._now)
+
+    # --- inside
+
+    def _ask(self, scheduler: str, term: _Term, ask: Ask) -> Verdict:
+        claim = term.claims.get(ask.name)
+        if claim is not None and claim.tenant != ask.tenant:  # of another application of that name
+            self._lose(scheduler, term, ask.name)
+            claim = None
+        claim = claim or _Claim(ask.tenant)
+        more = {
+            unit: max(0, want - max(claim.holds.get(unit, 0), claim.used.get(unit, 0)))
+            for unit, want in ask.wants.items()
+            if want > claim.holds.get(unit, 0)
+        }
+        refusal = None if ask.is_granted else self._refusal(claim.tenant, more)
+        if refusal is not None:
+            path, account, wait_s = refusal
+            account.exceeded += 1
+            standing = _limit_standing(path, account, self._now)
+            return Verdict(ask.name, standing, wait_s, holds={**claim.holds})
+        for unit in more:
+            rest = claim.rest(unit)
+            claim.holds[unit] = ask.wants[unit]
+            for account in self._bound(claim.tenant, unit):
+                account.claimed += claim.rest(unit) - rest
+        if more:
+            term.claims[ask.name] = claim
+            self._changed[f"claim:{scheduler}|{ask.name}"] = None
+        is_demoted = False
+        for unit in claim.holds:
+            for account in self._bound(claim.tenant, unit):
+                how = account.quota.on_exhausted
+                if how is not OnExhausted.REJECT and account.left(self._now) < 0:
+                    account.exceeded += unit in more
+                    is_demoted |= how is OnExhausted.DEPRIORITISE
+        return Verdict(ask.name, is_deprioritised=is_demoted, holds={**claim.holds})
+
+    def _refusal(
+        self, tenant: ClientId, more: Amounts
+    ) -> tuple[ClientId, _Account, Seconds | None] | None:
+        """Return the quota that has too little left, and longest; None if all have enough."""
+        found: list[tuple[Seconds, ClientId, _Account, Seconds | None]] = []
+        for path, account in self._path(tenant):
+            amount = more.get(account.quota.unit, 0)
+            if account.quota.on_exhausted is not OnExhausted.REJECT or not amount:
+                continue
+            short = amount - account.left(self._now)
+            if short > 0:
+                wait_s = account.window.wait_s(short, self._now)
+                longest = LENGTHS[account.quota.per] if wait_s is None else wait_s
+                found.append((longest, path, account, wait_s))
+        if not found:
+            return None
+        _, path, account, wait_s = max(found, key=lambda one: one[0])
+        return path, account, wait_s
+
+    def _report(self, scheduler: str, term: _Term, use: Use) -> None:
+        claim = term.claims.get(use.name)
+        if claim is None:
+            return
+        for unit, used in use.used.items():
+            before, rest = claim.used.get(unit, 0), claim.rest(unit)
+            if used > before:
+                claim.used[unit] = used
+                self._book(claim.tenant, unit, used - before, claim.rest(unit) - rest)
+        if use.is_over:
+            for unit in claim.holds:
+                self._book(claim.tenant, unit, 0, -claim.rest(unit))
+            del term.claims[use.name]
+        self._changed[f"claim:{scheduler}|{use.name}"] = None
+
+    def _lose(self, scheduler: str, term: _Term, name: ClaimName) -> None:
+        """Count a claim as used that nobody accounts for."""
+        claim = term.claims[name]
+        self._report(scheduler, term, Use(name, {**claim.holds}, is_over=True))
+
+    def _book(self, tenant: ClientId, unit: Unit, used: float, claimed: float) -> None:
+        for path, account in self._path(tenant):
+            if account.quota.unit is unit:
+                account.claimed += claimed
+                if used:
+                    account.window.add(used, self._now)
+                    self._changed[f"window:{path}|{account.quota.name}"] = None
+
+    def _bound(self, tenant: ClientId, unit: Unit) -> Iterator[_Account]:
+        """Yield the accounts that an amount of a tenant goes to."""
+        return (account for _, account in self._path(tenant) if account.quota.unit is unit)
+
+    def _path(self, tenant: ClientId) -> Iterator[tuple[ClientId, _Account]]:
+        for path in ancestors(tenant):
+            for quota in self._tree.node(path).quotas:
+                key = (path, quota.name)
+                account = self._accounts.get(key)
+                if account is None:
+                    account = self._accounts[key] = _Account(quota, self._window(key, quota))
+                yield path, account
+
+    def _window(self, key: _AccountKey, quota: Quota) -> UsedWindow:
+        """Return the window of a quota; what was kept of one of another kind counts from now on."""
+        window = UsedWindow(quota)
+        kind, parts = self._kept.pop(key, (window.kind, {}))
+        if kind == window.kind:
+            return UsedWindow(quota, parts)
+        if parts:
+            window.add(sum(parts.values()), self._now)
+        return window
+
+
+def _limit_standing(path: ClientId, account: _Account, now: Seconds) -> LimitStanding:
+    quota = account.quota
+    return LimitStanding(
+        path,
+        quota.unit.value,
+        quota.limit,
+        max(0, account.left(now)),
+        account.window.reset_s(now) or LENGTHS[quota.per],
+        LENGTHS[quota.per],
+    )
+
+
+def _window_of(kind: str, parts: dict[int, float]) -> UsedWindow:
+    """Return a recorded window as it is, whatever quota it was of.
+
+    Raises:
+        ValueError: If there is no such kind.
+    """
+    period, _, window = kind.partition("/")
+    return UsedWindow(Quota(Unit.TOKENS, 0, Period(period), Window(window)), parts)
+
+
+def _read_claim(record: Any, where: str) -> _Claim:
+    reader = RecordReader(record, ("tenant", "holds", "used"), None, where=where)
+    amounts = [
+        {Unit(unit): amount for unit, amount in reader.table(name, RecordReader.number).items()}
+        for name in ("holds", "used")
+    ]
+    return _Claim(reader.text("tenant"), *amounts)

@@ -1,0 +1,98 @@
+"""Windows of quotas: how much was used in the period that ends now.
+
+A rolling window is kept in sixty parts of its period. What was used in a part counts until the
+whole part is a period old: up to a sixtieth of the period too long, never too short, so that no
+stretch of time as long as the period holds more than the limit. A calendar window is a day or a
+month of UTC. Instants are seconds since 1970.
+"""
+
+from collections.abc import Mapping
+from math import floor
+
+from justitia_ray.core.tenants import Period, Quota, Window
+from justitia_ray.units import Seconds
+
+PARTS = 60
+_DAY = 86_400
+LENGTHS: Mapping[Period, int] = {
+    Period.SECOND: 1,
+    Period.MINUTE: 60,
+    Period.HOUR: 3_600,
+    Period.DAY: _DAY,
+    Period.MONTH: 30 * _DAY,
+}
+"""Length of each period in seconds; a month of the calendar has its own."""
+
+
+class UsedWindow:
+    """Amounts used, by the part of the window that they were used in."""
+
+    __slots__ = ("_kind", "_length", "_period", "parts")
+
+    def __init__(self, quota: Quota, parts: Mapping[int, float] | None = None) -> None:
+        """Begin with nothing used, or with what was recorded of a window of this kind."""
+        self._kind, self._period = quota.window, quota.per
+        self._length = LENGTHS[quota.per]
+        self.parts: dict[int, float] = dict(sorted((parts or {}).items()))
+        """Amounts by part, oldest first."""
+
+    @property
+    def kind(self) -> str:
+        """Period and kind: what was recorded of another kind cannot be read as this one."""
+        return f"{self._period}/{self._kind}"
+
+    def add(self, amount: float, now: Seconds) -> None:
+        """Add an amount that is used now."""
+        part = self._part(now)
+        if self.parts:
+            part = max(part, next(reversed(self.parts)))  # a clock that was set back
+        self.parts[part] = self.parts.get(part, 0) + amount
+
+    def used(self, now: Seconds) -> float:
+        """Return how much counts now, and forget what counts no more."""
+        while self.parts and self._ends_at(next(iter(self.parts))) <= now:
+            del self.parts[next(iter(self.parts))]
+        return sum(self.parts.values())
+
+    def reset_s(self, now: Seconds) -> Seconds:
+        """Return the time until something that was used comes back; 0 if nothing was."""
+        self.used(now)
+        return self._ends_at(next(iter(self.parts))) - now if self.parts else 0.0
+
+    def wait_s(self, amount: float, now: Seconds) -> Seconds | None:
+        """Return the time until so much of what was used has come back; None: it never will."""
+        self.used(now)
+        for part, used in self.parts.items():
+            amount -= used
+            if amount <= 0:
+                return self._ends_at(part) - now
+        return None
+
+    def _part(self, now: Seconds) -> int:
+        if self._kind is Window.ROLLING:
+            return floor(now * PARTS / self._length)
+        day = floor(now / _DAY)
+        return day if self._period is Period.DAY else _month_of(day)
+
+    def _ends_at(self, part: int) -> Seconds:
+        """Return the instant from which on a part counts no more."""
+        if self._kind is Window.ROLLING:
+            return (part + 1) * self._length / PARTS + self._length
+        return (part + 1 if self._period is Period.DAY else _first_day(part + 1)) * _DAY
+
+
+def _month_of(day: int) -> int:
+    """Return the number of a day's month, counted from year 0; the day is counted from 1970."""
+    # Years from March on, so that a leap day is the last day of one (Hinnant's civil_from_days).
+    era, of_era = divmod(day + 719_468, 146_097)
+    year = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
+    of_year = of_era - (365 * year + year // 4 - year // 100)
+    return 12 * (year + 400 * era) + (5 * of_year + 2) // 153 + 2
+
+
+def _first_day(month: int) -> int:
+    """Return the first day of a month, both counted as by `_month_of`."""
+    year, of_year = divmod(month - 2, 12)
+    era, of_era = divmod(year, 400)
+    days = 365 * of_era + of_era // 4 - of_era // 100 + (153 * of_year + 2) // 5
+    return era * 146_097 + days - 719_468

@@ -1,0 +1,82 @@
+"""Find, create, replace and end the detached accounts actor, and call it."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayActorError, RayError, RayTaskError
+
+from justitia_ray.accounts.messages import Answer, Exchange
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import AdmissionError
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.serve.accounts.actor import AccountsActor
+from justitia_ray.serve.detached import end_detached, get_detached, is_older
+from justitia_ray.units import Epoch
+
+logger = logging.getLogger("ray.serve")
+
+ACCOUNTS_PREFIX = "accounts/"
+"""First part of the actor's name; the rest is the application's."""
+_MAX_CONCURRENCY = 1_000
+
+
+class AccountsLink:
+    """Calls of a scheduler to the accounts of its application, which it starts if need be."""
+
+    def __init__(self, config: AppConfig) -> None:
+        """Prepare; the first call finds or starts the actor."""
+        self._config = config
+        self._actor: ActorHandle | None = None
+
+    async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
+        """Hand over the tree of tenants; return the accounts' term.
+
+        Raises:
+            AdmissionError: If the accounts cannot be reached.
+        """
+        try:
+            self._actor = get_accounts(self._config)
+            running: str = await self._actor.version.remote()
+            if is_older(running):
+                log_event(logger, logging.INFO, "accounts.replaced", version=running)
+                await self._actor.retire.remote()
+                ray.kill(self._actor, no_restart=True)
+                self._actor = get_accounts(self._config)
+            epoch: Epoch = await self._actor.configure.remote(dict(tenants))
+        except (RayError, ValueError) as error:
+            raise _unreachable(error) from None
+        return epoch
+
+    async def exchange(self, told: Exchange) -> Answer:
+        """Tell and ask; see `AccountsService.exchange`.
+
+        Raises:
+            AdmissionError: If the accounts cannot be reached.
+        """
+        assert self._actor is not None, "configured first"
+        try:
+            answer: Answer = await self._actor.exchange.remote(told)
+        except RayError as error:
+            raise _unreachable(error) from None
+        return answer
+
+
+def get_accounts(config: AppConfig) -> ActorHandle:
+    """Return the application's accounts, starting them if they do not run."""
+    name = f"{ACCOUNTS_PREFIX}{config.name}"
+    return get_detached(AccountsActor, name, config, _MAX_CONCURRENCY)
+
+
+def end_accounts(application: str, namespace: str) -> bool:
+    """Save and end an application's accounts with their embedded Redis; return whether any ran."""
+    return end_detached(f"{ACCOUNTS_PREFIX}{application}", namespace, "accounts.killed_unsaved")
+
+
+def _unreachable(error: Exception) -> AdmissionError:
+    if isinstance(error, RayActorError):
+        return AdmissionError("the accounts are being started again")
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    return AdmissionError(f"the accounts cannot answer now: {cause}")

@@ -1,0 +1,191 @@
+"""The accounts' calls: a quota book whose grants are stored before anybody hears of them.
+
+Exchanges that come while a save is on its way share the next one. While the store cannot be
+reached the accounts go on in memory and store later, as schedulers do: only a death of both then
+forgets what was used.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from justitia_ray.accounts.book import QuotaBook
+from justitia_ray.accounts.messages import Answer, Exchange
+from justitia_ray.config import SchedulingConfig
+from justitia_ray.errors import SchedulerSuperseded, StoreError
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.store.accounts_store import AccountsStore
+from justitia_ray.store.leader import StaleEpoch
+from justitia_ray.units import Epoch, Seconds
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Seconds = 0.5
+_LOST_S: Seconds = 900.0
+"""Silence after which a scheduler's claims count as used: it ends itself when it is abandoned."""
+_LOOK_EVERY_S: Seconds = 30.0
+
+
+class AccountsService:
+    """The accounts during one term. Without Ray."""
+
+    def __init__(
+        self,
+        store: AccountsStore,
+        step_down: Callable[[str], None],
+        revive_store: Callable[[], None] | None = None,
+        wall: Callable[[], Seconds] = time.time,
+    ) -> None:
+        """Prepare; `begin` begins the term.
+
+        Args:
+            store: Where the book is kept.
+            step_down: Called with the reason when this process may end.
+            revive_store: Called in a thread when the store fails, to start it again if it is ours.
+            wall: Seconds since 1970.
+        """
+        self._store = store
+        self._step_down = step_down
+        self._revive_store = revive_store
+        self._wall = wall
+        self.book = QuotaBook()
+        self.trouble: str | None = None
+        """Why the store cannot be used at present."""
+        self.saves = 0
+        self._lost: str | None = None
+        self._everything = False
+        self._saving: asyncio.Task[None] | None = None
+        self._next: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._called_at = time.monotonic()
+
+    async def begin(self) -> None:
+        """Begin a term with what the last one left; waits for the store as long as it takes."""
+        while True:
+            try:
+                epoch, stored = await self._store.begin_term()
+                break
+            except StoreError as error:
+                await self._note_trouble(str(error))
+                await asyncio.sleep(_RETRY_S)
+        self.trouble = None
+        self.book = QuotaBook(epoch=epoch)
+        try:
+            self.book.restore(dict(stored.records), self._wall())
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"accounts: the stored record is damaged ({error})") from error
+        log_event(logger, logging.INFO, "accounts.in_office", epoch=epoch)
+        self._looking = asyncio.create_task(self._look())
+
+    async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
+        """Put the quotas of a tree of tenants in force; return the term.
+
+        Raises:
+            ConfigError: If the tree is none.
+        """
+        self._check_lead()
+        tree = SchedulingConfig.parse({"tenants": dict(tenants)}).tenant_tree
+        if tree != self.book.tree:
+            self.book.configure(tree, self._wall())
+        return self.book.epoch
+
+    async def exchange(self, told: Exchange) -> Answer:
+        """Book and answer; see `QuotaBook.exchange`. What was granted is stored by then."""
+        self._check_lead()
+        self._called_at = time.monotonic()
+        if told.accounts != self.book.epoch:
+            return Answer(self.book.epoch)
+        answer = self.book.exchange(told, self._wall())
+        await self._stored()
+        self._check_lead()
+        return answer
+
+    async def end(self) -> None:
+        """Save a last time."""
+        if self._looking is not None:
+            self._looking.cancel()
+        if self._lost is None and self.book.epoch:
+            await self._save()
+        await self._store.aclose()
+
+    def status(self) -> dict[str, Any]:
+        """Return the state of affairs."""
+        return {
+            "ready": self.book.epoch > 0 and self._lost is None,
+            "degraded": self._lost or self.trouble,
+            "epoch": self.book.epoch,
+            "saves": self.saves,
+        }
+
+    def idle_s(self) -> Seconds:
+        """Return the time since the last exchange."""
+        return time.monotonic() - self._called_at
+
+    def _check_lead(self) -> None:
+        if self._lost is not None:
+            raise SchedulerSuperseded(self._lost)
+
+    async def _stored(self) -> None:
+        """Wait for a save begun from now on; not while the store is away."""
+        if self.trouble is not None:
+            return
+        if self._saving is None or self._saving.done():
+            self._saving = asyncio.create_task(self._save())
+            await asyncio.shield(self._saving)
+            return
+        if self._next is None or self._next.done():
+            self._next = asyncio.create_task(self._save_after(self._saving))
+        await asyncio.shield(self._next)
+
+    async def _save_after(self, before: "asyncio.Task[None]") -> None:
+        await asyncio.wait({before})
+        self._saving, self._next = self._next, None
+        await self._save()
+
+    async def _save(self) -> None:
+        names = self.book.take_changed()
+        everything, self._everything = self._everything, False
+        if everything:
+            names = list(dict.fromkeys((*names, *self.book.all_records())))
+        if not names:
+            return
+        try:
+            records = {name: self.book.record(name) for name in names}
+            if not await self._store.save(self.book.epoch, records):
+                every = {name: self.book.record(name) for name in self.book.all_records()}
+                await self._store.save(self.book.epoch, every)
+            self.saves += 1
+            if self.trouble is not None:
+                self.trouble = None
+                log_event(logger, logging.INFO, "store.reachable")
+        except StaleEpoch as error:
+            self._lost = f"these accounts have lost the lead: {error}"
+            self._step_down(str(error))
+        except StoreError as error:
+            self._everything = True
+            await self._note_trouble(str(error))
+
+    async def _note_trouble(self, reason: str) -> None:
+        if self.trouble is None:
+            log_event(logger, logging.WARNING, "store.unreachable", reason=reason)
+        self.trouble = reason
+        if self._revive_store is not None:
+            try:
+                await asyncio.to_thread(self._revive_store)
+            except StoreError as error:
+                self.trouble = str(error)
+
+    async def _look(self) -> None:
+        """Forget what counts no more, and try the store again, until cancelled."""
+        waited_s = 0.0
+        while True:
+            await asyncio.sleep(_RETRY_S)
+            waited_s += _RETRY_S
+            if waited_s >= _LOOK_EVERY_S:
+                waited_s = 0.0
+                self.book.expire(self._wall(), _LOST_S)
+            if self.trouble is not None and (self._saving is None or self._saving.done()):
+                self._everything = True
+                self._saving = asyncio.create_task(self._save())

@@ -1,0 +1,68 @@
+"""Named, detached actors of an application: started by whoever asks first, and ended for good."""
+
+import logging
+from typing import Any
+
+import ray
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
+
+from justitia_ray import __version__
+from justitia_ray.config import AppConfig
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.units import Seconds
+
+logger = logging.getLogger("ray.serve")  # of the process that looks for the actor
+
+_RETIRE_S: Seconds = 30.0
+"""Longest wait for an actor that is to save its state before it is killed."""
+
+
+def get_detached(
+    actor_class: type[Any], name: str, config: AppConfig, max_concurrency: int
+) -> ActorHandle:
+    """Return the actor of a name, starting it with the configuration if it does not run.
+
+    Safe to call from many processes at once. A handle stays good over restarts of the actor.
+    """
+    section = config.scheduler
+    remote = ray.remote(actor_class)
+    return remote.options(
+        name=name,
+        namespace=section.namespace,
+        lifetime="detached",
+        get_if_exists=True,
+        num_cpus=section.num_cpus,
+        max_restarts=-1,
+        max_task_retries=0,  # calls may be repeated, and their senders do
+        max_concurrency=max_concurrency,
+    ).remote(config.model_dump())
+
+
+def end_detached(name: str, namespace: str, unsaved_event: str) -> bool:
+    """Let an actor save and end its embedded Redis, and end it; return whether there was one.
+
+    Args:
+        name: Name of the actor.
+        namespace: Its Ray namespace.
+        unsaved_event: Event to log if it could not save.
+    """
+    try:
+        actor = ray.get_actor(name, namespace=namespace)
+    except ValueError:
+        return False
+    try:
+        ray.get(actor.retire.remote(), timeout=_RETIRE_S)
+    except RayError as error:
+        log_event(logger, logging.WARNING, unsaved_event, reason=str(error))
+    ray.kill(actor, no_restart=True)
+    return True
+
+
+def is_older(version: str) -> bool:
+    """Return whether a version of the package is older than the one that runs here."""
+    return _parts(version) < _parts(__version__)
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -1,0 +1,608 @@
+"""The quota gate: holds submissions back until the accounts have granted what they use of quotas.
+
+It stands before write-through admission, and does nothing where no quota is configured. An
+application claims what it is predicted to use when it is opened, an inference itself where
+inferences are counted; what an application has used is told once a second, and at its end, when
+the rest of its claim comes back. An application that outruns its claim asks for twice what it has
+used; while that is refused, it takes no more inferences.
+
+The accounts that cannot be reached grant nothing: what was granted runs on, and what waits for a
+quota that rejects is refused after `scheduler.quota_timeout_s`. What only shadow quotas, or those
+that deprioritise, count is let in then.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from justitia_ray.accounts.messages import Answer, Ask, ClaimName, Exchange, NodeStanding, Use
+from justitia_ray.accounts.messages import Verdict as Decision
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import (
+    EndApplication,
+    Refusal,
+    Refuse,
+    RefuseApplication,
+)
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.core.tenants import OnExhausted, TenantTree, Unit, ancestors
+from justitia_ray.errors import AdmissionError
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.protocol.messages import Submission
+from justitia_ray.serve.scheduler.core_driver import CoreDriver
+from justitia_ray.serve.scheduler.outboxes import Outbox
+from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
+from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S: Seconds = 1.0
+"""Time between accounts of what is used, and the age that a standing may have."""
+_IDLE_S: Seconds = 5.0
+"""Time between questions how the quotas stand, while nothing is claimed."""
+_RETRY_S: Seconds = 0.2
+_ANSWER_S: Seconds = 5.0
+_MOST_REFUSED = 10_000
+_OF_APPLICATIONS = (Unit.APPLICATIONS, Unit.TOKENS, Unit.KV_TOKEN_TIME)
+
+
+class Accounts(Protocol):
+    """The way to the accounts of the application's quotas."""
+
+    async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
+        """Hand over the tree of tenants, as `SchedulingConfig.tenants` has it; return the term.
+
+        Raises:
+            AdmissionError: If the accounts cannot be reached.
+        """
+
+    async def exchange(self, told: Exchange) -> Answer:
+        """Tell what is used, and ask for more.
+
+        Raises:
+            AdmissionError: If the accounts cannot be reached.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class _Claim:
+    """The claim of an application, or of one inference, on the quotas of its tenant."""
+
+    name: ClaimName
+    application_id: ApplicationId
+    tenant: ClientId
+    wants: dict[Unit, float]
+    request_id: RequestId | None = None
+    """The inference, if it is the claim of one."""
+    holds: Mapping[Unit, float] = field(default_factory=dict)
+    told: Mapping[Unit, float] = field(default_factory=dict)
+    """Use that the accounts were told of."""
+    asks: bool = True
+    """Whether the next exchange is to ask for it."""
+    is_decided: bool = False
+    refused: Decision | None = None
+    """Last refusal; of a claim that was granted before, it has outrun it."""
+    is_deprioritised: bool = False
+    deadline: asyncio.TimerHandle | None = None
+
+
+class QuotaGate:
+    """Lets submissions in that the tenants' quotas have something left for."""
+
+    def __init__(
+        self,
+        scheduler: str,
+        admission: WriteThroughAdmission,
+        connect: Callable[[], Accounts],
+        timeout_s: Seconds,
+        resubmitted_within_s: Seconds,
+    ) -> None:
+        """Begin with nothing claimed.
+
+        Args:
+            scheduler: Name of the scheduler at the accounts.
+            admission: Where submissions go that are let in.
+            connect: Returns the way to the accounts; called once there are quotas.
+            timeout_s: Longest wait for the accounts.
+            resubmitted_within_s: Time in which ingresses submit again to a new scheduler.
+        """
+        self._scheduler = scheduler
+        self._admission = admission
+        self._connect = connect
+        self._timeout_s = timeout_s
+        self._resubmitted_within_s = resubmitted_within_s
+        self._tree = TenantTree()
+        self.has_quotas = False
+        """Whether any node of the tree has a quota."""
+        self._claims: dict[ClaimName, _Claim] = {}
+        self._queues: dict[ApplicationId, deque[tuple[Submission, _Claim | None]]] = {}
+        self._requests: dict[RequestId, ApplicationId] = {}
+        """Inferences in the queues."""
+        self._refused: dict[ApplicationId, Decision] = {}
+        """Applications that were refused lately."""
+        self._opening: dict[ApplicationId, asyncio.Future[Decision]] = {}
+        self._over: list[Use] = []
+        self._wanted = asyncio.Event()
+        self._began_at: Seconds | None = None
+        self._epoch: Epoch = 0
+        self._accounts_epoch: Epoch = 0
+        self._number = 0
+        self._nodes: Mapping[ClientId, tuple[NodeStanding, ...]] = {}
+        self._nodes_at: Seconds = -_IDLE_S
+        self._last_accounts: Epoch = 0
+        """Term of the accounts that booked an exchange last."""
+        self._told: Exchange | None = None
+        """The exchange that has no answer yet."""
+        self._asked: dict[ClaimName, _Claim] = {}
+        """Claims that it asks for: a later claim of the same name is another one."""
+        self.refusals = 0
+        """Applications and inferences refused for a quota since the start."""
+
+    @property
+    def _driver(self) -> CoreDriver:
+        return self._admission.driver
+
+    # --- begin, end and settings
+
+    def begin(self, epoch: Epoch) -> None:
+        """Claim again what lives of the last scheduler, if there are quotas."""
+        self._epoch, self._began_at = epoch, asyncio.get_running_loop().time()
+        self._driver.on_end = self._ended
+        self.settings_changed()
+
+    def settings_changed(self) -> None:
+        """Put the quotas in force that the driver's settings have."""
+        self._tree = self._driver.settings.tenant_tree
+        had, self.has_quotas = (
+            self.has_quotas,
+            any(node.quotas for node in self._tree.described.values()),
+        )
+        self._accounts_epoch = 0  # the accounts are handed the tree again
+        if self.has_quotas and not had:
+            for application in self._driver.core.state.applications.values():
+                if self._units(application.tenant):
+                    claim = _Claim(
+                        application.application_id,
+                        application.application_id,
+                        application.tenant,
+                        {},
+                        is_decided=True,
+                        is_deprioritised=application.is_deprioritised,
+                    )
+                    self._claims[claim.name] = claim
+        if had and not self.has_quotas:
+            for claim in list(self._claims.values()):
+                self._decide(claim, Decision(claim.name))
+            self._claims.clear()
+            self._nodes = {}
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Talk to the accounts until cancelled, while there are quotas."""
+        accounts: Accounts | None = None
+        while True:
+            if not self.has_quotas:
+                accounts = self._told = None
+                self._wanted.clear()
+                await self._wanted.wait()
+                continue
+            try:
+                accounts = accounts or self._connect()
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._exchange(accounts)
+            except (AdmissionError, TimeoutError) as error:
+                log_event(logger, logging.WARNING, "accounts.unreachable", reason=str(error))
+                accounts = None
+                self._accounts_epoch = 0
+                await asyncio.sleep(_RETRY_S)
+                continue
+            except Exception:
+                # A mistake of ours must not hold back everything for good.
+                logger.exception("accounts.exchange_failed")
+                self._told = None
+                await asyncio.sleep(_RETRY_S)
+                continue
+            if self._told is None:
+                await self._pause(_EVERY_S if self._claims else _IDLE_S)
+
+    def close(self) -> None:
+        """Refuse nothing and hold nothing any more: this scheduler leads no longer."""
+        for claim in self._claims.values():
+            if claim.deadline is not None:
+                claim.deadline.cancel()
+        for opening in self._opening.values():
+            if not opening.done():
+                opening.set_result(Decision(""))
+        self._queues.clear()
+        self._claims.clear()
+        self._opening.clear()
+
+    # --- submissions
+
+    def admit_submission(self, item: Submission, quiet: Outbox | None = None) -> None:
+        """Let an item in, or hold it back; `quiet` as for `CoreDriver.apply`."""
+        if not self.has_quotas:
+            self._admission.admit_submission(item, quiet)
+            return
+        if isinstance(item, ev.InferenceCancelled):
+            name = self._requests.get(item.request_id)
+        else:
+            name = item.application_id
+        queue = None if name is None else self._queues.get(name)
+        claim = self._claim_of(item)
+        if claim is None and queue is None:
+            self._pass_on(item, quiet)
+            return
+        assert name is not None
+        if queue is None:
+            queue = self._queues[name] = deque()
+        queue.append((item, claim))
+        if isinstance(item, ev.InferenceSubmitted):
+            self._requests[item.request_id] = name
+        self._advance(name)
+
+    async def decided(self, application_id: ApplicationId) -> Decision | None:
+        """Wait until an application that is held back is let in or not; None: let in."""
+        if application_id in self._queues:
+            loop = asyncio.get_running_loop()
+            opening = self._opening.setdefault(application_id, loop.create_future())
+            await asyncio.shield(opening)
+        return self._refused.get(application_id)
+
+    def cancel_application(self, application_id: ApplicationId) -> None:
+        """Refuse what is held back of a cancelled application."""
+        queue = self._queues.pop(application_id, None)
+        if queue is not None:
+            self._refuse(application_id, queue, Refusal.APPLICATION_CANCELLED, None)
+        claim = self._claims.get(application_id)
+        if claim is not None and application_id not in self._driver.core.state.applications:
+            self._settle(claim, {})
+
+    @property
+    def held_back(self) -> int:
+        """Number of submissions that wait for the accounts."""
+        return sum(map(len, self._queues.values()))
+
+    # --- standings
+
+    def standings(self, tenant: ClientId) -> tuple[LimitStanding, ...]:
+        """Return the quotas that bind a tenant as the accounts said last, those of the top first.
+
+        Empty where no quota binds it, or the accounts have not answered yet.
+        """
+        age_s = asyncio.get_running_loop().time() - self._nodes_at
+        return tuple(
+            LimitStanding(
+                path,
+                node.unit.value,
+                node.limit,
+                node.remaining,
+                max(0.0, (node.reset_s or node.period_s) - age_s),
+                node.period_s,
+            )
+            for path in ancestors(tenant)
+            for node in self._nodes.get(path, ())
+            if node.on_exhausted == OnExhausted.REJECT
+        )
+
+    def node_in_the_way(self, application_id: ApplicationId) -> ClientId | None:
+        """Return the node whose quota keeps a live application from more; None: none does."""
+        claim = self._claims.get(application_id)
+        refused = None if claim is None else claim.refused
+        limit = None if refused is None else limit_of(refused)
+        return None if limit is None else limit.scope
+
+    def nodes(self) -> Mapping[ClientId, tuple[NodeStanding, ...]]:
+        """Return the quotas of all nodes that something is known of, as the accounts said last."""
+        return self._nodes
+
+    # --- inside: claims
+
+    def _claim_of(self, item: Submission) -> _Claim | None:
+        """Return the claim that an item has to wait for; None if it needs none."""
+        state = self._driver.core.state
+        if isinstance(item, ev.ApplicationArrived):
+            known = self._claims.get(item.application_id)
+            if known is not None:
+                return None if known.is_decided else known
+            units = self._units(item.tenant).intersection(_OF_APPLICATIONS)
+            if not units or item.application_id in state.applications:
+                return None
+            self._refused.pop(item.application_id, None)
+            wants = {unit: self._first(item, unit) for unit in units}
+            return self._make(_Claim(item.application_id, item.application_id, item.tenant, wants))
+        if not isinstance(item, ev.InferenceSubmitted) or item.request_id in state.inferences:
+            return None
+        tenant = self._tenant_of(item.application_id)
+        if tenant is None or Unit.INFERENCES not in self._units(tenant):
+            return None
+        name = f"{item.application_id}#{item.inference_id}"
+        known = self._claims.get(name)
+        if known is not None:
+            return None if known.is_decided else known
+        wants = {Unit.INFERENCES: 1.0}
+        return self._make(_Claim(name, item.application_id, tenant, wants, item.request_id))
+
+    def _tenant_of(self, application_id: ApplicationId) -> ClientId | None:
+        application = self._driver.core.state.applications.get(application_id)
+        if application is not None:
+            return application.tenant
+        return next(
+            (
+                item.tenant
+                for item, _ in self._queues.get(application_id, ())
+                if isinstance(item, ev.ApplicationArrived)
+            ),
+            None,
+        )
+
+    def _make(self, claim: _Claim) -> _Claim:
+        loop = asyncio.get_running_loop()
+        claim.deadline = loop.call_later(self._timeout_s, self._give_up, claim)
+        self._claims[claim.name] = claim
+        self._wanted.set()
+        return claim
+
+    def _units(self, tenant: ClientId) -> set[Unit]:
+        return {quota.unit for _, node in self._tree.nodes(tenant) for quota in node.quotas}
+
+    def _first(self, arrival: ev.ApplicationArrived, unit: Unit) -> float:
+        """Return what an application claims as it opens: no more than there may be at once."""
+        if unit is Unit.APPLICATIONS:
+            return 1.0
+        predicted = arrival.reserve_tokens
+        if unit is Unit.KV_TOKEN_TIME:
+            predicted = arrival.reserve_kv_token_time
+            predicted = arrival.predicted_kv_token_time if predicted is None else predicted
+        return min(predicted or 0.0, self._least_limit(arrival.tenant, unit))
+
+    def _least_limit(self, tenant: ClientId, unit: Unit) -> float:
+        nodes = self._tree.nodes(tenant)
+        return min(q.limit for _, node in nodes for q in node.quotas if q.unit is unit)
+
+    def _give_up(self, claim: _Claim) -> None:
+        """Decide without the accounts, which have not answered in time."""
+        claim.deadline = None
+        if claim.is_decided:
+            return
+        rejects = any(
+            quota.unit in claim.wants and quota.on_exhausted is OnExhausted.REJECT
+            for _, node in self._tree.nodes(claim.tenant)
+            for quota in node.quotas
+        )
+        if rejects:
+            self._decide(claim, Decision(claim.name, _UNREACHABLE, _RETRY_AFTER_S))
+        else:
+            self._decide(claim, Decision(claim.name))
+
+    def _decide(self, claim: _Claim, decision: Decision) -> None:
+        """Note what becomes of a claim, and let in or refuse what waits for it."""
+        if claim.deadline is not None:
+            claim.deadline.cancel()
+            claim.deadline = None
+        was_decided, claim.is_decided = claim.is_decided, True
+        claim.refused = decision if decision.refused_by is not None else None
+        if claim.refused is None:
+            claim.holds = decision.holds
+            self._deprioritise(claim, is_so=decision.is_deprioritised)
+        if not was_decided:
+            self._advance(claim.application_id)
+
+    def _deprioritise(self, claim: _Claim, *, is_so: bool) -> None:
+        if claim.request_id is None and claim.is_deprioritised != is_so:
+            claim.is_deprioritised = is_so
+            if claim.name in self._driver.core.state.applications:
+                self._driver.apply(ev.ApplicationDeprioritised(claim.name, is_so))
+
+    def _settle(self, claim: _Claim, used: Mapping[Unit, float]) -> None:
+        """Give back the rest of a claim."""
+        if self._claims.pop(claim.name, None) is not None:
+            if claim.deadline is not None:
+                claim.deadline.cancel()
+            self._over.append(Use(claim.name, used, is_over=True))
+            self._wanted.set()
+
+    def _ended(self, ended: EndApplication) -> None:
+        claim = self._claims.get(ended.application_id)
+        if claim is not None and claim.is_decided:
+            used = {
+                Unit.APPLICATIONS: 1.0,
+                Unit.TOKENS: float(ended.prompt_tokens + ended.output_tokens),
+                Unit.KV_TOKEN_TIME: float(ended.kv_token_time),
+            }
+            self._settle(claim, used)
+
+    # --- inside: what is held back
+
+    def _advance(self, name: ApplicationId) -> None:
+        """Let in, or refuse, what is held back of an application and has been decided."""
+        queue = self._queues.get(name)
+        while queue:
+            item, claim = queue[0]
+            if claim is not None and not claim.is_decided:
+                return
+            queue.popleft()
+            if isinstance(item, ev.InferenceSubmitted):
+                self._requests.pop(item.request_id, None)
+            refused = None if claim is None else claim.refused
+            if refused is None:
+                self._pass_on(item, None)
+                self._note_admitted(item, claim)
+                continue
+            assert claim is not None
+            self._settle(claim, {})
+            if isinstance(item, ev.ApplicationArrived):
+                self._refused[name] = refused
+                if len(self._refused) > _MOST_REFUSED:
+                    del self._refused[next(iter(self._refused))]
+            self._refuse(name, deque([(item, claim)]), Refusal.QUOTA_EXHAUSTED, refused)
+        if queue is not None:
+            self._queues.pop(name, None)
+            opening = self._opening.pop(name, None)
+            if opening is not None and not opening.done():
+                opening.set_result(Decision(name))
+
+    def _note_admitted(self, item: Submission, claim: _Claim | None) -> None:
+        if claim is None or not isinstance(item, ev.ApplicationArrived):
+            return
+        if claim.name not in self._driver.core.state.applications:
+            self._settle(claim, {})  # the queue had no room for it
+        elif claim.is_deprioritised:
+            self._driver.apply(ev.ApplicationDeprioritised(claim.name, True))
+
+    def _pass_on(self, item: Submission, quiet: Outbox | None) -> None:
+        """Hand an item to admission, unless its application is out of its quotas."""
+        if isinstance(item, ev.InferenceSubmitted):
+            name = item.application_id
+            claim = self._claims.get(name)
+            refused = None
+            if name not in self._driver.core.state.applications:
+                refused = self._refused.get(name)
+            elif claim is not None and not item.resubmitted:
+                refused = claim.refused
+            if refused is not None:
+                self._refuse(name, deque([(item, claim)]), Refusal.QUOTA_EXHAUSTED, refused)
+                return
+        self._admission.admit_submission(item, quiet)
+
+    def _refuse(
+        self,
+        name: ApplicationId,
+        items: "deque[tuple[Any, _Claim | None]]",
+        reason: Refusal,
+        decision: Decision | None,
+    ) -> None:
+        """Tell the ingresses that these items are not let in."""
+        limit = None if decision is None else limit_of(decision)
+        wait_s = None if decision is None else decision.retry_after_s
+        cancelled = {i.request_id for i, _ in items if isinstance(i, ev.InferenceCancelled)}
+        refusals: list[Refuse | RefuseApplication] = []
+        for item, claim in items:
+            if isinstance(item, ev.InferenceSubmitted):
+                self._requests.pop(item.request_id, None)
+                if claim is not None and claim.name in self._claims:
+                    self._settle(claim, {})
+                if item.request_id not in cancelled:
+                    refusals.append(Refuse(item.request_id, item.ingress_id, reason, limit, wait_s))
+            elif isinstance(item, ev.ApplicationArrived):
+                refusals.append(RefuseApplication(name, item.ingress_id, reason, limit, wait_s))
+        for ingress_id in {refusal.ingress_id for refusal in refusals}:
+            self._driver.apply(ev.IngressHeartbeat(ingress_id))
+        self.refusals += len(refusals)
+        self._driver.outboxes.deliver(refusals, self._driver.core.state, None)
+
+    # --- inside: the accounts
+
+    async def _pause(self, at_most_s: Seconds) -> None:
+        due = asyncio.get_running_loop().call_later(at_most_s, self._wanted.set)
+        try:
+            await self._wanted.wait()
+        finally:
+            due.cancel()
+
+    async def _exchange(self, accounts: Accounts) -> None:
+        """Exchange once; what gets no answer is kept, to be told again as it is."""
+        if not self._accounts_epoch:
+            tenants = self._driver.settings.model_dump(mode="json")["tenants"]
+            self._accounts_epoch = await accounts.configure(tenants)
+            for claim in self._claims.values():
+                claim.told = {}
+        now = asyncio.get_running_loop().time()
+        if self._told is None:
+            self._wanted.clear()
+            self._told = self._next(now)
+        told = self._told
+        granted = tuple(
+            Ask(claim.name, claim.tenant, claim.holds, is_granted=True)
+            for claim in self._claims.values()
+            if claim.holds and told.accounts != self._accounts_epoch
+        )
+        told = replace(told, accounts=self._accounts_epoch, asks=(*granted, *told.asks))
+        answer = await accounts.exchange(told)
+        if answer.epoch != self._accounts_epoch:
+            self._accounts_epoch = 0  # others than those that were configured: nothing was booked
+            return
+        self._told = None
+        self._last_accounts = answer.epoch
+        if told.wants_nodes:
+            self._nodes, self._nodes_at = answer.nodes, now
+        for verdict in answer.verdicts[len(granted) :]:
+            asked = self._asked[verdict.name]
+            if self._claims.get(verdict.name) is asked:
+                self._decide(asked, verdict)
+            elif verdict.refused_by is None and verdict.holds:
+                self._over.append(Use(verdict.name, {}, is_over=True))  # given up meanwhile
+
+    def _next(self, now: Seconds) -> Exchange:
+        """Return the next exchange: what was used since, and what is to be granted."""
+        self._number += 1
+        uses, self._over = self._over, []
+        asks: list[Ask] = []
+        self._asked = {}
+        for claim in list(self._claims.values()):
+            used = self._used(claim)
+            if claim.request_id is not None and claim.is_decided and used is None:
+                self._claims.pop(claim.name)
+                uses.append(Use(claim.name, {Unit.INFERENCES: 1.0}, is_over=True))
+                continue
+            if used and used != claim.told:
+                claim.told = used
+                uses.append(Use(claim.name, used))
+            for ask in self._asks_of(claim, used or {}):
+                self._asked[claim.name] = claim
+                asks.append(ask)
+        survivors = None
+        if self._began_at is not None and now - self._began_at > self._resubmitted_within_s:
+            self._began_at, survivors = None, tuple(self._claims)
+        return Exchange(
+            self._scheduler,
+            self._epoch,
+            self._number,
+            tuple(uses),
+            tuple(asks),
+            self._last_accounts,
+            now - self._nodes_at >= _EVERY_S,
+            survivors,
+        )
+
+    def _used(self, claim: _Claim) -> dict[Unit, float] | None:
+        """Return what was used of a claim; None of one that is not in the core any more."""
+        state = self._driver.core.state
+        if claim.request_id is not None:
+            if not claim.is_decided:
+                return {}
+            return {Unit.INFERENCES: 1.0} if claim.request_id in state.inferences else None
+        application = state.applications.get(claim.name)
+        if application is None:
+            return {}
+        return {
+            Unit.APPLICATIONS: 1.0,
+            Unit.TOKENS: float(application.prompt_tokens + application.output_tokens),
+            Unit.KV_TOKEN_TIME: float(application.kv_token_time),
+        }
+
+    def _asks_of(self, claim: _Claim, used: Mapping[Unit, float]) -> Iterator[Ask]:
+        """Yield what is to be asked of a claim: at first, when outrun, and while deprioritised."""
+        outran = False
+        for unit in (Unit.TOKENS, Unit.KV_TOKEN_TIME):
+            is_beyond = used.get(unit, 0) > claim.holds.get(unit, 0)
+            if claim.is_decided and is_beyond and unit in self._units(claim.tenant):
+                outran = True
+                twice = min(2 * used[unit], self._least_limit(claim.tenant, unit))
+                claim.wants = {**claim.holds, **claim.wants, unit: max(used[unit], twice)}
+        if claim.asks or outran or claim.is_deprioritised or claim.refused is not None:
+            claim.asks = False
+            yield Ask(claim.name, claim.tenant, {**claim.wants})
+
+
+def limit_of(decision: Decision) -> LimitStanding | None:
+    """Return the limit that refuses a claim; None if the accounts could not be asked in time."""
+    return None if decision.refused_by is _UNREACHABLE else decision.refused_by
+
+
+_RETRY_AFTER_S: Seconds = 5.0
+_UNREACHABLE = LimitStanding("", "", 0, 0, 0)
+"""Stands for the limit of a claim that nobody has decided."""

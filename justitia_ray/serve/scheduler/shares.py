@@ -1,0 +1,66 @@
+"""Shares by node of the tree of tenants, as `/v1/status` tells them: of one model alone."""
+
+from typing import Any
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core.clock.branch import Node
+from justitia_ray.core.clock.tenant_share import TenantShare
+from justitia_ray.core.tenants import SEPARATOR, ancestors
+from justitia_ray.units import ClientId
+
+MAX_NODES = 1_000
+"""Nodes told of, those that hold most and then those of which most waits first."""
+
+
+def shares_view(core: SchedulerCore) -> list[dict[str, Any]]:
+    """Return the nodes of which anything is live, a node before those below it.
+
+    `fair_share` is the part of all service that a node is given now, among those that have any to
+    come, as of the last change below the node above it; null where it has none. `used` is the part
+    of the KV memory that is held below it, and `borrowed` what of that is above both its fair share
+    and what it is guaranteed. O(applications).
+    """
+    waiting: dict[ClientId, int] = {}
+    running: dict[ClientId, int] = {}
+    for application in core.state.applications.values():
+        for path in ancestors(application.tenant):
+            waiting[path] = waiting.get(path, 0) + application.waiting_count
+            running[path] = running.get(path, 0) + len(application.in_flight)
+    held, total = core.kv_shares.held, core.state.kv_tokens()
+    told = sorted(waiting, key=lambda path: (-held(path), -waiting[path], path))[:MAX_NODES]
+    found = []
+    for path in sorted(told, key=lambda path: path.split(SEPARATOR)):
+        used, fair = held(path) / total if total else 0.0, _fair_share(core, path)
+        settings = core.state.tenants.node(path)
+        found.append(
+            {
+                "node": path,
+                "weight": _weight(core, path),
+                "fair_share": fair,
+                "guaranteed": settings.kv_share.guaranteed,
+                "used": used,
+                "borrowed": max(0.0, used - max(settings.kv_share.guaranteed, fair or 0.0)),
+                "waiting": waiting[path],
+                "running": running[path],
+            }
+        )
+    return found
+
+
+def _node(core: SchedulerCore, path: ClientId) -> tuple[TenantShare, Node] | None:
+    share = core.ledger.fair_share
+    if not isinstance(share, TenantShare):
+        return None
+    node = share.branch(path) or share.tenant(path)
+    return None if node is None else (share, node)
+
+
+def _weight(core: SchedulerCore, path: ClientId) -> float | None:
+    """Return φ; None where shares are not by tenant."""
+    found = _node(core, path)
+    return None if found is None else found[1].weight
+
+
+def _fair_share(core: SchedulerCore, path: ClientId) -> float | None:
+    found = _node(core, path)
+    return None if found is None else found[0].fair_part(found[1])

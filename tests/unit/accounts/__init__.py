@@ -1,0 +1,1 @@
+"""Tests of the quota book, one exchange at a time."""

@@ -1,0 +1,144 @@
+"""The quota book: who is refused, what comes back, and what a death costs."""
+
+from justitia_ray.accounts.book import QuotaBook
+from justitia_ray.accounts.messages import Answer, Ask, Exchange, Use
+from justitia_ray.core.tenants import OnExhausted, Period, Quota, TenantNode, TenantTree, Unit
+
+KV, APPS = Unit.KV_TOKEN_TIME, Unit.APPLICATIONS
+
+
+def _book(*quotas: Quota, below: tuple[Quota, ...] = ()) -> QuotaBook:
+    return QuotaBook(TenantTree({"a": TenantNode(quotas=quotas), "a/*": TenantNode(quotas=below)}))
+
+
+def _apps(limit: float, how: OnExhausted = OnExhausted.REJECT) -> Quota:
+    return Quota(APPS, limit, Period.DAY, on_exhausted=how)
+
+
+def _ask(name: str, tenant: str = "a/x", **wants: float) -> Ask:
+    return Ask(name, tenant, {Unit(unit): amount for unit, amount in wants.items()})
+
+
+def _granted(answer: Answer) -> list[bool]:
+    return [verdict.refused_by is None for verdict in answer.verdicts]
+
+
+def test_ten_of_a_thousand_over_two_schedulers() -> None:
+    """Concurrency cannot slip past: one book decides for all models."""
+    book = _book(_apps(10))
+    granted = 0
+    for k in range(500):
+        for name in ("m1", "m2"):
+            told = Exchange(name, 1, k + 1, asks=(_ask(f"p{k}", applications=1),))
+            granted += sum(_granted(book.exchange(told, k)))
+
+    assert 10 == granted
+
+
+def test_node_that_refuses_is_named_and_nothing_is_claimed_of_the_others() -> None:
+    """All or nothing: a claim that one node refuses must not eat up the quota of another."""
+    book = _book(_apps(5), below=(_apps(1),))
+    asks = (_ask("p", applications=1), _ask("q", applications=1), _ask("r", "a/y", applications=1))
+    answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)
+
+    assert [True, False, True] == _granted(answer)
+    refused = answer.verdicts[1].refused_by
+    assert refused is not None
+    assert ("a/x", "applications", 1, 0) == (
+        refused.scope,
+        refused.unit,
+        refused.limit,
+        refused.remaining,
+    )
+    assert 3 == book.standings("a", 0)[0].remaining
+
+
+def test_rest_of_a_claim_comes_back_with_its_end() -> None:
+    """Reserved with a quantile, settled with the truth."""
+    book = _book(Quota(KV, 100, Period.MINUTE))
+    book.exchange(Exchange("m", 1, 1, asks=(_ask("p", kv_token_time=90),)), 0)
+    (before,) = book.standings("a", 1)
+    book.exchange(Exchange("m", 1, 2, uses=(Use("p", {KV: 30}, is_over=True),)), 1)
+    (after,) = book.standings("a", 1)
+
+    assert (10, 70) == (before.remaining, after.remaining)
+
+
+def test_exchange_that_is_repeated_is_booked_once() -> None:
+    """An answer that was lost makes its scheduler say all again."""
+    book = _book(Quota(KV, 100, Period.MINUTE), _apps(1))
+    told = Exchange("m", 1, 1, asks=(_ask("p", applications=1, kv_token_time=10),))
+    end = Exchange(
+        "m",
+        1,
+        2,
+        uses=(Use("p", {KV: 30, APPS: 1}, is_over=True),),
+        asks=(_ask("p", kv_token_time=20),),
+    )
+    answers = [book.exchange(one, 0) for one in (told, told, end, end)]
+
+    assert [[True]] * 4 == [_granted(answer) for answer in answers]
+    assert [50, 0] == [standing.remaining for standing in book.standings("a", 0)]
+
+
+def test_exchange_that_comes_late_claims_nothing() -> None:
+    """A call that timed out and is delivered after its successor would claim for nobody."""
+    book = _book(_apps(2))
+    told = Exchange("m", 1, 1, asks=(_ask("p", applications=1),))
+    book.exchange(told, 0)
+    book.exchange(Exchange("m", 1, 2, uses=(Use("p", {}, is_over=True),)), 1)
+    late = book.exchange(told, 2)
+
+    assert (True, ()) == (late.is_stale, late.verdicts)
+    assert 2 == book.standings("a", 3)[0].remaining
+
+
+def test_claims_that_nobody_accounts_for_count_as_used() -> None:
+    """A dead scheduler may have let in what it was granted: the limit would be exceeded else."""
+    book = _book(_apps(3))
+    asks = tuple(_ask(name, applications=1) for name in ("p", "q"))
+    book.exchange(Exchange("m", 1, 1, asks=asks), 0)
+    again = book.exchange(Exchange("m", 2, 1, asks=asks[:1], survivors=("p",)), 10)
+    late = book.exchange(Exchange("m", 1, 2, asks=(_ask("r", applications=1),)), 10)
+    more = book.exchange(
+        Exchange("m", 2, 2, asks=tuple(_ask(name, applications=1) for name in ("s", "t"))), 20
+    )
+
+    assert [True] == _granted(again)
+    assert late.is_stale
+    assert [True, False] == _granted(more)
+    book.expire(700, silent_s=600)
+    assert 0 == book.standings("a", 86_400 - 300)[0].remaining
+    assert 3 == book.standings("a", 86_400 + 3_000)[0].remaining
+
+
+def test_quota_that_deprioritises_refuses_nothing_and_says_so() -> None:
+    """The application runs when nobody else wants to, and in its turn once there is room again."""
+    book = _book(_apps(1, OnExhausted.DEPRIORITISE), Quota(KV, 1, Period.DAY, on_exhausted=_SHADOW))
+    asks = tuple(_ask(name, applications=1, kv_token_time=5) for name in ("p", "q"))
+    answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)
+    book.exchange(Exchange("m", 1, 2, uses=(Use("p", {}, is_over=True),)), 1)
+    later = book.exchange(Exchange("m", 1, 3, asks=asks[1:], wants_nodes=True), 2)
+
+    assert [True, True] == _granted(answer)
+    assert [False, True] == [verdict.is_deprioritised for verdict in answer.verdicts]
+    assert [False] == [verdict.is_deprioritised for verdict in later.verdicts]
+    assert [1, 2] == [standing.exceeded for standing in later.nodes["a"]]
+
+
+_SHADOW = OnExhausted.SHADOW
+
+
+def test_other_settings_keep_what_was_used() -> None:
+    """A limit that is raised, lowered or dated by the calendar forgets nothing that was used."""
+    book = _book(_apps(3))
+    use = Use("p", {APPS: 1}, is_over=True)
+    book.exchange(Exchange("m", 1, 1, asks=(_ask("p", applications=1),)), 0)
+    book.exchange(Exchange("m", 1, 2, (use,), (_ask("q", applications=1),)), 0)
+    book.configure(_book(_apps(9)).tree, 1)
+    raised = book.standings("a", 1)
+    book.configure(_book(Quota(APPS, 5, Period.MONTH)).tree, 1)
+    book.configure(_book(_apps(2)).tree, 1)
+
+    assert [7] == [standing.remaining for standing in raised]
+    assert [0] == [standing.remaining for standing in book.standings("a", 1)]

@@ -1,0 +1,32 @@
+"""The examples of the pages on quotas and on tenants are such as the service takes."""
+
+import yaml
+
+from justitia_ray.config import AppArgs, AppSettings
+from tests.pages import ROOT
+
+
+def test_example_is_taken_and_says_what_the_page_says() -> None:
+    """Who copies it must not find out at deployment that a key is misspelt."""
+    page = (ROOT / "deployments" / "quotas.md").read_text(encoding="utf-8")
+    (application,) = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])["applications"]
+    names = AppArgs.parse(application["args"]).model_names
+    settings = AppSettings.parse(application["deployments"][0]["user_config"]).each_model(names)
+    tree = settings["large"].tenant_tree
+
+    assert ("small", "large") == names
+    assert 3600 == tree.node("acme/anybody").caps.seconds
+    assert ["shadow"] == [quota.on_exhausted.value for quota in tree.node("acme/search").quotas]
+
+
+def test_example_of_the_tree_is_taken_and_says_what_the_page_says() -> None:
+    """The page tells who gets what by it: a tenant that nobody named has at most half."""
+    page = (ROOT / "deployments" / "tenants.md").read_text(encoding="utf-8")
+    (application,) = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])["applications"]
+    AppArgs.parse(application["args"])
+    settings = AppSettings.parse(application["deployments"][0]["user_config"])
+    tree = settings.tenant_tree
+
+    assert (3, 1) == (tree.node("acme/search").weight, tree.node("acme/ads").weight)
+    assert 0.5 == tree.node("newcomer").kv_share.most
+    assert 0.2 == settings.service_tiers["flex"].weight_factor

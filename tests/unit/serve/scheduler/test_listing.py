@@ -1,0 +1,79 @@
+"""Applications as callers are told of them: their own with outlooks, those of others as counts."""
+
+import json
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.serve.scheduler.listing import (
+    MOST_ASKED,
+    application_with_outlook,
+    held_by,
+    listing,
+    outlooks,
+)
+from tests.core_driver import PATIENT, CoreDriver
+
+
+@pytest.fixture
+def driver() -> CoreDriver:
+    """Two tenants, of which `two` runs one inference and each waits with one."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    for name, tenant in (("two|runs", "two"), ("one|waits", "one"), ("two|secret", "two")):
+        driver.open(name, 155, tenant=tenant)
+        driver.submit(f"of {name}", name)
+        driver.pull(kv=25)
+    return driver
+
+
+def test_own_are_described_and_others_counted(driver: CoreDriver) -> None:
+    """Who waits behind others may know how many they are, and nothing that names them."""
+    told = listing(driver.core, driver.now, 10, "one")
+
+    assert ["one|waits"] == [view["application_id"] for view in told["applications"]]
+    assert "headroom" == told["applications"][0]["outlook"]["reason"]
+    assert {"applications": 1, "waiting": 1, "running": 0} == told["own"]
+    assert {"applications": 2, "waiting": 1, "running": 1} == told["others"]
+    assert "two" not in json.dumps(told)
+
+
+def test_operator_is_told_of_everybody_in_order(driver: CoreDriver) -> None:
+    """What waits comes first, as it would be granted; then what only runs."""
+    told = listing(driver.core, driver.now, 2)
+
+    assert ["one|waits", "two|secret"] == [v["application_id"] for v in told["applications"]]
+    assert (3, 0) == (told["own"]["applications"], told["others"]["applications"])
+
+
+def test_outlook_of_one_names_nobody_else(driver: CoreDriver) -> None:
+    """The answer to `justitia why` goes to its owner."""
+    application = driver.application("one|waits")
+    told = application_with_outlook(driver.core, application, driver.now)
+
+    assert "one|waits" == told["application_id"]
+    assert 0 == told["outlook"]["position"]
+    assert "two" not in json.dumps(told)
+
+
+def test_question_of_an_ingress_is_bounded(driver: CoreDriver) -> None:
+    """An ingress with thousands of waiting streams must not hold up the decisions."""
+    names = [f"gone {number}" for number in range(MOST_ASKED)]
+
+    assert {"one|waits"} == outlooks(driver.core, [*names[1:], "one|waits"]).keys()
+    assert {} == outlooks(driver.core, [*names, "one|waits"])
+
+
+def test_application_that_is_not_stored_waits_for_the_store(driver: CoreDriver) -> None:
+    """With durability strict nothing is granted before Redis has it: the queue is not to blame."""
+    driver.core.outlooks.held_by = held_by(["one|waits"], lambda name: None)
+
+    assert "store" == outlooks(driver.core, ["one|waits"])["one|waits"]["reason"]
+    assert "turn" == outlooks(driver.core, ["two|secret"])["two|secret"]["reason"]
+
+
+def test_application_beyond_a_quota_waits_for_the_node_that_has_it(driver: CoreDriver) -> None:
+    """Its tenant's operator has to know at which level of the tree to ask for more."""
+    driver.core.outlooks.held_by = held_by([], {"one|waits": "acme/search"}.get)
+
+    assert "quota:acme/search" == outlooks(driver.core, ["one|waits"])["one|waits"]["reason"]
+    assert "turn" == outlooks(driver.core, ["two|secret"])["two|secret"]["reason"]

@@ -1,0 +1,255 @@
+"""Quotas in a scheduler: who waits, who is refused, and what the accounts are told, over deaths."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from justitia_ray.accounts.messages import Answer, Exchange
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Refusal, Refuse, RefuseApplication
+from justitia_ray.errors import AdmissionError
+from justitia_ray.serve.accounts.service import AccountsService
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from justitia_ray.store.accounts_store import AccountsStore
+from justitia_ray.units import Epoch
+from tests.eventually import eventually
+from tests.fake_redis import FakeSchedulerStore
+from tests.unit.serve.scheduler.services import Services, inference, opened
+
+pytestmark = pytest.mark.asyncio
+
+
+class Accounts:
+    """The accounts of a test, which can be away, and die; what they stored stays."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self.calls = 0
+        self.answering = asyncio.Event()
+        """Unset: asks are booked, and the answer is held back."""
+        self.answering.set()
+        self.redis = FakeSchedulerStore()
+        self.service: AccountsService | None = None
+
+    async def restart(self) -> None:
+        """End the accounts' process, and start another one on what is stored."""
+        store = AccountsStore(None, "app")
+        store._store = self.redis
+        self.service = AccountsService(store, lambda reason: None, wall=lambda: 1_000_000.0)
+        await self.service.begin()
+
+    async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
+        return await self._answering().configure(tenants)
+
+    async def exchange(self, told: Exchange) -> Answer:
+        answer = await self._answering().exchange(told)
+        if told.asks:
+            await self.answering.wait()
+        return answer
+
+    def remaining(self, tenant: str = "t") -> float:
+        """Return how much is left of the first quota of a tenant."""
+        assert self.service is not None
+        standings = self.service.book.standings(tenant, 1_000_000.0)
+        return standings[0].remaining if standings else -1
+
+    def _answering(self) -> AccountsService:
+        self.calls += 1
+        if self.away or self.service is None:
+            raise AdmissionError("away")
+        return self.service
+
+
+@pytest_asyncio.fixture
+async def accounts() -> AsyncIterator[Accounts]:
+    """The accounts, which run."""
+    accounts = Accounts()
+    await accounts.restart()
+    yield accounts
+    assert accounts.service is not None
+    await accounts.service.end()
+
+
+@pytest_asyncio.fixture
+async def services() -> AsyncIterator[Services]:
+    """Schedulers on one store."""
+    services = Services()
+    yield services
+    await services.close()
+
+
+async def _serving(
+    services: Services, accounts: Accounts, unit: str, limit: float, **more: Any
+) -> SchedulerService:
+    """Return a scheduler that leads, with one quota for each tenant."""
+    timeout_s = more.pop("timeout_s", 10.0)
+    service = services.service(quota_timeout_s=timeout_s)
+    service.term.gate._connect = lambda: accounts
+    await service.term.begin()
+    quota = {"unit": unit, "limit": limit, "per": "day", **more}
+    await service.configure({"tenants": {"*": {"quotas": [quota]}}})
+    return service
+
+
+async def _told(service: SchedulerService, of: type = Refuse) -> list[Any]:
+    mail = await service.submit_many("i", service.term.epoch, 0, ())
+    return [message for _, message in mail.messages if isinstance(message, of)]
+
+
+def _live(service: SchedulerService) -> list[str]:
+    return sorted(service.term.driver.core.state.applications)
+
+
+async def test_scheduler_without_quotas_asks_nobody(services: Services) -> None:
+    """A service without quotas starts no accounts, and nothing in it waits for any."""
+    accounts = Accounts()
+    service = services.service()
+    service.term.gate._connect = lambda: accounts
+    await service.term.begin()
+    await service.submit_many("i", service.term.epoch, 0, (opened(), inference()))
+
+    assert ["a"] == _live(service)
+    assert 0 == accounts.calls
+
+
+async def test_refused_application_says_which_limit_and_its_inference_too(
+    services: Services, accounts: Accounts
+) -> None:
+    """A caller whose inference alone is looked at must learn the same as who opens first."""
+    service = await _serving(services, accounts, "applications", 1)
+    items = (opened("a"), opened("b"), inference("q", "b"), ev.ApplicationClosed("b"))
+    await service.submit_many("i", service.term.epoch, 0, items)
+    await eventually(lambda: service.term.gate.refusals == 2, "both are refused")
+    (application,) = await _told(service, RefuseApplication)
+    by_call = await service.open_application(opened("c"))
+
+    assert ["a"] == _live(service)
+    (refused,) = await _told(service)
+    assert refused.reason == application.reason == Refusal.QUOTA_EXHAUSTED
+    assert refused.limit is not None
+    assert ("t", "applications", 1, 0) == (
+        refused.limit.scope,
+        refused.limit.unit,
+        refused.limit.limit,
+        refused.limit.remaining,
+    )
+    assert (Refusal.QUOTA_EXHAUSTED, "t") == (
+        by_call.refusal,
+        by_call.limit and by_call.limit.scope,
+    )
+    assert 0 == service.term.gate.held_back
+
+
+async def test_rest_of_the_claim_comes_back_as_it_is_cancelled(
+    services: Services, accounts: Accounts
+) -> None:
+    """Reserved by prediction: what a cancelled application has not used is others' at once."""
+    service = await _serving(services, accounts, "kv_token_time", 1_000)
+    await service.open_application(opened("a", cost=900))
+    before = accounts.remaining()
+    await service.cancel_application("a")
+    await eventually(lambda: accounts.remaining() == 1_000, "it comes back")
+
+    assert 100 == before
+
+
+async def test_grant_is_of_the_claim_that_asked_for_it(
+    services: Services, accounts: Accounts
+) -> None:
+    """A name that is cancelled and opened again asks anew: what was granted first is given back."""
+    service = await _serving(services, accounts, "applications", 1)
+    accounts.answering.clear()
+    first = asyncio.create_task(service.open_application(opened("a")))
+    await eventually(lambda: accounts.remaining() == 0, "the first claim is booked")
+    await service.cancel_application("a")
+    later = [asyncio.create_task(service.open_application(opened(name))) for name in ("b", "a")]
+    await eventually(lambda: service.term.gate.held_back == 2, "both are held back")
+    accounts.answering.set()
+    await asyncio.gather(first, *later)
+
+    assert ["b"] == _live(service)
+
+
+async def test_claims_are_known_to_whoever_comes_after(
+    services: Services, accounts: Accounts
+) -> None:
+    """Both die in turn: what was granted is granted once, what was not is not."""
+    service = await _serving(services, accounts, "applications", 2)
+    for name in ("a", "b", "c"):
+        await service.open_application(opened(name))
+    await accounts.restart()
+    successor = await services.start()
+    successor.term.gate._connect = lambda: accounts
+    await successor.configure({"tenants": service.term.driver.settings.model_dump()["tenants"]})
+    again = [await successor.open_application(opened(name)) for name in ("b", "a", "c", "d")]
+
+    assert [None, None, Refusal.QUOTA_EXHAUSTED, Refusal.QUOTA_EXHAUSTED] == [
+        one.refusal for one in again
+    ]
+
+
+@pytest.mark.parametrize(("how", "refused"), [("reject", True), ("shadow", False)])
+async def test_accounts_that_are_away_grant_nothing_in_time(
+    services: Services, accounts: Accounts, how: str, refused: bool
+) -> None:
+    """What could be refused is, after a bounded wait; what could not be is let in."""
+    service = await _serving(services, accounts, "applications", 5, on_exhausted=how, timeout_s=0.4)
+    accounts.away = True
+    answer = await service.open_application(opened("a"))
+
+    assert (Refusal.QUOTA_EXHAUSTED if refused else None, None) == (answer.refusal, answer.limit)
+    accounts.away = False
+    assert (await service.open_application(opened("b"))).refusal is None
+    await eventually(lambda: accounts.remaining() == (4 if refused else 3), "it is given back")
+
+
+async def test_exhausted_quota_that_deprioritises_takes_the_weight(
+    services: Services, accounts: Accounts
+) -> None:
+    """Nothing is refused; and the weight is back once another has given back what it claimed."""
+    service = await _serving(
+        services, accounts, "kv_token_time", 1_000, on_exhausted="deprioritise"
+    )
+    await service.open_application(opened("a", cost=900))
+    await service.open_application(opened("b", cost=900))
+    known = service.term.driver.core.state.applications
+    low = {name for name, one in known.items() if one.is_deprioritised}
+    await service.cancel_application("a")
+    await eventually(lambda: not known["b"].is_deprioritised, "it has its weight back")
+
+    assert {"b"} == low
+
+
+async def test_inferences_are_counted_by_their_names(
+    services: Services, accounts: Accounts
+) -> None:
+    """An inference that is submitted again to a successor was counted before."""
+    service = await _serving(services, accounts, "inferences", 2)
+    items = [ev.InferenceSubmitted(f"q{k}", "a", f"n{k}", "i", 20, 10, 10) for k in range(3)]
+    await service.submit_many("i", service.term.epoch, 0, (opened("a"), *items))
+    await eventually(lambda: service.term.gate.refusals == 1, "the third is refused")
+    known = sorted(service.term.driver.core.state.inferences)
+    await asyncio.gather(*(service.cancel_application(name) for name in ("a",)))
+
+    assert ["q0", "q1"] == known
+    assert ["q2"] == [
+        one.request_id for one in await _told(service) if one.reason is Refusal.QUOTA_EXHAUSTED
+    ]
+    assert 0 == accounts.remaining()
+
+
+async def test_standings_are_those_of_the_accounts(services: Services, accounts: Accounts) -> None:
+    """Headers are made of them: over all models, and of the caller's nodes alone."""
+    service = await _serving(services, accounts, "applications", 5)
+    await service.open_application(opened("a"))
+    await eventually(
+        lambda: any(one.remaining == 4 for one in service.term.gate.standings("t")), "they are told"
+    )
+
+    assert () == service.term.gate.standings("unknown")
+    assert [("applications", 4)] == [
+        (one["unit"], one["remaining"]) for one in (await service.status())["quotas"]["t"]
+    ]

@@ -1,0 +1,52 @@
+"""Shares by node of the tree, as the status tells them."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core.tenants import KvShare, TenantNode, TenantTree
+from justitia_ray.serve.scheduler import shares
+from justitia_ray.serve.scheduler.shares import shares_view
+from tests.core_driver import CoreDriver
+
+
+def _driver(policy: str, options: dict[str, object]) -> CoreDriver:
+    tree = TenantTree({"T": TenantNode(weight=3.0, kv_share=KvShare(guaranteed=0.1))})
+    driver = CoreDriver(SchedulerCore(policy, options, tenants=tree))
+    for name, tenant in (("a", "T/x"), ("b", "T/y"), ("u", "U")):
+        driver.open(name, 10_000, tenant=tenant)
+        driver.submit(f"{name}1", name, prompt=190, output=10)
+    driver.pull(kv=400)
+    return driver
+
+
+def test_nodes_tell_weight_fair_share_and_what_is_used() -> None:
+    """T has 3 of 4, and half of it each of its children; two inferences hold half each."""
+    told = {
+        one["node"]: one for one in shares_view(_driver("justitia", {"fairness": "tenant"}).core)
+    }
+
+    assert list(told) == ["T", "T/x", "T/y", "U"]
+    assert [one["weight"] for one in told.values()] == [3, 1, 1, 1]
+    assert [one["fair_share"] for one in told.values()] == [0.75, 0.375, 0.375, 0.25]
+    assert [one["used"] for one in told.values()] == [1, 0.5, 0.5, 0]
+    assert [one["borrowed"] for one in told.values()] == [0.25, 0.125, 0.125, 0]
+    assert [(one["waiting"], one["running"]) for one in told.values()] == [
+        *((0, 2), (0, 1), (0, 1), (1, 0))
+    ]
+
+
+def test_without_fairness_between_tenants_no_fair_share_is_told() -> None:
+    """What is used and what waits is told all the same."""
+    told = shares_view(_driver("fcfs", {}).core)
+
+    assert {one["fair_share"] for one in told} == {None}
+    assert {one["weight"] for one in told} == {None}
+    assert sum(one["used"] for one in told if "/" not in one["node"]) == 1
+
+
+def test_nodes_that_hold_most_are_told_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer stays small however many tenants there are."""
+    monkeypatch.setattr(shares, "MAX_NODES", 2)
+    told = shares_view(_driver("justitia", {"fairness": "tenant"}).core)
+
+    assert [one["node"] for one in told] == ["T", "T/x"]
