@@ -6,12 +6,20 @@ import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from justitia_ray.client.transport import Response, ServiceUnreachable, StreamedResponse, Transport
 from justitia_ray.errors import ConfigError, ResponseError
+from justitia_ray.protocol.rate_limits import read_limits
+from justitia_ray.protocol.refusals import (
+    DROPPED_REASON_HEADER,
+    LONGEST_RETRY_S,
+    RETRY_AFTER_HEADER,
+    RETRY_AFTER_MS_HEADER,
+    SHOULD_RETRY_HEADER,
+)
 from justitia_ray.units import Seconds, Tokens
 
 T = TypeVar("T")
@@ -22,8 +30,6 @@ _NOT_TAKEN = frozenset({429, 503})
 """Statuses of requests that the service has not begun: queue full, no replicas."""
 _FIRST_BACKOFF_S = 0.5
 """Pause before the first retry, doubled with each: a restarting proxy listens again by then."""
-_LONGEST_WAIT_S = 60.0
-"""Longest wait before a retry; a caller should hear of a service that asks for more."""
 _EXCERPT_CHARS = 200
 """Characters quoted of a foreign error page (a proxy's): enough to tell whose it is."""
 _LINE_END = re.compile(rb"\r\n|\r|\n")
@@ -108,11 +114,16 @@ def response_error(status: int, headers: Mapping[str, str], body: bytes) -> Resp
     except (ValueError, KeyError, TypeError, AttributeError):
         message = body[:_EXCERPT_CHARS].decode("utf-8", "replace") or "no message"
         code = None
+    limits = read_limits(headers)
+    should_retry = headers.get(SHOULD_RETRY_HEADER)
     return ResponseError(
         status,
         message,
         code if isinstance(code, str) else None,
-        _retry_after_s(headers.get("retry-after")),
+        _told_wait_s(headers),
+        headers.get(DROPPED_REASON_HEADER),
+        asdict(limits[0]) if limits and limits[0].remaining < 1 else None,
+        None if should_retry not in ("true", "false") else should_retry == "true",
     )
 
 
@@ -132,7 +143,13 @@ def stream_error(payload: object) -> ResponseError:
     )
 
 
-def _retry_after_s(value: str | None) -> Seconds | None:
+def _told_wait_s(headers: Mapping[str, str]) -> Seconds | None:
+    """Read how long to wait: in milliseconds if the service says so, which is more precise."""
+    wait_ms = _seconds(headers.get(RETRY_AFTER_MS_HEADER))
+    return wait_ms / 1_000 if wait_ms is not None else _seconds(headers.get(RETRY_AFTER_HEADER))
+
+
+def _seconds(value: str | None) -> Seconds | None:
     """Read `Retry-After` in seconds; its other form, a date, would trust two clocks."""
     try:
         seconds = float(value or "")
@@ -224,7 +241,9 @@ class JsonCalls:
     """JSON calls over a transport.
 
     A call is repeated only if the service cannot have begun it: no connection could be made, or it
-    answered 429 or 503. Nothing is repeated once a stream has begun.
+    answered 429 or 503, and did not say `x-should-retry: false`. It waits as long as it is told, up
+    to two minutes: a caller should hear of a service that asks for more. Nothing is repeated once a
+    stream has begun.
 
     Args:
         transport: The way to the service.
@@ -302,7 +321,8 @@ class JsonCalls:
             except ResponseError as error:
                 if error.retry_after_s is not None:
                     wait_s = error.retry_after_s
-                if error.status not in _NOT_TAKEN or wait_s > _LONGEST_WAIT_S:
+                is_taken = error.status not in _NOT_TAKEN
+                if is_taken or error.should_retry is False or wait_s > LONGEST_RETRY_S:
                     raise
             await self._sleep(wait_s)
         return await attempt()

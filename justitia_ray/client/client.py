@@ -14,7 +14,7 @@ from collections.abc import (
 from contextlib import aclosing
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import httpx
 
@@ -434,6 +434,39 @@ class JustitiaClient:
             return tuple(str(model["id"]) for model in answer["data"])
         except (KeyError, TypeError) as error:
             raise ResponseError(200, "the answer is not a list of models") from error
+
+    async def find_application(
+        self, application_id: ApplicationId, tenant: str | None = None
+    ) -> dict[str, Any]:
+        """Return the state of an application at the service, with its `outlook`.
+
+        The outlook says why it waits, who is before it, and when it starts and ends.
+
+        Args:
+            application_id: The application's id.
+            tenant: Its tenant; None: the credential's.
+
+        Raises:
+            ResponseError: If the service does not know the application.
+            ConnectionError: If the service did not answer.
+        """
+        headers = {} if tenant is None else {TENANT_HEADER: tenant}
+        path = f"/v1/applications/{quote(application_id, safe='')}"
+        return await self._calls.call("GET", path, headers=headers)
+
+    async def list_applications(self, most: int = 20, model: str | None = None) -> dict[str, Any]:
+        """Return the caller's first live applications by model, and counts of all others.
+
+        Args:
+            most: How many of each model to describe.
+            model: The only model to ask about; None: all.
+
+        Raises:
+            ResponseError: If the service answered with an error.
+            ConnectionError: If the service did not answer.
+        """
+        query = {"most": str(most)} | ({} if model is None else {"model": model})
+        return await self._calls.call("GET", f"/v1/applications?{urlencode(query)}")
 
     async def default_model(self) -> str:
         """Return the model to ask: the client's own, or the only one served (asked for once).

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from justitia_ray.core.tenants import DEFAULT_TIER, TIERS
 from justitia_ray.errors import RequestError, UnknownModel, shown_short
 from justitia_ray.protocol.generation_bodies import (
     CHAT,
@@ -36,9 +37,13 @@ from justitia_ray.units import Tokens
 APPLICATION_HEADER = "x-justitia-application"
 CLASS_HEADER = "x-justitia-class"
 TENANT_HEADER = "x-justitia-tenant"
+DEADLINE_HEADER = "x-justitia-deadline-s"
+"""Longest time in seconds that an inference may wait for its first lease."""
 FINAL_HEADER = "x-justitia-final"
 """`true` at the last inference of an application."""
 
+TIER_HEADER = "x-justitia-tier"
+"""Tier of the application in whose share an answer was made."""
 REPLICA_HEADER = "x-justitia-replica"
 WAITED_HEADER = "x-justitia-waited-s"
 RAN_HEADER = "x-justitia-ran-s"
@@ -54,6 +59,7 @@ _PARSERS: dict[str, Callable[[str, dict[str, Any], Tokens], InferenceBody]] = {
     MESSAGES: parse_message,
 } | dict.fromkeys((EMBEDDINGS, COHERE_EMBED, POOLING, CLASSIFY, *SCORES, *RANKINGS), parse_pooling)
 
+_DEFAULT_TIERS = ("auto", "standard_only")
 INFERENCE_PATHS = tuple(_PARSERS)
 """Paths whose requests wait in the queue."""
 UNSCHEDULED_PATHS = ("/tokenize", "/detokenize", COUNT_TOKENS)
@@ -86,6 +92,25 @@ def parse_body(
     payload = name_model(fields, body, models)
     longest = max_model_len if max_model_len is not None else 2**31 - 1
     return replace(_PARSERS[path](path, fields, longest), payload=payload)
+
+
+def read_tier(fields: dict[str, Any]) -> str:
+    """Return the service tier that a body asks for; the default one if it names none.
+
+    OpenAI's `auto` is the default tier here, and Anthropic's `auto` and `standard_only` are, too.
+
+    Raises:
+        RequestError: If it is none of the tiers.
+    """
+    asked = fields.get("service_tier")
+    if asked is None or asked in _DEFAULT_TIERS:
+        return DEFAULT_TIER
+    if not isinstance(asked, str) or asked not in TIERS:
+        allowed = ", ".join([*_DEFAULT_TIERS, *TIERS])
+        raise RequestError(
+            f"service_tier is {shown_short(asked)}: one of {allowed} is allowed", "service_tier"
+        )
+    return asked
 
 
 def prompt_text(body: InferenceBody) -> str:

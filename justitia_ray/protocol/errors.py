@@ -4,22 +4,31 @@ Sources: OpenAI's and Anthropic's API references, "Errors" and "Streaming".
 """
 
 import json
+from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from justitia_ray.application_key import split_key
 from justitia_ray.core.actions import Refusal
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import (
     AdmissionError,
+    ApplicationBudgetExhausted,
+    ApplicationCancelled,
+    ApplicationExpired,
     ApplicationIsClosed,
     BodyTooLarge,
     ConfigError,
     ContextLengthExceeded,
+    DeadlineMissed,
     EngineError,
     Forbidden,
     JustitiaError,
     NoReplicaAnswers,
     NotServed,
+    NotStored,
     QueueFull,
+    QuotaExhausted,
     RequestError,
     SchedulerSuperseded,
     TooManyApplications,
@@ -30,7 +39,13 @@ from justitia_ray.errors import (
     UnsupportedOperation,
 )
 from justitia_ray.protocol.generation_bodies import COUNT_TOKENS, MESSAGES, RESPONSES
-from justitia_ray.units import ApplicationId
+from justitia_ray.protocol.refusals import (
+    DROPPED_REASON_HEADER,
+    drop_reason,
+    is_rate,
+    retry_headers,
+)
+from justitia_ray.units import ApplicationId, Seconds
 
 STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
     # error: (status, OpenAI's error type, code)
@@ -39,6 +54,8 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
     UnknownModel: (404, "NotFoundError", "model_not_found"),
     UnknownApplication: (404, "NotFoundError", "application_not_found"),
     ApplicationIsClosed: (409, "ConflictError", "application_closed"),
+    ApplicationCancelled: (409, "ConflictError", "application_closed"),
+    ApplicationExpired: (409, "ConflictError", "application_closed"),
     ContextLengthExceeded: (400, "BadRequestError", "context_length_exceeded"),
     NotServed: (404, "NotFoundError", "not_served"),
     UnsupportedOperation: (400, "BadRequestError", "unsupported_operation"),
@@ -48,20 +65,29 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
     QueueFull: (429, "RateLimitError", "queue_full"),
     TooManyApplications: (429, "RateLimitError", "too_many_applications"),
     TooManyFailures: (429, "RateLimitError", "too_many_failures"),
+    QuotaExhausted: (429, "RateLimitError", "insufficient_quota"),
+    ApplicationBudgetExhausted: (429, "RateLimitError", "application_budget_exhausted"),
+    DeadlineMissed: (504, "DeadlineError", "deadline_missed"),
     NoReplicaAnswers: (503, "ServiceUnavailableError", "no_replica"),
+    NotStored: (503, "ServiceUnavailableError", None),
     SchedulerSuperseded: (503, "ServiceUnavailableError", "scheduler_superseded"),
     AdmissionError: (503, "ServiceUnavailableError", None),
     EngineError: (502, "EngineError", "engine_error"),
 }
 
+RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
+"""Code of a spent quota that comes back within hours; that of a budget stands in the table."""
 _RETRY_AFTER_S = 5.0
+"""When to try again what will pass, where nothing better is known."""
+_NEVER_BY_ITSELF = (QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed)
+"""Refusals that say when to come back, or that nothing is known of it."""
 _REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError], str]] = {
     # refusal: (error, text after the application's id)
     Refusal.UNKNOWN_APPLICATION: (UnknownApplication, " is not open"),
     Refusal.APPLICATION_CLOSED: (ApplicationIsClosed, " is closed and takes no more inferences"),
-    Refusal.APPLICATION_CANCELLED: (ApplicationIsClosed, " was cancelled"),
+    Refusal.APPLICATION_CANCELLED: (ApplicationCancelled, " was cancelled"),
     Refusal.APPLICATION_EXPIRED: (
-        ApplicationIsClosed,
+        ApplicationExpired,
         " expired: nothing was heard of it too long",
     ),
     Refusal.QUEUE_FULL: (
@@ -75,25 +101,54 @@ _REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError], str]] = {
         " one tenant; close those that are done, or try again later",
     ),
     Refusal.NOT_STORED: (
-        AdmissionError,
+        NotStored,
         ": it was not opened, for Redis does not store it in time, which store.durability: strict"
         " asks for; try again later",
     ),
     Refusal.SUPERSEDED: (
-        AdmissionError,
+        SchedulerSuperseded,
         ": the scheduler of this deployment has lost its office to another one; /readyz says to"
         " whom",
     ),
+    Refusal.QUOTA_EXHAUSTED: (
+        QuotaExhausted,
+        ": a quota of its tenant has nothing left in this period",
+    ),
+    Refusal.CAP_REACHED: (
+        ApplicationBudgetExhausted,
+        " has used up what one application of its tenant may use",
+    ),
+    Refusal.DEADLINE: (DeadlineMissed, ": it cannot be served before its deadline"),
 }
 
 
-def refusal_error(reason: Refusal, key: ApplicationId) -> RequestError | AdmissionError:
-    """Return the caller's error for a refusal of the scheduler, given an application's key."""
+def refusal_error(
+    reason: Refusal,
+    key: ApplicationId,
+    limit: LimitStanding | None = None,
+    retry_after_s: Seconds | None = None,
+) -> RequestError | AdmissionError:
+    """Return the caller's error for a refusal of the scheduler.
+
+    Args:
+        reason: Why.
+        key: The application's key.
+        limit: The limit that binds, if it is one.
+        retry_after_s: When to try again, if that is known.
+    """
     error, text = _REFUSALS[reason]
     message = f"application {split_key(key)[1]!r}{text}"
-    if issubclass(error, AdmissionError):
-        return error(message, _RETRY_AFTER_S)
-    return error(message)
+    if not issubclass(error, AdmissionError):
+        return error(message)
+    if limit is not None:
+        of_what = f"{limit.unit} of {limit.scope}: {limit.limit:g}"
+        period = "" if limit.period_s is None else f" in {limit.period_s:g} s"
+        message = f"{message} ({of_what}{period}, {limit.remaining:g} left)"
+    if retry_after_s is None and not issubclass(error, _NEVER_BY_ITSELF):
+        retry_after_s = _RETRY_AFTER_S
+    elif retry_after_s is None and limit is not None and issubclass(error, QuotaExhausted):
+        retry_after_s = limit.reset_s
+    return error(message, retry_after_s, None if limit is None else asdict(limit))
 
 
 def status_of(error: JustitiaError) -> tuple[int, str, str | None]:
@@ -101,7 +156,11 @@ def status_of(error: JustitiaError) -> tuple[int, str, str | None]:
     for kind in type(error).__mro__:
         if kind in STATUS:
             status, type_, code = STATUS[kind]
-            return status, type_, error.code if isinstance(error, Forbidden) else code
+            if isinstance(error, Forbidden):
+                code = error.code
+            elif isinstance(error, QuotaExhausted) and is_rate(error):
+                code = RATE_LIMIT_EXCEEDED
+            return status, type_, code
     return 500, "InternalServerError", None
 
 
@@ -119,13 +178,13 @@ def openai_error(
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def error_headers(error: JustitiaError) -> dict[str, str]:
-    """Return the headers that go with an error."""
-    if isinstance(error, AdmissionError):
-        return {"retry-after": str(max(1, round(error.retry_after_s)))}
+def error_headers(error: JustitiaError, draw: Callable[[], float]) -> dict[str, str]:
+    """Return the headers that go with an error; `draw` as in `refusals.retry_headers`."""
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
-    return {}
+    reason = drop_reason(error)
+    headers = {} if reason is None else {DROPPED_REASON_HEADER: reason.value}
+    return headers | retry_headers(error, draw) if isinstance(error, AdmissionError) else headers
 
 
 _ANTHROPIC_TYPES = {
@@ -136,6 +195,7 @@ _ANTHROPIC_TYPES = {
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
 
 

@@ -27,7 +27,8 @@ from justitia_ray.core.events import (
     LeaseFinished,
     LeaseProgress,
 )
-from justitia_ray.units import Epoch, ReplicaId, Seconds, Tokens, VirtualTime
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.units import ClientId, Epoch, ReplicaId, Seconds, Tokens, VirtualTime
 
 Submission: TypeAlias = (
     ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed
@@ -47,6 +48,10 @@ class Opened:
     virtual_finish_time: VirtualTime
     refusal: Refusal | None = None
     """Why the application was not opened; the tag means nothing then."""
+    limit: LimitStanding | None = None
+    """The limit that binds, if it is one."""
+    retry_after_s: Seconds | None = None
+    """When it may be opened; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,8 @@ class IngressMail:
     """
     addresses: Mapping[ReplicaId, str] = field(default_factory=dict)
     """Where the replicas of the grants among the messages can be called."""
+    standings: Mapping[ClientId, tuple[LimitStanding, ...]] = field(default_factory=dict)
+    """The limits of the tenants of these grants, none for a tenant that has none any more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ from justitia_ray.serve.ingress.replica_calls import ReplicaCalls, StreamItem
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter
+from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
 from justitia_ray.serve.ray_metrics import Exporter, RayMetrics, new_measures
 from justitia_ray.serve.scheduler.handle import SchedulerLink, get_current_scheduler
 from justitia_ray.serve.transport.endpoint import dialer
@@ -110,7 +111,14 @@ class ModelQueue:
             links.note_addresses,
         )
         self.gateway = Gateway(
-            config, self.client, self.calls, self._estimates, counter, specs, self._metrics
+            config,
+            self.client,
+            self.calls,
+            self._estimates,
+            counter,
+            specs,
+            self._metrics,
+            StreamOutlooks(self._ask_outlooks, config.ingress.keepalive_s),
         )
         self.scheduler_calls = SchedulerCalls(scheduler, self.client.pending)
 
@@ -135,7 +143,12 @@ class ModelQueue:
         """Apply other scheduling settings, and pass them to the scheduler."""
         self._scheduling = scheduling
         self.gateway.submitter.tenant_weights = scheduling.tenant_weights
+        self.gateway.submitter.tenants = scheduling.tenant_tree
         await self._configure_scheduler()
+
+    async def _ask_outlooks(self, application_ids: tuple[ApplicationId, ...]) -> Mapping[str, Any]:
+        outlooks: Mapping[str, Any] = await self._scheduler_link.call("outlooks", application_ids)
+        return outlooks
 
     def _set_gauges(self) -> None:
         assert self._metrics is not None

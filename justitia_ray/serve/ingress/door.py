@@ -29,6 +29,7 @@ _SCOPES: dict[str, Scope] = {
     "/v1/models/": Scope.INFER,
     "/v1/applications": Scope.OWN,
     "/v1/applications/": Scope.OWN,
+    "/v1/usage": Scope.OWN,
     "/v1/status": Scope.OPERATE,
     "/v1/examination": Scope.OPERATE,
     "/v1/predictor": Scope.OPERATE,

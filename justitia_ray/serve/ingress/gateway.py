@@ -1,6 +1,7 @@
 """The way of one inference: submit it, wait for its lease, call the leased replica, try again."""
 
 import logging
+from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -10,7 +11,10 @@ from justitia_ray.application_key import split_key
 from justitia_ray.config import AppConfig, IngressSection
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.events import NackReason
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.core.tenants import DEFAULT_TIER
 from justitia_ray.errors import (
+    AttemptsExhausted,
     CannotContinue,
     ConnectionLost,
     EngineError,
@@ -23,6 +27,7 @@ from justitia_ray.observability.part_metrics import IngressMetrics
 from justitia_ray.protocol.endpoints import (
     APPLICATION_HEADER,
     REPLICA_HEADER,
+    TIER_HEADER,
     WAITED_HEADER,
     name_model,
     parse_body,
@@ -43,24 +48,25 @@ from justitia_ray.serve.ingress.replica_calls import (
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache, Submitter
 from justitia_ray.serve.ingress.token_counter import TokenCounter
+from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
 from justitia_ray.units import ApplicationId
 
 logger = logging.getLogger("ray.serve")
 
 
-def served_by(
-    head: Mapping[str, str], grant: Grant, application_id: ApplicationId
-) -> dict[str, str]:
+def served_by(head: Mapping[str, str], grant: Grant, inference: PendingInference) -> dict[str, str]:
     """Return the headers of an answer with the replica that made it and the time in the queue.
 
     Args:
         head: The engine's own.
         grant: The lease that the answer was made under; the first one, if a stream was cut.
-        application_id: Of the inference, which a caller that named none may learn here.
+        inference: The inference: a caller that named no application may learn it here.
     """
+    application = inference.application
     return {
         **head,
-        APPLICATION_HEADER: split_key(application_id)[1],
+        APPLICATION_HEADER: split_key(inference.item.application_id)[1],
+        TIER_HEADER: DEFAULT_TIER if application is None else application.tier,
         REPLICA_HEADER: grant.replica_id,
         WAITED_HEADER: f"{grant.waited_s:.4f}",
     }
@@ -94,8 +100,8 @@ class Attempts:
                     await self._nack_lease(inference, grant, error)
                 else:
                     self._queue.pending.note_answered(inference)
-                    return status, served_by(head, grant, inference.item.application_id), whole
-            raise EngineError(f"gave up after {self._attempts} attempts")
+                    return status, served_by(head, grant, inference), whole
+            raise AttemptsExhausted(f"gave up after {self._attempts} attempts")
         finally:
             self._queue.cancel_inference(inference)  # nothing, if it was answered
 
@@ -125,7 +131,7 @@ class Attempts:
                                 yield item.body
                             elif delivered.status is None:
                                 delivered.status, head = item
-                                yield item[0], served_by(head, grant, inference.item.application_id)
+                                yield item[0], served_by(head, grant, inference)
                             elif delivered.status != item[0]:
                                 raise CannotContinue(
                                     f"the next replica answered with status {item[0]}"
@@ -138,7 +144,7 @@ class Attempts:
                 else:
                     self._queue.pending.note_answered(inference)
                     return
-            raise EngineError(f"gave up after {self._attempts} attempts")
+            raise AttemptsExhausted(f"gave up after {self._attempts} attempts")
         except JustitiaError as error:
             if delivered.status is None:
                 raise
@@ -173,6 +179,10 @@ def _told(error: JustitiaError) -> JustitiaError:
     return error
 
 
+async def _nothing(application_ids: tuple[ApplicationId, ...]) -> Mapping[str, Any]:
+    return {}
+
+
 async def _in_items(answer: Callable[[], Awaitable[Answer]]) -> AsyncGenerator[StreamItem]:
     status, head, whole = await answer()
     yield status, head
@@ -191,6 +201,7 @@ class Gateway:
         counter: TokenCounter,
         specs: ApplicationSpecCache,
         metrics: IngressMetrics | None = None,
+        outlooks: StreamOutlooks | None = None,
     ) -> None:
         """Put the gateway of one model together.
 
@@ -202,8 +213,11 @@ class Gateway:
             counter: Counts the model's prompt tokens.
             specs: Specifications of applications that were opened at another model.
             metrics: Counts estimates; None: nobody does.
+            outlooks: Asks where waiting streams stand; None: nobody does.
         """
+        self.outlooks = outlooks or StreamOutlooks(_nothing, config.ingress.keepalive_s)
         self._config = config
+        self._queue = queue
         self._calls = calls
         self._attempts = Attempts(queue, calls, config.ingress)
         self._paths: frozenset[str] | None = None
@@ -228,19 +242,39 @@ class Gateway:
         return await self._attempts.answer(submit, path, body.payload)
 
     def stream(
-        self, path: str, context: RequestContext, body: InferenceBody
+        self,
+        path: str,
+        context: RequestContext,
+        body: InferenceBody,
+        on_submitted: Callable[[ApplicationId], None] = lambda application_id: None,
     ) -> AsyncGenerator[StreamItem]:
         """Run an inference and yield its answer: (status, headers), then bytes as they come.
 
         An answer that its body does not want streamed comes whole.
+
+        Args:
+            path: Path of the endpoint.
+            context: The call's.
+            body: The call's body.
+            on_submitted: Told of the inference's application once it waits in the queue.
 
         Raises:
             JustitiaError: If the inference cannot run, before anything was yielded.
         """
         if not body.stream:
             return _in_items(partial(self.answer, path, context, body))
-        submit = partial(self.submitter.submit_inference, context, body)
+
+        async def submit() -> PendingInference:
+            inference = await self.submitter.submit_inference(context, body)
+            on_submitted(inference.item.application_id)
+            return inference
+
         return self._attempts.stream(submit, path, body.payload)
+
+    def standings(self, context: RequestContext) -> tuple[LimitStanding, ...]:
+        """Return the limits of a call's tenant, as far as they are known; almost always none."""
+        standings = self._queue.standings
+        return standings.of(context.account, get_running_loop().time()) if standings else ()
 
     def parse(self, path: str, body: bytes, fields: dict[str, Any] | None = None) -> InferenceBody:
         """Read a request's body for this model; see `protocol.endpoints.parse_body`."""

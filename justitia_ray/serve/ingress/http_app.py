@@ -5,15 +5,14 @@ A Serve handle reaches the same surface through the same application, called in 
 
 import asyncio
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal
 
-from fastapi import FastAPI, Query
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.routing import BaseRoute, Route
 
-from justitia_ray.errors import AdmissionError, JustitiaError, RequestError, shown_short
-from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
+from justitia_ray.errors import AdmissionError, JustitiaError, RequestError
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
 from justitia_ray.serve.front import read_front
 from justitia_ray.serve.ingress.door import Door
@@ -21,6 +20,8 @@ from justitia_ray.serve.ingress.http_applications import add_applications
 from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.http_errors import add_error_handlers, error_response
 from justitia_ray.serve.ingress.http_inference import inference_endpoints
+from justitia_ray.serve.ingress.http_query import HowMany, how_many
+from justitia_ray.serve.ingress.http_usage import add_usage
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.openapi import DESCRIPTION_PATH, ModelQuery, describe
 from justitia_ray.serve.ingress.predictor_http import add_predictor
@@ -29,13 +30,6 @@ from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.units import Seconds
 
 _ANSWER_S: Seconds = 5.0
-_HowMany: TypeAlias = Annotated[
-    str,
-    Query(
-        description=f"Applications to list, in order: 0 to {MAX_LISTED_APPLICATIONS:,}.",
-        json_schema_extra={"pattern": "^[0-9]{1,4}$"},  # Query's own would answer in its own form
-    ),
-]
 
 
 class HttpApp(FastAPI):
@@ -160,9 +154,9 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
         return JSONResponse(readiness.model_dump(), 503 if told else 200)
 
     @app.get("/v1/status")
-    async def status(applications: _HowMany = "0", model: ModelQuery = None) -> dict[str, Any]:
+    async def status(applications: HowMany = "0", model: ModelQuery = None) -> dict[str, Any]:
         """Return the scheduler's state, with so many applications as they are in order."""
-        most = _how_many(applications)
+        most = how_many(applications, "applications")
         if (single := models.single(model)) is not None:
             return await _status(single, most)
         answers = await models.ask_each(lambda m: _status_or_why(m, most))
@@ -174,6 +168,8 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
         if (single := models.single(model)) is not None:
             return await _inspect(single)
         return {"models": await models.ask_each(_inspect)}
+
+    add_usage(app, models)
 
     @app.get("/v1/models")
     async def model_list() -> dict[str, Any]:
@@ -218,23 +214,6 @@ async def _not_ready(model: ServedModel) -> str | None:
 
 async def _inspect(model: ServedModel) -> dict[str, Any]:
     return (await model.inspection.inspect()).model_dump(mode="json")
-
-
-def _how_many(applications: str) -> int:
-    """Read the number of applications that a status is to list.
-
-    Raises:
-        RequestError: If the text is no such number, or it is too large.
-    """
-    if applications.isdecimal() and len(applications) <= 9:
-        most = int(applications)
-        if most <= MAX_LISTED_APPLICATIONS:
-            return most
-    raise RequestError(
-        f"applications is {shown_short(applications)}: an integer from 0 to"
-        f" {MAX_LISTED_APPLICATIONS:,} is allowed",
-        "applications",
-    )
 
 
 async def _status(model: ServedModel, applications: int) -> dict[str, Any]:

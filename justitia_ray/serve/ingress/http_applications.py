@@ -8,19 +8,25 @@ parts unless the query names a `model`.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from justitia_ray.access.identity import MAX_WEIGHT
 from justitia_ray.application_key import split_key
+from justitia_ray.core.tenants import DEFAULT_TIER
 from justitia_ray.serve.ingress.audit import audit_act
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
+from justitia_ray.serve.ingress.http_query import HowMany, how_many
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.openapi import TENANT, ModelQuery, operation
-from justitia_ray.serve.ingress.request_context import RequestContext, unknown_application
+from justitia_ray.serve.ingress.request_context import (
+    MAX_DEADLINE_S,
+    RequestContext,
+    unknown_application,
+)
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
 from justitia_ray.units import ApplicationId
 
@@ -39,6 +45,11 @@ class ApplicationBody(BaseModel):
     tenant: str | None = None
     weight: Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)] | None = None
     application_id: str | None = None
+    deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S, allow_inf_nan=False)] | None = None
+    """How long each of its inferences may wait in the queue for its first lease. None: as its
+    tenant's node says. `X-Justitia-Deadline-S` of an inference goes before it."""
+    service_tier: Literal["auto", "default", "flex", "priority"] | None = None
+    """Tier of its inferences; `auto` is `default`."""
     model: str | None = None
     """The model to open at. Without one of several: each, when the application comes there."""
 
@@ -72,11 +83,28 @@ def add_applications(
         specs.add_spec(spec, _now())
         return answer
 
+    @app.get("/v1/applications", openapi_extra=operation(TENANT))
+    async def applications(
+        request: Request, most: HowMany = "20", model: ModelQuery = None
+    ) -> Json:
+        """Return the caller's first live applications in order, an operator's: everybody's.
+
+        Of all others there are counts.
+        """
+        context = context_of(request.scope)
+        is_all = context.operates and context.named_tenant is None
+        tenant = None if is_all else context.tenant
+        wanted = how_many(most, "most")
+        asked = models.chosen(model)
+        told = await _of_each([m.scheduler.applications(wanted, tenant) for m in asked])
+        return {"models": {m.name: one for m, one in zip(asked, told, strict=True)}}
+
     @app.get("/v1/applications/{application_id:path}", openapi_extra=operation(TENANT))
     async def application(application_id: str, request: Request, model: ModelQuery = None) -> Json:
         """Return state, predicted and received KV token-time, tag, counts, age and lag.
 
         `recognized_by` names the rule by which the application was recognised, if that is known.
+        `outlook` says why it waits, who is before it, and when it is expected to start and to end.
         """
         key = context_of(request.scope).key_of(application_id)
         asked = models.chosen(model)
@@ -134,7 +162,15 @@ def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
     identity, tenant = context.identity, context.tenant_or(body.tenant)
     identity.check_weight(body.weight)
     account = identity.account_of(tenant)
-    spec = ApplicationSpec(body.application_class, body.input, tenant, body.weight, account=account)
+    spec = ApplicationSpec(
+        body.application_class,
+        body.input,
+        tenant,
+        body.weight,
+        account=account,
+        deadline_s=body.deadline_s,
+        tier=DEFAULT_TIER if body.service_tier in (None, "auto") else str(body.service_tier),
+    )
     if body.application_id is None:
         return spec
     return replace(spec, application_id=body.application_id)
@@ -197,6 +233,7 @@ def _view(opened: Json, views: Mapping[str, Json]) -> Json:
         "virtual_finish_time": only.get("virtual_finish_time"),
         "age_s": max((part["age_s"] for part in parts), default=None),
         "gps_lag": only.get("gps_lag"),
+        "outlook": only.get("outlook"),
         "models": dict(views),
     }
 

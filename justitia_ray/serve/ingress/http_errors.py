@@ -1,21 +1,53 @@
 """Error answers of the HTTP surface: the same on FastAPI's routes and on those that pass it by."""
 
 import logging
+import random
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from justitia_ray.errors import JustitiaError
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.errors import AdmissionError, JustitiaError
 from justitia_ray.observability.log_events import log_event
-from justitia_ray.protocol.errors import error_headers, error_in_form, openai_error, status_of
+from justitia_ray.protocol.errors import (
+    error_headers,
+    error_in_form,
+    has_anthropic_form,
+    openai_error,
+    status_of,
+)
+from justitia_ray.protocol.rate_limits import limit_headers
 
 logger = logging.getLogger("ray.serve")
 
 
-def error_response(path: str, error: JustitiaError) -> JSONResponse:
-    """Return the answer to a call on the route `path` that failed with an error of this service."""
-    return JSONResponse(error_in_form(path, error), status_of(error)[0], error_headers(error))
+def error_response(
+    path: str,
+    error: JustitiaError,
+    standings: Iterable[LimitStanding] = (),
+    draw: Callable[[], float] = random.random,
+) -> JSONResponse:
+    """Return the answer to a call that failed with an error of this service.
+
+    Args:
+        path: The call's route.
+        error: The failure.
+        standings: Limits of the caller's tenant; the one that binds, if it is one, is told first.
+        draw: Draws a number from 0 to 1, which spreads the returns of callers.
+    """
+    binding = error.limit if isinstance(error, AdmissionError) else None
+    if binding is not None:
+        standings = (LimitStanding(**binding), *standings)
+    headers = error_headers(error, draw) | headers_of_limits(path, standings)
+    return JSONResponse(error_in_form(path, error), status_of(error)[0], headers)
+
+
+def headers_of_limits(path: str, standings: Iterable[LimitStanding]) -> dict[str, str]:
+    """Return the headers that tell a caller on a path of its limits; none without limits."""
+    return limit_headers(standings, datetime.now(UTC), is_anthropic=has_anthropic_form(path))
 
 
 def unforeseen_response(path: str, error: Exception) -> JSONResponse:

@@ -9,27 +9,32 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 from justitia_ray.application_key import application_key
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import JustitiaError
-from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
+from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS, read_tier
 from justitia_ray.protocol.errors import engine_error_in_form, error_event
 from justitia_ray.protocol.inference_body import read_object
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
-from justitia_ray.serve.ingress.http_errors import error_response, unforeseen_response
+from justitia_ray.serve.ingress.http_errors import (
+    error_response,
+    headers_of_limits,
+    unforeseen_response,
+)
 from justitia_ray.serve.ingress.idempotency import IdempotentAttempts
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.replica_calls import Answer, Head, StreamItem, end_task
 from justitia_ray.serve.ingress.request_context import RequestContext
+from justitia_ray.serve.ingress.waiting_streams import PlainWait, Wait
 from justitia_ray.units import Seconds
 
-KEEPALIVE = b": waiting\n\n"
-"""A comment in a stream of events: clients drop it."""
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 
 
@@ -41,6 +46,8 @@ class Reply:
         """Path of the call's endpoint, whose clients know a form of errors."""
         self.begun = False
         """Whether the caller has a status."""
+        self.standings: Callable[[], tuple[LimitStanding, ...]] = tuple
+        """Returns the limits of the caller's tenant, once that is known."""
         self._send = send
 
     async def send_whole(self, answer: Answer) -> None:
@@ -54,6 +61,9 @@ class Reply:
     async def begin(self, status: int, head: Mapping[str, str]) -> None:
         """Send status and headers."""
         self.begun = True
+        standings = self.standings()
+        if standings:
+            head = {**head, **headers_of_limits(self.path, standings)}
         raw = [(k.lower().encode("latin-1"), v.encode("latin-1")) for k, v in head.items()]
         await self._send({"type": "http.response.start", "status": status, "headers": raw})
 
@@ -69,9 +79,10 @@ class Reply:
 class Comments:
     """Comments in a stream while it waits; the first begins it, with status 200."""
 
-    def __init__(self, reply: Reply, interval_s: Seconds) -> None:
+    def __init__(self, reply: Reply, interval_s: Seconds, wait: Wait) -> None:
         self._reply = reply
         self._interval_s = interval_s
+        self._wait = wait
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -79,6 +90,7 @@ class Comments:
         """Send a comment after each interval from now on."""
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(self._interval_s, self._begin_task)
+        self._wait.begin()
 
     async def end(self) -> None:
         """Send no more; anything else may be sent afterwards."""
@@ -86,6 +98,7 @@ class Comments:
             return
         self._timer.cancel()
         self._timer = None
+        self._wait.end()
         if self._task is not None:
             await end_task(self._task)
             self._task = None
@@ -97,12 +110,15 @@ class Comments:
         while True:
             if not self._reply.begun:
                 await self._reply.begin(200, _EVENTS)
-            await self._reply.send_chunk(KEEPALIVE)
+            await self._reply.send_chunk(await self._wait.comment())
             await asyncio.sleep(self._interval_s)
 
 
 async def send_stream(
-    reply: Reply, items: AsyncGenerator[StreamItem], keepalive_s: Seconds
+    reply: Reply,
+    items: AsyncGenerator[StreamItem],
+    keepalive_s: Seconds,
+    wait: Wait | None = None,
 ) -> None:
     """Send a streamed answer, with the replica's own status if that comes soon.
 
@@ -114,11 +130,12 @@ async def send_stream(
         items: (status, headers), then the body in chunks; an empty one says that the stream waits
             again. Closed at the end.
         keepalive_s: Time until the first comment of a wait, and between comments.
+        wait: What the comments say; None: that it waits.
 
     Raises:
         JustitiaError: As the items do.
     """
-    comments = Comments(reply, keepalive_s)
+    comments = Comments(reply, keepalive_s, wait or PlainWait())
     comments.begin()
     waits = True
     try:
@@ -200,7 +217,7 @@ class Endpoint:
             await until_disconnect(receive, self.respond(reply, context_of(scope), body))
         except JustitiaError as error:
             if not reply.begun:
-                await error_response(self.path, error)(scope, receive, send)
+                await error_response(self.path, error, reply.standings())(scope, receive, send)
                 return
             await reply.send_chunk(error_event(self.path, error, 0))
             await reply.end()
@@ -247,7 +264,9 @@ def inference_endpoints(
         gateway = model.gateway
         await gateway.check_served(reply.path)
         body = gateway.parse(reply.path, raw, fields)
+        context = replace(context, tier=read_tier(fields))
         found = await finder.find(context, reply.path, fields)
+        reply.standings = partial(gateway.standings, found.context)
         if found.context.is_final and models.only is None:
             await _close_elsewhere(models, model, found.context)
         key = context.idempotency_key
@@ -257,8 +276,14 @@ def inference_endpoints(
             await reply.send_whole(answer)
             return
 
+        application_id = found.context.application_id
+        named = None
+        if application_id is not None:
+            named = application_key(found.context.tenant, application_id)
+        wait = gateway.outlooks.wait(named)
+
         def stream() -> AsyncGenerator[StreamItem]:
-            items = gateway.stream(reply.path, found.context, body)
+            items = gateway.stream(reply.path, found.context, body, wait.note_application)
             return found.reading(items, stream=body.stream)
 
         if key is None:
@@ -272,7 +297,7 @@ def inference_endpoints(
                 stream,
             )
         if body.stream:
-            await send_stream(reply, items, section.keepalive_s)
+            await send_stream(reply, items, section.keepalive_s, wait)
             return
         async with aclosing(items):
             status, head = _as_head(await anext(items))

@@ -34,6 +34,11 @@ class SchedulerCalls:
         found: dict[str, Any] | None = await self._ask("application", application_id)
         return found
 
+    async def applications(self, most: int, tenant: str | None) -> dict[str, Any]:
+        """Return the first applications in order, of a tenant or of all, and counts of the rest."""
+        found: dict[str, Any] = await self._ask("applications", most, tenant)
+        return found
+
     async def close_application(self, application_id: ApplicationId) -> bool:
         """Let an application take no more inferences; return whether it was known."""
         is_known = bool(await self._ask("close_application", application_id))
@@ -49,7 +54,12 @@ class SchedulerCalls:
         found: dict[str, Any] = await self._ask("status", applications)
         return found
 
-    async def _ask(self, method: str, *arguments: str | int) -> Any:
+    async def usage(self, days: Sequence[int]) -> dict[str, Any]:
+        """Return the model's usage of these days, see `SchedulerService.usage`."""
+        found: dict[str, Any] = await self._ask("usage", list(days))
+        return found
+
+    async def _ask(self, method: str, *arguments: str | int | list[int] | None) -> Any:
         try:
             return await getattr(self.scheduler, method).remote(*arguments)
         except RayActorError:

@@ -19,6 +19,7 @@ from justitia_ray import __version__
 from justitia_ray.protocol.endpoints import (
     APPLICATION_HEADER,
     CLASS_HEADER,
+    DEADLINE_HEADER,
     FINAL_HEADER,
     INFERENCE_PATHS,
     LEASED_HEADER,
@@ -27,7 +28,7 @@ from justitia_ray.protocol.endpoints import (
     TENANT_HEADER,
     WAITED_HEADER,
 )
-from justitia_ray.protocol.errors import STATUS, has_anthropic_form
+from justitia_ray.protocol.errors import RATE_LIMIT_EXCEEDED, STATUS, has_anthropic_form
 from justitia_ray.protocol.generation_bodies import (
     CHAT,
     COMPLETIONS,
@@ -43,6 +44,7 @@ from justitia_ray.protocol.pooling_bodies import (
     RANKINGS,
     SCORES,
 )
+from justitia_ray.protocol.refusals import DropReason
 from justitia_ray.serve.ingress.door import is_public, scope_of
 from justitia_ray.serve.ingress.request_context import IDEMPOTENCY_HEADER
 
@@ -87,6 +89,11 @@ _HEADERS = (
         " it, or else the inference is an application of its own.",
     ),
     _header(CLASS_HEADER, "Class of an application that this request opens."),
+    _header(
+        DEADLINE_HEADER,
+        "Seconds that the inference may wait in the queue for its first lease, above 0; 504 if it"
+        " cannot, or did.",
+    ),
     _header(FINAL_HEADER, "`true`: the application takes no more inferences than this one."),
     TENANT,
     _header(
@@ -380,6 +387,7 @@ _MEANINGS = {
     413: ("TooLarge", "The body is longer than `ingress.max_body_bytes`."),
     429: ("TooMany", "Too much is waiting, open or failing; try again later."),
     502: ("EngineFailed", "Engines failed the request over and over."),
+    504: ("TooLate", "The call cannot make its deadline, or has missed it."),
     503: ("Unavailable", "The service cannot take the request now; try again later."),
 }
 _FORMS: dict[str, Json] = {
@@ -414,14 +422,26 @@ _FORMS: dict[str, Json] = {
 }
 _RETRY_AFTER: Json = {
     "Retry-After": {
-        "description": "Seconds until another try makes sense.",
-        "required": True,
+        "description": "Seconds until another try makes sense; none where that is not known.",
         "schema": {"type": "integer", "minimum": 1},
-    }
+    },
+    "Retry-After-Ms": {
+        "description": "The same in milliseconds, where a retry within the call makes sense.",
+        "schema": {"type": "integer", "minimum": 100, "maximum": 120_000},
+    },
+    "X-Should-Retry": {
+        "description": "`false`: a retry within the call makes no sense.",
+        "schema": {"const": "false"},
+    },
+    "X-Justitia-Dropped-Reason": {
+        "description": "Why the call was dropped, once its admission had begun.",
+        "schema": {"enum": [reason.value for reason in DropReason]},
+    },
 }
 _ERROR_HEADERS: dict[int, Json] = {
     429: _RETRY_AFTER,
     503: _RETRY_AFTER,
+    504: _RETRY_AFTER,
     401: {
         "WWW-Authenticate": {
             "description": "`Bearer`",
@@ -436,6 +456,8 @@ def _error_responses() -> Iterator[tuple[str, Json]]:
     """Yield each error in each form, by its name in the document."""
     for status, (name, description) in _MEANINGS.items():
         codes = sorted({code for known, _, code in STATUS.values() if known == status and code})
+        if status == 429:
+            codes = sorted([*codes, RATE_LIMIT_EXCEEDED])
         told = f"{description} Codes: {', '.join(codes)}." if codes else description
         for form in _FORMS:
             schema = {"$ref": f"#/components/schemas/{form}"}
@@ -462,7 +484,7 @@ def _statuses(path: str, described: Json) -> Iterator[int]:
     if path in INFERENCE_PATHS or path == "/v1/applications":
         yield 409
     if from_engine:
-        yield 502
+        yield from (502, 504)
 
 
 # --- the document

@@ -5,6 +5,7 @@ learn.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
@@ -24,12 +25,14 @@ from justitia_ray.core.events import (
     InferenceSubmitted,
     NackReason,
 )
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import QueueFull
 from justitia_ray.protocol.errors import refusal_error
 from justitia_ray.protocol.messages import IngressMessage
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
 from justitia_ray.serve.ingress.scheduler_session import SchedulerSession
-from justitia_ray.units import ApplicationId, ReplicaId, Seconds, VirtualTime
+from justitia_ray.serve.ingress.standings import TenantStandings
+from justitia_ray.units import ApplicationId, ClientId, ReplicaId, Seconds, VirtualTime
 
 
 class QueueClient:
@@ -38,6 +41,7 @@ class QueueClient:
     Attributes:
         pending: Inferences and applications whose end has not been heard of.
         session: The session with the scheduler; its `start` begins to talk, its `stop` ends that.
+        standings: The limits of tenants, as the scheduler told them last.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class QueueClient:
             note_addresses: Told where the replicas of grants are.
         """
         self.pending = PendingInferences()
+        self.standings = TenantStandings()
         self.session = SchedulerSession(
             scheduler,
             self.pending,
@@ -71,6 +76,7 @@ class QueueClient:
             self._refuse_all,
             submit_interval_s,
             note_addresses,
+            self._note_standings,
         )
         self._on_opening = on_opening
         self._on_application_ended = on_application_ended
@@ -87,7 +93,9 @@ class QueueClient:
         """
         opened = await self.session.open_application(arrival)
         if opened.refusal is not None:
-            raise refusal_error(opened.refusal, arrival.application_id)
+            raise refusal_error(
+                opened.refusal, arrival.application_id, opened.limit, opened.retry_after_s
+            )
         if arrival.ingress_id != self.session.ingress_id or opened.epoch < self.session.epoch:
             # Opened under an earlier epoch or ingress id: register it again.
             arrival = replace(arrival, ingress_id=self.session.ingress_id, resubmitted=True)
@@ -144,10 +152,13 @@ class QueueClient:
             answer = inference.answers.popleft()
             if isinstance(answer, Grant):
                 inference.lease_id = answer.lease_id
+                # What has had a lease waits again for the next without a deadline.
+                inference.item = replace(inference.item, deadline_s=math.inf)
                 return answer
             is_unknown = answer.reason is Refusal.UNKNOWN_APPLICATION
             if not is_unknown or inference.application is None:
-                raise refusal_error(answer.reason, inference.item.application_id)
+                name = inference.item.application_id
+                raise refusal_error(answer.reason, name, answer.limit, answer.retry_after_s)
             # It was open. If the inference was submitted before, the last scheduler had ended both,
             # and the answer was lost; else the application has expired in this very moment.
             self._submit_anew(inference, was_closed=inference.item.resubmitted)
@@ -204,6 +215,9 @@ class QueueClient:
             self.close_application(inference.item.application_id)
 
     # --- messages of the scheduler
+
+    def _note_standings(self, standings: Mapping[ClientId, tuple[LimitStanding, ...]]) -> None:
+        self.standings.note(standings, asyncio.get_running_loop().time())
 
     def _take(self, message: IngressMessage) -> None:
         if isinstance(message, EndApplication):

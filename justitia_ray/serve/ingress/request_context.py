@@ -1,19 +1,36 @@
 """The context of a request: whose it is, and for which tenant and application."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.application_key import SEPARATOR, application_key, split_key
+from justitia_ray.core.tenants import DEFAULT_TIER
 from justitia_ray.errors import Forbidden, RequestError, UnknownApplication, shown_short
-from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
+from justitia_ray.protocol.endpoints import (
+    APPLICATION_HEADER,
+    CLASS_HEADER,
+    DEADLINE_HEADER,
+    TENANT_HEADER,
+)
 from justitia_ray.units import ApplicationId, Seconds
 
 IDEMPOTENCY_HEADER = "idempotency-key"
 IDENTIFYING = tuple(
-    name.encode() for name in (APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER, IDEMPOTENCY_HEADER)
+    name.encode()
+    for name in (
+        APPLICATION_HEADER,
+        CLASS_HEADER,
+        TENANT_HEADER,
+        IDEMPOTENCY_HEADER,
+        DEADLINE_HEADER,
+    )
 )
-"""Headers that say for whom a call is: each may come once."""
+"""Headers that say for whom a call is, and until when: each may come once."""
+_SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
+MAX_DEADLINE_S: Seconds = 604_800.0
+"""A week: longer than anything waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +54,28 @@ class RequestContext:
     """How long the application may be idle, if that is not what is configured."""
     is_final: bool = False
     """Whether the application takes no more inferences."""
+    tier: str = DEFAULT_TIER
+    """Service tier that the call asks for; of effect if it opens its application."""
+    named_deadline: str | None = None
+    """Deadline that a header names, as it stands there."""
+
+    @property
+    def deadline_s(self) -> Seconds | None:
+        """The longest time that the call may wait for its first lease; None: it does not say.
+
+        Raises:
+            RequestError: If the header is no such number.
+        """
+        named = self.named_deadline
+        if named is None:
+            return None
+        if _SECONDS.fullmatch(named) and 0 < float(named) <= MAX_DEADLINE_S:
+            return float(named)
+        raise RequestError(
+            f"{DEADLINE_HEADER} is {shown_short(named)}: a number of seconds above 0 and of at most"
+            f" {MAX_DEADLINE_S:,.0f} is allowed",
+            DEADLINE_HEADER,
+        )
 
     @property
     def tenant(self) -> str:
@@ -117,6 +156,7 @@ def read_context(identity: Identity, headers: Iterable[tuple[bytes, bytes]]) -> 
         said.get(CLASS_HEADER),
         said.get(IDEMPOTENCY_HEADER),
         said,
+        named_deadline=said.get(DEADLINE_HEADER),
     )
 
 

@@ -14,12 +14,13 @@ from ray.exceptions import RayActorError, RayError
 
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.events import ApplicationArrived, NackReason
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import ConnectionLost, JustitiaError, SchedulerSuperseded
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.mailbox import Cursor
 from justitia_ray.protocol.messages import IngressMail, IngressMessage, Opened, Submission
 from justitia_ray.serve.ingress.pending_inferences import PendingInferences
-from justitia_ray.units import Epoch, IngressId, ReplicaId, RequestId, Seconds
+from justitia_ray.units import ClientId, Epoch, IngressId, ReplicaId, RequestId, Seconds
 
 logger = logging.getLogger("ray.serve")
 
@@ -52,6 +53,7 @@ class SchedulerSession:
         on_given_up: Callable[[], None],
         submit_interval_s: Seconds,
         note_addresses: Callable[[Mapping[ReplicaId, str]], None],
+        note_standings: Callable[[Mapping[ClientId, tuple[LimitStanding, ...]]], None],
     ) -> None:
         """Prepare to talk.
 
@@ -63,6 +65,7 @@ class SchedulerSession:
             on_given_up: Called at each failed call once the scheduler is given up.
             submit_interval_s: Least time from one batch of submissions to the next.
             note_addresses: Told where the replicas of grants are, before the grants are taken.
+            note_standings: Told of the limits of the grants' tenants, before they are taken.
         """
         self.ingress_id = _new_ingress_id()
         """The scheduler's name for this ingress; a new one after the scheduler has expired it."""
@@ -74,6 +77,7 @@ class SchedulerSession:
         self._on_new_epoch = on_new_epoch
         self._on_given_up = on_given_up
         self._note_addresses = note_addresses
+        self._note_standings = note_standings
         self._superseded_at: Seconds | None = None
         """When the scheduler began to answer that another one leads."""
         self._submit_interval_s = submit_interval_s
@@ -212,6 +216,8 @@ class SchedulerSession:
             return False
         if asked == self._terms:
             self._note_addresses(mail.addresses)
+            if mail.standings:
+                self._note_standings(mail.standings)
             for message in self._cursor.fresh(mail.messages):
                 self._take(message)
         return True

@@ -1,15 +1,18 @@
 """From a request to a place in the queue: its application, its size, its predicted cost."""
 
 import asyncio
+import math
 import re
 import uuid
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from justitia_ray.access.identity import check_tenant
 from justitia_ray.application_key import application_key
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
+from justitia_ray.core.stages import ExpectedStage
+from justitia_ray.core.tenants import DEFAULT_TIER, TenantTree, Unit
 from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.observability.part_metrics import IngressMetrics
 from justitia_ray.predictor.class_names import check_class_name
@@ -51,6 +54,10 @@ class ApplicationSpec:
     """Rule by which its inferences were recognised as its own (`recognition`)."""
     idle_s: Seconds | None = None
     """How long it may be idle, if that is not what is configured."""
+    deadline_s: Seconds | None = None
+    """How long each of its inferences may wait, if that is not what is configured."""
+    tier: str = DEFAULT_TIER
+    """Service tier."""
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.application_id):
@@ -133,6 +140,8 @@ class Submitter:
 
     Attributes:
         tenant_weights: Weight of a tenant's applications that ask for none; 1 otherwise.
+        tenants: The tree of tenants: its deadlines are those of calls that say none, its quotas
+            say which quantile an application reserves.
     """
 
     def __init__(
@@ -146,6 +155,7 @@ class Submitter:
     ) -> None:
         """Put the submitter of one model together; see `Gateway` for the parts."""
         self.tenant_weights: Mapping[str, float] = {}
+        self.tenants = TenantTree()
         self._queue = queue
         self._estimates = estimates
         self._metrics = metrics
@@ -179,7 +189,7 @@ class Submitter:
             RequestError: If a header has another form than is allowed.
             QueueFull: If too many inferences are pending here.
         """
-        tenant = context.tenant
+        tenant, deadline_s = context.tenant, context.deadline_s
         size = await self._counter.prompt_size(body)
         most = output_bound(body, size.longest_tokens, self._max_model_len)
         choices = size.prompts * body.n
@@ -208,6 +218,7 @@ class Submitter:
             expected_stages=self._estimates.stages.stages_to_tell(
                 application.application_class, stage, inferences
             ),
+            deadline_s=deadline_s,
         )
         is_last = context.application_id is None or context.is_final
         inference = self._queue.submit_inference(item, opening, is_last=is_last)
@@ -272,6 +283,7 @@ class Submitter:
             account=context.account,
             recognized_by=context.recognized_by,
             idle_s=context.idle_s,
+            tier=context.tier,
         )
         elsewhere = None
         if context.application_id is not None:
@@ -312,6 +324,14 @@ class Submitter:
         weight = spec.weight
         if weight is None:
             weight = self.tenant_weights.get(account, 1.0)
+        deadline_s = spec.deadline_s
+        if deadline_s is None:
+            deadline_s = self.tenants.deadline_s(account)
+        stages = self._estimates.stages.expected_stages(spec.application_class, 0)
+        kv_share, token_share = (
+            _reserved_share(self.tenants, account, unit)
+            for unit in (Unit.KV_TOKEN_TIME, Unit.TOKENS)
+        )
         return ApplicationArrived(
             spec.key,
             spec.application_class,
@@ -322,5 +342,31 @@ class Submitter:
             charge_kv_token_time=CHARGE_FACTOR * estimate.kv_token_time,
             recognized_by=spec.recognized_by,
             idle_s=spec.idle_s,
-            expected_stages=self._estimates.stages.expected_stages(spec.application_class, 0),
+            expected_stages=stages,
+            deadline_s=deadline_s,
+            tier=spec.tier,
+            reserve_kv_token_time=None if kv_share is None else estimate.quantile(kv_share),
+            reserve_tokens=(
+                None if token_share is None else _tokens(estimate, stages, token_share)
+            ),
         )
+
+
+def _reserved_share(tree: TenantTree, tenant: str, unit: Unit) -> float | None:
+    """Return the quantile of its use that an application reserves: the largest of its quotas."""
+    if not tree.described:
+        return None
+    quotas = (quota for _, node in tree.nodes(tenant) for quota in node.quotas)
+    return max((quota.reserve_quantile for quota in quotas if quota.unit is unit), default=None)
+
+
+def _tokens(estimate: Estimate, stages: Sequence[ExpectedStage], share: float) -> float:
+    """Return a quantile of an application's tokens, prompt and output.
+
+    They spread as its cost does, by half in the logarithm: KV token-time grows with the square of a
+    length. Where nothing is known of its stages, it is one inference.
+    """
+    expected = sum(stage.compute_tokens for stage in stages) or 2.0 * estimate.output_tokens
+    if not estimate.kv_token_time:
+        return expected
+    return expected * math.sqrt(estimate.quantile(share) / estimate.kv_token_time)

@@ -11,6 +11,7 @@ from typing import Any, get_args
 import msgspec
 
 from justitia_ray.core.events import ApplicationArrived, NackReason
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.protocol.engine import ResponseHead
 from justitia_ray.protocol.messages import (
     IngressMail,
@@ -22,7 +23,15 @@ from justitia_ray.protocol.messages import (
     Submission,
 )
 from justitia_ray.protocol.stream_parts import Part, Resume
-from justitia_ray.units import Epoch, IngressId, LeaseId, ReplicaId, RequestId
+from justitia_ray.units import (
+    ApplicationId,
+    ClientId,
+    Epoch,
+    IngressId,
+    LeaseId,
+    ReplicaId,
+    RequestId,
+)
 
 Named = tuple[str, msgspec.Raw]
 """A value of one of several types: the type's name, and the value."""
@@ -68,11 +77,12 @@ class _IngressMail(msgspec.Struct, frozen=True, array_like=True):
     messages: tuple[tuple[int, str, msgspec.Raw], ...]
     forgotten: bool
     addresses: dict[ReplicaId, str]
+    standings: dict[ClientId, tuple[LimitStanding, ...]] = {}
 
 
 def _unpack_ingress_mail(mail: _IngressMail) -> IngressMail:
     messages = tuple((n, _INGRESS_MESSAGES[name](raw)) for n, name, raw in mail.messages)
-    return IngressMail(mail.epoch, messages, mail.forgotten, mail.addresses)
+    return IngressMail(mail.epoch, messages, mail.forgotten, mail.addresses, mail.standings)
 
 
 _INGRESS_MAIL = Form(
@@ -82,6 +92,7 @@ _INGRESS_MAIL = Form(
         [(number, *_named(message)) for number, message in mail.messages],
         mail.forgotten,
         mail.addresses,
+        mail.standings,
     ),
     _unpack_ingress_mail,
 )
@@ -163,6 +174,7 @@ SCHEDULER_METHODS: dict[str, Method] = {
     "open_application": Method((ApplicationArrived,), Opened),
     "submit_many": Method((IngressId, Epoch, int, _MANY_SUBMISSIONS), _INGRESS_MAIL),
     "poll_grants": Method((IngressId, Epoch, int), _INGRESS_MAIL),
+    "outlooks": Method((tuple[ApplicationId, ...],), dict[str, Any]),
     "refuse_lease": Method((RequestId, LeaseId, NackReason), bool),
     "pull": Method((Pull,), _REPLICA_MAIL),
     "leave": Method((ReplicaId,), None),

@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -20,7 +21,9 @@ from justitia_ray.client.calls import (
     response_error,
 )
 from justitia_ray.client.transport import Response
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import ResponseError
+from justitia_ray.protocol.rate_limits import limit_headers
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 5}
 
@@ -60,7 +63,29 @@ def test_an_openai_error_keeps_its_fields() -> None:
 
     error = response_error(429, {"retry-after": "2.5"}, body)
 
-    assert error.args == (429, "full", "queue_full", 2.5)
+    assert error.args[:4] == (429, "full", "queue_full", 2.5)
+    assert error.args[4:] == (None, None, None)
+
+
+def test_refusal_says_why_by_which_limit_and_when() -> None:
+    """An agent that paces itself needs more than a number; milliseconds are the more precise."""
+    standing = LimitStanding("acme", "inferences", 60.0, 0.0, 42.0, 60.0)
+    now = datetime(2026, 11, 30, tzinfo=UTC)
+    said = {
+        "retry-after": "42",
+        "retry-after-ms": "41250",
+        "x-justitia-dropped-reason": "quota",
+        "x-should-retry": "false",
+    }
+
+    error = response_error(429, said | limit_headers((standing,), now, is_anthropic=False), b"{}")
+
+    assert (41.25, "quota", False) == (
+        error.retry_after_s,
+        error.dropped_reason,
+        error.should_retry,
+    )
+    assert error.limit == asdict(standing)
 
 
 @pytest.mark.parametrize("value", ["", "soon", "nan", "inf", "-1", "Wed, 21 Oct 2026 07:28:00 GMT"])

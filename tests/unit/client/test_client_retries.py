@@ -69,6 +69,19 @@ async def test_other_errors_are_not_tried_again(
     assert waits_s == []
 
 
+async def test_spent_budget_is_not_asked_for_again(
+    client: JustitiaClient, service: FakeService, waits_s: list[float]
+) -> None:
+    """The service says so: it is the same in a second, and the caller hears of it at once."""
+    status, headers, body = as_error(429, "spent", retry_after="2")
+    service.answers[CHAT] = [(status, {**headers, "X-Should-Retry": "false"}, body)]
+
+    with pytest.raises(ResponseError, match="spent"):
+        await _ask(client, stream=False)
+
+    assert waits_s == []
+
+
 async def test_nothing_is_tried_again_once_a_stream_has_begun(
     client: JustitiaClient, service: FakeService, waits_s: list[float]
 ) -> None:

@@ -1,6 +1,7 @@
 """The table of endpoints, and which models a body may name."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from justitia_ray.protocol.endpoints import (
     name_model,
     parse_body,
     prompt_text,
+    read_tier,
 )
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
 
@@ -59,3 +61,26 @@ def test_text_of_a_request_leaves_out_what_is_no_text() -> None:
 
     assert "a b\nc" == prompt_text(parse_body(COMPLETIONS, body, ("m",), None))
     assert "" == prompt_text(parse_body(COMPLETIONS, ids, ("m",), None))
+
+
+@pytest.mark.parametrize(
+    ("body", "tier"),
+    [
+        ({}, "default"),
+        ({"service_tier": None}, "default"),
+        ({"service_tier": "auto"}, "default"),
+        ({"service_tier": "standard_only"}, "default"),
+        ({"service_tier": "flex"}, "flex"),
+        ({"service_tier": "priority"}, "priority"),
+    ],
+)
+def test_tier_is_read_as_openai_and_anthropic_name_it(body: dict[str, Any], tier: str) -> None:
+    """Clients send `auto` unasked: it has to mean the usual tier."""
+    assert tier == read_tier(body)
+
+
+@pytest.mark.parametrize("asked", ["gold", 1, ["flex"]])
+def test_unknown_tier_is_refused_with_those_that_there_are(asked: object) -> None:
+    """A caller who has paid for priority must not run at the default tier unawares."""
+    with pytest.raises(RequestError, match=r"service_tier is .*flex, default, priority is allowed"):
+        read_tier({"service_tier": asked})

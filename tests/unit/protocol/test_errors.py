@@ -76,16 +76,28 @@ def test_every_error_for_callers_stands_in_the_table() -> None:
     assert kinds <= set(STATUS)
 
 
+def _middle() -> float:
+    """Draw the number that leaves a wait as it is."""
+    return 0.5
+
+
 @pytest.mark.parametrize(
-    ("error", "headers"),
-    [
-        *((QueueFull("x", s), {"retry-after": t}) for s, t in ((5.0, "5"), (0.2, "1"), (7.6, "8"))),
-        (RequestError("x"), {}),
-    ],
+    ("wait_s", "whole", "exact"), [(5.0, "5", "5000"), (0.2, "1", "200"), (7.2, "8", "7200")]
 )
-def test_pressure_says_when_to_come_back(error: JustitiaError, headers: dict[str, str]) -> None:
-    """Whole seconds, and never at once; a mistake repeated is the same mistake."""
-    assert headers == error_headers(error)
+def test_pressure_says_when_to_come_back(wait_s: float, whole: str, exact: str) -> None:
+    """Whole seconds, rounded up and never at once, and for those who read them milliseconds."""
+    said = error_headers(QueueFull("x", wait_s), _middle)
+
+    assert {
+        "x-justitia-dropped-reason": "queue_full",
+        "retry-after": whole,
+        "retry-after-ms": exact,
+    } == said
+
+
+def test_mistake_of_the_caller_is_not_to_be_repeated() -> None:
+    """A mistake repeated is the same mistake."""
+    assert {} == error_headers(RequestError("x"), _middle)
 
 
 _REFUSALS = {
@@ -98,7 +110,14 @@ _REFUSALS = {
     Refusal.TOO_MANY_APPLICATIONS: (429, "scheduler.max_open_applications"),
     Refusal.NOT_STORED: (503, "store.durability"),
     Refusal.SUPERSEDED: (503, "/readyz"),
+    Refusal.QUOTA_EXHAUSTED: (429, "quota of its tenant"),
+    Refusal.CAP_REACHED: (429, "one application of its tenant may use"),
+    Refusal.DEADLINE: (504, "deadline"),
 }
+
+
+_SPENT = (Refusal.QUOTA_EXHAUSTED, Refusal.CAP_REACHED, Refusal.DEADLINE)
+"""Refusals that, where nothing more is known, will be the same at the next try."""
 
 
 @pytest.mark.parametrize("reason", list(Refusal))
@@ -110,7 +129,11 @@ def test_refusal_names_its_application_and_what_to_change(reason: Refusal) -> No
     assert status == status_of(error)[0]
     assert "application 'app-1'" in str(error)
     assert text in str(error)
-    assert ({"retry-after": "5"} if status >= 429 else {}) == error_headers(error)
+    headers = error_headers(error, _middle)
+    waits = "5" if status >= 429 and reason not in _SPENT else None
+    assert waits == headers.get("retry-after")
+    assert ("false" if reason in _SPENT else None) == headers.get("x-should-retry")
+    assert headers["x-justitia-dropped-reason"]
 
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS])

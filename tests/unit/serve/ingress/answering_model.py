@@ -65,6 +65,11 @@ class AnsweringScheduler:
         """Return the view of an application."""
         return {"application_id": key} if self._knows(key) else None
 
+    async def applications(self, most: int, tenant: str | None) -> dict[str, Any]:
+        """Return a listing of nothing."""
+        none = {"applications": 0, "waiting": 0, "running": 0}
+        return {"applications": [], "own": none, "others": none}
+
     async def close_application(self, key: str) -> bool:
         """Close an application."""
         return self._knows(key)
@@ -72,6 +77,10 @@ class AnsweringScheduler:
     async def cancel_application(self, key: str) -> bool:
         """Cancel an application."""
         return self._knows(key)
+
+    async def usage(self, days: list[int]) -> dict[str, Any]:
+        """Return no usage."""
+        return {"days": {}, "open_from": days[-1]}
 
     async def status(self, applications: int) -> dict[str, Any]:
         """Return the status of a scheduler that leads."""

@@ -1,6 +1,6 @@
 """A client of the HTTP application in front of stand-ins."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from justitia_ray.config import AppConfig, RecognitionSection
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.protocol.endpoints import parse_body
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
@@ -16,6 +17,7 @@ from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.replica_calls import Answer, StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
+from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
 
 
 class StandInGateway:
@@ -32,6 +34,13 @@ class StandInGateway:
         self.source: Any = None
         """Yields the items in place of `items`."""
         self.submitter = self
+        self.limits: tuple[LimitStanding, ...] = ()
+        self.outlooks = StreamOutlooks(self.ask_outlooks, 0.0)
+        self.known_outlooks: dict[str, Any] = {}
+
+    def standings(self, context: RequestContext) -> tuple[LimitStanding, ...]:
+        """Return the limits of every caller's tenant."""
+        return self.limits
 
     def parse(self, path: str, raw: bytes, fields: dict[str, Any]) -> Any:
         """Read a body."""
@@ -50,10 +59,15 @@ class StandInGateway:
         return status, head, b"".join(chunks)
 
     async def stream(
-        self, path: str, context: RequestContext, body: Any
+        self,
+        path: str,
+        context: RequestContext,
+        body: Any,
+        on_submitted: Callable[[str], None] = lambda application_id: None,
     ) -> AsyncGenerator[StreamItem]:
         """Yield the items, or fail."""
         self.answered += 1
+        on_submitted("default|own")
         if self.failure is not None:
             raise self.failure
         if self.source is not None:
@@ -63,6 +77,10 @@ class StandInGateway:
             return
         for item in self.items:
             yield item
+
+    async def ask_outlooks(self, application_ids: tuple[str, ...]) -> dict[str, Any]:
+        """Return what is known."""
+        return self.known_outlooks
 
     async def unscheduled(self, path: str, raw: bytes, fields: dict[str, Any]) -> Answer:
         """Return the answer to an unscheduled call."""

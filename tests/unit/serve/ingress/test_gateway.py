@@ -29,6 +29,7 @@ from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.pending_inferences import PendingInference, PendingInferences
 from justitia_ray.serve.ingress.replica_calls import Answer
 from justitia_ray.serve.ingress.request_context import RequestContext, read_context
+from justitia_ray.serve.ingress.standings import TenantStandings
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import PromptSize
 from tests.unit.observability.recording_backend import exported, measures
@@ -49,6 +50,7 @@ class FakeQueueClient:
     session: FakeSession = field(default_factory=FakeSession)
     pending: PendingInferences = field(default_factory=PendingInferences)
     items: list[InferenceSubmitted] = field(default_factory=list)
+    standings: TenantStandings = field(default_factory=TenantStandings)
 
     async def open_application(self, arrival: ApplicationArrived) -> float:
         self.pending.applications[arrival.application_id] = arrival

@@ -12,7 +12,7 @@ import pytest
 
 from justitia_ray.config import IngressSection
 from justitia_ray.core.actions import Grant
-from justitia_ray.core.events import InferenceSubmitted, NackReason
+from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted, NackReason
 from justitia_ray.errors import ApplicationIsClosed, ConnectionLost, EngineError, JustitiaError
 from justitia_ray.protocol.engine import EngineCall, ResponseHead
 from justitia_ray.protocol.generation_bodies import CHAT
@@ -28,13 +28,16 @@ def test_head_names_replica_and_wait_beside_what_the_engine_said() -> None:
     """A caller can tell a slow engine from a full queue; the benchmark's profile rests on it."""
     grant = Grant("r", "i", "lease", "replica-7", 0, 100, waited_s=1.25)
     head = {"content-type": "application/json"}
+    item = InferenceSubmitted("r", "acme/search|run/7", "q", "i", 1, 1, 1)
+    opened = ApplicationArrived(item.application_id, "chat", "acme", 1.0, 1.0, "i", tier="flex")
 
     assert {
         "content-type": "application/json",
         "x-justitia-application": "run/7",
         "x-justitia-replica": "replica-7",
+        "x-justitia-tier": "flex",
         "x-justitia-waited-s": "1.2500",
-    } == served_by(head, grant, "acme/search|run/7")
+    } == served_by(head, grant, PendingInference(item, 0.0, application=opened))
     assert ["content-type"] == list(head)
 
 

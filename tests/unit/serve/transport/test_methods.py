@@ -32,6 +32,7 @@ TYPES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "open_application": ((ApplicationArrived,), Opened),
     "submit_many": ((str, int, int, tuple[Submission, ...]), IngressMail),
     "poll_grants": ((str, int, int), IngressMail),
+    "outlooks": ((tuple[str, ...],), dict[str, dict[str, str]]),
     "refuse_lease": ((str, str, NackReason), bool),
     "pull": ((Pull,), ReplicaMail),
     "leave": ((str,), None),
@@ -57,7 +58,8 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 }
 
 
-_FIELDS = {"idle_s": st.none() | st.floats(0.0, 1e9, exclude_min=True)}
+_ABOVE_0 = st.none() | st.floats(0.0, 1e9, exclude_min=True)
+_FIELDS = {"idle_s": _ABOVE_0, "deadline_s": _ABOVE_0}
 """Fields that do not take all values of their type."""
 
 

@@ -1,0 +1,152 @@
+"""Rate-limit headers: a tenant's limits in the forms that clients pace themselves by.
+
+OpenAI's `x-ratelimit-*` and Anthropic's `anthropic-ratelimit-*` have one limit of requests and one
+of tokens: that with the least left. `RateLimit-Policy` and `RateLimit` of the IETF (draft 10 of
+httpapi-ratelimit-headers) have all of them, by name; only they have KV token-time and applications.
+A tenant without limits gets no header.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.units import Seconds
+
+_OPENAI_UNITS = {"requests": "requests", "inferences": "requests", "tokens": "tokens"}
+"""Name in OpenAI's and Anthropic's headers of each unit that they have."""
+POLICY_HEADER = "ratelimit-policy"
+LIMIT_HEADER = "ratelimit"
+_LARGEST = 999_999_999_999_999
+"""Largest integer of a structured field (RFC 8941)."""
+_ITEM = re.compile(r'"((?:[^"\\]|\\.)*)"((?:;[a-z]+=\d+)*)')
+_PARAMETER = re.compile(r";([a-z]+)=(\d+)")
+
+
+def limit_headers(
+    standings: Iterable[LimitStanding], now: datetime, *, is_anthropic: bool
+) -> dict[str, str]:
+    """Return the headers that tell a caller of its limits; of two for one limit the first counts.
+
+    Args:
+        standings: Limits of the tenant and of the nodes above it.
+        now: Time of day in UTC, for Anthropic's resets.
+        is_anthropic: Whether the path is one of Anthropic's.
+    """
+    named: dict[str, LimitStanding] = {}
+    for standing in standings:
+        named.setdefault(_name(standing), standing)
+    if not named:
+        return {}
+    policies, lefts = [], []
+    for name, standing in named.items():
+        quoted = _quoted(name)
+        window = "" if standing.period_s is None else f";w={_whole(standing.period_s)}"
+        policies.append(f"{quoted};q={_whole(standing.limit)}{window}")
+        left = f"{quoted};r={_left(standing)};t={_whole(math.ceil(standing.reset_s))}"
+        lefts.append(left)
+    headers = {POLICY_HEADER: ", ".join(policies), LIMIT_HEADER: ", ".join(lefts)}
+    for unit, standing in _tightest(named.values()).items():
+        limit, remaining = str(_whole(standing.limit)), str(_left(standing))
+        if is_anthropic:
+            headers[f"anthropic-ratelimit-{unit}-limit"] = limit
+            headers[f"anthropic-ratelimit-{unit}-remaining"] = remaining
+            headers[f"anthropic-ratelimit-{unit}-reset"] = _instant(now, standing.reset_s)
+        else:
+            headers[f"x-ratelimit-limit-{unit}"] = limit
+            headers[f"x-ratelimit-remaining-{unit}"] = remaining
+            headers[f"x-ratelimit-reset-{unit}"] = duration(standing.reset_s)
+    return headers
+
+
+def read_limits(headers: Mapping[str, str]) -> tuple[LimitStanding, ...]:
+    """Return the limits that an answer tells of, those with the least part left first.
+
+    Args:
+        headers: The answer's, by their names in lower case.
+    """
+    quotas = _items(headers.get(POLICY_HEADER, ""))
+    found = []
+    for name, left in _items(headers.get(LIMIT_HEADER, "")).items():
+        policy, (scope, _, unit) = quotas.get(name, {}), name.rpartition(":")
+        if "q" in policy and "r" in left:
+            period = policy.get("w")
+            found.append(
+                LimitStanding(
+                    scope,
+                    unit.partition("/")[0],
+                    float(policy["q"]),
+                    float(left["r"]),
+                    float(left.get("t", 0)),
+                    None if period is None else float(period),
+                )
+            )
+    return tuple(sorted(found, key=_part_left))
+
+
+def duration(seconds: Seconds) -> str:
+    """Return a time as OpenAI writes it: `0s`, `250ms`, `1s`, `6m0s`, `24h0m0s`; rounded up."""
+    if 0 < seconds < 1:
+        return f"{math.ceil(1_000 * seconds)}ms"
+    minutes, rest = divmod(_whole(math.ceil(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes}m{rest}s"
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def _tightest(standings: Iterable[LimitStanding]) -> dict[str, LimitStanding]:
+    """Return, for each unit of OpenAI's, the standing with the least left; the longer of two."""
+    tightest: dict[str, LimitStanding] = {}
+    for standing in standings:
+        unit = _OPENAI_UNITS.get(standing.unit)
+        if unit is None:
+            continue
+        known = tightest.get(unit)
+        if known is None or _tightness(standing) < _tightness(known):
+            tightest[unit] = standing
+    return tightest
+
+
+def _tightness(standing: LimitStanding) -> tuple[float, float]:
+    return standing.remaining, -standing.reset_s
+
+
+def _part_left(standing: LimitStanding) -> float:
+    return standing.remaining / standing.limit if standing.limit else 0.0
+
+
+def _left(standing: LimitStanding) -> int:
+    return _whole(math.floor(standing.remaining))
+
+
+def _whole(value: float) -> int:
+    """Return a value as an integer that headers may hold."""
+    return int(min(max(0.0, value), _LARGEST))
+
+
+def _instant(now: datetime, reset_s: Seconds) -> str:
+    """Return when a limit is reset, in the form of RFC 3339; a second is the finest."""
+    whole = now.replace(microsecond=0)
+    at = whole + timedelta(seconds=math.ceil(reset_s + now.microsecond / 1e6))
+    return at.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _name(standing: LimitStanding) -> str:
+    """Return a limit's name: scope, unit and period in seconds, `acme/search:tokens/60`."""
+    period = "" if standing.period_s is None else f"/{_whole(standing.period_s)}"
+    return f"{standing.scope}:{standing.unit}{period}"
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a string of structured fields."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _items(header: str) -> dict[str, dict[str, int]]:
+    """Read a list of strings with integer parameters, by the strings."""
+    return {
+        re.sub(r"\\(.)", r"\1", name): {key: int(n) for key, n in _PARAMETER.findall(rest)}
+        for name, rest in _ITEM.findall(header)
+    }

@@ -1,0 +1,142 @@
+"""Refusals over HTTP: why a call was dropped, and whether and when to send it again.
+
+Clients of OpenAI and Anthropic read `retry-after-ms` before `Retry-After`, and `x-should-retry`
+before the status. OpenAI's does not come back if it is told to wait more than two minutes;
+Anthropic's waits as long as it is told. So no wait that a call may still make exceeds two minutes,
+and what is spent for longer is not to be retried within the call.
+"""
+
+import math
+from collections.abc import Callable
+from enum import StrEnum
+
+from justitia_ray.errors import (
+    AdmissionError,
+    ApplicationBudgetExhausted,
+    ApplicationCancelled,
+    ApplicationExpired,
+    ApplicationIsClosed,
+    AttemptsExhausted,
+    DeadlineMissed,
+    EngineError,
+    JustitiaError,
+    NoReplicaAnswers,
+    NotStored,
+    QueueFull,
+    QuotaExhausted,
+    SchedulerSuperseded,
+    TooManyApplications,
+    UnknownApplication,
+)
+from justitia_ray.units import Seconds
+
+DROPPED_REASON_HEADER = "x-justitia-dropped-reason"
+SHOULD_RETRY_HEADER = "x-should-retry"
+RETRY_AFTER_HEADER = "retry-after"
+RETRY_AFTER_MS_HEADER = "retry-after-ms"
+
+LONGEST_RETRY_S: Seconds = 120.0
+"""Longest `Retry-After` that OpenAI's client obeys."""
+_JITTER = 0.1
+_SHORTEST_RETRY_MS = 100
+HOUR_S: Seconds = 3_600.0
+"""Longest period of a quota that counts as a rate; what a longer one limits is a budget."""
+
+
+class DropReason(StrEnum):
+    """Why a call was dropped once its admission had begun."""
+
+    QUEUE_FULL = "queue_full"
+    """Too many inferences wait, in all, of the tenant, or at the ingress."""
+    TOO_MANY_APPLICATIONS = "too_many_applications"
+    """Too many applications are open, in all or of the tenant."""
+    QUOTA = "quota"
+    """A quota of the tenant, or of a node above it, has nothing left in its period."""
+    CAP = "cap"
+    """The application has used up what one application may use."""
+    DEADLINE = "deadline"
+    """The call could not make its deadline, or missed it."""
+    CANCELLED = "cancelled"
+    """The application was cancelled."""
+    CLOSED = "closed"
+    """The application is closed."""
+    EXPIRED = "expired"
+    """The application was idle for too long."""
+    UNKNOWN = "unknown"
+    """No application of that id is open."""
+    NOT_STORED = "not_stored"
+    """Redis did not store the application in time."""
+    SUPERSEDED = "superseded"
+    """Another scheduler leads, which this ingress cannot reach."""
+    NO_REPLICA = "no_replica"
+    """No replica has answered."""
+    ATTEMPTS = "attempts"
+    """The call used up its leases, and no replica brought it to its end."""
+    ENGINE = "engine"
+    """The engine is dead, or ended the call without an answer."""
+
+
+_DROPPED: dict[type[JustitiaError], DropReason] = {
+    QueueFull: DropReason.QUEUE_FULL,
+    TooManyApplications: DropReason.TOO_MANY_APPLICATIONS,
+    QuotaExhausted: DropReason.QUOTA,
+    ApplicationBudgetExhausted: DropReason.CAP,
+    DeadlineMissed: DropReason.DEADLINE,
+    ApplicationCancelled: DropReason.CANCELLED,
+    ApplicationExpired: DropReason.EXPIRED,
+    ApplicationIsClosed: DropReason.CLOSED,
+    UnknownApplication: DropReason.UNKNOWN,
+    NotStored: DropReason.NOT_STORED,
+    SchedulerSuperseded: DropReason.SUPERSEDED,
+    NoReplicaAnswers: DropReason.NO_REPLICA,
+    AttemptsExhausted: DropReason.ATTEMPTS,
+    EngineError: DropReason.ENGINE,
+}
+
+
+def drop_reason(error: JustitiaError) -> DropReason | None:
+    """Return why an error dropped its call; None for one that comes before admission."""
+    return next((_DROPPED[kind] for kind in type(error).__mro__ if kind in _DROPPED), None)
+
+
+def is_rate(error: QuotaExhausted) -> bool:
+    """Return whether a spent quota is one of seconds to hours, whose period is known."""
+    period_s = None if error.limit is None else error.limit.get("period_s")
+    return period_s is not None and period_s <= HOUR_S
+
+
+def is_spent(error: AdmissionError) -> bool:
+    """Return whether another try within the same call makes no sense.
+
+    A budget is used up, a quota comes back later than a client waits, or a deadline is missed for
+    which no later time is known to be better.
+    """
+    wait_s = error.retry_after_s
+    if isinstance(error, ApplicationBudgetExhausted):
+        return True
+    if isinstance(error, QuotaExhausted):
+        return not is_rate(error) or wait_s is None or wait_s > LONGEST_RETRY_S
+    return isinstance(error, DeadlineMissed) and wait_s is None
+
+
+def retry_headers(error: AdmissionError, draw: Callable[[], float]) -> dict[str, str]:
+    """Return the headers that say whether and when to send a refused call again.
+
+    Args:
+        error: The refusal.
+        draw: Draws a number from 0 to 1, so that callers who are told the same do not come back in
+            one instant.
+    """
+    wait_s = error.retry_after_s
+    if is_spent(error):
+        headers = {SHOULD_RETRY_HEADER: "false"}
+        if wait_s is not None:
+            headers[RETRY_AFTER_HEADER] = str(max(1, math.ceil(wait_s)))
+        return headers
+    factor = 1 + _JITTER * (2 * draw() - 1)
+    longest_s = LONGEST_RETRY_S / (1 + _JITTER)
+    jittered_s = min(wait_s if wait_s is not None else 1.0, longest_s) * factor
+    return {
+        RETRY_AFTER_HEADER: str(max(1, math.ceil(jittered_s))),
+        RETRY_AFTER_MS_HEADER: str(max(_SHORTEST_RETRY_MS, math.ceil(1_000 * jittered_s))),
+    }

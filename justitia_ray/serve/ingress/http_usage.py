@@ -1,0 +1,168 @@
+"""`/v1/usage`: what tenants used of each model, by the day, as rows or as CloudEvents.
+
+Totals of a day are those of its model's scheduler, which saves them in one step with its
+applications: nothing is counted twice, and its death loses its last save interval at most. Today's
+totals still grow, so events are made of days that are over, whose totals are final: one for each
+tenant, model and day, with an id that says which, so that whoever gets one twice can drop it.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from typing import Annotated, Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.responses import JSONResponse
+
+from justitia_ray.access.identity import check_tenant, is_within
+from justitia_ray.core.usage import DAY_S
+from justitia_ray.errors import Forbidden, RequestError, shown_short
+from justitia_ray.serve.ingress.door import context_of
+from justitia_ray.serve.ingress.models import ServedModels
+from justitia_ray.serve.ingress.openapi import TENANT, ModelQuery, operation
+from justitia_ray.serve.ingress.request_context import RequestContext
+
+Json = dict[str, Any]
+
+BATCH = "application/cloudevents-batch+json"
+EVENT_TYPE = "justitia.usage.day"
+_MOST_DAYS = 400
+_FORMATS = ("rows", "cloudevents")
+
+
+def add_usage(app: FastAPI, models: ServedModels) -> None:
+    """Add the path of usage.
+
+    Args:
+        app: The HTTP application, which answers errors.
+        models: The served models.
+    """
+
+    @app.get("/v1/usage", openapi_extra=operation(TENANT))
+    async def usage(
+        request: Request,
+        tenant: str | None = None,
+        since: Annotated[str | None, Query(alias="from", description="First day, UTC.")] = None,
+        until: Annotated[str | None, Query(alias="to", description="Last day, UTC.")] = None,
+        model: ModelQuery = None,
+        form: Annotated[
+            str | None, Query(alias="format", description="`rows` or `cloudevents`.")
+        ] = None,
+    ) -> JSONResponse:
+        """Return the usage of a tenant and of all below it, by tenant, model and day of UTC.
+
+        By default of today. `format=cloudevents`, or `Accept: application/cloudevents-batch+json`,
+        returns a batch of CloudEvents 1.0 of those days that are over.
+        """
+        wanted = _tenant(context_of(request.scope), tenant)
+        days = days_between(since, until, datetime.now(UTC).date())
+        if form not in (None, *_FORMATS):
+            raise RequestError(
+                f"format is {shown_short(form)}: {' or '.join(_FORMATS)} is allowed", "format"
+            )
+        asked = models.chosen(model)
+        answers = await asyncio.gather(*(m.scheduler.usage(days) for m in asked))
+        as_events = form == "cloudevents" or (
+            form is None and BATCH in request.headers.get("accept", "")
+        )
+        rows = [
+            row
+            for m, told in zip(asked, answers, strict=True)
+            for row in usage_rows(m.name, told, wanted)
+        ]
+        rows.sort(key=lambda row: (row["day"], row["tenant"], row["model"]))
+        if as_events:
+            name = models.first.config.name
+            return JSONResponse(list(cloud_events(name, rows)), media_type=BATCH)
+        return JSONResponse({"object": "list", "data": rows})
+
+
+def days_between(since: str | None, until: str | None, today: date) -> list[int]:
+    """Return the days from one to another, counted from 1970.
+
+    Raises:
+        RequestError: If one is no day, or they are out of order or too many; names the parameter.
+    """
+    last = _day(until, "to", today)
+    first = _day(since, "from", last)
+    if not 0 <= (last - first).days < _MOST_DAYS:
+        raise RequestError(
+            f"from is {first.isoformat()}: a day up to `to`, {last.isoformat()}, and at most"
+            f" {_MOST_DAYS - 1} days before it is allowed",
+            "from",
+        )
+    start = (first - date(1970, 1, 1)).days
+    return [start + k for k in range((last - first).days + 1)]
+
+
+def usage_rows(model: str, told: Json, tenant: str | None) -> Iterator[Json]:
+    """Yield the rows of one model.
+
+    Args:
+        model: Name of the model.
+        told: Totals by day and tenant as the scheduler tells them.
+        tenant: The tenant whose rows, and of those below, are wanted; None: all.
+    """
+    for day, of_day in told["days"].items():
+        for name, totals in of_day.items():
+            if tenant is None or is_within(name, tenant):
+                yield {
+                    "day": _text(int(day)),
+                    "tenant": name,
+                    "model": model,
+                    **totals,
+                    "is_final": int(day) < told["open_from"],
+                }
+
+
+def cloud_events(application: str, rows: Iterable[Json]) -> Iterator[Json]:
+    """Yield a CloudEvent 1.0 for each row of a day that is over."""
+    for row in rows:
+        if row["is_final"]:
+            following = date.fromisoformat(row["day"]) + timedelta(days=1)
+            yield {
+                "specversion": "1.0",
+                "id": f"{row['day']}/{row['model']}/{row['tenant']}",
+                "source": f"/justitia/{application}",
+                "type": EVENT_TYPE,
+                "subject": row["tenant"],
+                "time": f"{following.isoformat()}T00:00:00Z",
+                "datacontenttype": "application/json",
+                "data": {name: value for name, value in row.items() if name != "is_final"},
+            }
+
+
+def _tenant(context: RequestContext, named: str | None) -> str | None:
+    """Return the tenant that a caller may see; None for an operator who names none: all.
+
+    Raises:
+        Forbidden: If it is not the caller's.
+        RequestError: If it has another form than is allowed.
+    """
+    if named is not None:
+        check_tenant(named)
+    if context.operates:
+        return named
+    own = context.tenant_or(None)
+    if named is None or is_within(named, own):
+        return named or own
+    raise Forbidden(
+        f"tenant is {named!r}: this credential is good for {own!r} and what is below it",
+        "forbidden_tenant",
+    )
+
+
+def _day(text: str | None, name: str, otherwise: date) -> date:
+    if text is None:
+        return otherwise
+    try:
+        day = date.fromisoformat(text)
+    except ValueError:
+        day = date.min
+    if len(text) != 10 or day < date(1970, 1, 1):
+        raise RequestError(f"{name} is {shown_short(text)}: a day as 2026-01-31 is allowed", name)
+    return day
+
+
+def _text(day: int) -> str:
+    return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()

@@ -1,0 +1,43 @@
+"""Standings of tenants' limits, as the scheduler told them last, for the headers of answers."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import replace
+
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.units import ClientId, Seconds
+
+_MAXIMUM_TENANTS = 1_024
+"""Tenants whose standings are kept; those that were told of longest ago go first."""
+
+
+class TenantStandings:
+    """The last standings of each tenant; none where no tenant has a limit."""
+
+    def __init__(self) -> None:
+        self._told: OrderedDict[ClientId, tuple[Seconds, tuple[LimitStanding, ...]]] = OrderedDict()
+
+    def note(self, standings: Mapping[ClientId, tuple[LimitStanding, ...]], now: Seconds) -> None:
+        """Replace the standings of these tenants; a tenant without limits is forgotten."""
+        for tenant, told in standings.items():
+            self._told.pop(tenant, None)
+            if told:
+                self._told[tenant] = (now, told)
+        while len(self._told) > _MAXIMUM_TENANTS:
+            self._told.popitem(last=False)
+
+    def __bool__(self) -> bool:
+        """Return whether any tenant has a limit."""
+        return bool(self._told)
+
+    def of(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:
+        """Return a tenant's standings as of now; one whose reset has passed says nothing more."""
+        told = self._told.get(tenant)
+        if told is None:
+            return ()
+        age_s = now - told[0]
+        return tuple(
+            replace(standing, reset_s=standing.reset_s - age_s)
+            for standing in told[1]
+            if standing.reset_s > age_s
+        )

@@ -1,0 +1,165 @@
+"""Comments in streams that wait: where each stands in the queue, asked of the scheduler for all.
+
+Clients of server-sent events drop comments, so that nobody has to know them; who looks at the wire,
+or reads the stream with a client that keeps them, sees how long it will be.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+from justitia_ray.errors import JustitiaError
+from justitia_ray.units import ApplicationId, Seconds
+
+KEEPALIVE = b": waiting\n\n"
+"""The comment where nothing else is known."""
+MOST_ASKED = 256
+"""Applications of one question to the scheduler, at most; the others come with the next."""
+ANSWER_S: Seconds = 0.5
+"""Longest wait for the scheduler: a comment is due, and proxies wait for it."""
+
+Ask = Callable[[tuple[ApplicationId, ...]], Awaitable[Mapping[str, Any]]]
+"""Returns the outlooks of applications, as `core.outlook` has them as JSON."""
+
+
+class Wait(Protocol):
+    """A stream's wait, whenever it waits."""
+
+    def begin(self) -> None:
+        """Note that the stream waits from now on."""
+
+    def end(self) -> None:
+        """Note that it waits no more; again: no change."""
+
+    async def comment(self) -> bytes:
+        """Return the comment that is due."""
+
+
+class PlainWait:
+    """A wait of which nothing is known."""
+
+    def begin(self) -> None:
+        """Note nothing."""
+
+    def end(self) -> None:
+        """Note nothing."""
+
+    async def comment(self) -> bytes:
+        """Return the plain comment."""
+        return KEEPALIVE
+
+
+class StreamWait:
+    """A wait of an inference of an application, which may be known only once it is submitted."""
+
+    def __init__(self, outlooks: "StreamOutlooks", application_id: ApplicationId | None) -> None:
+        self.application_id = application_id
+        self._outlooks = outlooks
+        self._waits = False
+
+    def note_application(self, application_id: ApplicationId) -> None:
+        """Note the application of the inference."""
+        was_waiting = self._waits
+        self.end()
+        self.application_id = application_id
+        if was_waiting:
+            self.begin()
+
+    def begin(self) -> None:
+        """Note that the stream waits from now on."""
+        if not self._waits and self.application_id is not None:
+            self._outlooks.add(self.application_id)
+        self._waits = True
+
+    def end(self) -> None:
+        """Note that it waits no more; again: no change."""
+        if self._waits and self.application_id is not None:
+            self._outlooks.remove(self.application_id)
+        self._waits = False
+
+    async def comment(self) -> bytes:
+        """Return where the application stands, or the plain comment."""
+        if self.application_id is None:
+            return KEEPALIVE
+        return await self._outlooks.comment(self.application_id)
+
+
+class StreamOutlooks:
+    """Outlooks of the applications of one model whose streams wait at this ingress.
+
+    The scheduler is asked at most once in an interval, for all of them together.
+    """
+
+    def __init__(self, ask: Ask, interval_s: Seconds) -> None:
+        """Begin with no streams.
+
+        Args:
+            ask: Asks the scheduler.
+            interval_s: Least time between two questions.
+        """
+        self._ask = ask
+        self._interval_s = interval_s
+        self._waiting: dict[ApplicationId, int] = {}
+        """Streams of each application that wait; those asked for longest ago come first."""
+        self._known: Mapping[str, Any] = {}
+        self._asked_at: Seconds | None = None
+        self._asking: asyncio.Task[None] | None = None
+
+    def wait(self, application_id: ApplicationId | None) -> StreamWait:
+        """Return the wait of a stream; None: its application is not known yet."""
+        return StreamWait(self, application_id)
+
+    def add(self, application_id: ApplicationId) -> None:
+        """Count one more waiting stream of an application."""
+        self._waiting[application_id] = self._waiting.get(application_id, 0) + 1
+
+    def remove(self, application_id: ApplicationId) -> None:
+        """Count one less."""
+        self._waiting[application_id] -= 1
+        if not self._waiting[application_id]:
+            del self._waiting[application_id]
+
+    async def comment(self, application_id: ApplicationId) -> bytes:
+        """Return the comment of an application's stream; plain if the scheduler is silent."""
+        now = asyncio.get_running_loop().time()
+        if self._asked_at is None or now - self._asked_at >= self._interval_s:
+            self._asked_at = now
+            self._asking = asyncio.create_task(self._ask_for_all())
+        if self._asking is not None:
+            await asyncio.wait({self._asking}, timeout=ANSWER_S)
+        outlook = self._known.get(application_id)
+        return KEEPALIVE if outlook is None else comment_of(outlook, now - self._asked_at)
+
+    async def _ask_for_all(self) -> None:
+        names = tuple(self._waiting)[:MOST_ASKED]
+        for name in names:
+            self._waiting[name] = self._waiting.pop(name)
+        self._known = {}
+        try:
+            self._known = await asyncio.wait_for(self._ask(names), max(self._interval_s, ANSWER_S))
+        except (TimeoutError, JustitiaError):
+            return  # the scheduler is being started again, say: comments are plain meanwhile
+
+
+def comment_of(outlook: Mapping[str, Any], age_s: Seconds) -> bytes:
+    """Return an outlook as a comment.
+
+    Args:
+        outlook: As `core.outlook` has it as JSON.
+        age_s: Time since it was told.
+    """
+    said = ["justitia"]
+    if outlook["position"] is not None:
+        said.append(f"position={outlook['position']}{'+' * bool(outlook['position_is_least'])}")
+    start = outlook["expected_start_s"]
+    if start is not None:
+        said.append(f"start_s={_left(start['p10'], age_s)}..{_left(start['p90'], age_s)}")
+    said.append(f"reason={outlook['reason']}")
+    if outlook["guaranteed_by_s"] is not None:
+        said.append(f"guaranteed_by_s={_left(outlook['guaranteed_by_s'], age_s)}")
+    return f": {' '.join(said)}\n\n".encode()
+
+
+def _left(seconds: Seconds, age_s: Seconds) -> str:
+    left = max(0.0, seconds - age_s)
+    return f"{left:.1f}" if left < 10 else f"{left:.0f}"

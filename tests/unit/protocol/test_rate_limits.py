@@ -1,0 +1,110 @@
+"""Headers of limits: in the forms of OpenAI, of Anthropic and of the IETF's draft."""
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.protocol.rate_limits import duration, limit_headers, read_limits
+
+_NOW = datetime(2026, 11, 30, 23, 59, 30, 250_000, UTC)
+_MINUTE = LimitStanding("acme/search", "inferences", 60.0, 12.9, 30.0, 60.0)
+_DAY = LimitStanding("acme", "inferences", 10_000.0, 40.0, 3_600.5, 86_400.0)
+_TOKENS = LimitStanding("acme", "tokens", 1e6, 250_000.0, 0.25, 1.0)
+_KV = LimitStanding("acme", "kv_token_time", 5e9, 0.0, 86_400.0, 86_400.0)
+
+
+def test_openai_is_told_of_requests_and_tokens() -> None:
+    """Of two limits of requests the one that binds first; KV token-time has no header of theirs."""
+    said = limit_headers((_DAY, _MINUTE, _TOKENS, _KV), _NOW, is_anthropic=False)
+
+    assert {
+        "x-ratelimit-limit-requests": "60",
+        "x-ratelimit-remaining-requests": "12",
+        "x-ratelimit-reset-requests": "30s",
+        "x-ratelimit-limit-tokens": "1000000",
+        "x-ratelimit-remaining-tokens": "250000",
+        "x-ratelimit-reset-tokens": "250ms",
+    } == {name: value for name, value in said.items() if name.startswith("x-")}
+
+
+def test_anthropic_is_told_when_by_the_clock() -> None:
+    """Its resets are instants: rounded up, over the end of the month too."""
+    said = limit_headers((_MINUTE, _TOKENS), _NOW, is_anthropic=True)
+
+    assert {
+        "anthropic-ratelimit-requests-limit": "60",
+        "anthropic-ratelimit-requests-remaining": "12",
+        "anthropic-ratelimit-requests-reset": "2026-12-01T00:00:01Z",
+        "anthropic-ratelimit-tokens-limit": "1000000",
+        "anthropic-ratelimit-tokens-remaining": "250000",
+        "anthropic-ratelimit-tokens-reset": "2026-11-30T23:59:31Z",
+    } == {name: value for name, value in said.items() if name.startswith("anthropic-")}
+    assert not any(name.startswith("x-") for name in said)
+
+
+def test_everybody_is_told_of_every_limit_by_name() -> None:
+    """The draft's two lists have the same names; the standing that is told first counts."""
+    again = LimitStanding("acme", "kv_token_time", 5e9, 4e9, 1.0, 86_400.0)
+    said = limit_headers((_MINUTE, _KV, again), _NOW, is_anthropic=False)
+
+    assert (
+        '"acme/search:inferences/60";q=60;w=60, "acme:kv_token_time/86400";q=5000000000;w=86400'
+        == said["ratelimit-policy"]
+    )
+    assert (
+        '"acme/search:inferences/60";r=12;t=30, "acme:kv_token_time/86400";r=0;t=86400'
+        == said["ratelimit"]
+    )
+
+
+def test_tenant_without_limits_is_told_nothing() -> None:
+    """Where no quota is configured answers are what they were."""
+    assert {} == limit_headers((), _NOW, is_anthropic=False)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        *((0.0, "0s"), (-1.0, "0s"), (0.0001, "1ms"), (0.9, "900ms"), (1.0, "1s"), (59.2, "1m0s")),
+        *((360.0, "6m0s"), (3_661.0, "1h1m1s"), (86_400.0, "24h0m0s")),
+    ],
+)
+def test_times_are_written_as_openai_writes_them(seconds: float, text: str) -> None:
+    """Clients parse them; rounded up, so that nobody comes too early."""
+    assert text == duration(seconds)
+
+
+_COUNTS = st.integers(0, 10**12).map(float)
+
+
+@given(
+    st.lists(
+        st.builds(
+            LimitStanding,
+            st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=20),
+            st.sampled_from(["inferences", "tokens", "kv_token_time", "applications"]),
+            _COUNTS,
+            _COUNTS,
+            _COUNTS,
+            st.none() | st.sampled_from([1.0, 60.0, 3_600.0, 86_400.0]),
+        ),
+        unique_by=lambda s: (s.scope, s.unit, s.period_s),
+        max_size=4,
+    )
+)
+def test_our_client_reads_what_was_told(standings: list[LimitStanding]) -> None:
+    """Whatever a tenant is called, quotes and backslashes among it; the tightest comes first."""
+    read = read_limits(limit_headers(standings, _NOW, is_anthropic=False))
+
+    assert set(standings) == set(read)
+    parts = [s.remaining / s.limit if s.limit else 0.0 for s in read]
+    assert parts == sorted(parts)
+
+
+@pytest.mark.parametrize("value", ["", "nonsense", '"a";q=', '"a";r=1', "1000;w=60"])
+def test_headers_of_others_are_no_limits(value: str) -> None:
+    """A proxy between may have limits of its own, in an older form."""
+    assert () == read_limits({"ratelimit": value, "ratelimit-policy": value})

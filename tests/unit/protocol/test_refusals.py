@@ -1,0 +1,146 @@
+"""Refusals tell clients why, and whether and when to come back: by rules that both clients obey."""
+
+import inspect
+import re
+from pathlib import Path
+
+import anthropic._base_client
+import httpx
+import openai
+import pytest
+
+from justitia_ray import errors
+from justitia_ray.core.actions import Refusal
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.errors import (
+    AdmissionError,
+    AttemptsExhausted,
+    DeadlineMissed,
+    JustitiaError,
+    QueueFull,
+    TooManyFailures,
+    Unauthenticated,
+)
+from justitia_ray.protocol.errors import error_headers, refusal_error, status_of
+from justitia_ray.protocol.refusals import DropReason, drop_reason, retry_headers
+
+_API = (Path(__file__).parents[3] / "deployments/api.md").read_text("utf-8")
+_MINUTE = LimitStanding("acme", "inferences", 60.0, 0.0, 42.0, 60.0)
+_HOUR = LimitStanding("acme", "tokens", 1e6, 0.0, 1_800.0, 3_600.0)
+_DAY = LimitStanding("acme", "tokens", 1e6, 0.0, 9_000.5, 86_400.0)
+
+
+def quota(limit: LimitStanding | None, retry_after_s: float | None = None) -> AdmissionError:
+    """Return the error of a call that a quota refuses."""
+    error = refusal_error(Refusal.QUOTA_EXHAUSTED, "acme|app", limit, retry_after_s)
+    assert isinstance(error, AdmissionError)
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "headers"),
+    [
+        (quota(_MINUTE), "rate_limit_exceeded", {"retry-after": "42", "retry-after-ms": "42000"}),
+        (
+            quota(_MINUTE, 3.0),
+            "rate_limit_exceeded",
+            {"retry-after": "3", "retry-after-ms": "3000"},
+        ),
+        (quota(_HOUR), "rate_limit_exceeded", {"retry-after": "1800", "x-should-retry": "false"}),
+        (quota(_DAY), "insufficient_quota", {"retry-after": "9001", "x-should-retry": "false"}),
+        (quota(_DAY, 2.0), "insufficient_quota", {"retry-after": "2", "x-should-retry": "false"}),
+        (quota(None), "insufficient_quota", {"x-should-retry": "false"}),
+        (
+            refusal_error(Refusal.CAP_REACHED, "acme|app"),
+            "application_budget_exhausted",
+            {"x-should-retry": "false"},
+        ),
+        (DeadlineMissed("late", None), "deadline_missed", {"x-should-retry": "false"}),
+        (
+            refusal_error(Refusal.QUEUE_FULL, "acme|app", None, 0.01),
+            "queue_full",
+            {"retry-after": "1", "retry-after-ms": "100"},
+        ),
+    ],
+)
+def test_rate_comes_back_and_budget_does_not(
+    error: AdmissionError, code: str, headers: dict[str, str]
+) -> None:
+    """A client waits for a rate; for a budget of the day it would only ask again, and again."""
+    said = error_headers(error, lambda: 0.5)
+
+    assert code == status_of(error)[2]
+    assert headers == {n: v for n, v in said.items() if n != "x-justitia-dropped-reason"}
+
+
+def test_refusal_names_the_limit_that_binds() -> None:
+    """Whose it is, what it counts, and over which time: what an operator would be asked."""
+    assert "(tokens of acme: 1e+06 in 3600 s, 0 left)" in str(quota(_HOUR))
+
+
+@pytest.mark.parametrize("drawn", [0.0, 0.5, 1.0])
+def test_wait_is_spread_and_never_longer_than_clients_obey(drawn: float) -> None:
+    """By a tenth to either side; OpenAI's client does not come back after more than 120 s."""
+    (seconds, long) = (retry_headers(QueueFull("x", s), lambda: drawn) for s in (50.0, 120.0))
+
+    assert abs({0.0: 45_000, 0.5: 50_000, 1.0: 55_000}[drawn] - int(seconds["retry-after-ms"])) <= 1
+    assert 98 <= int(long["retry-after"]) <= 120
+    assert int(long["retry-after-ms"]) <= 120_000
+
+
+@pytest.mark.parametrize("wait_s", [0.001, 0.3, 1.0, 59.5, 120.0, 10_000.0])
+@pytest.mark.parametrize("drawn", [0.0, 1.0])
+def test_official_clients_wait_as_they_are_told(wait_s: float, drawn: float) -> None:
+    """By their own rules, which are read from the installed packages."""
+    headers = retry_headers(QueueFull("x", wait_s), lambda: drawn)
+    told_s = int(headers["retry-after-ms"]) / 1_000
+    one, other = openai.OpenAI(api_key="k"), anthropic.Anthropic(api_key="k")
+    theirs = _rules(other)
+
+    assert one._should_retry(httpx.Response(429, headers=headers))
+    assert theirs(headers)
+    assert told_s == one._parse_retry_after_header(httpx.Headers(headers))
+    assert 0 < told_s <= 120
+
+
+def test_official_clients_do_not_repeat_what_is_spent() -> None:
+    """A budget is the same at the next try; Anthropic's client would wait for hours."""
+    headers = retry_headers(quota(_DAY), lambda: 0.5)
+
+    assert not openai.OpenAI(api_key="k")._should_retry(httpx.Response(429, headers=headers))
+    assert not _rules(anthropic.Anthropic(api_key="k"))(headers)
+
+
+def _rules(client: anthropic.Anthropic):  # type: ignore[no-untyped-def]
+    """Return whether Anthropic's client repeats a call that was answered with 429 and headers."""
+    response = anthropic._base_client.httpx2.Response  # type: ignore[attr-defined]
+    return lambda headers: client._should_retry(response(429, headers=headers))
+
+
+def test_every_refusal_says_why_and_nothing_before_admission_does() -> None:
+    """The list is closed: dashboards and agents tell the reasons apart."""
+    told = {drop_reason(refusal_error(reason, "t|a")) for reason in Refusal}
+    told |= {drop_reason(error) for error in _refusing_errors()}
+
+    assert set(DropReason) == told
+    assert drop_reason(AttemptsExhausted("x")) is DropReason.ATTEMPTS
+    assert drop_reason(TooManyFailures("x")) is drop_reason(Unauthenticated("x")) is None
+
+
+def _refusing_errors() -> list[JustitiaError]:
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+    return [
+        kind("x")
+        for kind in kinds
+        if issubclass(kind, AdmissionError | errors.EngineError)
+        and kind not in (AdmissionError, TooManyFailures)
+    ]
+
+
+def test_documentation_has_every_reason() -> None:
+    """The table of `deployments/api.md` is what an agent's author reads."""
+    section = _API.split("### Why a call was dropped")[1].split("\n## ")[0]
+
+    assert {reason.value for reason in DropReason} == set(
+        re.findall(r"^\| `(\w+)` \|", section, re.M)
+    )

@@ -1,0 +1,84 @@
+"""`/v1/usage`: the rows that a caller may see, and events whose ids never change."""
+
+from datetime import date
+
+import pytest
+
+from justitia_ray.access.identity import Identity, Scope
+from justitia_ray.errors import Forbidden, RequestError
+from justitia_ray.serve.ingress.http_usage import (
+    _tenant,
+    cloud_events,
+    days_between,
+    usage_rows,
+)
+from justitia_ray.serve.ingress.request_context import RequestContext
+
+_TODAY = date(2026, 11, 25)
+_DAY = 20_782
+"""That day, counted from 1970."""
+_TOLD = {
+    "days": {
+        _DAY - 1: {"a": {"tokens": 1}, "a/x": {"tokens": 2}, "ab": {"tokens": 3}},
+        _DAY: {"a": {"tokens": 4}},
+    },
+    "open_from": _DAY,
+}
+
+
+def test_days_are_inclusive_and_default_to_today() -> None:
+    """A month of usage is asked for by its first and last day."""
+    assert [_DAY] == days_between(None, None, _TODAY)
+    assert [_DAY - 1, _DAY] == days_between("2026-11-24", "2026-11-25", _TODAY)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "param"),
+    [
+        ("yesterday", None, "from"),
+        (None, "2026-13-01", "to"),
+        ("2026-11-26", "2026-11-25", "from"),
+        ("2020-01-01", None, "from"),
+        ("20261101", None, "from"),
+    ],
+)
+def test_days_that_are_none_are_refused_by_parameter(
+    since: str | None, until: str | None, param: str
+) -> None:
+    """The caller is told which of its parameters is wrong."""
+    with pytest.raises(RequestError) as error:
+        days_between(since, until, _TODAY)
+    assert param == error.value.param
+
+
+def test_rows_are_of_a_tenant_and_of_those_below() -> None:
+    """`ab` is not below `a`; an operator who names nobody sees all."""
+    rows = list(usage_rows("m", _TOLD, "a"))
+
+    assert [("2026-11-24", "a", True), ("2026-11-24", "a/x", True), ("2026-11-25", "a", False)] == [
+        (row["day"], row["tenant"], row["is_final"]) for row in rows
+    ]
+    assert 4 == len(list(usage_rows("m", _TOLD, None)))
+
+
+def test_events_are_of_days_that_are_over_and_name_them() -> None:
+    """A meter drops an event whose id and source it has seen: a total that grows would be lost."""
+    once, again = (list(cloud_events("app", usage_rows("m", _TOLD, None))) for _ in range(2))
+
+    assert once == again
+    assert ["2026-11-24/m/a", "2026-11-24/m/a/x", "2026-11-24/m/ab"] == [one["id"] for one in once]
+    assert ("1.0", "/justitia/app", "a", "2026-11-25T00:00:00Z") == tuple(
+        once[0][name] for name in ("specversion", "source", "subject", "time")
+    )
+    assert {"day": "2026-11-24", "tenant": "a", "model": "m", "tokens": 1} == once[0]["data"]
+
+
+def test_callers_see_their_own_tenant_and_operators_all() -> None:
+    """What others use is theirs to know."""
+    own = RequestContext(Identity("a", frozenset({Scope.OWN}), "key"))
+    operator = RequestContext(Identity("a", frozenset({Scope.OPERATE}), "key"))
+
+    assert ["a", "a/x"] == [_tenant(own, None), _tenant(own, "a/x")]
+    assert [None, "b"] == [_tenant(operator, None), _tenant(operator, "b")]
+    with pytest.raises(Forbidden):
+        _tenant(own, "b")
