@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     started, say = time.monotonic(), progress_printer()
 
     load_before = os.getloadavg()
-    cells, pauses = measure_core(plan, options.policy, options.option, options.seed, say)
+    cells, pauses = measure_core(
+        plan, options.policy, options.option, options.seed, say, options.leaves
+    )
     say("the linear scan")
     scans = measure_linear(plan, options.seed)
     say("memory")
@@ -70,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "seed": options.seed,
         "plan": asdict(plan),
         "options": options.option,
+        "leaves": options.leaves,
         "load_average": [load_before, load_after],
         "garbage_collections": {size: asdict(found) for size, found in pauses.items()},
         **document(everything, memory, judged),
@@ -111,11 +114,19 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         default="wall",
         help="cpu: this thread's time alone, where other processes disturb (wall)",
     )
+    parser.add_argument(
+        "--leaves",
+        type=int,
+        metavar="N",
+        help="tenants at depth four of a tree, for fairness=tenant (a hundred at the top)",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     options = parser.parse_args(arguments)
     options.policy = list(dict.fromkeys(options.policy or POLICIES))
     if options.repeats is not None and options.repeats < 1:
         parser.error(f"--repeats {options.repeats}: at least 1 is needed")
+    if options.leaves is not None and options.leaves < 1:
+        parser.error(f"--leaves {options.leaves}: at least 1 is needed")
     for size in options.sizes or ():
         if not 1 <= size <= MOST_APPLICATIONS:
             parser.error(f"--sizes {size}: from 1 to {MOST_APPLICATIONS:,} are possible")

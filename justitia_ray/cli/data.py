@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from justitia_ray.cli.status import DEFAULT_URL
+from justitia_ray.cli.running_service import DEFAULT_URL
 from justitia_ray.client.calls import json_object, path_for_model
 from justitia_ray.client.transport import HttpTransport, Response
 from justitia_ray.errors import ConfigError, JustitiaError, RequestError

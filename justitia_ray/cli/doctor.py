@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from justitia_ray.cli.status import DEFAULT_URL
+from justitia_ray.cli.running_service import DEFAULT_URL
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.config import AppConfig
 from justitia_ray.doctor.report import find, is_wrong, report_dict, report_text

@@ -14,6 +14,10 @@ from justitia_ray.errors import ConfigError, JustitiaError
 
 COMMANDS = {
     "status": "status",
+    "top": "top",
+    "why": "why",
+    "share": "share",
+    "usage": "usage",
     "doctor": "doctor",
     "check-config": "check_config",
     "env": "env",

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from justitia_ray.atomic_files import replacing_text
-from justitia_ray.cli.status import DEFAULT_URL
+from justitia_ray.cli.running_service import DEFAULT_URL
 from justitia_ray.cli.text_table import cell, text_table
 from justitia_ray.client.calls import JsonCalls, path_for_model
 from justitia_ray.client.transport import HttpTransport

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from justitia_ray.cli.status import DEFAULT_URL
+from justitia_ray.cli.running_service import DEFAULT_URL
 from justitia_ray.client.load import LoadProgress
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.replay import Replay, replay_workload

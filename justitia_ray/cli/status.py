@@ -3,18 +3,14 @@
 import argparse
 import asyncio
 import json
-import math
-import sys
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from justitia_ray.application_key import split_key
+from justitia_ray.cli.running_service import add_connection, check_applications, connect, show
 from justitia_ray.cli.text_table import cell, text_table
 from justitia_ray.client.inspection import ask_each_model
-from justitia_ray.client.transport import HttpTransport
-from justitia_ray.errors import ConfigError, ResponseError
 from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
 
 Json = Mapping[str, Any]
@@ -248,10 +244,6 @@ def _amount(value: float | None) -> str:
     return cell(value, ",.0f" if value is None or abs(value) < 1e12 else ".4g")
 
 
-DEFAULT_URL = "http://127.0.0.1:8000"
-_CLEAR = "\x1b[2J\x1b[H"
-
-
 def add_to(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
@@ -262,9 +254,7 @@ def add_to(commands: Any) -> None:
             " predictor's versions of a running service (GET /v1/status and /v1/predictor)."
         ),
     )
-    parser.add_argument(
-        "--url", default=DEFAULT_URL, help=f"where the application is served; {DEFAULT_URL}"
-    )
+    add_connection(parser)
     parser.add_argument("--model", help="only this one, where several are served; all")
     parser.add_argument(
         "--applications",
@@ -274,15 +264,6 @@ def add_to(commands: Any) -> None:
         help=f"show the first N live ones in order, at most {MAX_LISTED_APPLICATIONS:,}; 10",
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.add_argument(
-        "--watch", type=float, metavar="SECONDS", help="show it again so often, until Ctrl-C"
-    )
-    parser.add_argument(
-        "--timeout-s",
-        type=float,
-        default=10.0,
-        help="how long the service may be silent, in seconds; 10",
-    )
     parser.set_defaults(run=run)
 
 
@@ -294,25 +275,9 @@ def run(options: argparse.Namespace) -> int:
         ResponseError: If the service answered with an error.
         ConnectionError: If it did not answer.
     """
-    if not 0 <= options.applications <= MAX_LISTED_APPLICATIONS:
-        raise ConfigError(
-            f"--applications is {options.applications}: an integer from 0 to"
-            f" {MAX_LISTED_APPLICATIONS:,} is allowed"
-        )
-    if options.watch is None:
-        print(_told(options))
-        return 0
-    if not 0 < options.watch < math.inf:
-        raise ConfigError(f"--watch is {options.watch:g}: a number of seconds above 0 is allowed")
-    while True:
-        try:
-            told = _told(options)
-        except (ConnectionError, ResponseError) as error:  # it may be back at the next look
-            print(f"justitia status: {error}", file=sys.stderr, flush=True)
-        else:
-            clear = _CLEAR if sys.stdout.isatty() and not options.json else ""
-            print(f"{clear}{told}", flush=True)
-        time.sleep(options.watch)
+    check_applications(options.applications)
+    show("status", lambda: _told(options), options.watch, in_place=not options.json)
+    return 0
 
 
 def _told(options: argparse.Namespace) -> str:
@@ -322,9 +287,7 @@ def _told(options: argparse.Namespace) -> str:
 
 async def _look(options: argparse.Namespace) -> dict[str, Any]:
     """Return `{"ready": …, "models": {name: its status, with its `predictor`}}`."""
-    limit_s = options.timeout_s
-    http = HttpTransport(options.url, connect_timeout_s=limit_s, read_timeout_s=limit_s)
-    async with aclosing(http):
+    async with aclosing(connect(options)) as http:
         answers = await ask_each_model(
             http, "/v1/status", options.model, applications=options.applications
         )

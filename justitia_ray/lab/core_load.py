@@ -18,8 +18,9 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Action, Grant
 from justitia_ray.core.entities import ApplicationState, Outcome, ReplicaCapacity
+from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.cost import kv_token_time
-from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds, Tokens
+from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, Seconds, Tokens
 
 WAITING_EACH = 10
 """Waiting inferences of each application."""
@@ -37,6 +38,7 @@ _LARGE = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=256)
 """Room, by the peak of its KV, for about 220 of these inferences."""
 _ONE_SEAT = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=1)
 _TENANTS = 100
+_DEPTH = 4
 _LAST_GRANT = 0.1
 """Chance that a grant is the last of its application: it makes ten of them on average."""
 
@@ -86,6 +88,7 @@ class CoreLoad:
         policy: str = "justitia",
         options: Mapping[str, object] | None = None,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
+        leaves: int | None = None,
     ) -> None:
         """Make an empty core.
 
@@ -95,6 +98,7 @@ class CoreLoad:
             policy: As of `SchedulerCore`.
             options: Its options.
             clock_ns: What events are timed by.
+            leaves: Tenants at depth four of a tree; None: a hundred at the top.
 
         Raises:
             ConfigError: If the policy or an option is not one of those allowed.
@@ -102,6 +106,7 @@ class CoreLoad:
         self.core = SchedulerCore(policy, options)
         self.timings = {kind: Timings() for kind in KINDS}
         self._applications = applications
+        self._leaves = leaves
         self._clock_ns = clock_ns
         self._random = random.Random(seed)
         self._named = 0
@@ -236,11 +241,19 @@ class CoreLoad:
         application_id = self._name("app")
         prompt, output = sum(_PROMPTS) // 2, sum(_OUTPUTS) // 2
         cost = WAITING_EACH * kv_token_time(prompt, output) * self._random.uniform(0.3, 3.0)
-        tenant = f"tenant-{self._random.randrange(_TENANTS)}"
+        tenant = self._tenant()
         weight = self._random.choice((1.0, 1.0, 2.0))
         event = ev.ApplicationArrived(application_id, "class", tenant, weight, cost, "ingress-0")
         self._time(ARRIVAL, event)
         return application_id
+
+    def _tenant(self) -> ClientId:
+        if self._leaves is None:
+            return f"tenant-{self._random.randrange(_TENANTS)}"
+        leaf = self._random.randrange(self._leaves)
+        width = max(2, round(self._leaves ** (1 / _DEPTH)))
+        parts = [str(leaf // width**level % width) for level in range(_DEPTH - 1)]
+        return SEPARATOR.join([*parts, str(leaf // width ** (_DEPTH - 1))])
 
     def _submit(self, application_id: ApplicationId, count: int) -> None:
         draw = self._random

@@ -11,6 +11,7 @@ from typing import Literal, TypeAlias, get_args
 
 from justitia_ray.core.actions import Refusal
 from justitia_ray.core.entities import Outcome
+from justitia_ray.core.tenants import Period, Unit
 from justitia_ray.predictor.estimate import Source
 from justitia_ray.recognition.harnesses import HARNESSES
 from justitia_ray.recognition.rules import CONVERSATION
@@ -45,7 +46,11 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
         Refusal.QUEUE_FULL.value,
         Refusal.TOO_MANY_APPLICATIONS.value,
         Refusal.NOT_STORED.value,
+        Refusal.QUOTA_EXHAUSTED.value,
+        Refusal.CAP_REACHED.value,
     ),
+    "unit": tuple(unit.value for unit in Unit),
+    "per": tuple(period.value for period in Period),
     "recognized_by": (
         *("none", "header", "metadata", *(harness.name for harness in HARNESSES), "baggage"),
         *(CONVERSATION, "new_conversation"),
@@ -141,7 +146,8 @@ COMPLETION_SECONDS = Metric(
 REFUSALS_TOTAL = Metric(
     "justitia_refusals_total",
     "What the scheduler refused to take: inferences (`unknown_application`, `application_closed`,"
-    " `queue_full`), and applications, each once (`too_many_applications`, `not_stored`).",
+    " `queue_full`, `cap_reached`), applications, each once (`too_many_applications`,"
+    " `not_stored`), and both, each by itself (`quota_exhausted`).",
     ("reason",),
 )
 
@@ -187,6 +193,13 @@ SETTLEMENTS_TOTAL = Metric(
     "Charges that were raised: `outran`, an application received more than it was charged (rule 1);"
     " `expected`, it came to a stage at which more is expected (rule 7).",
     ("rule",),
+)
+
+QUOTA_LEFT_RATIO = Metric(
+    "justitia_quota_left_ratio",
+    "What is left of a tenant's quota, over its limit; 0 is exhausted. Of all models, as the"
+    " accounts said last; of tenants without series of their own the least.",
+    ("tenant", "unit", "per"),
 )
 
 # --- decisions, leases and ends

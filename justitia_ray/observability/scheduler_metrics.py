@@ -2,10 +2,11 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from justitia_ray.accounts.messages import NodeStanding
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, EndApplication, Grant, Refusal, Refuse
@@ -14,7 +15,7 @@ from justitia_ray.core.state import State
 from justitia_ray.observability import metrics as m
 from justitia_ray.observability.measures import Measures
 from justitia_ray.observability.metrics import MAX_LAG_CANDIDATES
-from justitia_ray.units import ApplicationId, Epoch, Seconds
+from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 
 _STEPS_A_DECADE = 10
 """Steps for each power of ten, which is then the end of a step."""
@@ -27,7 +28,12 @@ _LAG_SHARE = 0.01
 _ROUNDING = 1e-9
 """Relative tolerance: V is a float, and sums of service agree with it to fewer digits."""
 _INFERENCE_REFUSALS = frozenset(
-    {Refusal.UNKNOWN_APPLICATION, Refusal.APPLICATION_CLOSED, Refusal.QUEUE_FULL}
+    {
+        Refusal.UNKNOWN_APPLICATION,
+        Refusal.APPLICATION_CLOSED,
+        Refusal.QUEUE_FULL,
+        Refusal.CAP_REACHED,
+    }
 )
 """Refusals of single inferences; the others are counted once for their application."""
 _QUEUE_GAUGES = (
@@ -212,6 +218,25 @@ class SchedulerMetrics:
             self._measures.gauge(m.VIRTUAL_TIME_PER_SECOND).value = max(0.0, rate)
         self._last = (now, virtual_time)
         self._set_totals(core, decisions)
+
+    def measure_quotas(
+        self, nodes: Mapping[ClientId, Sequence[NodeStanding]], refusals: int
+    ) -> None:
+        """Set what is left of the quotas, and the total of what they refused.
+
+        Args:
+            nodes: The quotas of each node.
+            refusals: Applications and inferences refused for a quota since the start.
+        """
+        measures, left = self._measures, dict[tuple[str, str, str], float]()
+        for path, standings in nodes.items():
+            label = measures.label("tenant", path)
+            for one in standings:
+                key = (label, one.unit.value, one.per)
+                left[key] = min(left.get(key, 1.0), float(one.remaining / one.limit))
+        for (tenant, unit, per), ratio in left.items():
+            measures.gauge(m.QUOTA_LEFT_RATIO, tenant, unit, per).value = ratio
+        measures.counter(m.REFUSALS_TOTAL, Refusal.QUOTA_EXHAUSTED.value).set_total(refusals)
 
     def step_down(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
         """Set the gauges of a scheduler that has lost its queue to another one; totals stay."""

@@ -256,16 +256,18 @@ def measure_core(
     options: Mapping[str, object],
     seed: int,
     say: Callable[[str], None],
+    leaves: int | None = None,
 ) -> tuple[list[Cell], dict[int, Pauses]]:
     """Time every policy at every size.
 
     A core is filled once for each size, then ordered by one policy after the other with the event
-    that does so in service, and warmed up under each.
+    that does so in service, and warmed up under each. With `leaves`, its applications are of so
+    many tenants, at depth four of a tree.
     """
     cells: list[Cell] = []
     pauses: dict[int, Pauses] = {}
     for size in plan.sizes:
-        load = CoreLoad(size, seed, clock_ns=CLOCKS[plan.clock])
+        load = CoreLoad(size, seed, clock_ns=CLOCKS[plan.clock], leaves=leaves)
         load.build()
         gc.collect()  # what was measured before, so that none of it is found in the windows
         say(f"{size:,} live applications, {load.waiting():,} waiting inferences")

@@ -9,7 +9,7 @@ Not for serving: first come, first served.
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -41,6 +41,7 @@ from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter
 from justitia_ray.serve.replica.deployment import EngineReplica
+from justitia_ray.units import ApplicationId
 
 _HEADERS = {"content-type": "application/json"}
 _QUEUED_CHUNKS = 64
@@ -117,7 +118,11 @@ class DirectGateway(Gateway):
         return await self._direct.whole(path, body.payload)
 
     async def stream(
-        self, path: str, context: RequestContext, body: InferenceBody
+        self,
+        path: str,
+        context: RequestContext,
+        body: InferenceBody,
+        on_submitted: Callable[[ApplicationId], None] = lambda application_id: None,
     ) -> AsyncGenerator[StreamItem]:
         """Run one inference: (status, headers), then bytes; a lost replica is an error."""
         await self._check_size(body)
@@ -244,7 +249,7 @@ class _NoScheduler(SchedulerCalls):
     def __init__(self) -> None:
         """Begin."""
 
-    async def _ask(self, method: str, *arguments: str | int) -> Any:
+    async def _ask(self, method: str, *arguments: str | int | list[int] | None) -> Any:
         if method == "status":
             return {"ready": True, "degraded": None, "replicas": {"any": {}}}
         return None

@@ -25,6 +25,17 @@ def built(applications: int = 60, seed: int = 1) -> CoreLoad:
     return load
 
 
+def test_leaves_are_tenants_at_depth_four_of_a_tree() -> None:
+    """A load of paths that share nodes, or the tree would cost nothing."""
+    load = CoreLoad(200, 1, leaves=81)
+    load.build()
+    tenants = {application.tenant for application in load.core.state.applications.values()}
+
+    assert {tenant.count("/") for tenant in tenants} == {3}
+    assert len({tenant.partition("/")[0] for tenant in tenants}) == 3
+    assert 60 < len(tenants) <= 81
+
+
 @pytest.fixture(scope="module")
 def only_new_garbage() -> Iterator[None]:
     """Keep the collector off what other tests imported: it takes half a second each time."""

@@ -1,0 +1,97 @@
+"""`justitia share`: who is given what by the tree of tenants, as `sshare` shows it for jobs."""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any
+
+from justitia_ray.cli.running_service import add_connection, connect, show
+from justitia_ray.cli.text_table import cell, text_table
+from justitia_ray.client.inspection import ask_each_model
+
+Json = Mapping[str, Any]
+
+_HEADS = ["node", "weight", "fair", "used", "borrowed", "quota left", "waits", "runs"]
+_MOST_QUOTAS = 2
+
+
+def share_text(seen: Json) -> str:
+    """Return the document of `justitia share --json` as text: a table for each model."""
+    return "\n\n".join(_model(name, part) for name, part in seen["models"].items())
+
+
+def _model(name: str, part: Json) -> str:
+    title = f"model {name}: shares of its replicas alone; quotas are over all models"
+    nodes = part.get("shares") or []
+    if not nodes:
+        return f"{title}\nnothing is live"
+    rows = [_HEADS, *(_row(node, part.get("quotas") or {}) for node in nodes)]
+    return f"{title}\n\n{text_table(rows, numbers_from=1)}"
+
+
+def _row(node: Json, quotas: Json) -> list[str]:
+    path = node["node"]
+    above, _, last = path.rpartition("/")
+    indent = "  " * path.count("/")
+    left = [
+        f"{quota['remaining']:,.0f} {quota['unit']}"
+        for quota in quotas.get(path, ())[:_MOST_QUOTAS]
+    ]
+    return [
+        f"{indent}{last}" if above else path,
+        cell(node["weight"], ",g"),
+        cell(node["fair_share"], ".1%"),
+        cell(node["used"], ".1%"),
+        cell(node["borrowed"] or None, ".1%"),
+        ", ".join(left) or "–",
+        cell(node["waiting"], ","),
+        cell(node["running"], ","),
+    ]
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "share",
+        help="show the tree of tenants: weights, fair shares, what is used and what waits",
+        description=(
+            "Show each node of the tree of tenants of which anything is live: its weight, its fair"
+            " share of the model now, the part of the KV memory that it uses, what of that it has"
+            " borrowed, its quotas, and what waits and runs (GET /v1/status)."
+        ),
+    )
+    add_connection(parser)
+    parser.add_argument("--model", help="only this one, where several are served; all")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask the service and print its answer, once or until interrupted.
+
+    Raises:
+        ConfigError: If an option is wrong.
+        ResponseError: If the service answered with an error.
+        ConnectionError: If it did not answer.
+    """
+    show("share", lambda: _told(options), options.watch, in_place=not options.json)
+    return 0
+
+
+def _told(options: argparse.Namespace) -> str:
+    seen = asyncio.run(_look(options))
+    return json.dumps(seen, indent=2) if options.json else share_text(seen)
+
+
+async def _look(options: argparse.Namespace) -> dict[str, Any]:
+    async with aclosing(connect(options)) as http:
+        answers = await ask_each_model(http, "/v1/status", options.model, applications=0)
+    parts = ("shares", "quotas")
+    return {
+        "models": {
+            name: {part: told.service[part] for part in parts if part in told.service}
+            for name, told in answers.items()
+        }
+    }

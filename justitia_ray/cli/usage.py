@@ -1,0 +1,73 @@
+"""`justitia usage`: what tenants used of each model by the day, as a table or as JSON."""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+from urllib.parse import urlencode
+
+from justitia_ray.cli.running_service import add_connection, connect
+from justitia_ray.cli.text_table import cell, text_table
+from justitia_ray.client.calls import json_object
+
+_COLUMNS = (
+    "applications",
+    "inferences",
+    "prompt_tokens",
+    "output_tokens",
+    "kv_token_time",
+)
+_HEADS = ("day", "tenant", "model", *_COLUMNS)
+
+
+def usage_text(rows: Sequence[dict[str, Any]]) -> str:
+    """Return rows of `GET /v1/usage` as a table."""
+    lines = [
+        (row["day"], row["tenant"], row["model"], *(cell(row[name], ",.0f") for name in _COLUMNS))
+        for row in rows
+    ]
+    return text_table([_HEADS, *lines], numbers_from=3)
+
+
+def add_to(commands: Any) -> None:
+    """Add the subcommand to argparse's subparsers."""
+    parser = commands.add_parser(
+        "usage",
+        help="show what tenants used, by model and day",
+        description="Show the usage of tenants by model and day of UTC (GET /v1/usage).",
+    )
+    add_connection(parser, watches=False)
+    parser.add_argument("--tenant", help="only this one and those below it; all that you may see")
+    parser.add_argument("--from", dest="since", metavar="DAY", help="first day, 2026-01-31; --to")
+    parser.add_argument("--to", dest="until", metavar="DAY", help="last day; today")
+    parser.add_argument("--model", help="only this one, where several are served; all")
+    parser.add_argument("--json", action="store_true", help="print the rows as JSON")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Ask the service and print its answer.
+
+    Raises:
+        ResponseError: If the service answered with an error.
+        ConnectionError: If it did not answer.
+    """
+    rows = asyncio.run(_ask(options))
+    print(json.dumps(rows, indent=2) if options.json else usage_text(rows))
+    return 0
+
+
+async def _ask(options: argparse.Namespace) -> list[dict[str, Any]]:
+    asked = {
+        "tenant": options.tenant,
+        "from": options.since,
+        "to": options.until,
+        "model": options.model,
+    }
+    query = urlencode({name: value for name, value in asked.items() if value is not None})
+    async with aclosing(connect(options)) as http:
+        answer = await http.request("GET", f"/v1/usage?{query}", {})
+    rows: list[dict[str, Any]] = json_object(answer)["data"]
+    return rows

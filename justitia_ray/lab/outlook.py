@@ -1,0 +1,188 @@
+"""How well expected starts are calibrated: what applications were told, beside what came of it.
+
+In a simulated run each application that waits, and of which nothing runs, is told its outlook: as
+soon as it waits, and again and again while it waits on. Beside it stand the last hour's waiting
+times of its class, which is what one could tell without looking at the queue.
+"""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from justitia_ray.core.calibration import Quantiles
+from justitia_ray.core.entities import Application
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import Simulation
+from justitia_ray.sim.workload import WorkloadApplication
+from justitia_ray.units import ApplicationId, Seconds
+
+LEVELS = (0.1, 0.5, 0.9)
+_ASKS_AGAIN_S: Seconds = 5.0
+_LATER = 1.5
+"""An application asks again when it has waited so many times as long."""
+_HOUR_S: Seconds = 3600.0
+_LEAST_KNOWN = 3
+"""Waiting times that quantiles are taken of, at least."""
+_UNKNOWN = Quantiles(1.0, 5.0, 30.0)
+"""Said while no waiting time is known."""
+
+
+@dataclass(slots=True)
+class Told:
+    """An expected start that was told, and what came of it."""
+
+    application_id: ApplicationId
+    application_class: str
+    at: Seconds
+    waited_s: Seconds
+    """How long it had waited when it was told."""
+    is_first: bool
+    """Whether nothing of the application had started before."""
+    expected: Quantiles
+    """Time to its next start."""
+    started_s: Seconds | None = None
+    """The time that it really took."""
+
+    @property
+    def at_arrival(self) -> bool:
+        """Whether it was told when the application came."""
+        return self.is_first and not self.waited_s
+
+
+@dataclass(slots=True)
+class _Wait:
+    since: Seconds
+    asks_at: Seconds
+    told: list[Told] = field(default_factory=list)
+
+
+class _AskingSimulation(Simulation):
+    """A simulation in which applications ask."""
+
+    def __init__(self, applications: Sequence[WorkloadApplication], settings: RunSettings) -> None:
+        super().__init__(applications, settings)
+        self.told: list[Told] = []
+        self._waits: dict[ApplicationId, _Wait] = {}
+
+    def _step(self, now: Seconds) -> None:
+        super()._step(now)
+        known = self._core.state.applications
+        for name in [name for name in self._waits if not _only_waits(known.get(name))]:
+            for told in self._waits.pop(name).told:
+                told.started_s = now - told.at
+        asking = []
+        for application in self._core.ledger.queue.in_order():
+            name = application.application_id
+            if not _only_waits(application):
+                continue
+            if name not in self._waits:
+                self._waits[name] = _Wait(now, now)
+            if self._waits[name].asks_at <= now:
+                asking.append(application)
+        outlooks = self._core.outlooks.ask([one.application_id for one in asking])
+        for application in asking:
+            wait = self._waits[application.application_id]
+            waited_s = now - wait.since
+            wait.asks_at = now + max(_ASKS_AGAIN_S, (_LATER - 1) * waited_s)
+            expected = outlooks[application.application_id].expected_start_s
+            if expected is not None:
+                told = Told(
+                    application.application_id,
+                    application.application_class,
+                    now,
+                    waited_s,
+                    application.first_dispatched_at is None,
+                    expected,
+                )
+                wait.told.append(told)
+                self.told.append(told)
+
+
+def _only_waits(application: Application | None) -> bool:
+    return application is not None and bool(application.waiting) and not application.in_flight
+
+
+def tell(applications: Sequence[WorkloadApplication], settings: RunSettings) -> list[Told]:
+    """Return what the applications of a run were told, in order, with what came of it.
+
+    Raises:
+        ConfigError: If a setting is not allowed.
+    """
+    run = _AskingSimulation(applications, settings)
+    run.run(lambda ended: None)
+    return run.told
+
+
+def by_last_hour(told: Sequence[Told]) -> list[Quantiles]:
+    """Return what the last hour's waiting times of its class say at each telling.
+
+    Of one that has waited, the times that are longer than that, less it. With fewer than three of
+    its class, those of all classes.
+    """
+    known: dict[str, list[tuple[Seconds, Seconds]]] = {}
+    came = sorted(
+        (one.at + one.started_s, number)
+        for number, one in enumerate(told)
+        if not one.waited_s and one.started_s is not None
+    )
+    said, taken = [], 0
+    for one in told:
+        while taken < len(came) and came[taken][0] <= one.at:
+            at, number = came[taken]
+            waited_s = told[number].started_s
+            assert waited_s is not None
+            for kind in (told[number].application_class, ""):
+                known.setdefault(kind, []).append((at, waited_s))
+            taken += 1
+        said.append(_UNKNOWN)
+        for kind in (one.application_class, ""):
+            left = [
+                waited_s - one.waited_s
+                for at, waited_s in known.get(kind, ())
+                if at > one.at - _HOUR_S and (not one.waited_s or waited_s > one.waited_s)
+            ]
+            if len(left) >= _LEAST_KNOWN:
+                said[-1] = _quantiles(left)
+                break
+    return said
+
+
+def _quantiles(values: Iterable[Seconds]) -> Quantiles:
+    cuts = statistics.quantiles(values, n=10, method="inclusive")
+    return Quantiles(cuts[0], cuts[4], cuts[8])
+
+
+class Score(NamedTuple):
+    """Score of some tellings."""
+
+    tellings: int
+    covered: float
+    """Share of the true starts from p10 to p90, both included."""
+    early: float
+    """Share before p10."""
+    late: float
+    """Share after p90."""
+    pinball_s: Seconds
+    """Mean pinball loss of the three quantiles."""
+    median_error_s: Seconds
+    """Median of the distance from p50."""
+
+
+def score(pairs: Iterable[tuple[Quantiles, Seconds]]) -> Score | None:
+    """Return the score of quantiles against what came; None without any."""
+    known = list(pairs)
+    if not known:
+        return None
+    early = sum(came < said.p10 for said, came in known) / len(known)
+    late = sum(came > said.p90 for said, came in known) / len(known)
+    loss = statistics.fmean(_pinball(said, came) for said, came in known)
+    error = statistics.median(abs(came - said.p50) for said, came in known)
+    return Score(len(known), 1 - early - late, early, late, loss, error)
+
+
+def _pinball(said: Quantiles, came: Seconds) -> Seconds:
+    return statistics.fmean(
+        max(level * (came - at), (1 - level) * (at - came))
+        for level, at in zip(LEVELS, said, strict=True)
+    )

@@ -1,0 +1,163 @@
+"""How well expected starts are calibrated, and whether they say more than the last hour does."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from justitia_ray.core.calibration import Quantiles
+from justitia_ray.lab.outlook import Told, by_last_hour, score, tell
+from justitia_ray.lab.report.experiment import (
+    Arm,
+    Experiment,
+    Measures,
+    Outcomes,
+    ReportMetric,
+    Scale,
+    Target,
+    Task,
+)
+from justitia_ray.lab.report.experiments import nine_class
+from justitia_ray.lab.report.tasks import PAPER_ENGINE, SuiteLoad, built
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.units import Seconds
+
+_PREDICTIONS = {"oracle": "true costs", "learned": "learned costs"}
+_DENSITIES, _QUICK_DENSITIES = (1, 2, 3), (2,)
+_AT_ARRIVAL, _LATER = "at arrival", "later"
+_HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
+    ("up to 10 s ahead", 0.0, 10.0),
+    ("10 to 60 s", 10.0, 60.0),
+    ("60 to 300 s", 60.0, 300.0),
+    ("more than 300 s", 300.0, float("inf")),
+)
+"""Expectations by their p50."""
+_LEAST, _MOST = 0.75, 0.85
+"""Share of true starts from p10 to p90 that is aimed at: 80 % ± 5."""
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """A run in which waiting applications are told when they start."""
+
+    load: SuiteLoad
+    prediction: str
+
+    def run(self) -> list[tuple[Told, Quantiles]]:
+        """Return what was told and came, beside what the last hour says.
+
+        Raises:
+            ConfigError: If the data directory lacks files.
+        """
+        settings = RunSettings(PAPER_ENGINE, prediction=self.prediction, seed=self.load.seed)
+        told = tell(built(self.load), settings)
+        return list(zip(told, by_last_hour(told), strict=True))
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Return load, engine and predictions."""
+        return {
+            "load": self.load.configuration(),
+            "engine": asdict(PAPER_ENGINE),
+            "prediction": self.prediction,
+        }
+
+
+def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    found: dict[Arm, Task] = {}
+    names = (_AT_ARRIVAL, _LATER, *(name for name, _, _ in _HORIZONS))
+    for prediction, label in _PREDICTIONS.items():
+        for density in scale.pick(_DENSITIES, _QUICK_DENSITIES):
+            task = Telling(nine_class.load(scale, seed, density), prediction)
+            found |= {Arm(f"{density}x, {label}", name): task for name in names}
+    return found
+
+
+def _measure(outcomes: Outcomes) -> Measures:
+    return {arm: _figures(arm.name, outcome) for arm, outcome in outcomes.items()}
+
+
+def _figures(name: str, outcome: list[tuple[Told, Quantiles]]) -> Mapping[str, float | None]:
+    known = [(told, hour) for told, hour in outcome if _is_of(name, told)]
+    pairs = [(told.expected, hour, told.started_s) for told, hour in known]
+    own = score((said, came) for said, _, came in pairs if came is not None)
+    by_hour = score((hour, came) for _, hour, came in pairs if came is not None)
+    if own is None or by_hour is None:
+        return dict.fromkeys(metric.name for metric in _METRICS)
+    return {
+        "told": own.tellings,
+        "covered": own.covered,
+        "covered_by_hour": by_hour.covered,
+        "pinball_s": own.pinball_s,
+        "pinball_by_hour_s": by_hour.pinball_s,
+        "pinball_ratio": own.pinball_s / by_hour.pinball_s if by_hour.pinball_s else None,
+        "median_error_s": own.median_error_s,
+    }
+
+
+def _is_of(name: str, told: Told) -> bool:
+    if name == _AT_ARRIVAL:
+        return told.at_arrival
+    if name == _LATER:
+        return not told.at_arrival
+    horizons = {label: (above, upto) for label, above, upto in _HORIZONS}
+    above, upto = horizons[name]
+    return above < told.expected.p50 <= upto
+
+
+_METRICS = (
+    ReportMetric("told", "told", digits=0, better=None),
+    ReportMetric("covered", "started from p10 to p90", is_share=True, better=None),
+    ReportMetric("covered_by_hour", "by the last hour", is_share=True, better=None),
+    ReportMetric("pinball_s", "pinball loss", unit="s", digits=2),
+    ReportMetric("pinball_by_hour_s", "by the last hour", unit="s", digits=2, better=None),
+    ReportMetric("pinball_ratio", "loss over the last hour's", digits=2),
+    ReportMetric("median_error_s", "median error of p50", unit="s", digits=2),
+)
+
+
+def _targets() -> tuple[Target, ...]:
+    targets = []
+    for label in _PREDICTIONS.values():
+        for density in _DENSITIES:
+            for name in (_AT_ARRIVAL, _LATER):
+                arm = Arm(f"{density}x, {label}", name)
+                where = f"{density}x, {label}, {name}"
+                targets += [
+                    Target(
+                        f"at least 75 % start from p10 to p90 ({where})",
+                        arm,
+                        "covered",
+                        at_least=_LEAST,
+                    ),
+                    Target(
+                        f"at most 85 % start from p10 to p90 ({where})",
+                        arm,
+                        "covered",
+                        at_most=_MOST,
+                    ),
+                    Target(
+                        f"pinball loss below the last hour's ({where})",
+                        arm,
+                        "pinball_ratio",
+                        at_most=1.0,
+                    ),
+                ]
+    return tuple(targets)
+
+
+OUTLOOK = Experiment(
+    name="outlook",
+    title="When it starts, foretold",
+    source="the papers have nothing like it",
+    about=(
+        "Each application that waits, and of which nothing runs, is told when it will start, as "
+        "soon as it waits and again while it waits on. Eight in ten of the true starts should lie "
+        "between p10 and p90. Beside it stand the last hour's waiting times of its class (of one "
+        "that has waited, those that were longer, less that), as one would tell them without "
+        "looking at the queue. The calibration starts anew in each run. Below, the same by how "
+        "far ahead it was said: there no target holds, as each horizon is chosen by its answer."
+    ),
+    arms=_arms,
+    measure=_measure,
+    metrics=_METRICS,
+    targets=_targets(),
+)

@@ -1,0 +1,52 @@
+"""`justitia share`: the tree of tenants as a table."""
+
+import json
+from typing import Any
+
+import pytest
+
+from justitia_ray.cli.main import main
+from justitia_ray.cli.share import share_text
+from tests.unit.cli.noting_service import noting_service
+
+
+def _node(path: str, **other: Any) -> dict[str, Any]:
+    about = {"weight": 1.0, "fair_share": 0.5, "used": 0.25, "borrowed": 0.0}
+    return {"node": path, "guaranteed": 0.0, "waiting": 0, "running": 0, **about, **other}
+
+
+SHARES = [
+    _node("acme", weight=3.0, fair_share=0.75, used=0.8, borrowed=0.05, waiting=1_200, running=9),
+    _node("acme/search", running=9),
+    _node("beta", weight=None, fair_share=None),
+]
+
+
+def test_tree_is_a_table_with_a_dash_for_what_is_not_there() -> None:
+    """A node stands below its parent; a quota is shown where the status has one."""
+    quotas = {"acme": [{"remaining": 1_500.0, "unit": "tokens"}]}
+    text = share_text({"models": {"m": {"shares": SHARES, "quotas": quotas}}})
+
+    assert text.splitlines() == [
+        "model m: shares of its replicas alone; quotas are over all models",
+        "",
+        "node      weight   fair   used  borrowed    quota left  waits  runs",
+        "acme           3  75.0%  80.0%      5.0%  1,500 tokens  1,200     9",
+        "  search       1  50.0%  25.0%         –             –      0     9",
+        "beta           –      –  25.0%         –             –      0     0",
+    ]
+
+
+def test_model_of_which_nothing_is_live_says_so() -> None:
+    """Also one whose scheduler is still starting, and of an earlier version."""
+    assert share_text({"models": {"m": {}}}).endswith("nothing is live")
+
+
+def test_command_asks_the_status_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """A script reads the same figures."""
+    answer = {"model": "m", "ready": True, "shares": SHARES}
+    with noting_service((200, answer)) as url:
+        status = main(["share", "--url", url, "--json"])
+
+    assert status == 0
+    assert json.loads(capsys.readouterr().out) == {"models": {"m": {"shares": SHARES}}}

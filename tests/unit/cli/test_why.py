@@ -1,0 +1,117 @@
+"""`justitia why` and `justitia top`: what a caller reads of a queue."""
+
+from typing import Any
+
+import pytest
+
+from justitia_ray.cli.main import main
+from justitia_ray.cli.why import seconds
+from tests.unit.cli.noting_service import Sent, noting_service
+
+_OUTLOOK: dict[str, Any] = {
+    "reason": "turn",
+    "what_would_help": "time: others come first",
+    "position": 7,
+    "position_is_least": False,
+    "ahead_kv_token_time": 48_000.0,
+    "expected_start_s": {"p10": 3.0, "p50": 6.0, "p90": 12.0},
+    "expected_finish_s": {"p10": 30.0, "p50": 60.0, "p90": 400.0},
+    "guaranteed_by_s": 7500.0,
+}
+_VIEW: dict[str, Any] = {
+    "application_id": "report-17",
+    "application_class": "report",
+    "tenant": "acme",
+    "state": "open",
+    "waiting": 3,
+    "running": 0,
+    "outlook": _OUTLOOK,
+}
+_LISTING: dict[str, Any] = {
+    "models": {
+        "m": {
+            "applications": [_VIEW | {"application_id": "acme|report-17"}],
+            "own": {"applications": 1, "waiting": 3, "running": 0},
+            "others": {"applications": 40, "waiting": 900, "running": 12},
+        }
+    }
+}
+
+
+def test_why_answers_the_question(capsys: pytest.CaptureFixture[str]) -> None:
+    """Reason, remedy, who is before it, and three times, each with its unit."""
+    sent: list[Sent] = []
+    with noting_service((200, _VIEW), sent) as url:
+        assert 0 == main(["why", "report-17", "--url", url])
+    text = capsys.readouterr().out
+
+    assert ("GET", "/v1/applications/report-17", None) == sent[0]
+    assert "reason        turn\n" in text
+    assert "would help    time: others come first\n" in text
+    assert "before it     7 applications, 48,000 token·iterations\n" in text
+    assert "starts in     6.0 s by half; 3.0 s to 12 s in 8 of 10 cases\n" in text
+    assert "ends in       60 s by half; 30 s to 7 min in 8 of 10 cases\n" in text
+    assert "guaranteed by 2.1 h, at this speed\n" in text
+
+
+def test_why_tells_of_each_queue_that_the_application_is_in(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It may run at one model and wait at the other."""
+    runs = _VIEW | {"outlook": _OUTLOOK | {"reason": "running", "position": None}}
+    view = _VIEW | {"outlook": None, "models": {"m": _VIEW, "n": runs}}
+    with noting_service((200, view)) as url:
+        assert 0 == main(["why", "report-17", "--url", url])
+    text = capsys.readouterr().out
+
+    assert text.index("model         m\n") < text.index("reason        turn")
+    assert text.index("model         n\n") < text.index("reason        running")
+
+
+def test_application_of_somebody_else_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """The service does not tell one from the other, and the command adds nothing."""
+    error = {"error": {"message": "application 'x' is not open", "code": "application_not_found"}}
+    with noting_service((404, error)) as url:
+        assert 1 == main(["why", "x", "--url", url])
+
+    assert "not open" in capsys.readouterr().err
+
+
+def test_top_shows_own_applications_and_counts_of_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An application has a line each for where it stands and for when it starts."""
+    sent: list[Sent] = []
+    with noting_service((200, _LISTING), sent) as url:
+        assert 0 == main(["top", "--url", url, "--applications", "5"])
+    text = capsys.readouterr().out
+
+    assert ("GET", "/v1/applications?most=5", None) == sent[0]
+    assert "others: 40 applications, 900 inferences waiting, 12 running" in text
+    [row] = [line for line in text.splitlines() if line.startswith("report-17")]
+    assert ["report-17", "acme", "report", "open", "turn", "7", "3", "0"] == row.split()[:8]
+    assert "3.0 s to 12 s" in row
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (["top", "--applications", "-1"], "--applications is -1"),
+        (["top", "--watch", "0"], "--watch is 0"),
+        (["why", "a", "--watch", "-3"], "--watch is -3"),
+    ],
+)
+def test_option_that_is_wrong_is_one_sentence(
+    options: list[str], wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what is allowed, and without asking the service."""
+    assert 2 == main(options)
+    assert wrong in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (37.4, "37 s"), (720, "12 min")]
+)
+def test_times_are_for_people(value: float, text: str) -> None:
+    """Nobody reads 43,200 seconds."""
+    assert text == seconds(value)
