@@ -110,6 +110,7 @@ async def serving(
     """Serve, empty; at the end nothing of what it was given may be left."""
     from ray import serve
 
+    from justitia_ray.serve.accounts.handle import end_accounts
     from justitia_ray.serve.scheduler.handle import end_scheduler
     from tests.eventually import eventually
     from tests.harness.local_front import free_port
@@ -128,6 +129,7 @@ async def serving(
     serve.shutdown()
     for config in configs:
         end_scheduler(config.scheduler_name, config.scheduler.namespace)
+        end_accounts(config.name, config.scheduler.namespace)
     await eventually(
         lambda: not processes_in(serving.directory), "no Redis server or engine of ours is left", 15
     )

@@ -17,6 +17,7 @@ from ray.serve.schema import ApplicationStatus, ServeDeploySchema
 
 from justitia_ray.config import AppArgs, AppConfig, AppSettings
 from justitia_ray.errors import ConfigError, JustitiaError
+from justitia_ray.serve.accounts.handle import end_accounts
 from justitia_ray.serve.ops.config_file import read_mapping
 from justitia_ray.serve.scheduler.handle import end_scheduler
 from justitia_ray.units import Seconds
@@ -139,6 +140,7 @@ class LocalCluster:
                 for place in AppArgs.parse(application["args"]).each_model():
                     config = place.config
                     end_scheduler(config.scheduler_name, config.scheduler.namespace)
+                    end_accounts(config.name, config.scheduler.namespace)
         finally:
             ray.shutdown()
             self._home.cleanup()

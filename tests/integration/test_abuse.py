@@ -61,7 +61,8 @@ async def test_tenant_that_never_closes_anything_is_stopped_and_others_are_not(
 
     assert 80 == len(opened)
     for refused in (answer, first_requests[0]):
-        assert (429, "5") == (refused.status_code, refused.headers["retry-after"])
+        assert 429 == refused.status_code
+        assert 1 <= int(refused.headers["retry-after"]) <= 120
         assert "too_many_applications" == refused.json()["error"]["code"]
         assert "scheduler.max_open_applications" in refused.json()["error"]["message"]
     served = (first_requests[1], anonymous, after)
@@ -88,7 +89,8 @@ async def test_full_queue_asks_to_come_back_later(
     taken = await http.post(COMPLETIONS, json=completion())
     error = refused.json()["error"]
 
-    assert (429, "5") == (refused.status_code, refused.headers["retry-after"])
+    assert 429 == refused.status_code
+    assert 1 <= int(refused.headers["retry-after"]) <= 120
     assert ("RateLimitError", "queue_full") == (error["type"], error["code"])
     assert 200 == taken.status_code
 

@@ -58,6 +58,19 @@ def test_bench_core_times_policies_and_the_linear_scan(
     assert {"cells", "memory", "verdicts", "garbage_collections"} <= set(found)
 
 
+def test_bench_core_times_a_tree_of_tenants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arm of `--leaves`: tenants at depth four, fair at each level."""
+    tiny = Plan((20,), 1, steps=1, completions=1, warm_up_steps=1, memory_applications=5)
+    monkeypatch.setattr(bench_core, "default_plan", lambda *_, **__: tiny)
+    tree = ("--leaves", "16", "--option", "fairness=tenant", "--option", "guard_iterations=300")
+    found = run(bench_core.main, tmp_path, "--policy", "justitia", *tree)
+
+    assert found["leaves"] == 16
+    assert any(cell["policy"] == "justitia" for cell in cast(list[dict[str, Any]], found["cells"]))
+
+
 def test_bench_scheduler_counts_what_one_scheduler_serves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

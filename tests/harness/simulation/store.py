@@ -29,6 +29,7 @@ class RedisMemory:
     applications: dict[str, str] = field(default_factory=dict)
     settings: str | None = None
     replicas: dict[str, str] = field(default_factory=dict)
+    usage: dict[int, dict[str, str]] = field(default_factory=dict)
     away: bool = False
     slow_s: Seconds = 0.0
     """Every step takes up to so much longer."""
@@ -40,7 +41,7 @@ class RedisMemory:
     def empty(self) -> None:
         """Lose everything, as a server without persistence does that is started again."""
         self.epoch, self.clock, self.settings = 0, None, None
-        self.applications, self.replicas = {}, {}
+        self.applications, self.replicas, self.usage = {}, {}, {}
         self.tags = None
 
 
@@ -94,6 +95,7 @@ class StoreClient:
         removed: Iterable[str],
         settings: Mapping[str, Any] | None = None,
         replicas: Mapping[str, Mapping[str, Any]] | None = None,
+        usage: Mapping[int, Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> bool:
         """Write what changed, if no later scheduler has taken office."""
         redis = self._redis
@@ -102,6 +104,10 @@ class StoreClient:
         encoded = {name: encode(name, record) for name, record in changed.items()}
         known = None if replicas is None else {n: encode(n, r) for n, r in replicas.items()}
         gone, tags = list(removed), self._tags()
+        used = {
+            day: {name: encode(name, record) for name, record in of_day.items()}
+            for day, of_day in (usage or {}).items()
+        }
 
         def step() -> bool:
             if redis.epoch > epoch:
@@ -116,9 +122,23 @@ class StoreClient:
             redis.applications |= encoded
             for name in gone:
                 redis.applications.pop(name, None)
+            for day, of_day in used.items():
+                redis.usage.setdefault(day, {}).update(of_day)
             redis.tags = tags
             redis.saved_at = asyncio.get_running_loop().time()
             return True
+
+        return await self._exchange(step)
+
+    async def load_usage(self, days: Iterable[int]) -> dict[int, dict[str, dict[str, Any]]]:
+        """Return the stored usage of days."""
+
+        def step() -> dict[int, dict[str, dict[str, Any]]]:
+            return {
+                day: {n: _decoded(n, raw) or {} for n, raw in self._redis.usage[day].items()}
+                for day in days
+                if day in self._redis.usage
+            }
 
         return await self._exchange(step)
 

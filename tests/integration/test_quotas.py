@@ -1,0 +1,115 @@
+"""Quotas over two models: a thousand calls at once, and deaths in the middle of them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+import ray
+
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.service import MODEL, Service, Serving
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+_OTHER = "org/other"
+_LIMIT = 10
+_AT_ONCE = 64
+"""Calls that are open at once: the machine has two cores, and the quota sees them all the same."""
+
+
+def _quota(unit: str, limit: float, **more: Any) -> dict[str, Any]:
+    return {"quotas": [{"unit": unit, "limit": limit, "per": "day", **more}]}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def service(serving: Serving) -> AsyncIterator[Service]:
+    """An application of two models, each tenant of which may open ten applications a day."""
+    async with serving.deployed_service(
+        "quotas",
+        replicas=1,
+        models=(MODEL, _OTHER),
+        scheduler={"quota_timeout_s": 120.0},
+        user_config={
+            "tenants": {
+                "crowd/*": _quota("applications", _LIMIT),
+                "counted": {"quotas": [{"unit": "inferences", "limit": 3, "per": "day"}]},
+                "capped": {"caps": {"inferences": 2}},
+                "shadow": _quota("applications", 1, on_exhausted="shadow"),
+            }
+        },
+    ) as service:
+        yield service
+
+
+async def _call(http: httpx.AsyncClient, tenant: str, number: int = 0, **headers: str) -> Any:
+    body = completion(max_tokens=2, model=(MODEL, _OTHER)[number % 2])
+    return await http.post(COMPLETIONS, json=body, headers={"x-justitia-tenant": tenant, **headers})
+
+
+async def _crowd(http: httpx.AsyncClient, tenant: str, calls: int) -> Counter[tuple[int, str]]:
+    """Make calls, each an application of its own, and count status and code of the answers."""
+    free, told = asyncio.Semaphore(_AT_ONCE), Counter[tuple[int, str]]()
+
+    async def one(number: int) -> None:
+        async with free:
+            answer = await _call(http, tenant, number)
+        code = "" if answer.status_code == 200 else answer.json()["error"]["code"]
+        told[answer.status_code, code] += 1
+
+    await asyncio.gather(*(one(number) for number in range(calls)))
+    return told
+
+
+_EXACTLY = {(200, ""): _LIMIT, (429, "insufficient_quota"): 1_000 - _LIMIT}
+
+
+async def test_thousand_calls_at_once_get_exactly_what_the_quota_has(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    """Two schedulers, one book: concurrency slips past neither of them."""
+    assert _EXACTLY == await _crowd(http, "crowd/calm", 1_000)
+    told = await service.status()
+    (standing,) = told["quotas"]["crowd/calm"]
+    assert ("applications", "day", _LIMIT, 0) == (
+        standing["unit"],
+        standing["per"],
+        standing["limit"],
+        standing["remaining"],
+    )
+
+
+@pytest.mark.parametrize("victim", ["scheduler", "accounts"])
+async def test_exactly_as_many_pass_when_one_is_killed_in_the_middle(
+    service: Service, http: httpx.AsyncClient, victim: str
+) -> None:
+    """A claim that was granted is known by its name to every successor, and granted once."""
+    crowd = asyncio.create_task(_crowd(http, f"crowd/{victim}", 1_000))
+    await asyncio.sleep(0.3)
+    name = {"scheduler": service.config.scheduler_name, "accounts": "accounts/quotas"}[victim]
+    ray.kill(ray.get_actor(name, namespace=service.serving.namespace), no_restart=False)
+
+    assert _EXACTLY == await crowd
+
+
+async def test_inferences_are_counted_and_caps_hold_for_one_application(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    """A quota is shared by all applications of a tenant; a cap is each application's own."""
+    mine = {"x-justitia-application": "one"}
+    counted = [(await _call(http, "counted", k, **mine)).status_code for k in range(5)]
+    capped = [await _call(http, "capped", 0, **mine) for _ in range(4)]
+    for tenant in ("counted", "capped"):
+        await http.post(f"/v1/applications/{tenant}|one/close")
+    shadow = [(await _call(http, "shadow", k)).status_code for k in range(3)]
+
+    usage = (await http.get("/v1/usage", params={"tenant": "counted"})).json()["data"]
+
+    assert [2, 1] == sorted((row["inferences"] for row in usage), reverse=True)
+    assert [200, 200, 200, 429, 429] == counted
+    assert [200, 200, 429, 429] == [answer.status_code for answer in capped]
+    assert "application_budget_exhausted" == capped[-1].json()["error"]["code"]
+    assert [200, 200, 200] == shadow

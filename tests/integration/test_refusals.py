@@ -1,0 +1,158 @@
+"""The official clients of OpenAI and Anthropic, refused in a burst: they come back when told to.
+
+Anthropic's client posts to a path that the fake engines answer: what it does after a refusal is the
+same on every path.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+from zlib import crc32
+
+import anthropic
+import openai
+import pytest
+import pytest_asyncio
+
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.service import MODEL, SEATS, Service, Serving
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+_CALLERS = 100
+_STEADY = 14
+"""Callers that keep all engines busy before the burst: the queue takes 16 of one tenant."""
+_STEADY_S = 8.0
+_ITERATION_S = 0.02
+_NUMBER = "x-caller"
+
+
+@dataclass
+class _Call:
+    """Answers that a caller saw: the status and the time of each."""
+
+    answers: list[tuple[int, float, Any]] = field(default_factory=list)
+    sent: list[float] = field(default_factory=list)
+
+    @property
+    def was_refused(self) -> bool:
+        return bool(self.answers) and self.answers[0][0] == 429
+
+
+class Callers:
+    """Clients whose requests and answers are noted by the number of their caller."""
+
+    def __init__(self, service: Service) -> None:
+        self.calls: dict[str, _Call] = {}
+        hooks: Any = {"request": [self._note_request], "response": [self._note_answer]}
+        key = service.api_key or "none"
+        self.openai = openai.AsyncOpenAI(
+            base_url=f"{service.url}/v1",
+            api_key=key,
+            max_retries=6,
+            http_client=openai.DefaultAsyncHttpxClient(event_hooks=hooks),
+        )
+        self.anthropic = anthropic.AsyncAnthropic(
+            base_url=service.url,
+            api_key=key,
+            max_retries=6,
+            http_client=anthropic.DefaultAsyncHttpxClient(event_hooks=hooks),
+        )
+
+    async def __aenter__(self) -> "Callers":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.openai.close()
+        await self.anthropic.close()
+
+    async def call(self, number: str, by: str) -> Any:
+        """Send a completion by a client, of about 40 tokens; the retries are its own."""
+        headers = {_NUMBER: number, "idempotency-key": number}
+        max_tokens = 20 + crc32(number.encode()) % 41  # so that not all end in one iteration
+        if by == "openai":
+            return await self.openai.completions.create(
+                model=MODEL,
+                prompt="one two three",
+                max_tokens=max_tokens,
+                extra_body={"ignore_eos": True},
+                extra_headers=headers,
+            )
+        return await self.anthropic.post(
+            COMPLETIONS,
+            cast_to=dict[str, Any],
+            body=completion(max_tokens=max_tokens),
+            options={"headers": headers},
+        )
+
+    async def _note_request(self, request: Any) -> None:
+        call = self.calls.setdefault(request.headers[_NUMBER], _Call())
+        call.sent.append(time.monotonic())
+
+    async def _note_answer(self, response: Any) -> None:
+        call = self.calls[response.request.headers[_NUMBER]]
+        call.answers.append((response.status_code, time.monotonic(), response.headers))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def service(serving: Serving) -> AsyncIterator[Service]:
+    """An application with one engine, and a queue that is soon full."""
+    async with serving.deployed_service(
+        "refusals",
+        replicas=1,
+        fake={"iteration_s": _ITERATION_S},
+        scheduler={"max_waiting_inferences": 20},
+    ) as service:
+        yield service
+
+
+async def test_clients_that_obey_get_in_at_their_first_retry(service: Service) -> None:
+    """Both official clients, with an `Idempotency-Key`: every call is answered once in the end.
+
+    The n-th that is refused has to wait until n calls have been answered.
+    """
+    async with Callers(service) as callers:
+        until = time.monotonic() + _STEADY_S
+
+        async def keep_busy(number: int) -> None:
+            again = 0
+            while time.monotonic() < until:
+                await callers.call(f"steady-{number}-{again}", "openai")
+                again += 1
+
+        steady = [asyncio.create_task(keep_busy(number)) for number in range(_STEADY)]
+        await asyncio.sleep(until - time.monotonic() - 0.2)
+        began_at = time.monotonic()
+        answers = await asyncio.gather(
+            *(callers.call(f"burst-{n}", ("openai", "anthropic")[n % 2]) for n in range(_CALLERS))
+        )
+        await asyncio.gather(*steady)
+
+    assert all(a["choices"] if isinstance(a, dict) else a.choices for a in answers)
+    refused = sorted(
+        (call for name, call in callers.calls.items() if "burst" in name and call.was_refused),
+        key=lambda call: call.answers[0][1],
+    )
+    freed = sorted(
+        at
+        for call in callers.calls.values()
+        for status, at, _ in call.answers
+        if status == 200 and at > began_at
+    )
+    at_first = [call for call in refused if call.answers[1][0] == 200]
+    excess = [
+        (call.sent[1] - free_at) / (free_at - call.answers[0][1])
+        for call, free_at in zip(refused, freed, strict=False)
+        if free_at > call.answers[0][1]
+    ]
+    headers = refused[0].answers[0][2]
+    assert len(refused) > _CALLERS // 2
+    assert len(at_first) >= 0.9 * len(refused)
+    assert median(excess) <= 0.2
+    assert "queue_full" == headers["x-justitia-dropped-reason"]
+    assert 1 <= int(headers["retry-after"]) <= 120
+    assert SEATS < _STEADY
+    await service.until_idle()
