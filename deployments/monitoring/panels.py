@@ -182,10 +182,24 @@ _CURVES = (
         116,
         "Refusals",
         "What the scheduler refused each second, by reason. queue_full and too_many_applications"
-        " are pressure, not_stored is Redis; callers may come back after these. The others are"
-        " faults of callers.",
+        " are pressure, not_stored is Redis; callers may come back after these, and after"
+        " quota_exhausted once something of the quota has come back. The others are faults of"
+        " callers.",
         (Query(per_second(m.REFUSALS_TOTAL, "reason"), "{{reason}}"),),
         unit="ops",
+    ),
+    curves(
+        117,
+        "Quotas left",
+        "What is left of each tenant's quotas, over the limit, as any of the schedulers heard it"
+        " from the accounts. 0: applications of the tenant are refused or wait behind all others.",
+        (
+            Query(
+                greatest(m.QUOTA_LEFT_RATIO, "tenant", "unit", "per"),
+                "{{tenant}} {{unit}} per {{per}}",
+            ),
+        ),
+        unit="percentunit",
     ),
 )
 
