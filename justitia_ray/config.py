@@ -41,12 +41,14 @@ from justitia_ray.core.tenants import (
     Tier,
     Unit,
     Window,
+    check_guaranteed,
 )
 from justitia_ray.errors import ConfigError, RequestError, shown_short
 from justitia_ray.predictor.class_names import ClassName
 from justitia_ray.predictor.observation import LEAST_MINIMUM_SAMPLES
 from justitia_ray.recognition.harnesses import HARNESSES, Harness
 from justitia_ray.recognition.rules import CONVERSATION, DEFAULT_RULES, RULES
+from justitia_ray.scaling.sizing import SizingRules
 from justitia_ray.store.redis_url import Setup, read_redis_url
 
 _NOT_IN_DEPLOYMENTS = re.compile(r"[^A-Za-z0-9._-]")
@@ -155,6 +157,9 @@ class EngineSection(Section):
     `model.adapters`."""
     env: dict[str, str] = Field(default={})
     """Environment of the replica, set before vLLM is imported."""
+    metrics: bool = True
+    """Whether vLLM's own metrics are in Ray's exporter, as `ray_vllm_…`, for Ray's dashboard of
+    LLMs; see [observability.md](observability.md#the-engines-metrics) for their cost."""
     start_timeout_s: Positive = 3_600.0
     """An engine that has not started after this time, its model loaded, is given up: its process
     ends, and Serve starts another. vLLM itself waits without end for one that hangs."""
@@ -177,6 +182,72 @@ class ReplicaSection(Section):
     tokens hardly any. 0 joins those of one turn of the event loop."""
     lease_grace_s: Positive = 1.0
     """A payload may come so long before its lease, whose message may be on its way."""
+
+
+_LEAST_PATIENCE_S = 120.0
+
+
+class AutoscalingSection(Section):
+    """How many replicas a model has: as many as its queue asks for."""
+
+    min_replicas: Annotated[int, Field(ge=0)] = 1
+    """Replicas at least. 0: none while nothing is open; the first call then waits for one to
+    load."""
+    max_replicas: Count
+    """Replicas at most: what the cluster has engines' worth of GPUs for, or what may be spent."""
+    initial_replicas: Annotated[int, Field(ge=0)] | None = None
+    """Replicas after a deployment; `null`: `min_replicas`."""
+    target_drain_s: Positive = 60.0
+    """All that waits, runs, and is expected of open applications is to be served within this time:
+    shorter is faster and dearer."""
+    load_s: Positive = 120.0
+    """Time that a replica takes to load, until some have been seen to: work that will have been
+    served by then starts none."""
+    hold_s: NotNegative = 60.0
+    """An application of which nothing waits or runs (a tool gap) counts for so long: a replica
+    stays for it."""
+    upscale_delay_s: NotNegative = 10.0
+    """More replicas are started when they have been wanted for so long; from 0, at once. Serve's
+    own default is 30 s, for a count of requests that says less."""
+    downscale_delay_s: NotNegative | None = None
+    """Replicas are drained when fewer have been wanted for so long. `null`: twice `load_s`, 120 s
+    at least, for one that goes too soon has to load again. Serve's own default is 600 s."""
+    downscale_to_zero_delay_s: NotNegative | None = None
+    """Delay before the last one is drained; `null`: as `downscale_delay_s`."""
+    poll_s: Positive = 1.0
+    """Ray Serve's controller asks the scheduler so often."""
+    external: bool = False
+    """Whether something else starts and stops replicas, by the metric `justitia_wanted_replicas`:
+    Serve then does not. See autoscaling.md."""
+
+    @property
+    def patience_s(self) -> float:
+        """Time for which fewer are wanted before replicas are drained, in seconds."""
+        if self.downscale_delay_s is None:
+            return max(_LEAST_PATIENCE_S, 2 * self.load_s)
+        return self.downscale_delay_s
+
+    @property
+    def rules(self) -> SizingRules:
+        """Rules that the scheduler sizes replicas by."""
+        return SizingRules(
+            self.min_replicas, self.max_replicas, self.target_drain_s, self.load_s, self.hold_s
+        )
+
+    @model_validator(mode="after")
+    def _bounds_are_in_order(self) -> Self:
+        if self.min_replicas > self.max_replicas:
+            raise ValueError(
+                f"min_replicas is {self.min_replicas}: at most max_replicas,"
+                f" {self.max_replicas}, is allowed"
+            )
+        initial = self.initial_replicas
+        if initial is not None and not self.min_replicas <= initial <= self.max_replicas:
+            raise ValueError(
+                f"initial_replicas is {initial}: from min_replicas, {self.min_replicas}, to"
+                f" max_replicas, {self.max_replicas}, is allowed"
+            )
+        return self
 
 
 class SchedulerSection(Section):
@@ -359,6 +430,35 @@ class MetricsSection(Section):
     series a model."""
     max_tenants: LabelCount = 15
     """Tenants that have series of their own; the rest is `other` here, too."""
+
+
+class TracingSection(Section):
+    """Traces of applications, exported by OpenTelemetry."""
+
+    endpoint: str | None = None
+    """Collector that is sent the spans, by OTLP over HTTP: `http://collector:4318/v1/traces`.
+    `null`: nothing is traced. Needs the extra `otel`."""
+    sample_ratio: Annotated[float, Field(ge=0, le=1)] = 0.01
+    """Share of the applications that are traced, each with all its calls or with none."""
+    parent: Literal["application", "caller"] = "application"
+    """Whose trace a call belongs to if it brings a `traceparent`: that of its application, with a
+    link to its caller's span; or its caller's, and traced if that is, with a link to the
+    application's."""
+    headers_env: str | None = None
+    """Name of the environment variable, on every node, with headers for the collector:
+    `name=value,name=value`."""
+    headers_file: str | None = None
+    """File, on every node, with such headers, one a line."""
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_http(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^/\s]+/\S*", value):
+            raise ValueError(
+                f"{shown_short(value)}: http:// or https://, host and path are allowed, such as"
+                " http://collector:4318/v1/traces"
+            )
+        return value
 
 
 class TlsSection(Section):
@@ -564,11 +664,14 @@ class SharedSections(Section):
     worker's log."""
     engine: EngineSection = EngineSection()
     replica: ReplicaSection = ReplicaSection()
+    autoscaling: AutoscalingSection | None = None
+    """How many replicas each model has. `null`: as many as the deployment's `num_replicas`."""
     scheduler: SchedulerSection = SchedulerSection()
     store: StoreSection = StoreSection()
     prediction: PredictionSection = PredictionSection()
     ingress: IngressSection = IngressSection()
     metrics: MetricsSection = MetricsSection()
+    tracing: TracingSection = TracingSection()
     transport: TransportSection = TransportSection()
     recognition: RecognitionSection = RecognitionSection()
     access: AccessSection | None = None
@@ -626,15 +729,16 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class KvShareSection(Section):
-    """A tenant's share of the KV memory of each model, of all its replicas together."""
+    """A tenant's or a tier's share of the KV memory of each model, of all its replicas together."""
 
     guaranteed: Share = 0.0
-    """Share that is the tenant's own; in sum at most the parent's, or 1. Of it, what the tenant
-    does not lend is kept free for it."""
+    """Share that is the tenant's own, or the tier's. In sum those of tenants are at most the
+    parent's, and those of tiers and of tenants at the top at most 1. What is not lent of it is kept
+    free from others."""
     max: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """The most that it may hold."""
+    """The most that may be held."""
     lends: Share = 1.0
-    """Fraction of the guaranteed share that others may use while the tenant does not: 0 keeps it
+    """Fraction of the guaranteed share that others may use while it is not used: 0 keeps it
     free."""
 
 
@@ -650,7 +754,7 @@ class QuotaSection(Section):
     window: Window = Window.ROLLING
     """`rolling`, or `calendar`: the day or month of UTC."""
     on_exhausted: OnExhausted = OnExhausted.REJECT
-    """`reject`: applications are refused. `deprioritise`: they run when nobody else wants to.
+    """`reject`: applications are refused. `deprioritise`: they run when nobody with quota wants to.
     `shadow`: nothing happens, and metrics say what would have."""
     reserve_quantile: Annotated[float, Field(ge=0.5, le=0.99)] = 0.9
     """An application reserves this quantile of what it is predicted to use, and what it did not use
@@ -680,7 +784,8 @@ class TenantSection(Section):
     """A node of the tree of tenants."""
 
     weight: Positive | None = None
-    """Weight among its siblings. `null`: that of its applications; 1 for one that has children."""
+    """Weight among its siblings. `null`: that of its applications; 1 for one that has children,
+    or less if `max_weight` is."""
     max_weight: Positive | None = None
     """Largest weight that its applications may ask for; at most the parent's."""
     kv_share: KvShareSection = KvShareSection()
@@ -706,12 +811,25 @@ class TenantSection(Section):
 class TierSection(Section):
     """A service tier."""
 
-    weight_factor: Positive = 1.0
-    """Factor of the weight of applications of the tier."""
+    weight_factor: Positive | None = None
+    """Factor of the weight of applications of the tier. `null`: 0.1 for `flex`, 1 for `default`, 4
+    for `priority`."""
+    kv_share: KvShareSection = KvShareSection()
+    """Share of the KV memory for applications of the tier, of all tenants together."""
+
+    def tier(self, name: str) -> Tier:
+        """Return the tier as the scheduler knows it."""
+        factor, share = self.weight_factor, self.kv_share
+        return Tier(
+            TIERS[name].weight_factor if factor is None else factor,
+            KvShare(share.guaranteed, share.max, share.lends),
+        )
 
 
-def _tree_of(sections: Mapping[str, TenantSection]) -> TenantTree:
-    return TenantTree({path: section.node() for path, section in sections.items()})
+def _tree_of(
+    sections: Mapping[str, TenantSection], weights: Mapping[str, float] | None = None
+) -> TenantTree:
+    return TenantTree({path: section.node() for path, section in sections.items()}, weights or {})
 
 
 class SchedulingConfig(Section):
@@ -728,24 +846,24 @@ class SchedulingConfig(Section):
     vLLM recomputes nothing; 0.2 points of mean completion time in the design's study. `prompt`: the
     prompt fits now, as vLLM and the paper do."""
     tenant_weights: dict[str, Positive] = Field(default={})
-    """Weight of the applications of a tenant that ask for none; 1 otherwise. Applies to
-    applications opened from then on."""
+    """Weight of the applications of a tenant that ask for none, by the nearest node above them that
+    is named; 1 otherwise. Applies to applications opened from then on. And weight of that tenant
+    among its siblings once it has tenants below it."""
     tenants: dict[str, TenantSection] = Field(default={})
     """The tree of tenants, by path: `acme`, `acme/search`. `acme/*` is for the children of `acme`
     that are not named, `*` for tenants at the top that are not; below."""
     tiers: dict[Literal["flex", "default", "priority"], TierSection] = Field(default={})
-    """Meaning of a request's `service_tier`. Otherwise `flex` has the weight factor 0.1 and
-    `priority` 4."""
+    """Meaning of a request's `service_tier`."""
 
     @property
     def tenant_tree(self) -> TenantTree:
         """The tree of tenants."""
-        return _tree_of(self.tenants)
+        return _tree_of(self.tenants, self.tenant_weights)
 
     @property
     def service_tiers(self) -> dict[str, Tier]:
         """The tiers by name."""
-        own = {str(name): Tier(**dict(section)) for name, section in self.tiers.items()}
+        own = {str(name): section.tier(name) for name, section in self.tiers.items()}
         return {**TIERS, **own}
 
     @model_validator(mode="after")
@@ -760,7 +878,7 @@ class SchedulingConfig(Section):
         if both:
             raise ValueError(f"tenant_weights: {both[0]!r} is in tenants, too; name it there only")
         try:
-            _tree_of(self.tenants)
+            check_guaranteed(_tree_of(self.tenants), self.service_tiers)
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self
@@ -785,6 +903,8 @@ class ModelEntry(ModelSection):
     engine: EngineSection | None = None
     """`null`: the application's."""
     replica: ReplicaSection | None = None
+    """`null`: the application's."""
+    autoscaling: AutoscalingSection | None = None
     """`null`: the application's."""
 
 
@@ -823,6 +943,7 @@ class AppArgs(SharedSections):
                 "model": ModelSection(**entry.model_dump(include=set(ModelSection.model_fields))),
                 "engine": entry.engine or self.engine,
                 "replica": entry.replica or self.replica,
+                "autoscaling": entry.autoscaling or self.autoscaling,
             }
             suffix = _suffix(entry.name)
             config = AppConfig(**(shared | own))

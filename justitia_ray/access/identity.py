@@ -10,6 +10,9 @@ from enum import StrEnum
 from justitia_ray.errors import Forbidden, RequestError, shown_short
 
 LONGEST_TENANT = 128
+MOST_PARTS = 8
+"""Parts of a path that a call may name, if it is not its credential's own: every level of the tree
+costs the scheduler something at each event."""
 MAX_WEIGHT = 1e6
 """Largest weight that anybody may ask for."""
 
@@ -61,8 +64,8 @@ class Identity:
 
         Raises:
             Forbidden: If the credential is not good for the named tenant.
-            RequestError: If the tenant has another form than is allowed, or none is named and the
-                credential has none.
+            RequestError: If the tenant has another form or more parts than is allowed, or none is
+                named and the credential has none.
         """
         if named is None:
             if self.tenant is None:
@@ -72,6 +75,11 @@ class Identity:
             return self.tenant
         check_tenant(named)
         if self.is_good_for(named):
+            if named.count("/") >= MOST_PARTS and named != self.tenant:
+                raise RequestError(
+                    f"tenant is {shown_short(named)}: at most {MOST_PARTS} parts are allowed",
+                    "tenant",
+                )
             return named
         raise Forbidden(
             f"tenant is {named!r}: this credential is good for {self.tenant or 'none'!r} and what"
@@ -85,11 +93,12 @@ class Identity:
             return True
         return self.tenant is not None and is_within(tenant, self.tenant)
 
-    def account_of(self, tenant: str) -> str:
-        """Return the tenant whose share, quotas and weight the calls for a tenant use.
+    def namespace_of(self, tenant: str) -> str:
+        """Return the tenant whose room calls for a tenant use where names are kept for long.
 
-        It is the credential's own: by naming tenants below its own a caller would have the share of
-        as many as it can name. What a gateway names stands, for that has checked its callers.
+        It is the credential's own: by naming tenants below its own a caller would have the room of
+        as many as it can name. What a gateway names stands, for that has checked its callers. (The
+        tree of tenants needs no such rule: there all nodes above bind.)
 
         Args:
             tenant: As `choose_tenant` returned it.

@@ -1,16 +1,23 @@
 """Quantiles of what was expected, calibrated by what came of earlier expectations.
 
 An expectation is a number of seconds; what came of it is a ratio to it. Ratios are kept in decaying
-histograms by how far ahead it was said, and the quantiles of a new expectation are those of the
-histograms beside it (split conformal prediction, with weights). What is far ahead is known late,
-and long waits last: so the levels at which the histograms are read move with each miss, as soon as
-it is one (adaptive conformal inference, Gibbs and Candès 2021): in the long run eight in ten fall
-between p10 and p90, whatever the load does.
+life tables by how far ahead it was said: how many waits lasted to each ratio, and how many ended
+there. The quantiles of a new expectation are those of the tables beside it. p10 and p50 are of the
+waits that have ended. For p90 those count as well that last on, by how long they have lasted
+(Kaplan and Meier 1958): when a queue grows, only the short waits have ended yet.
+
+Loads change, and what is far ahead is known late. So the levels at which the tables are read move
+with each miss, as soon as it is one (adaptive conformal inference, Gibbs and Candès 2021). Each
+distance of p50 has levels of its own: if all shared one pair, the many short waits would set it,
+and too few of the long ones would be between p10 and p90.
 """
 
 import heapq
 import math
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from itertools import count
 from typing import NamedTuple
 
@@ -18,28 +25,46 @@ from justitia_ray.units import Seconds
 
 LEAST_S: Seconds = 0.1
 """Shortest time that is told apart from none."""
-_BINS = 33
-_WIDEST = 4.0
-"""Logarithm to base 2 of the largest ratio that is told apart, and of the least, negative."""
-_STEP = 2 * _WIDEST / (_BINS - 1)
+_STEP = 0.25
+"""Width of a bin, as a logarithm to base 2."""
+_LEAST_LOG = -4.0
+"""Logarithm to base 2 of the least ratio that is told apart: the end of the first bin."""
+_BINS = 38
 _HORIZONS = 20
-"""Histograms, one each time that the expectation doubles, from `_NEAREST` on."""
-_NEAREST = math.log2(LEAST_S)
+"""Tables and pairs of levels, one each time that the time doubles, from `LEAST_S` on."""
 _REACH = 2.0
-"""Doublings from which a histogram says nothing of an expectation."""
-_HALF_LIFE = 200
-"""Outcomes in which the weight of an outcome halves."""
+"""Doublings from which a table says nothing of an expectation."""
+_HALF_LIFE = 100
+"""Expectations of one table in which the weight of one halves."""
+_RESCALED_AFTER = 40 * _HALF_LIFE
+"""Expectations after which a table's weights, which grow without end, are brought down."""
 _PRIOR_WEIGHT = 8.0
 """Outcomes that the prior counts for."""
 _PRIOR_DEVIATION = 1.1
 """Standard deviation of the logarithm to base 2: eight in ten are within a factor of 2.7."""
-_GAIN = 0.02
-"""Change of a level by a miss, and by a ninth of it the other way without one."""
-_COMPACT_ABOVE = 16_384
-"""Entries of the heap of what may become late at which what is over is taken out of it."""
+_MOST_BEYOND = 4.0
+"""Ratio of p90 to what the waits that have ended say of it, at most. All that waits may start at
+once when a load ends: without a limit p90 of a long queue is several times what comes."""
 _MISSES = 0.1
 """Share of the outcomes that are to fall below p10, and above p90."""
-_LOWEST_LEVELS, _HIGHEST_LEVELS = (0.01, 0.2), (0.8, 0.99)
+_GAIN = 0.04
+"""Change of a level by a miss, and by a ninth of it the other way without one."""
+_COMPACT_ABOVE = 1_024
+"""Entries of what is over at which they are taken out of the heap, if they are most of it."""
+_LEAST_LEVEL, _MOST_LEVEL = 0.01, 0.35
+"""Range of the levels, as shares of the outcomes beyond a quantile."""
+
+
+HORIZONS: Mapping[str, Seconds] = {"10s": 10.0, "60s": 60.0, "600s": 600.0, "longer": math.inf}
+"""Bands of how far ahead something was expected, by their upper ends."""
+
+
+class Fell(StrEnum):
+    """Where an outcome fell beside the quantiles that were told."""
+
+    EARLY = "early"
+    WITHIN = "within"
+    LATE = "late"
 
 
 class Quantiles(NamedTuple):
@@ -57,125 +82,227 @@ class Said:
     at: Seconds
     expected_s: Seconds
     quantiles: Quantiles
+    number: int
+    """How many its table had before."""
+    bin: int = 0
+    """Bin of the ratio that the wait has lasted to."""
     is_late: bool = False
     """Whether it has been counted as later than p90."""
     is_over: bool = False
+    is_watched: bool = False
+    """Whether it is in the heap of what is due."""
+
+    @property
+    def next_bin_at(self) -> Seconds:
+        """Instant at which the wait has lasted to the next bin; inf from the last on."""
+        if self.bin == _BINS - 1:
+            return math.inf
+        return self.at + self.expected_s * _ratio(self.bin)
+
+    @property
+    def late_at(self) -> Seconds:
+        """Instant from which it is later than p90."""
+        return self.at + self.quantiles.p90
+
+
+class _LifeTable:
+    """Waits by ratio: how many lasted to each bin, and how many ended in it. Newer ones weigh more.
+
+    Weights grow with the number of the expectation, in place of all earlier ones' decay.
+    """
+
+    def __init__(self) -> None:
+        self.lasted = [0.0] * _BINS
+        self.ended = [0.0] * _BINS
+        self.expectations = 0
+        self._weighs_one = 0
+        """Number of the expectation that weighs 1."""
+
+    def weight(self, number: int) -> float:
+        """Return the weight of an expectation."""
+        return float(2.0 ** ((number - self._weighs_one) / _HALF_LIFE))
+
+    def add_expectation(self) -> int:
+        """Count an expectation, which has lasted to the first bin; return its number."""
+        number, self.expectations = self.expectations, self.expectations + 1
+        if number - self._weighs_one > _RESCALED_AFTER:
+            scale = self.weight(number)
+            self.lasted = [weight / scale for weight in self.lasted]
+            self.ended = [weight / scale for weight in self.ended]
+            self._weighs_one = number
+        self.lasted[0] += self.weight(number)
+        return number
 
 
 class Calibration:
     """Turns expectations into quantiles, and learns of each what came of it.
 
-    Telling and settling cost O(1), and O(log n) for n expectations that have not come true; the
-    state is some 700 numbers.
+    Telling costs O(1) and settling O(log n) for n expectations that have not come true, and as much
+    for each bin that a wait lasts to, 37 at most; the state is some 1,600 numbers.
     """
 
     def __init__(self) -> None:
-        self._histograms = [[0.0] * _BINS for _ in range(_HORIZONS)]
-        self._weight = 1.0
-        """Weight of the next outcome: grows, in place of all others' decay."""
-        self._low, self._high = _MISSES, 1 - _MISSES
+        self.fell: Counter[tuple[str, Fell]] = Counter()
+        """Outcomes by how far ahead they were said, a band of `HORIZONS`; only grows."""
+        self._tables = [_LifeTable() for _ in range(_HORIZONS)]
+        self._low, self._high = [_MISSES] * _HORIZONS, [_MISSES] * _HORIZONS
+        """Levels by the distance of p50: shares below p10, and above p90."""
         self._due: list[tuple[Seconds, int, Said]] = []
-        """Expectations by the instant after which they are later than p90."""
-        self._numbers = count()
-        self._compact_above = _COMPACT_ABOVE
+        """Expectations by the instant at which they last to the next bin, or are late."""
+        self._pushes = count()
+        self._over = 0
+        """Entries of the heap, at most, whose expectations are over."""
 
     def quantiles(self, expected_s: Seconds) -> Quantiles:
         """Return the quantiles of what is expected so far ahead."""
         expected_s = max(expected_s, LEAST_S)
-        weights = self._weights(_horizon(expected_s))
-        low, middle, high = (
-            expected_s * _ratio_at(weights, level) for level in (self._low, 0.5, self._high)
-        )
-        return Quantiles(low, middle, high)
+        lasted, ended = self._read(_horizon(expected_s))
+        of_ended = _shares(ended)
+        p50 = expected_s * _ratio_at(of_ended, 0.5)
+        rows = _shared(_horizon(p50))
+        low = sum(share * self._low[row] for row, share in rows)
+        high = 1 - sum(share * self._high[row] for row, share in rows)
+        p10 = expected_s * _ratio_at(of_ended, low)
+        most = _MOST_BEYOND * _ratio_at(of_ended, high)
+        p90 = expected_s * min(most, _ratio_at(_shares_of_all(lasted, ended), high))
+        return Quantiles(min(p10, p50), p50, max(p90, p50))
 
     def say(self, expected_s: Seconds, now: Seconds) -> Said:
         """Return what is expected, with its quantiles, to be settled when it has come true."""
-        said = Said(now, max(expected_s, LEAST_S), self.quantiles(expected_s))
-        heapq.heappush(self._due, (now + said.quantiles.p90, next(self._numbers), said))
-        if len(self._due) > self._compact_above:
-            self._due = [entry for entry in self._due if not entry[2].is_over]
-            heapq.heapify(self._due)
-            self._compact_above = _COMPACT_ABOVE + 2 * len(self._due)
+        expected_s = max(expected_s, LEAST_S)
+        number = self._table(expected_s).add_expectation()
+        said = Said(now, expected_s, self.quantiles(expected_s), number)
+        self._watch(said)
         return said
 
     def settle(self, said: Said, now: Seconds) -> None:
         """Learn that what was said has come true now."""
         self.note_time(now)
-        waited_s, said.is_over = now - said.at, True
-        self._add(_horizon(said.expected_s), waited_s / said.expected_s)
+        self._end(said)
+        table = self._table(said.expected_s)
+        table.ended[said.bin] += table.weight(said.number)
+        is_early = now - said.at < said.quantiles.p10
+        self._move(self._low, said, is_miss=is_early)
         if not said.is_late:
-            self._move_high(-_GAIN * _MISSES)
-        is_early = waited_s < said.quantiles.p10
-        change = -_GAIN * (1 - _MISSES) if is_early else _GAIN * _MISSES
-        self._low = min(max(self._low + change, _LOWEST_LEVELS[0]), _LOWEST_LEVELS[1])
+            self._move(self._high, said, is_miss=False)
+        fell = Fell.LATE if said.is_late else Fell.EARLY if is_early else Fell.WITHIN
+        self.fell[_band(said.quantiles.p50), fell] += 1
 
     def forget(self, said: Said) -> None:
         """Forget what was said: it will not come true, for a reason that says nothing of it."""
-        said.is_over = True
+        self._end(said)
+        table = self._table(said.expected_s)
+        for column in range(said.bin + 1):
+            table.lasted[column] -= table.weight(said.number)
 
     def note_time(self, now: Seconds) -> None:
-        """Count what is later than its p90 by now. O(log n) for each that is."""
+        """Count how long all have lasted by now. O(log n) for each that has come to a new bin."""
         while self._due and self._due[0][0] < now:
             said = heapq.heappop(self._due)[2]
-            if not said.is_over:
+            if said.is_over:
+                self._over -= 1
+                continue
+            if not said.is_late and said.late_at <= said.next_bin_at:
                 said.is_late = True
-                self._move_high(_GAIN * (1 - _MISSES))
+                self._move(self._high, said, is_miss=True)
+            else:
+                said.bin += 1
+                table = self._table(said.expected_s)
+                table.lasted[said.bin] += table.weight(said.number)
+            self._watch(said)
 
-    def _move_high(self, change: float) -> None:
-        self._high = min(max(self._high + change, _HIGHEST_LEVELS[0]), _HIGHEST_LEVELS[1])
+    def _end(self, said: Said) -> None:
+        said.is_over = True
+        self._over += said.is_watched
+        if self._over > max(_COMPACT_ABOVE, len(self._due) // 2):
+            self._due = [entry for entry in self._due if not entry[2].is_over]
+            heapq.heapify(self._due)
+            self._over = 0
 
-    def _add(self, horizon: float, ratio: float) -> None:
-        place = (math.log2(ratio) if ratio > 0 else -_WIDEST) / _STEP + _BINS // 2
-        place = min(max(place, 0.0), _BINS - 1.0)
-        self._weight /= 0.5 ** (1 / _HALF_LIFE)
-        for row, of_row in _shared(horizon, _HORIZONS):
-            for column, of_column in _shared(place, _BINS):
-                self._histograms[row][column] += self._weight * of_row * of_column
-        if self._weight > 1e12:
-            self._histograms = [[x / self._weight for x in row] for row in self._histograms]
-            self._weight = 1.0
+    def _watch(self, said: Said) -> None:
+        at = said.next_bin_at if said.is_late else min(said.next_bin_at, said.late_at)
+        said.is_watched = at < math.inf
+        if said.is_watched:
+            heapq.heappush(self._due, (at, next(self._pushes), said))
 
-    def _weights(self, horizon: float) -> list[float]:
-        weights = [_PRIOR_WEIGHT * share for share in _PRIOR]
-        for row, histogram in enumerate(self._histograms):
+    def _table(self, expected_s: Seconds) -> _LifeTable:
+        return self._tables[round(_horizon(expected_s))]
+
+    def _move(self, levels: list[float], said: Said, *, is_miss: bool) -> None:
+        """Move the levels at the distance of an expectation's p50."""
+        change = -_GAIN * (1 - _MISSES) if is_miss else _GAIN * _MISSES
+        for row, share in _shared(_horizon(said.quantiles.p50)):
+            levels[row] = min(max(levels[row] + share * change, _LEAST_LEVEL), _MOST_LEVEL)
+
+    def _read(self, horizon: float) -> tuple[list[float], list[float]]:
+        """Return how many lasted to each bin and ended in it, by the tables beside a distance."""
+        lasted, ended = [*_PRIOR_LASTED], [*_PRIOR_ENDED]
+        for row, table in enumerate(self._tables):
             nearness = 1 - abs(row - horizon) / _REACH
-            if nearness > 0:
-                of_row = nearness / self._weight
-                for column, weight in enumerate(histogram):
-                    weights[column] += of_row * weight
-        return weights
+            if nearness > 0 and table.expectations:
+                of_table = nearness / table.weight(table.expectations)
+                for column in range(_BINS):
+                    lasted[column] += of_table * table.lasted[column]
+                    ended[column] += of_table * table.ended[column]
+        return lasted, ended
 
 
-def _horizon(expected_s: Seconds) -> float:
-    return min(math.log2(expected_s) - _NEAREST, _HORIZONS - 1.0)
+def _band(ahead_s: Seconds) -> str:
+    return next(name for name, up_to_s in HORIZONS.items() if ahead_s <= up_to_s)
 
 
-def _shared(place: float, most: int) -> list[tuple[int, float]]:
-    """Return the two whole places around one, each with its share."""
-    below = int(place)
-    share = place - below
-    return [(below, 1 - share), (below + 1, share)] if below + 1 < most else [(below, 1.0)]
+def _horizon(time_s: Seconds) -> float:
+    """Return how often `LEAST_S` doubles up to a time."""
+    return min(max(0.0, math.log2(max(time_s, LEAST_S) / LEAST_S)), _HORIZONS - 1.0)
 
 
-def _ratio_at(weights: list[float], level: float) -> float:
-    """Return the quantile of a histogram of logarithms of ratios, 0 in its first bin."""
-    wanted, reached = level * sum(weights), 0.0
-    for column, weight in enumerate(weights):
-        if reached + weight >= wanted:
-            if not column:
-                return 0.0
-            within = (wanted - reached) / weight
-            return float(2 ** ((column - _BINS // 2 - 0.5 + within) * _STEP))
-        reached += weight
-    return float(2**_WIDEST)
+def _shared(horizon: float) -> list[tuple[int, float]]:
+    """Return the two rows around a distance, each with its share."""
+    below = int(horizon)
+    share = horizon - below
+    return [(below, 1 - share), (below + 1, share)] if below + 1 < _HORIZONS else [(below, 1.0)]
 
 
-def _prior() -> list[float]:
-    shares = [
-        math.exp(-0.5 * ((column - _BINS // 2) * _STEP / _PRIOR_DEVIATION) ** 2)
-        for column in range(_BINS)
-    ]
-    return [share / sum(shares) for share in shares]
+def _ratio(end_of_bin: float) -> float:
+    return float(2 ** (_LEAST_LOG + _STEP * end_of_bin))
 
 
-_PRIOR = _prior()
+def _shares(ended: list[float]) -> list[float]:
+    """Return the share of each bin of the waits that have ended."""
+    total = sum(ended)
+    return [weight / total for weight in ended]
+
+
+def _shares_of_all(lasted: list[float], ended: list[float]) -> list[float]:
+    """Return the share of all waits that end in each bin, by those that end and that last on.
+
+    What has come to a bin, and is neither over nor in the next, counts half: it is somewhere in it.
+    """
+    shares, left = [], 1.0
+    for in_bin, ends, in_next in zip(lasted, ended, [*lasted[1:], 0.0], strict=True):
+        exposed = 0.5 * (in_bin + ends + in_next)
+        share = left * min(1.0, ends / exposed) if exposed > 0 else 0.0
+        shares.append(share)
+        left -= share
+    return [*shares[:-1], shares[-1] + left]
+
+
+def _ratio_at(shares: list[float], level: float) -> float:
+    """Return the quantile of ratios; 0 in the first bin, the end of the last but one at most."""
+    reached = 0.0
+    for column, share in enumerate(shares[:-1]):
+        if reached + share >= level:
+            return _ratio(column - 1 + (level - reached) / share) if column else 0.0
+        reached += share
+    return _ratio(_BINS - 2)
+
+
+def _prior() -> tuple[list[float], list[float]]:
+    """Return how many lasted to each bin, and ended in it, before anything is known."""
+    ends = [_LEAST_LOG + _STEP * column for column in range(_BINS - 1)]
+    below = [0.5 * math.erfc(-end / _PRIOR_DEVIATION / math.sqrt(2)) for end in ends]
+    lasted = [_PRIOR_WEIGHT * (1 - share) for share in (0.0, *below)]
+    return lasted, [now - after for now, after in zip(lasted, [*lasted[1:], 0.0], strict=True)]
+
+
+_PRIOR_LASTED, _PRIOR_ENDED = _prior()

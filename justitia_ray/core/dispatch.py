@@ -15,6 +15,7 @@ all who wait), for it takes nothing that they could use. Where somebody is in li
 lets it pass.
 """
 
+import heapq
 from collections.abc import Iterator, Sequence
 
 from justitia_ray.core.actions import Abort, Grant
@@ -30,8 +31,9 @@ from justitia_ray.core.entities import (
 )
 from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.ledger import Ledger
+from justitia_ray.core.queue import Key
 from justitia_ray.core.state import DeadlineKind, State
-from justitia_ray.units import ClientId, LeaseId, ReplicaId, RequestId, Tokens
+from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, RequestId, Tokens
 
 _MAXIMUM_UNSCHEDULED = 16
 """Maximum blocked applications scanned past in one dispatch."""
@@ -158,6 +160,50 @@ class Placement:
         return (r for r in self._state.asking.values() if not r.draining)
 
 
+class _Candidates:
+    """Applications in order, to be granted, but those of tiers that are left out."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._left_out: dict[str, None] = {}
+        self._others: list[tuple[tuple[Key, Key], ApplicationId, Application]] = []
+        """Applications of other tiers, by their places; made when the first tier is left out."""
+
+    def next(self) -> Application | None:
+        """Return the first that may be granted, None if there is none."""
+        if not self._left_out:
+            return self._ledger.next()
+        queue = self._ledger.queue
+        while self._others:
+            place, name, application = self._others[0]
+            if name not in queue:
+                heapq.heappop(self._others)
+            elif place != (now := queue.place(application)):  # moved by a grant
+                heapq.heapreplace(self._others, (now, name, application))
+            else:
+                return application
+        return None
+
+    def leave_out(self, tier: str) -> None:
+        """Leave out a tier from now on.
+
+        Those of the others are then taken by their keys. Nobody passes anybody among them, for who
+        may pass is said by orders of all tiers.
+        """
+        self._left_out[tier] = None
+        queue = self._ledger.queue
+        self._others = [
+            (queue.place(one), one.application_id, one)
+            for one in queue.of_other_tiers(self._left_out)
+        ]
+        heapq.heapify(self._others)
+
+    def hide_first(self) -> None:
+        """Leave out the application that `next` returned; its node is hidden from the queue."""
+        if self._left_out:
+            heapq.heappop(self._others)
+
+
 class Leases:
     """Grants leases to the first in order, and takes them back; at most one for each inference."""
 
@@ -165,8 +211,8 @@ class Leases:
         self._state = state
         self._ledger = ledger
         self.placement = Placement(state, admission)
-        self.shares = KvShares(state.tenants)
-        """Shares of the KV memory by node of the tree of tenants."""
+        self.shares = KvShares(state.tenants, state.tiers)
+        """Shares of the KV memory by node of the tree of tenants, and by tier."""
         self._blocked: tuple[Inference, int] | None = None
         """The first in order that fitted nowhere and let nobody pass, and `State.headroom_changes`
         then. Every replica that asked could hold it, so that the loss of another changes nothing
@@ -177,8 +223,8 @@ class Leases:
         """Grant while the first in order fits somewhere, and to whom it lets pass if it does not.
 
         An inference at its application's share of the KV lets everybody pass, and a node of the
-        tree of tenants at its share is left out, with all below it, until the next time. One that
-        waits for memory lets pass as `Placement.find` says.
+        tree of tenants at its share is left out, with all below it, until the next time; so is a
+        tier. One that waits for memory lets pass as `Placement.find` says.
         """
         if not self._state.asking:
             return
@@ -187,15 +233,21 @@ class Leases:
         unscheduled: list[Application] = []
         held_back: list[Application] = []
         line: list[Inference] = []
+        candidates = _Candidates(ledger)
         while (
             len(unscheduled) + len(held_back) <= _MAXIMUM_UNSCHEDULED
-            and (application := ledger.next()) is not None
+            and (application := candidates.next()) is not None
         ):
             inference = application.waiting.first
+            if self.shares.limits_tiers and self.tier_refuses(application, inference):
+                candidates.leave_out(application.tier)
+                continue
             if self._blocked == (inference, self._state.headroom_changes):
                 break  # a walk over all replicas would find nothing new
-            if self.shares.limit and (node := self._over_share(application, inference)):
-                if not queue.hide(node, application):
+            if self.shares.limits_nodes and (node := self._over_share(application, inference)):
+                if queue.hide(node, application):
+                    candidates.hide_first()
+                else:
                     held_back.append(application)
                     queue.unschedule(application)
                 continue
@@ -220,7 +272,13 @@ class Leases:
     def _over_share(self, application: Application, inference: Inference) -> ClientId | None:
         """Return the node of the tree that must not be given an inference now, if there is one."""
         tokens = inference.expected_footprint().full_tokens
-        return self.shares.refuses(application.tenant, tokens, self._state.kv_tokens())
+        kv_tokens = self._state.kv_tokens()
+        return self.shares.refuses(application.tenant, tokens, kv_tokens, application.tier)
+
+    def tier_refuses(self, application: Application, inference: Inference) -> bool:
+        """Return whether the tier of an application must not be given an inference now."""
+        tokens = inference.expected_footprint().full_tokens
+        return self.shares.tier_refuses(application.tier, tokens, self._state.kv_tokens())
 
     def _grant_one(self, application: Application, cap: float, line: Sequence[Inference]) -> bool:
         """Grant the first of an application's inferences that can start; return whether one can.
@@ -342,7 +400,8 @@ class Leases:
         footprint = replica.leases[lease_id] = inference.expected_footprint()
         application = state.applications[inference.application_id]
         application.in_flight.add(inference.request_id)
-        self.shares.hold(lease_id, application.tenant, footprint.full_tokens)
+        tokens = footprint.full_tokens
+        self.shares.hold(lease_id, application.tenant, tokens, application.tier)
         state.deadlines.set(state.now + state.timeouts.lease_s, DeadlineKind.LEASE, lease_id)
 
 

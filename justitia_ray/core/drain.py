@@ -7,11 +7,17 @@ a limit waits for its own departures; where the whole limit is used up, the plac
 to the tenants that wait for them in turn, so that nobody is told to wait longer because another
 tenant asks again and again.
 
+From its slot on, until its caller should have come, a place is kept free of those who come for the
+first time: else they would take the places of callers who waited as they were told. A caller says
+by itself whether it comes again; who says so falsely takes a place of its own tenant's, and who
+says nothing may have any place that is free.
+
 Nothing here is stored: a new scheduler begins with the default rate, until it has seen departures.
 """
 
 import heapq
 import math
+from typing import NamedTuple
 
 from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId, Seconds
@@ -33,6 +39,10 @@ _SPREAD = 0.3
 """Standard deviations of a Poisson count by which a slot is late: departures are not even."""
 _SPARE = 1.04
 """Factor of a slot's time, so that those whom the jitter brings early find a place."""
+_LATE_PART = 0.1
+"""Part of its wait by which a caller may come after its slot: answers spread callers by as much."""
+_LATE_S: Seconds = 1.0
+"""Time by which it may come later than that."""
 _MAXIMUM_TENANTS = 1_024
 _MAXIMUM_SLOTS = 16_384
 """Maximum slots of a tenant that are not due: at 130 a second they reach to the horizon."""
@@ -72,20 +82,47 @@ class Departures:
         return count / (exposure_s + max(0.0, silent_s - _USUAL_GAPS * exposure_s / count))
 
 
+class Places(NamedTuple):
+    """Places that are kept free for callers who come again, as one tenant's calls see them."""
+
+    own: int = 0
+    """For the tenant's own callers whose slots are due."""
+    others: int = 0
+    """For those of other tenants who wait for places of the whole limit, and are due."""
+    own_later: int = 0
+    """For its own callers whose slots are not due yet."""
+
+
+class _Slot(NamedTuple):
+    due_at: Seconds
+    until: Seconds
+    """Until when a place is kept for it once it is due."""
+    is_whole: bool
+
+
 class _Tenant:
-    """A tenant's departures, and its slots that are not due."""
+    """A tenant's departures, its slots that are not due, and the places kept for those that are."""
 
     def __init__(self) -> None:
         self.present = 0
         self.departures = Departures()
-        self.slots: list[Seconds] = []
+        self.slots: list[_Slot] = []
+        self.kept: list[tuple[Seconds, bool]] = []
+        """Until when each place is kept, and whether it is one of the whole limit."""
+        self.kept_of_whole = 0
 
-    def outstanding(self, now: Seconds) -> int:
-        """Return how many slots are not due, and drop the others."""
-        slots = self.slots
-        while slots and slots[0] <= now:
-            heapq.heappop(slots)
-        return len(slots)
+    def advance(self, now: Seconds) -> None:
+        """Keep places for slots that are due, and no more for those who have not come."""
+        while self.slots and self.slots[0].due_at <= now:
+            slot = heapq.heappop(self.slots)
+            heapq.heappush(self.kept, (slot.until, slot.is_whole))
+            self.kept_of_whole += slot.is_whole
+        while self.kept and self.kept[0][0] <= now:
+            self.give_up_one()
+
+    def give_up_one(self) -> None:
+        """Keep the place no longer whose time is up first."""
+        self.kept_of_whole -= heapq.heappop(self.kept)[1]
 
 
 class Drain:
@@ -97,6 +134,10 @@ class Drain:
         self._tenants: dict[ClientId, _Tenant] = {}
         self._sharing_until: dict[ClientId, Seconds] = {}
         """Last slot of each tenant that waits for places of the whole limit."""
+        self._changes: list[tuple[Seconds, ClientId]] = []
+        """Instants at which a tenant's slots become due, and its places are kept no longer."""
+        self._kept_of_whole = 0
+        """Places of the whole limit that are kept, of all tenants."""
 
     def arrive(self, tenant: ClientId) -> None:
         """Count one more that is there."""
@@ -119,27 +160,69 @@ class Drain:
         Args:
             tenant: Path of the tenant.
             now: Instant.
-            shortfall: Departures after which it would be taken, if nobody else came.
+            shortfall: Departures after which it would be taken, if nobody else came; 0 and less
+                where places are free, which those are to have who were refused before.
             is_whole: The whole limit is used up: the departures of all tenants count, in equal
                 parts for each tenant that waits for them. Otherwise the tenant's own.
         """
+        self._advance(now)
         name = self._name(tenant)
         known = self._tenant(name)
-        outstanding = known.outstanding(now)
+        outstanding = len(known.slots)
         departures = self._all if is_whole else known.departures
         if not outstanding:
             departures.discount()
-        ahead = outstanding + max(1, shortfall)
+        if shortfall < 0:
+            shortfall = -(-shortfall // 3)  # the rest is for those who come early
+        ahead = max(1, outstanding + shortfall)
         rate = departures.rate(now)
         if is_whole:
             rate /= self._sharing(name, now)
         wait_s = _SPARE * (ahead + _SPREAD * math.sqrt(ahead)) / rate
         if wait_s >= HORIZON_S or len(known.slots) >= _MAXIMUM_SLOTS:
             return HORIZON_S
-        heapq.heappush(known.slots, now + wait_s)
+        due_at = now + wait_s
+        until = due_at + _LATE_PART * wait_s + _LATE_S
+        heapq.heappush(known.slots, _Slot(due_at, until, is_whole))
+        heapq.heappush(self._changes, (due_at, name))
+        heapq.heappush(self._changes, (until, name))
         if is_whole:
             self._sharing_until[name] = max(now + wait_s, self._sharing_until.get(name, 0.0))
         return wait_s
+
+    def come_back(self, tenant: ClientId, now: Seconds, *, is_sure: bool = True) -> bool:
+        """Note a caller of a tenant that comes again; return whether one was expected.
+
+        A place that is kept for its tenant is kept no longer. It may have come before its slot, if
+        it is sure that it comes again.
+        """
+        self._advance(now)
+        known = self._tenant(self._name(tenant))
+        if known.kept:
+            before = known.kept_of_whole
+            known.give_up_one()
+            self._kept_of_whole += known.kept_of_whole - before
+        elif known.slots and is_sure:
+            heapq.heappop(known.slots)
+        else:
+            return False
+        return True
+
+    def kept(self, tenant: ClientId, now: Seconds) -> Places:
+        """Return the places that are kept from a tenant's callers who come for the first time."""
+        if not self._changes:
+            return Places()
+        self._advance(now)
+        known = self._tenant(self._name(tenant))
+        others = self._kept_of_whole - known.kept_of_whole
+        return Places(len(known.kept), others, len(known.slots))
+
+    def _advance(self, now: Seconds) -> None:
+        while self._changes and self._changes[0][0] <= now:
+            known = self._tenant(heapq.heappop(self._changes)[1])
+            before = known.kept_of_whole
+            known.advance(now)
+            self._kept_of_whole += known.kept_of_whole - before
 
     def _sharing(self, name: ClientId, now: Seconds) -> int:
         """Return how many tenants wait for places of the whole limit, with this one."""

@@ -6,10 +6,11 @@ from enum import StrEnum
 from justitia_ray.core.footprints import Footprint, Footprints
 from justitia_ray.core.queue import WaitingLine
 from justitia_ray.core.stages import ExpectedStage, StageSums
-from justitia_ray.core.tenants import DEFAULT_TIER, LEAST_WEIGHT
+from justitia_ray.core.tenants import DEFAULT_TIER, LEAST_WEIGHT, beyond
 from justitia_ray.cost import CostFunction, choices_cost
 from justitia_ray.units import (
     ApplicationId,
+    ClientId,
     InferenceId,
     IngressId,
     KvTokenTime,
@@ -230,8 +231,13 @@ class Application:
 
     @property
     def share_weight(self) -> float:
-        """Weight of its account."""
+        """Weight of its account, where shares are not by tenant."""
         return self.weight * LEAST_WEIGHT if self.is_deprioritised else self.weight
+
+    @property
+    def leaf(self) -> ClientId:
+        """Leaf of its account, where shares are by tenant."""
+        return beyond(self.tenant) if self.is_deprioritised else self.tenant
 
     @property
     def unfinished(self) -> int:

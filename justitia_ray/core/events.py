@@ -59,6 +59,8 @@ class ApplicationArrived:
     """Quantile of its cost that its tenant's quotas reserve; None: no quota counts it."""
     reserve_tokens: float | None = None
     """That quantile of its tokens, prompt and output; None: no quota counts them."""
+    is_retry: bool | None = None
+    """Whether its caller has asked before, and was refused; None: it does not say."""
 
     def __post_init__(self) -> None:
         for name in ("idle_s", "deadline_s"):
@@ -128,6 +130,8 @@ class InferenceSubmitted:
     deadline_s: Seconds | None = None
     """Limit on its wait, from its first submission to its first lease; None: its application's,
     inf: none. One that is said to hold a lease has none any more."""
+    is_retry: bool | None = None
+    """Whether its caller has sent it before, and was refused; None: it does not say."""
 
 
 @dataclass(frozen=True, slots=True)

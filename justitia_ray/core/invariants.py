@@ -13,11 +13,12 @@ from typing import TypeAlias
 from justitia_ray.core.clock.branch import Branch
 from justitia_ray.core.clock.tenant import Tenant
 from justitia_ray.core.clock.tenant_share import TenantShare
+from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.entities import Application, Inference, InferenceState
 from justitia_ray.core.policies.justitia import JustitiaPolicy
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.state import Counters
-from justitia_ray.core.tenants import SEPARATOR
+from justitia_ray.core.tenants import BEYOND, SEPARATOR
 from justitia_ray.units import ClientId, IngressId, KvTokenTime
 
 RELATIVE_TOLERANCE = 1e-9
@@ -203,13 +204,13 @@ def _first_in_tenant(
     client, of_least_key = policy.client(first), min(keys, key=keys.__getitem__)
     yield client == of_least_key, (client, of_least_key), "is first, not of the least key"
     of_tenants = _least_of_tenants(core)
-    name, chosen, head = first.tenant, first.application_id, of_tenants[first.tenant]
+    name, chosen, head = first.leaf, first.application_id, of_tenants[first.leaf]
     same = head is heads[client] or same_key(core, head, heads[client])
-    yield same, (name, heads[client].tenant), "is first, not the tenant of the least key"
+    yield same, (name, heads[client].leaf), "is first, not the tenant of the least key"
     least = head.application_id
     tenant, limits = share.tenants()[name], _limits_in_tenant(core, share, name)
     work = tenant.server.remaining
-    if share.tag(least) <= share.clock.virtual_time:
+    if share.tag(least) <= share.top_time(name):
         yield chosen == least, (chosen, least), "passes in a tenant that is late"
         return
     tolerance = RELATIVE_TOLERANCE * (tenant.server.total + 1)
@@ -294,7 +295,7 @@ def _least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
 
 def _least_of_tenants(core: SchedulerCore) -> dict[ClientId, Application]:
     """Return the application of the least tag of each tenant that waits. O(N)."""
-    return _least_by(core, lambda application: application.tenant)
+    return _least_by(core, lambda application: application.leaf)
 
 
 def _least_by(
@@ -311,6 +312,8 @@ def _least_by(
 def same_key(core: SchedulerCore, one: Application | None, other: Application | None) -> bool:
     """Return whether it is rounding that tells the keys of two below one node apart."""
     if not isinstance(core.ledger.fair_share, TenantShare) or one is None or other is None:
+        return False
+    if one.is_deprioritised != other.is_deprioritised:
         return False
     keys = [core.tag(application.application_id) for application in (one, other)]
     return abs(keys[0] - keys[1]) <= RELATIVE_TOLERANCE * (1 + max(keys))
@@ -330,7 +333,7 @@ def accounts_are_of_live_applications(core: SchedulerCore) -> Findings:
         assert session is not None
         yield not session.released, ids, "is live and its session released"
         application = core.state.applications[application_id]
-        weights = {application.share_weight, account.weight, session.weight}
+        weights = {core.ledger.weight_of(application), account.weight, session.weight}
         yield len(weights) == 1, ids, f"weights {weights}"
     for application_id, session in sessions.items():
         live = application_id in fair_share.accounts
@@ -342,18 +345,21 @@ def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
     """Served clock: Σ over active of w·(F − V) = Σ over not withdrawn of (chg − att)."""
     if core.ledger.options.clock != "served":
         return
-    fair_share = core.ledger.fair_share
-    clock = fair_share.clock
-    charged = sum(
-        a.charged - a.attained for a in fair_share.accounts.values() if not a.withdrawn
-    )  # fmt: skip
-    # What was added and subtracted on the way: V for each unit of weight, and every charge.
-    weights = sum(session.weight for session in clock.sessions().values())
-    scale = 1 + clock.virtual_time * (1 + weights)
-    scale += sum(account.charged for account in fair_share.accounts.values())
-    owed = clock.backlog()
-    detail = f"GPS owes {owed}, charged and not attained is {charged}"
-    yield _equal(owed, charged, scale), fair_share.accounts, detail
+    fair_share, applications = core.ledger.fair_share, core.state.applications
+    for number, clock in enumerate(_top_clocks(core)):
+        accounts = {
+            name: account
+            for name, account in fair_share.accounts.items()
+            if (fair_share.sets_apart and applications[name].is_deprioritised) == bool(number)
+        }
+        charged = sum(a.charged - a.attained for a in accounts.values() if not a.withdrawn)
+        # What was added and subtracted on the way: V for each unit of weight, and every charge.
+        weights = sum(session.weight for session in clock.sessions().values())
+        scale = 1 + clock.virtual_time * (1 + weights)
+        scale += sum(account.charged for account in fair_share.accounts.values())
+        owed = clock.backlog()
+        detail = f"GPS owes {owed}, charged and not attained is {charged}"
+        yield _equal(owed, charged, scale), accounts, detail
 
 
 def idle_applications_are_withdrawn(core: SchedulerCore) -> Findings:
@@ -379,7 +385,7 @@ def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
     tenants = _tenants(core).values()
     branches = [branch.clock for branch in _branches(core).values()]
     leaves = [tenant.gps for tenant in tenants]
-    for clock in (core.ledger.fair_share.clock, *branches, *leaves):
+    for clock in (*_top_clocks(core), *branches, *leaves):
         total: float = 0
         for session_id, session in clock.sessions().items():
             ahead = session.finish - clock.virtual_time
@@ -395,6 +401,8 @@ def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
     fair_share = core.ledger.fair_share
     for path, branch in _branches(core).items():
         above = fair_share.clock if branch.parent is None else branch.parent.clock
+        if path == BEYOND and isinstance(fair_share, TenantShare):
+            above = fair_share.beyond
         session = above.session(branch.name)
         by_parent = branch.weight * max(0, session.finish - branch.since)
         weights = sum(child.weight for child in branch.clock.sessions().values())
@@ -419,6 +427,12 @@ def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
 def _tenants(core: SchedulerCore) -> dict[ClientId, Tenant]:
     fair_share = core.ledger.fair_share
     return fair_share.tenants() if isinstance(fair_share, TenantShare) else {}
+
+
+def _top_clocks(core: SchedulerCore) -> tuple[VirtualClock, ...]:
+    """Return the clock of what has quota, and that of what has none if it has its own."""
+    share = core.ledger.fair_share
+    return (share.clock, share.beyond) if isinstance(share, TenantShare) else (share.clock,)
 
 
 def _branches(core: SchedulerCore) -> dict[ClientId, Branch]:

@@ -1,42 +1,67 @@
-"""Shares of the KV memory by node of the tree of tenants, over all replicas of the model together.
+"""Shares of the KV memory of all replicas of the model, by node of the tree of tenants and by tier.
 
 A node holds what the leases below it are expected to hold at their fullest. At most `most` of all
 is given to it, but for one inference if it holds nothing. Of a node's guaranteed share, the part
 that it does not lend is kept free from all that is not below it while the node holds less; what it
 lends is anybody's. What runs is never stopped for it.
+
+Tiers have the same shares, each of all tenants together, and both hold: an inference leaves free
+what other nodes keep, unless it is within its own node's share, and besides what other tiers keep,
+unless it is within its own tier's. One of a tier may be given to any tenant, and one of a tenant to
+any tier; so what is kept for a node does not count as kept for a tier.
 """
 
-from justitia_ray.core.tenants import SEPARATOR, KvShare, TenantTree, ancestors
+from collections.abc import Mapping
+
+from justitia_ray.core.tenants import (
+    DEFAULT_TIER,
+    SEPARATOR,
+    TIERS,
+    KvShare,
+    TenantTree,
+    Tier,
+    ancestors,
+)
 from justitia_ray.units import ClientId, LeaseId, Tokens
 
 _NOTHING = KvShare()
 
 
 class KvShares:
-    """KV memory held by each node, and the nodes that may be given more."""
+    """KV memory held by each node and each tier, and those that may be given more."""
 
-    def __init__(self, tree: TenantTree) -> None:
+    def __init__(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:
         """Begin with nothing held.
 
         Args:
             tree: The tree in force.
+            tiers: The tiers in force.
         """
         self._tree = tree
-        self._leases: dict[LeaseId, tuple[ClientId, Tokens]] = {}
+        self._leases: dict[LeaseId, tuple[ClientId, Tokens, str]] = {}
+        self._of_tiers: dict[str, KvShare] = {}
+        """Shares of the tiers that have any."""
+        self._held_by_tier: dict[str, Tokens] = {}
         self._held: dict[ClientId, Tokens] = {}
         """KV by node; the root is the empty path."""
         self._keepers: dict[ClientId, dict[ClientId, None]] = {}
         """Children of each node that keep something, or below which somebody does."""
-        self.describe(tree)
+        self.describe(tree, tiers)
 
     @property
-    def limit(self) -> bool:
-        """Whether any share is described."""
+    def limits_nodes(self) -> bool:
+        """Whether any share of a node is described."""
         return self._limits
 
-    def describe(self, tree: TenantTree) -> None:
-        """Use the shares of another tree; what is held stays."""
+    @property
+    def limits_tiers(self) -> bool:
+        """Whether any share of a tier is described."""
+        return bool(self._of_tiers)
+
+    def describe(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:
+        """Use the shares of another tree and of other tiers; what is held stays."""
         self._tree = tree
+        self._of_tiers = {n: t.kv_share for n, t in tiers.items() if t.kv_share != _NOTHING}
         self._limits = any(node.kv_share != _NOTHING for node in tree.described.values())
         self._keepers = {}
         for path, node in tree.described.items():
@@ -53,15 +78,23 @@ class KvShares:
         """Return the nodes that hold something."""
         return [path for path in self._held if path]
 
-    def hold(self, lease_id: LeaseId, tenant: ClientId, tokens: Tokens) -> None:
+    def held_by_tier(self, tier: str) -> Tokens:
+        """Return the KV that a tier holds."""
+        return self._held_by_tier.get(tier, 0)
+
+    def hold(
+        self, lease_id: LeaseId, tenant: ClientId, tokens: Tokens, tier: str = DEFAULT_TIER
+    ) -> None:
         """Note a lease of a tenant, and the KV that it is expected to hold."""
-        self._leases[lease_id] = tenant, tokens
+        self._leases[lease_id] = tenant, tokens, tier
+        self._held_by_tier[tier] = self.held_by_tier(tier) + tokens
         for path in ("", *ancestors(tenant)):
             self._held[path] = self._held.get(path, 0) + tokens
 
     def release(self, lease_id: LeaseId) -> None:
         """Note that a lease is no more."""
-        tenant, tokens = self._leases.pop(lease_id)
+        tenant, tokens, tier = self._leases.pop(lease_id)
+        self._held_by_tier[tier] -= tokens
         for path in ("", *ancestors(tenant)):
             left = self._held[path] - tokens
             if left:
@@ -69,7 +102,23 @@ class KvShares:
             else:
                 del self._held[path]
 
-    def refuses(self, tenant: ClientId, tokens: Tokens, total: Tokens) -> ClientId | None:
+    def tier_refuses(self, tier: str, tokens: Tokens, total: Tokens) -> bool:
+        """Return whether a tier must not be given more now, whatever the tenant.
+
+        Args:
+            tier: The tier of an inference.
+            tokens: KV that the inference is expected to hold at its fullest.
+            total: KV of all replicas.
+        """
+        share, held = self._of_tiers.get(tier, _NOTHING), self.held_by_tier(tier)
+        if held and held + tokens > share.most * total:
+            return True
+        kept = self._kept_by_tiers(tier, tokens, total)
+        return kept > 0 and self.held("") + tokens > total - kept
+
+    def refuses(
+        self, tenant: ClientId, tokens: Tokens, total: Tokens, tier: str = DEFAULT_TIER
+    ) -> ClientId | None:
         """Return the node that must not be given more now, None if there is none.
 
         O(depth + nodes that keep something).
@@ -78,6 +127,7 @@ class KvShares:
             tenant: The tenant of an inference.
             tokens: KV that the inference is expected to hold at its fullest.
             total: KV of all replicas.
+            tier: The tier of the inference, which `tier_refuses` does not refuse.
         """
         within_its_own = False
         for name, node in self._tree.nodes(tenant):
@@ -88,22 +138,48 @@ class KvShares:
         if within_its_own or not self._keepers:
             return None
         path = ancestors(tenant)
-        kept: float = 0
+        kept = kept_at_most = self._kept_by_tiers(tier, tokens, total)
         of_others = self.held("")
         for parent, child in zip(("", *path), (*path, None), strict=True):
             for keeper in self._keepers.get(parent, ()):
                 if keeper != child:
                     kept += self._kept_below(keeper, total)
+                    kept_at_most += self._kept_at_most(keeper, total)
                     of_others -= self.held(keeper)
-        if of_others and self.held("") + tokens > total - kept:
+        can_wait = of_others > 0 or tokens <= total - kept_at_most  # else it would for ever
+        if can_wait and self.held("") + tokens > total - kept:
             return next((one for one in path if one not in self._keepers), tenant)
         return None
+
+    def _kept_by_tiers(self, tier: str, tokens: Tokens, total: Tokens) -> float:
+        """Return the KV that other tiers keep from an inference of a tier now.
+
+        Nothing is kept from what is within its own tier's share, nor from one inference that is too
+        large for what is not kept, while tiers that keep something are all that hold anything: else
+        it would wait for ever.
+        """
+        own = self._of_tiers.get(tier, _NOTHING)
+        if not self._of_tiers or self.held_by_tier(tier) + tokens <= own.guaranteed * total:
+            return 0.0
+        kept, kept_at_most, of_others = 0.0, 0.0, self.held("")
+        for name, share in self._of_tiers.items():
+            if name != tier and _kept(share) > 0:
+                held, at_most = self.held_by_tier(name), _kept(share) * total
+                kept += max(0.0, at_most - held)
+                kept_at_most += at_most
+                of_others -= held
+        return kept if of_others or tokens <= total - kept_at_most else 0.0
 
     def _kept_below(self, path: ClientId, total: Tokens) -> float:
         """Return the KV that a node, or those below it, keep from others now."""
         own = _kept(self._tree.node(path).kv_share) * total - self.held(path)
         below = sum(self._kept_below(child, total) for child in self._keepers.get(path, ()))
         return max(0.0, own, below)
+
+    def _kept_at_most(self, path: ClientId, total: Tokens) -> float:
+        """Return the KV that a node, or those below it, keep while they hold nothing."""
+        own = _kept(self._tree.node(path).kv_share) * total
+        return max(own, sum(self._kept_at_most(one, total) for one in self._keepers.get(path, ())))
 
 
 def _kept(share: KvShare) -> float:

@@ -22,6 +22,9 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 Place = tuple[Key, Key, Key]
 """The keys of a client, of its application, and of the inference: where it stands in the order."""
 
+Rank = tuple[bool, VirtualTime]
+"""Whether an application is behind all that has quota, and its tag."""
+
 
 class _Alone(Application):
     """An application as if one inference of it alone waited; all else is read from the original.
@@ -127,12 +130,11 @@ class Ledger:
         self.fair_share.arrive(
             application.application_id,
             cost,
-            application.share_weight,
+            self.weight_of(application),
             application.sequence,
-            application.tenant,
+            application.leaf,
         )
-        for client in self.fair_share.take_branched():
-            self.queue.reopen(client)
+        self._reopen_branched()
 
     def withdraw(self, application_id: ApplicationId) -> None:
         """Refund the rest of an idle application's charge (rule 4)."""
@@ -160,12 +162,42 @@ class Ledger:
             self.observer.raised(application_id)
             self._retag([application_id])
 
-    def reweigh(self, application_id: ApplicationId, weight: float) -> None:
-        """Change the weight of an account."""
-        self.observer.losing_credit(application_id)
-        self.fair_share.reweigh(application_id, weight)
-        self.observer.reweighed(application_id, weight)
-        self._retag([application_id])
+    def weight_of(self, application: Application) -> float:
+        """Return the weight that the account of an application should have."""
+        if self.fair_share.sets_apart:
+            return application.weight
+        return application.share_weight
+
+    def reweigh(self, application: Application) -> None:
+        """Give an account the weight of its application now."""
+        name = application.application_id
+        self.observer.losing_credit(name)
+        self.fair_share.reweigh(name, self.weight_of(application))
+        self.observer.reweighed(name, application.share_weight)
+        self._retag([name])
+
+    def deprioritise(self, application: Application, *, is_so: bool) -> None:
+        """Put an application behind all that has quota, or among them again.
+
+        Where shares are by tenant it is of another client then: the policy is told that it has
+        ended there, and has begun here.
+        """
+        name, policy, state = application.application_id, self.policy, self._state
+        changes_client = self.fair_share.sets_apart and policy.by_leaf
+        self.observer.losing_credit(name)
+        self.queue.remove(application)
+        if changes_client:
+            policy.application_ended(application)
+        application.is_deprioritised = is_so
+        self.fair_share.move(name, application.leaf, self.weight_of(application))
+        self.observer.reweighed(name, application.share_weight)
+        if changes_client:
+            for inference in application.waiting.values():
+                policy.submitted(application, inference)
+            for request_id in sorted(application.in_flight):
+                policy.adopted(application, state.inferences[request_id])
+        self._reopen_branched()
+        self._retag([name])
 
     def settle(self, application_id: ApplicationId) -> tuple[VirtualTime, Lag | None]:
         """Close the account of an application (rule 3); return its final tag and its lag."""
@@ -242,6 +274,15 @@ class Ledger:
 
     # --- the order
 
+    def rank(self, application_id: ApplicationId) -> Rank:
+        """Return what tells by its tag alone which of two applications comes first.
+
+        Tags of what has quota and of what has none are of two clocks, where shares are by tenant.
+        """
+        application = self._state.applications[application_id]
+        apart = self.fair_share.sets_apart and application.is_deprioritised
+        return apart, self.fair_share.tag(application_id)
+
     def place(self, inference: Inference) -> Place:
         """Return where an inference stands: as if it alone of its application waited.
 
@@ -262,10 +303,14 @@ class Ledger:
     def next(self) -> Application | None:
         """Return whom to grant next, or None. Who passes inside its client for that is booked."""
         queue, policy = self.queue, self.policy
-        if policy.books:
-            while (client := queue.first_client()) is not None and policy.book(client):
-                queue.touch_client(client)
-        return queue.first()
+        if not policy.books:
+            return queue.first()
+        while (client := queue.first_client()) is not None:
+            name = policy.book(client)
+            if name is not None:
+                return self._state.applications[name]
+            queue.touch_client(client)
+        return None
 
     def refresh(self) -> None:
         """Sort tenants anew whose applications' tags a charge to one of them has moved."""
@@ -309,9 +354,9 @@ class Ledger:
             self.fair_share.arrive(
                 application_id,
                 account.charged - account.attained,
-                account.weight,
+                self.weight_of(application),
                 account.sequence,
-                application.tenant,
+                application.leaf,
             )
             renewed = self.fair_share.accounts[application_id]
             renewed.charged += account.attained
@@ -340,6 +385,11 @@ class Ledger:
                 self.policy.submitted(application, inference)
                 application.waiting.add_inference(inference, self.policy.inference_key(inference))
         self.queue.reorder(self.policy)
+
+    def _reopen_branched(self) -> None:
+        """Make the orders anew below which a leaf became a branch."""
+        for client in self.fair_share.take_branched():
+            self.queue.reopen(client)
 
     def _join(self, application: Application, inference: Inference) -> None:
         clients = self.policy.submitted(application, inference)

@@ -58,7 +58,8 @@ class Applications:
             known.openers[event.ingress_id] = None
             state.changed[application_id] = None
             return
-        if not (event.resubmitted or state.open_applications.admits(event.tenant)):
+        is_retry = True if application_id in self._rejected else event.is_retry
+        if not (event.resubmitted or state.admits_application(event.tenant, is_retry=is_retry)):
             self._reject(event)
             return
         self._rejected.pop(application_id, None)
@@ -133,14 +134,13 @@ class Applications:
         weight = self._state.effective_weight(application.tenant, event.weight, application.tier)
         if application.weight != weight:
             application.weight = weight
-            self._ledger.reweigh(event.application_id, application.share_weight)
+            self._ledger.reweigh(application)
 
     def deprioritise(self, event: ev.ApplicationDeprioritised) -> None:
         """Let an application run when nobody else wants to, or in its turn again."""
         application = self._state.applications.get(event.application_id)
         if application is not None and application.is_deprioritised != event.is_deprioritised:
-            application.is_deprioritised = event.is_deprioritised
-            self._ledger.reweigh(event.application_id, application.share_weight)
+            self._ledger.deprioritise(application, is_so=event.is_deprioritised)
 
     def cap_anew(self) -> None:
         """Hold the caps of the tenants as they are described now; for what is open, too."""
@@ -422,6 +422,9 @@ class Inferences:
                 usage.inferences += 1
                 usage.prompt_tokens += inference.prompt_tokens
                 usage.output_tokens += inference.output_tokens
+                state.counters.count_tokens(
+                    application.tenant, inference.prompt_tokens, inference.output_tokens
+                )
             application.failed += outcome is Outcome.FAILED
             state.counters.ended[outcome] += 1
         application.unfinished_kv_token_time -= inference.attained
@@ -494,6 +497,6 @@ class Inferences:
             return None
         if application.state is not ApplicationState.OPEN:
             return Refusal.APPLICATION_CLOSED
-        if not self._state.known_inferences.admits(application.tenant):
+        if not self._state.admits_inference(application.tenant, is_retry=event.is_retry):
             return Refusal.QUEUE_FULL
         return None

@@ -1,9 +1,10 @@
 """The outlook of an application: why it waits, who is before it, and when it starts and ends.
 
 Expected are: that the inference which is first in order starts when the predictions say that it
-fits; that all expected of those before an application is served first, at the rate of late; and
-then its own. The times are told as quantiles that earlier expectations have calibrated. Nothing in
-the scheduler is decided by them, but that an inference is refused which cannot make its deadline.
+fits; that all expected of those before an application is served first, at the rate of late of what
+is short, memory or seats; and then its own. The times are told as quantiles that earlier
+expectations have calibrated. Nothing in the scheduler is decided by them, but that an inference is
+refused which cannot make its deadline.
 
 Everything is computed when somebody asks. The hooks cost O(1) for each action of the core, and a
 sum over the replicas four times a second at most.
@@ -11,6 +12,7 @@ sum over the replicas four times a second at most.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from justitia_ray.core.actions import Action, EndApplication, Grant
 from justitia_ray.core.calibration import LEAST_S, Calibration, Quantiles, Said
 from justitia_ray.core.entities import Application, Inference, Outcome
-from justitia_ray.core.queue_profile import QueueProfile, expected_of
+from justitia_ray.core.queue_profile import Demand, QueueProfile, demand_of, expected_of
 from justitia_ray.core.served_rate import ServedRate
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, Seconds
 
@@ -28,9 +30,12 @@ if TYPE_CHECKING:
 
 _MAXIMUM_SAID = 4_096
 """Expectations at most that are kept until they come true."""
-_MAXIMUM_SAID_OF_ONE = 8
+_MAXIMUM_SAID_OF_ONE = 16
+"""Expectations kept of one application: a caller that asks at 1.5 times its wait fills an hour."""
 WALK_KEPT_S: Seconds = 2.0
 """Age of a walk over the queue with which a submission's deadline is checked, at most."""
+_WALK_KEPT_S_EACH: Seconds = 1e-3
+"""Age of that walk for a position, for each waiting application: to look at one takes 10 µs."""
 _REPLICAS_LOOKED_AT = 8
 """Replicas at most of which it is computed when an inference will fit."""
 
@@ -138,6 +143,8 @@ class Outlooks:
         """Starts that were told and have not come."""
         self._said_of_ends: dict[ApplicationId, list[Said]] = {}
         self._sampled = 0
+        self._now: Seconds = 0.0
+        """Instant from which times are told."""
 
     # --- hooks
 
@@ -146,8 +153,10 @@ class Outlooks:
         core = self._core
         history = core.lag_meter.history
         if self._rate.is_due(history.busy_s):
-            held = sum(replica.context_tokens for replica in core.state.replicas.values())
-            self._rate.record(history.served, history.busy_s, held)
+            replicas = core.state.replicas.values()
+            held = sum(replica.context_tokens for replica in replicas)
+            sequences = sum(replica.leases.sequences for replica in replicas)
+            self._rate.record(history.served, history.busy_s, held, sequences)
         for action in actions:
             if isinstance(action, Grant):
                 inference = core.state.inferences.get(action.request_id)
@@ -161,26 +170,42 @@ class Outlooks:
     # --- answers
 
     def ask(
-        self, application_ids: Iterable[ApplicationId], max_age_s: Seconds = 0.0
+        self,
+        application_ids: Iterable[ApplicationId],
+        max_age_s: Seconds = 0.0,
+        now: Seconds = 0.0,
     ) -> dict[ApplicationId, Outlook]:
         """Return the outlooks of those of these applications that are live.
 
         Args:
             application_ids: The applications.
             max_age_s: Age that the walk over the queue may have; 0: the queue is walked over now.
+            now: The driver's clock, from which times are told; the last event's instant if that is
+                later.
         """
         core = self._core
+        self._now = max(now, core.state.now)
         asked = (core.state.applications.get(name) for name in application_ids)
         live = [application for application in asked if application is not None]
         if not live:
             return {}
-        self.starts.note_time(core.state.now)
-        self.ends.note_time(core.state.now)
+        self.starts.note_time(self._now)
+        self.ends.note_time(self._now)
         profile = self._walked(max_age_s)
         return {one.application_id: self._outlook(one, profile) for one in live}
 
-    def sample(self) -> None:
-        """Ask about one waiting application, so that there is something to learn from."""
+    def count_reasons(self, applications: Iterable[Application]) -> Counter[Reason]:
+        """Return how many of these live applications stand where they do for each reason."""
+        self._now = self._core.state.now
+        profile = self._walked(WALK_KEPT_S)
+        return Counter(self._reason(application, profile)[0] for application in applications)
+
+    def sample(self, now: Seconds = 0.0) -> None:
+        """Ask about one waiting application, so that there is something to learn from.
+
+        Args:
+            now: The driver's clock.
+        """
         queue, names = self._core.ledger.queue, [*self._core.state.applications]
         if not len(queue):
             return
@@ -188,7 +213,7 @@ class Outlooks:
         in_turn = names[self._sampled :] + names[: self._sampled]
         name = next((name for name in in_turn if name in queue), None)
         if name is not None:
-            self.ask([name], max_age_s=WALK_KEPT_S)
+            self.ask([name], WALK_KEPT_S, now)
 
     def earliest_start_s(self, inference: Inference) -> Seconds:
         """Return the p10 of the time until a waiting inference starts; 0 if that is not known.
@@ -198,6 +223,7 @@ class Outlooks:
         """
         if not self._serves():
             return 0.0
+        self._now = self._core.state.now
         core, profile = self._core, self._walked(WALK_KEPT_S)
         application = core.state.applications[inference.application_id]
         place = profile.place_by(core.ledger.place(inference))
@@ -205,11 +231,43 @@ class Outlooks:
         # What starts within the shortest time that is told apart makes any deadline.
         return self.starts.quantiles(expected_s).p10 if expected_s > LEAST_S else 0.0
 
+    def position(self, inference: Inference) -> int | None:
+        """Return how many applications are before that of an inference that waits.
+
+        None: behind all that are looked at. The walk over the queue may be a millisecond old for
+        each application in it, so that walks take a hundredth of the time at most.
+        """
+        core = self._core
+        self._now = core.state.now
+        kept_s = min(WALK_KEPT_S, _WALK_KEPT_S_EACH * len(core.ledger.queue))
+        profile = self._walked(kept_s)
+        place = profile.place_of(inference.application_id)
+        if place is None:
+            place = profile.place_by(core.ledger.place(inference))
+        return place if place < len(profile) or profile.is_whole else None
+
+    def guaranteed_work(self, application: Application) -> KvTokenTime | None:
+        """Return the service after which all that waits of an application has started.
+
+        Until V has reached its F, and the bound has been served. None if nothing is promised.
+        """
+        core = self._core
+        lag = core.lag(application.application_id)
+        if lag is None or lag.bound_kv_token_time is None:
+            return None
+        if core.ledger.rank(application.application_id)[0]:
+            return None  # it gets what those with quota leave
+        clock = core.ledger.fair_share.clock
+        until_tag = core.tag(application.application_id) - clock.virtual_time
+        if until_tag > 0:
+            return until_tag * clock.active_weight + lag.bound_kv_token_time
+        return max(0, lag.bound_kv_token_time - lag.kv_token_time)
+
     # --- inside
 
     def _walked(self, max_age_s: Seconds) -> QueueProfile:
         state, profile = self._core.state, self._profile
-        if profile is None or not max_age_s or state.now - profile.made_at > max_age_s:
+        if profile is None or not max_age_s or self._now - profile.made_at > max_age_s:
             profile = self._profile = QueueProfile(state, self._core.ledger)
         return profile
 
@@ -223,13 +281,13 @@ class Outlooks:
         if place is None:  # it came since, or is behind all that were looked at, or held back
             place = profile.place_by(core.ledger.place(application.waiting.first))
             is_least = place == len(profile) and not profile.is_whole
-        ahead = profile.ahead(place, core.tag(name))
+        ahead = profile.ahead(place, core.ledger.rank(name))
         start = finish = guaranteed_by_s = None
         if self._serves():
             guaranteed_by_s = self._guaranteed_by_s(application)
         if self._serves() and not is_least:
             start_s = self._start_s(application, application.waiting.first, place, profile)
-            own_s = expected_of(application) / self._kv_per_s()
+            own_s = self._served_within_s(demand_of(application))
             start = self._say(self._said, self.starts, name, start_s)
             finish = self._say(self._said_of_ends, self.ends, name, start_s + own_s)
             # Each is calibrated by itself; nobody ends before the start.
@@ -240,7 +298,7 @@ class Outlooks:
             node,
             place,
             is_least,
-            ahead,
+            ahead.kv_token_time,
             start,
             finish,
             guaranteed_by_s,
@@ -266,6 +324,8 @@ class Outlooks:
             return Reason.TOOL, None
         if not self._serves():
             return Reason.REPLICA, None
+        if core.is_held_by_tier(application):
+            return Reason.TIER, None
         first = profile.first
         if first is None or first.application_id != application.application_id:
             return Reason.TURN, None
@@ -284,9 +344,29 @@ class Outlooks:
         profile: QueueProfile,
     ) -> Seconds:
         """Return when an inference of an application at a place is expected to start."""
-        ahead = profile.ahead(place, self._core.tag(application.application_id))
+        ahead = profile.ahead(place, self._core.ledger.rank(application.application_id))
         first = inference if not place else profile.first or inference
-        return self._fits_in_s(first) + ahead / self._kv_per_s()
+        served_s = self._now - profile.made_at
+        return self._fits_in_s(first) + max(0.0, self._served_within_s(ahead) - served_s)
+
+    def _served_within_s(self, demand: Demand) -> Seconds:
+        """Return how long the replicas take to serve what is asked, by what is short of them.
+
+        That of memory and seats of which they use more sets how much of both they can use: the work
+        of late was another mix, and may have left more of the other free than this work does.
+        """
+        rate, replicas = self._rate, self._core.state.replicas.values()
+        memory_s = demand.kv_token_time / self._kv_per_s()
+        seats = sum(one.capacity.max_num_seqs for one in replicas)
+        of_memory = rate.held_tokens / max(1, self._core.state.kv_tokens())
+        of_seats = rate.sequences / max(1, seats)
+        if not of_memory or not of_seats:
+            return memory_s
+        # Inferences whose lengths nobody knows are taken to be like those of late.
+        later_tokens = demand.later_kv_token_time * rate.sequences / rate.held_tokens
+        seats_s = (demand.tokens + later_tokens) * rate.iteration_s / rate.sequences
+        most = max(of_memory, of_seats)
+        return max(memory_s * of_memory / most, seats_s * of_seats / most)
 
     def _fits_in_s(self, inference: Inference) -> Seconds:
         """Return when an inference fits somewhere, if nothing else is admitted."""
@@ -300,11 +380,12 @@ class Outlooks:
         ]
         if len(replicas) > _REPLICAS_LOOKED_AT:
             replicas.sort(key=lambda one: one.context_tokens - one.leasable_tokens)
-        iterations = [
-            core.iterations_until_fit(inference.request_id, one.replica_id)
+        lasts_s = [
+            core.iterations_until_fit(inference.request_id, one.replica_id) * self._rate.iteration_s
+            - (self._now - one.last_seen_at)  # the forecast is of its last report
             for one in replicas[:_REPLICAS_LOOKED_AT]
         ]
-        return min(iterations, default=0) * self._rate.iteration_s
+        return max(0.0, min(lasts_s, default=0.0))
 
     def _end_of_run(self, application: Application) -> Quantiles | None:
         """Return when an application of which nothing waits ends; None if it does not run."""
@@ -319,17 +400,8 @@ class Outlooks:
 
     def _guaranteed_by_s(self, application: Application) -> Seconds | None:
         """Return when V has reached F, at the present speed, and the bound has been served."""
-        core = self._core
-        lag = core.lag(application.application_id)
-        if lag is None or lag.bound_kv_token_time is None:
-            return None
-        clock = core.ledger.fair_share.clock
-        until_tag = core.tag(application.application_id) - clock.virtual_time
-        if until_tag > 0:
-            work = until_tag * clock.active_weight + lag.bound_kv_token_time
-        else:
-            work = max(0, lag.bound_kv_token_time - lag.kv_token_time)
-        return work / self._kv_per_s()
+        work = self.guaranteed_work(application)
+        return None if work is None else work / self._kv_per_s()
 
     def _kv_per_s(self) -> float:
         return self._rate.kv_per_s(self._core.state.kv_tokens())
@@ -345,7 +417,7 @@ class Outlooks:
         known = of.get(name, ())
         if len(known) >= _MAXIMUM_SAID_OF_ONE or len(of) >= _MAXIMUM_SAID:
             return calibration.quantiles(expected_s)
-        said = calibration.say(expected_s, self._core.state.now)
+        said = calibration.say(expected_s, self._now)
         of.setdefault(name, []).append(said)
         return said.quantiles
 

@@ -7,10 +7,10 @@ sort by `LazyHeap`, a heap whose entries can move.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
-from justitia_ray.core.tenants import SEPARATOR
+from justitia_ray.core.tenants import BEYOND, SEPARATOR, beyond
 from justitia_ray.units import ApplicationId, ClientId, RequestId, Seconds
 
 if TYPE_CHECKING:
@@ -180,6 +180,8 @@ class Queue:
         """Clients of which something is hidden."""
         self._left_out: dict[ClientId, None] = {}
         """Clients that are hidden whole."""
+        self._by_tier: dict[str, dict[ApplicationId, Application]] = {}
+        """The waiting applications of each tier."""
         self._policy: Policy | None = None
         self._now: Seconds = 0.0
 
@@ -194,20 +196,27 @@ class Queue:
         """Put an application where its keys say now, or remove it if nothing of it waits."""
         assert self._policy is not None
         application_id = application.application_id
+        if not application.waiting:
+            self.remove(application)
+            return
         client = self._policy.client(application)
-        unscheduled = self._unscheduled.get(client)
-        if unscheduled is not None:
-            unscheduled.discard(application_id)
-            if not unscheduled:
-                del self._unscheduled[client]
-        if application.waiting:
-            self._applications[application_id] = application
-            members = self._members.get(client)
-            if members is None:
-                members = self._members[client] = self._policy.members_order(client)
-            members.put(application_id, self._policy.application_key(application))
-        elif application_id in self._applications:
-            del self._applications[application_id]
+        self._schedule(client, application_id)
+        self._applications[application_id] = application
+        self._by_tier.setdefault(application.tier, {})[application_id] = application
+        members = self._members.get(client)
+        if members is None:
+            members = self._members[client] = self._policy.members_order(client)
+        members.put(application_id, self._policy.application_key(application))
+        self.touch_client(client)
+
+    def remove(self, application: Application) -> None:
+        """Remove an application, whether anything of it waits or not."""
+        assert self._policy is not None
+        application_id = application.application_id
+        client = self._policy.client(application)
+        self._schedule(client, application_id)
+        if self._applications.pop(application_id, None) is not None:
+            del self._by_tier[application.tier][application_id]
             self._members[client].drop(application_id)
         self.touch_client(client)
 
@@ -290,6 +299,8 @@ class Queue:
         """
         assert self._policy is not None
         client = self._policy.client(application)
+        if client == BEYOND:
+            path = beyond(path)
         if client != path.partition(SEPARATOR)[0]:
             return False
         self._hidden[client] = None
@@ -310,11 +321,32 @@ class Queue:
                 members.show_hidden()
                 self.touch_client(client)
 
+    def place(self, application: Application) -> tuple[Key, Key]:
+        """Return where an application that waits stands, by the keys of its client and its own."""
+        assert self._policy is not None
+        client = self._policy.client(application)
+        return self._policy.key(client, application), self._policy.application_key(application)
+
+    def of_other_tiers(self, tiers: Collection[str]) -> list[Application]:
+        """Return the applications that may be granted and are of none of these tiers, in any order.
+
+        O(number of them, those that are parked or hidden included).
+        """
+        assert self._policy is not None
+        return [
+            application
+            for tier, applications in self._by_tier.items()
+            if tier not in tiers
+            for application in applications.values()
+            if self._policy.client(application) in self._order
+        ]
+
     def unschedule(self, application: Application) -> None:
         """Leave an application out until it is touched, to see who comes after it."""
         assert self._policy is not None
         client = self._policy.client(application)
         del self._applications[application.application_id]
+        del self._by_tier[application.tier][application.application_id]
         self._unscheduled.setdefault(client, set()).add(application.application_id)
         self._members[client].drop(application.application_id)
         self.touch_client(client)
@@ -349,10 +381,18 @@ class Queue:
     def reorder(self, policy: Policy) -> None:
         """Order by another policy from now on."""
         applications = list(self._applications.values())
-        self._policy = policy
+        self._policy, self._by_tier = policy, {}
         self._order, self._members, self._parked = policy.order(), {}, LazyHeap()
         for application in applications:
             self.touch(application)
+
+    def _schedule(self, client: ClientId, application_id: ApplicationId) -> None:
+        """Note that an application is left out no more."""
+        unscheduled = self._unscheduled.get(client)
+        if unscheduled is not None:
+            unscheduled.discard(application_id)
+            if not unscheduled:
+                del self._unscheduled[client]
 
     def _head(self, client: ClientId) -> Application:
         application_id = self._members[client].first()

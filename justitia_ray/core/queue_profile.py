@@ -4,18 +4,40 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from justitia_ray.core.entities import Application, ApplicationState, Inference
 from justitia_ray.cost import choices_kv_token_time
-from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, VirtualTime
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens
 
 if TYPE_CHECKING:
-    from justitia_ray.core.ledger import Ledger, Place
+    from justitia_ray.core.ledger import Ledger, Place, Rank
     from justitia_ray.core.state import State
 
 MAXIMUM_PLACES = 2_048
 """Applications that are looked at: a walk over so many takes some 20 ms."""
+
+
+class Demand(NamedTuple):
+    """Demand of some work on the replicas: on their memory, and on their seats."""
+
+    kv_token_time: KvTokenTime
+    """KV memory by time, token·iterations."""
+    tokens: Tokens
+    """Seats by time, of what is known: a sequence makes a token an iteration in its seat."""
+    later_kv_token_time: KvTokenTime
+    """The part of the KV memory that is asked later, by inferences of unknown lengths."""
+
+    def plus(self, other: Demand) -> Demand:
+        """Return both together."""
+        return Demand(
+            self.kv_token_time + other.kv_token_time,
+            self.tokens + other.tokens,
+            self.later_kv_token_time + other.later_kv_token_time,
+        )
+
+
+NOTHING = Demand(0, 0, 0)
 
 
 class QueueProfile:
@@ -33,17 +55,16 @@ class QueueProfile:
         first = list(islice(ledger.queue.in_order(), MAXIMUM_PLACES))
         self._places = {one.application_id: place for place, one in enumerate(first)}
         self._keys = [_key(ledger, one) for one in first]
-        self._ahead: list[KvTokenTime] = [0, *accumulate(map(expected_of, first))]
+        self._ahead = [NOTHING, *accumulate(map(demand_of, first), Demand.plus)]
         self.is_whole = len(first) == len(ledger.queue)
         """Whether nothing waits behind those that were looked at."""
         self.first: Inference | None = first[0].waiting.first if first else None
         """The inference that is first in order."""
         running = sorted(
-            (ledger.fair_share.tag(one.application_id), _to_come(state, one))
-            for one in _only_running(state)
+            (ledger.rank(one.application_id), _to_come(state, one)) for one in _only_running(state)
         )
-        self._running_tags = [tag for tag, _ in running]
-        self._running: list[KvTokenTime] = [0, *accumulate(amount for _, amount in running)]
+        self._running_ranks = [rank for rank, _ in running]
+        self._running = [NOTHING, *accumulate((more for _, more in running), Demand.plus)]
 
     def place_of(self, application_id: ApplicationId) -> int | None:
         """Return how many applications are before one; None if it was not looked at."""
@@ -57,10 +78,10 @@ class QueueProfile:
         """Return the number of applications that were looked at."""
         return len(self._keys)
 
-    def ahead(self, place: int, tag: VirtualTime) -> KvTokenTime:
-        """Return the service expected before an application at a place, of this tag, starts."""
-        later = self._running[bisect_right(self._running_tags, tag)]
-        return self._ahead[place] + later
+    def ahead(self, place: int, rank: Rank) -> Demand:
+        """Return what is expected to be served before an application at a place, of this rank."""
+        later = self._running[bisect_right(self._running_ranks, rank)]
+        return self._ahead[place].plus(later)
 
 
 def expected_of(application: Application) -> KvTokenTime:
@@ -71,6 +92,17 @@ def expected_of(application: Application) -> KvTokenTime:
     if not application.waiting:
         return max(0, left)
     return max(left, len(application.waiting) * expected_service(application.waiting.first))
+
+
+def demand_of(application: Application) -> Demand:
+    """Return what an application that waits is expected to ask yet."""
+    expected, waiting, first = (
+        expected_of(application),
+        application.waiting,
+        application.waiting.first,
+    )
+    tokens = len(waiting) * first.expected_remaining(first.output_tokens)
+    return Demand(expected, tokens, expected - len(waiting) * expected_service(first))
 
 
 def expected_service(inference: Inference) -> KvTokenTime:
@@ -89,10 +121,11 @@ def _only_running(state: State) -> list[Application]:
     return [state.applications[name] for name in names if not state.applications[name].waiting]
 
 
-def _to_come(state: State, application: Application) -> KvTokenTime:
+def _to_come(state: State, application: Application) -> Demand:
     """Return what is expected of an application beyond what runs of it."""
     runs = sum(expected_service(state.inferences[name]) for name in application.in_flight)
-    return max(0, expected_of(application) - runs)
+    to_come = max(0, expected_of(application) - runs)
+    return Demand(to_come, 0, to_come)
 
 
 def _key(ledger: Ledger, application: Application) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Lag, Refusal
 from justitia_ray.core.admission import find_admission
 from justitia_ray.core.dispatch import Leases, Placement
-from justitia_ray.core.entities import ApplicationState, Inference, Outcome
+from justitia_ray.core.entities import Application, ApplicationState, Inference, Outcome
 from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.lag.meter import LagMeter
 from justitia_ray.core.ledger import Ledger, Place
@@ -146,8 +146,20 @@ class SchedulerCore:
 
     @property
     def kv_shares(self) -> KvShares:
-        """KV memory held by each node of the tree of tenants, for reading."""
+        """KV memory held by each node of the tree of tenants and each tier, for reading."""
         return self._leases.shares
+
+    def is_held_by_tier(self, application: Application) -> bool:
+        """Return whether the first that waits of an application has memory that is not its tier's.
+
+        That is free, and kept for other tiers, or beyond the most that its own may hold.
+        """
+        shares, inference = self.kv_shares, application.waiting.first
+        if not shares.limits_tiers:
+            return False
+        tokens = inference.expected_footprint().full_tokens
+        is_free = shares.held("") + tokens <= self.state.kv_tokens()
+        return is_free and self._leases.tier_refuses(application, inference)
 
     def next_deadline(self) -> Seconds | None:
         """Return the instant by which to call with `DeadlinePassed`, or None."""
@@ -291,7 +303,7 @@ class SchedulerCore:
         self.state.tenants, self.state.tiers = event.tenants, event.tiers
         self.ledger.change_tenants()
         self.applications.cap_anew()
-        self._leases.shares.describe(event.tenants)
+        self._leases.shares.describe(event.tenants, event.tiers)
         self.state.headroom_changes += 1
 
     def _expire_lease(self, lease_id: str) -> None:

@@ -1,4 +1,4 @@
-"""The rate at which a model's replicas serve while they serve: KV token-time a second, and its KV.
+"""The rate at which a model's replicas serve while they serve: KV token-time and tokens a second.
 
 Sums that decay with the time in which anything ran, by half in `HALF_LIFE_S`; they rest while
 nothing runs, so that a quiet night says nothing of how fast the morning will be.
@@ -24,18 +24,22 @@ class ServedRate:
         """Decaying sums from here on."""
         self._served_s: Seconds = 0
         self._held_token_s: float = 0
+        self._sequence_s: float = 0
 
     def is_due(self, busy_s: Seconds) -> bool:
         """Return whether it is time for a sample, given the total of busy time."""
         return busy_s - self._busy_s >= SAMPLE_S
 
-    def record(self, served: KvTokenTime, busy_s: Seconds, held_tokens: Tokens) -> None:
-        """Record the totals, and the KV that what runs holds now.
+    def record(
+        self, served: KvTokenTime, busy_s: Seconds, held_tokens: Tokens, sequences: int
+    ) -> None:
+        """Record the totals, and what runs now.
 
         Args:
             served: Service so far.
             busy_s: Time so far in which anything ran.
             held_tokens: KV of all leases.
+            sequences: Sequences of all leases: the seats that they hold.
         """
         lasted_s = busy_s - self._busy_s
         if lasted_s <= 0:
@@ -44,6 +48,7 @@ class ServedRate:
         self._service = keep * self._service + (served - self._served)
         self._served_s = keep * self._served_s + lasted_s
         self._held_token_s = keep * self._held_token_s + held_tokens * lasted_s
+        self._sequence_s = keep * self._sequence_s + sequences * lasted_s
         self._served, self._busy_s = served, busy_s
 
     def kv_per_s(self, kv_tokens: Tokens) -> float:
@@ -62,3 +67,13 @@ class ServedRate:
         if self._service > 0 and self._held_token_s > 0:
             return self._held_token_s / self._service
         return USUAL_ITERATION_S
+
+    @property
+    def held_tokens(self) -> float:
+        """KV that is held on the mean; 0 until some is measured."""
+        return self._held_token_s / self._served_s if self._served_s > 0 else 0.0
+
+    @property
+    def sequences(self) -> float:
+        """Sequences that run on the mean; 0 until some are measured."""
+        return self._sequence_s / self._served_s if self._served_s > 0 else 0.0

@@ -96,7 +96,7 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "tier": "" if application.tier == DEFAULT_TIER else application.tier,
     }
     record |= {name: value for name, value in later.items() if value}
-    record["weight"] = application.share_weight  # of its session and its account, too
+    record["weight"] = account.weight  # of its session, too
     record |= {name: getattr(account, name) for name in _ACCOUNT_FIELDS}
     return record | {
         "state": application.state.value,
@@ -165,6 +165,9 @@ def restore(
         core.ledger.restart_clock()
         return
     share.end_restore()
+    for application in core.state.applications.values():
+        if application.is_deprioritised and share.sets_apart:  # earlier versions had one clock
+            share.move(application.application_id, application.leaf, application.weight)
     core.ledger.change_tenants()  # weights may be others than those of the records
     core.ledger.queue.reorder(core.ledger.policy)  # when V reached tags below it is not known
     if fields["policy"] == core.ledger.policy_name:
@@ -196,7 +199,7 @@ def _restore_application(
     reader = RecordReader(record, ("replicas", "ended_leases"), None)
     later = {name: read for name, read in _LATER_FIELDS.items() if name in record}
     fields = read_fields(record, {**_APPLICATION_FIELDS, **later})
-    full_weight = fields.pop("full_weight", None)
+    weight, full_weight = fields["weight"], fields.pop("full_weight", None)
     if full_weight is not None:
         fields |= {"weight": full_weight, "is_deprioritised": True}
     application = Application(
@@ -207,7 +210,7 @@ def _restore_application(
         **fields,
     )
     core.ledger.fair_share.accounts[application_id] = Account(
-        weight=application.share_weight,
+        weight=weight,
         sequence=application.sequence,
         **read_fields(record, _ACCOUNT_FIELDS),
     )

@@ -5,11 +5,13 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TypeVar
 
 from justitia_ray.core.actions import Action
 from justitia_ray.core.drain import Drain
 from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease, Outcome
 from justitia_ray.core.tenants import SEPARATOR, TIERS, TenantTree, Tier
+from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.core.usage import UsageBook
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import (
@@ -23,6 +25,8 @@ from justitia_ray.units import (
     Seconds,
     Tokens,
 )
+
+_Amount = TypeVar("_Amount", int, float)
 
 _TIMES_THE_REST = 4
 OTHER = "other"
@@ -60,6 +64,11 @@ class SchedulerLimits:
     """Applications count until they have ended, idle ones too."""
 
 
+Kept = tuple[int, int]
+"""Places that are kept free for callers who come again: of a tenant, and of all."""
+NOTHING_KEPT: Kept = (0, 0)
+
+
 class TenantQuota:
     """The count of open applications or inferences, in all and by tenant, and its limit.
 
@@ -85,29 +94,34 @@ class TenantQuota:
         """Return how many a tenant and all below the same node at the top have."""
         return self._by_tenant.get(_top(tenant), 0)
 
-    def admits(self, tenant: str) -> bool:
-        """Return whether the tenant may have one more."""
+    def admits(self, tenant: str, kept: Kept = NOTHING_KEPT) -> bool:
+        """Return whether the tenant may have one more, beside places that are kept free."""
         if self.limit is None:
             return True
-        free = self.limit - self.total
-        return free > 0 and self.count_of(tenant) < _TIMES_THE_REST * free
+        free = self.limit - self.total - kept[1]
+        return free > 0 and self.count_of(tenant) + kept[0] < _TIMES_THE_REST * free
 
-    @property
-    def is_full(self) -> bool:
-        """Whether nobody may have one more."""
-        return self.limit is not None and self.total >= self.limit
+    def is_full(self, kept: Kept = NOTHING_KEPT) -> bool:
+        """Return whether nobody may have one more, beside places that are kept free."""
+        return self.limit is not None and self.total + kept[1] >= self.limit
 
-    def shortfall(self, tenant: str) -> int:
+    def shortfall(self, tenant: str, kept: Kept = NOTHING_KEPT) -> int:
         """Return how many have to end before the tenant may have one more.
 
-        Of all tenants if the quota is full, otherwise of its own.
+        Of all tenants if the quota is full, otherwise of its own. Less than 1 if it may have some:
+        0 stands for one, -1 for two.
         """
         if self.limit is None:
             return 0
-        free = self.limit - self.total
+        free = self.limit - self.total - kept[1]
         if free <= 0:
             return 1 - free
-        return max(0, (self.count_of(tenant) - _TIMES_THE_REST * free) // (_TIMES_THE_REST + 1) + 1)
+        count = self.count_of(tenant) + kept[0]
+        return (count - _TIMES_THE_REST * free) // (_TIMES_THE_REST + 1) + 1
+
+    def most_kept(self) -> int:
+        """Return how many places may be kept free: a quarter, so that newcomers get in, too."""
+        return 0 if self.limit is None else self.limit // 4
 
     def increment(self, tenant: str) -> None:
         """Count one more. Restored items may exceed the quota."""
@@ -161,6 +175,11 @@ class Counters:
     """Inferences by their end, without those that an earlier scheduler has counted."""
     served: dict[str, KvTokenTime] = field(default_factory=dict)
     """Service booked, by tenant."""
+    _told_apart: ToldApart = field(default_factory=lambda: ToldApart(_MAXIMUM_TENANTS, OTHER))
+    prompt_tokens: dict[str, Tokens] = field(default_factory=dict)
+    """Prompt tokens of inferences that had begun and ended, by tenant."""
+    output_tokens: dict[str, Tokens] = field(default_factory=dict)
+    """Output tokens of those, by tenant."""
 
     def count_waiting(self, inference: Inference, sign: int) -> None:
         """Add an inference that joined the queue (+1), or subtract one that left it (-1).
@@ -175,9 +194,17 @@ class Counters:
 
     def count_service(self, tenant: str, amount: KvTokenTime) -> None:
         """Add service that was booked for an application of a tenant."""
-        if tenant not in self.served and len(self.served) >= _MAXIMUM_TENANTS:
-            tenant = OTHER
-        self.served[tenant] = self.served.get(tenant, 0) + amount
+        self._add(self.served, tenant, amount)
+
+    def count_tokens(self, tenant: str, prompt: Tokens, output: Tokens) -> None:
+        """Add the tokens of an inference of a tenant that has ended."""
+        self._add(self.prompt_tokens, tenant, prompt)
+        self._add(self.output_tokens, tenant, output)
+
+    def _add(self, counts: dict[str, _Amount], tenant: str, amount: _Amount) -> None:
+        if tenant not in counts:
+            tenant = self._told_apart.name_of(tenant)
+        counts[tenant] = counts.get(tenant, 0) + amount
 
 
 class DeadlineKind(StrEnum):
@@ -301,6 +328,14 @@ class State:
         self.known_inferences.decrement(tenant)
         self.inference_drain.depart(tenant, self.now)
 
+    def admits_application(self, tenant: str, *, is_retry: bool | None) -> bool:
+        """Return whether a tenant may open an application; see `_admits`."""
+        return _admits(self.application_drain, self.open_applications, tenant, is_retry, self.now)
+
+    def admits_inference(self, tenant: str, *, is_retry: bool | None) -> bool:
+        """Return whether a tenant may submit an inference; see `_admits`."""
+        return _admits(self.inference_drain, self.known_inferences, tenant, is_retry, self.now)
+
     def application_slot(self, tenant: str) -> Seconds:
         """Return after how long a tenant may open an application that the quota rejects now."""
         return _next_slot(self.application_drain, self.open_applications, tenant, self.now)
@@ -335,5 +370,29 @@ class State:
         return self.sequence
 
 
+def _admits(
+    drain: Drain, quota: TenantQuota, tenant: str, is_retry: bool | None, now: Seconds
+) -> bool:
+    """Return whether a limit has room for a tenant's call.
+
+    A call that comes again, and was told to, may have the places that are kept for such calls, and
+    so may one that does not say. One that comes for the first time leaves them, and lets those of
+    its tenant go before it whose slots are still to come.
+    """
+    if quota.limit is None:
+        return True
+    is_unsure = is_retry is None
+    is_expected = is_retry is not False and drain.come_back(tenant, now, is_sure=not is_unsure)
+    if is_expected or is_unsure:
+        return quota.admits(tenant)
+    places, most = drain.kept(tenant, now), quota.most_kept()
+    own = min(places.own + places.own_later, most)
+    return quota.admits(tenant, (own, min(own + places.others, most)))
+
+
 def _next_slot(drain: Drain, quota: TenantQuota, tenant: str, now: Seconds) -> Seconds:
-    return drain.retry_after(tenant, now, shortfall=quota.shortfall(tenant), is_whole=quota.is_full)
+    places, most = drain.kept(tenant, now), quota.most_kept()
+    kept = min(places.own, most), min(places.own + places.others, most)
+    return drain.retry_after(
+        tenant, now, shortfall=quota.shortfall(tenant, kept), is_whole=quota.is_full(kept)
+    )

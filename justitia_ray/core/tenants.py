@@ -33,13 +33,15 @@ class OnExhausted(StrEnum):
 
     REJECT = "reject"
     DEPRIORITISE = "deprioritise"
-    """The weight is `tenants.LEAST_WEIGHT` times what it was: nothing is refused."""
+    """The application runs behind all that have quota (`beyond`): nothing is refused."""
     SHADOW = "shadow"
     """Nothing; it is reported that something would have."""
 
 
 LEAST_WEIGHT = 1e-6
-"""Factor of the weight of what runs beyond a quota that deprioritises."""
+"""Factor of the weight of what runs beyond a quota that deprioritises, without shares by tenant."""
+BEYOND = "."
+"""Top of the second tree of accounts: of what runs beyond a quota. No tenant can have the name."""
 
 
 class Period(StrEnum):
@@ -124,6 +126,8 @@ class Tier:
     """A service tier of a request: a factor of its application's weight, never strict order."""
 
     weight_factor: float = 1.0
+    kv_share: KvShare = KvShare()
+    """Share of the KV memory for its applications, of all tenants together."""
 
 
 DEFAULT_TIER = "default"
@@ -143,6 +147,9 @@ class TenantTree:
     """
 
     described: Mapping[str, TenantNode] = field(default_factory=dict)
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Weights, once they have children, of nodes that are given none by `described`; 1 of others.
+    Without children they weigh what their applications do."""
 
     def __post_init__(self) -> None:
         for path, node in self.described.items():
@@ -151,16 +158,38 @@ class TenantTree:
 
     def node(self, path: ClientId) -> TenantNode:
         """Return the settings of a node, described or not."""
-        found = self.described.get(path)
-        if found is None:
-            parent, _, _ = path.rpartition(SEPARATOR)
-            found = self.described.get(f"{parent}{SEPARATOR}{ANY}" if parent else ANY, PLAIN)
-        return found
+        described_as = self.described_as(path)
+        return PLAIN if described_as is None else self.described[described_as]
+
+    def described_as(self, path: ClientId) -> str | None:
+        """Return the path or the pattern that describes a node; None: nobody has described it."""
+        if path in self.described:
+            return path
+        parent, _, _ = path.rpartition(SEPARATOR)
+        pattern = f"{parent}{SEPARATOR}{ANY}" if parent else ANY
+        return pattern if pattern in self.described else None
+
+    def lowest_described(self, tenant: ClientId) -> str | None:
+        """Return the path or pattern of a tenant's lowest node that is described; None: none is."""
+        described = (self.described_as(path) for path in reversed(ancestors(tenant)))
+        return next((one for one in described if one is not None), None)
 
     def nodes(self, tenant: ClientId) -> Iterator[tuple[ClientId, TenantNode]]:
         """Yield a tenant's nodes with their paths, from the top to itself."""
         for path in ancestors(tenant):
             yield path, self.node(path)
+
+    def branch_weight(self, path: ClientId) -> float:
+        """Return the weight of a node that has children, among its siblings.
+
+        If nobody has given it one, it is no more than its applications may ask for: a caller that
+        names tenants below its own must not weigh more by it.
+        """
+        weight = self.node(path).weight
+        if weight is not None:
+            return weight
+        caps = [node.max_weight for _, node in self.nodes(path) if node.max_weight is not None]
+        return min([self.weights.get(path, 1), *caps])
 
     def deadline_s(self, tenant: ClientId) -> Seconds | None:
         """Return the tightest deadline of a tenant's nodes; None: none has any."""
@@ -211,6 +240,42 @@ def _refuse_above(what: str, value: float | None, whose: str, most: float | None
     """Refuse a value above the limit that another sets; None: there is no value, or no limit."""
     if value is not None and most is not None and value > most:
         raise ConfigError(f"{what} is {value:g}: at most {whose}, {most:g}, is allowed")
+
+
+def check_guaranteed(tree: TenantTree, tiers: Mapping[str, Tier]) -> None:
+    """Refuse shares of tiers that are more than all memory, with those of the nodes at the top.
+
+    What a tier is guaranteed may be used by any tenant's applications of it, and what a tenant is
+    guaranteed by its applications of any tier: both hold only if there is memory for both.
+
+    Raises:
+        ConfigError: If they are; names the tiers and the sums.
+    """
+    for name, tier in tiers.items():
+        share = tier.kv_share
+        where = f"tiers.{name}.kv_share: guaranteed"
+        _refuse_above(where, share.guaranteed, "`max`", share.most)
+    of_tiers = {n: t.kv_share.guaranteed for n, t in tiers.items() if t.kv_share.guaranteed}
+    of_tenants = sum(
+        node.kv_share.guaranteed for path, node in tree.described.items() if SEPARATOR not in path
+    )
+    total = sum(of_tiers.values()) + of_tenants
+    if of_tiers and total > 1 + 1e-9:
+        named = ", ".join(f"{name} {share:g}" for name, share in of_tiers.items())
+        raise ConfigError(
+            f"tiers: kv_share.guaranteed is {total:g} in sum ({named}, and {of_tenants:g} of"
+            " tenants at the top): at most 1 is allowed"
+        )
+
+
+def beyond(tenant: ClientId) -> ClientId:
+    """Return the leaf of what a tenant runs beyond a quota, in the second tree of accounts."""
+    return f"{BEYOND}{SEPARATOR}{tenant}"
+
+
+def described_by(path: ClientId) -> ClientId:
+    """Return the path of the tenants' tree by which a node of the accounts is described."""
+    return path.removeprefix(f"{BEYOND}{SEPARATOR}")
 
 
 @lru_cache(maxsize=16_384)

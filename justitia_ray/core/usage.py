@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import TypeAlias
 
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
+from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.units import ClientId, KvTokenTime, Seconds, Tokens
 
 DAY_S = 86_400
@@ -63,13 +64,18 @@ class UsageBook:
     def __init__(self) -> None:
         self.totals: dict[Day, dict[ClientId, UsageTotals]] = {}
         self._changed: dict[tuple[Day, ClientId], None] = {}
+        self._told_apart: dict[Day, ToldApart] = {}
+        self._taken: dict[tuple[Day, ClientId], None] = {}
+        """Totals that were taken to be saved, and are not known to be."""
 
     def of(self, tenant: ClientId, now: Seconds) -> UsageTotals:
-        """Return a tenant's totals of today, to be added to."""
+        """Return a tenant's totals of today, to be added to; or those it counts for."""
         day = int(now // DAY_S)
         of_day = self.totals.setdefault(day, {})
-        if tenant not in of_day and len(of_day) >= _MOST_TENANTS:
-            tenant = OTHER
+        if tenant not in of_day:
+            if day not in self._told_apart:
+                self._told_apart[day] = ToldApart(_MOST_TENANTS, OTHER, of_day)
+            tenant = self._told_apart[day].name_of(tenant)
         self._changed[day, tenant] = None
         found = of_day.get(tenant)
         if found is None:
@@ -77,25 +83,31 @@ class UsageBook:
         return found
 
     def take_changed(self, *, everything: bool = False) -> dict[Day, dict[ClientId, Record]]:
-        """Return the totals that changed since the last call, or all that are known.
+        """Return the totals that are not known to be saved, or all that are known.
 
-        Days before the last two are forgotten once nothing of them is to be saved.
+        Call `note_saved` once they are.
         """
-        changed = self._changed
+        changed = self._taken | self._changed
         if everything:
             changed |= {(day, name): None for day, of in self.totals.items() for name in of}
-        self._changed = {}
+        self._taken, self._changed = changed, {}
         records: dict[Day, dict[ClientId, Record]] = {}
         for day, tenant in changed:
             records.setdefault(day, {})[tenant] = self.totals[day][tenant].record()
-        for day in sorted(self.totals)[:-2]:
-            if day not in records:
-                del self.totals[day]
         return records
 
+    def note_saved(self) -> None:
+        """Note that what was taken is saved; days before the last two are forgotten then."""
+        self._taken = {}
+        unsaved = self.unsaved_days()
+        for day in sorted(self.totals)[:-2]:
+            if day not in unsaved:
+                del self.totals[day]
+                self._told_apart.pop(day, None)
+
     def unsaved_days(self) -> set[Day]:
-        """Return the days of which something has not been taken to be saved."""
-        return {day for day, _ in self._changed}
+        """Return the days of which something is not known to be saved: they are not final."""
+        return {day for day, _ in (*self._taken, *self._changed)}
 
     def restore(self, records: Mapping[Day, Mapping[ClientId, object]]) -> None:
         """Put recorded totals back into a book that has counted nothing.

@@ -40,7 +40,9 @@ from justitia_ray.errors import (
 )
 from justitia_ray.protocol.generation_bodies import COUNT_TOKENS, MESSAGES, RESPONSES
 from justitia_ray.protocol.refusals import (
+    DROPPED,
     DROPPED_REASON_HEADER,
+    DropReason,
     drop_reason,
     is_rate,
     retry_headers,
@@ -162,6 +164,15 @@ def status_of(error: JustitiaError) -> tuple[int, str, str | None]:
                 code = RATE_LIMIT_EXCEEDED
             return status, type_, code
     return 500, "InternalServerError", None
+
+
+def dropped_pairs() -> tuple[tuple[str, DropReason], ...]:
+    """Return the code and the reason of every error that drops a call; "" is no code."""
+    pairs = {(RATE_LIMIT_EXCEEDED, DropReason.QUOTA): None}
+    for kind, reason in DROPPED.items():
+        code = next(STATUS[base][2] for base in kind.__mro__ if base in STATUS)
+        pairs[code or "", reason] = None
+    return tuple(pairs)
 
 
 def error_body(error: JustitiaError) -> dict[str, Any]:

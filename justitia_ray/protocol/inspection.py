@@ -130,6 +130,24 @@ class SilenceLimits(_InspectionModel):
     application_s: Seconds
 
 
+class ScalingFacts(_InspectionModel):
+    """How many replicas the queue asks for, and who goes by it."""
+
+    wanted: int
+    asked: int
+    """Before the limits."""
+    minimum: int
+    maximum: int | None
+    load_s: Seconds
+    """Time that a replica takes to load, measured or as configured."""
+    asked_s_ago: Seconds | None
+    """Since somebody asked who starts replicas; None: nobody has, or not for long."""
+    downscale_delay_s: Seconds | None
+    """Configured delay of a scale-down; None: Serve scales nothing."""
+    is_serves: bool
+    """Whether Serve is to scale by it."""
+
+
 class SchedulerReport(_InspectionModel):
     """The scheduler's own view."""
 
@@ -154,6 +172,8 @@ class SchedulerReport(_InspectionModel):
     leases: dict[LeaseId, LeaseFacts] = {}
     replicas: dict[ReplicaId, ReplicaFacts] = {}
     ingresses: dict[IngressId, IngressFacts] = {}
+    scaling: ScalingFacts | None = None
+    """None while it is not known, and of schedulers that do not size."""
     broken_rules: tuple[str, ...] = ()
     """Rules of the scheduler's state that do not hold, and why."""
     unchecked_rules: str | None = None

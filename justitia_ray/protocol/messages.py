@@ -28,7 +28,7 @@ from justitia_ray.core.events import (
     LeaseProgress,
 )
 from justitia_ray.core.limits import LimitStanding
-from justitia_ray.units import ClientId, Epoch, ReplicaId, Seconds, Tokens, VirtualTime
+from justitia_ray.units import ClientId, Epoch, ReplicaId, RequestId, Seconds, Tokens, VirtualTime
 
 Submission: TypeAlias = (
     ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed
@@ -52,6 +52,8 @@ class Opened:
     """The limit that binds, if it is one."""
     retry_after_s: Seconds | None = None
     """When it may be opened; None: not known."""
+    standings: tuple[LimitStanding, ...] = ()
+    """The limits of its tenant, if it was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class IngressMail:
     """Where the replicas of the grants among the messages can be called."""
     standings: Mapping[ClientId, tuple[LimitStanding, ...]] = field(default_factory=dict)
     """The limits of the tenants of these grants, none for a tenant that has none any more."""
+    positions: Mapping[RequestId, int] = field(default_factory=dict)
+    """Number of applications before each inference that came with this call."""
 
 
 @dataclass(frozen=True, slots=True)

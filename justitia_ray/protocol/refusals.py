@@ -76,7 +76,7 @@ class DropReason(StrEnum):
     """The engine is dead, or ended the call without an answer."""
 
 
-_DROPPED: dict[type[JustitiaError], DropReason] = {
+DROPPED: dict[type[JustitiaError], DropReason] = {
     QueueFull: DropReason.QUEUE_FULL,
     TooManyApplications: DropReason.TOO_MANY_APPLICATIONS,
     QuotaExhausted: DropReason.QUOTA,
@@ -92,11 +92,12 @@ _DROPPED: dict[type[JustitiaError], DropReason] = {
     AttemptsExhausted: DropReason.ATTEMPTS,
     EngineError: DropReason.ENGINE,
 }
+"""Reason of each error that drops a call."""
 
 
 def drop_reason(error: JustitiaError) -> DropReason | None:
     """Return why an error dropped its call; None for one that comes before admission."""
-    return next((_DROPPED[kind] for kind in type(error).__mro__ if kind in _DROPPED), None)
+    return next((DROPPED[kind] for kind in type(error).__mro__ if kind in DROPPED), None)
 
 
 def is_rate(error: QuotaExhausted) -> bool:

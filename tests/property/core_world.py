@@ -225,6 +225,8 @@ class CoreWorld:
         if first is not None:
             head = first.waiting.first
             placement = self.core._leases.placement
+            if self.core._leases.tier_refuses(first, head):
+                return
             for replica in self.core.state.replicas.values():
                 asking = replica.replica_id in self.core.state.asking and not replica.draining
                 assert not (asking and placement.fits(replica, head)), "idle beside work"

@@ -9,7 +9,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.policies import POLICIES
-from justitia_ray.core.tenants import TenantNode, TenantTree
+from justitia_ray.core.tenants import TIERS, KvShare, TenantNode, TenantTree, Tier
 from tests.fake_replica import FakeReplica
 from tests.property.core_world import Call, CoreWorld
 from tests.property.profiles import examples
@@ -32,6 +32,14 @@ _TENANTS = st.sampled_from(
 )
 _TREES = st.sampled_from(
     (TenantTree(), TenantTree({"one": TenantNode(weight=3), "two/y": TenantNode(weight=0.5)}))
+)
+_TIER_OF = {"a": "flex", "b": "default", "c": "default", "d": "priority"}
+_TIERS = st.sampled_from(
+    (
+        TIERS,
+        {**TIERS, "priority": Tier(4, KvShare(guaranteed=0.3, lends=0))},
+        {"flex": Tier(0.5, KvShare(most=0.4)), "default": Tier(1, KvShare(0.5, lends=0.5))},
+    )
 )
 _ADMISSIONS = st.sampled_from(sorted(ADMISSIONS))
 _ORDERS = st.sampled_from(
@@ -82,17 +90,17 @@ class CoreMachine(RuleBasedStateMachine):
 
     # --- applications and their inferences
 
-    @rule(tree=_TREES)
-    def change_tenants(self, tree: TenantTree) -> None:
-        """Let the operator describe other tenants."""
-        self._do(ev.TenantsChanged(tree))
+    @rule(tree=_TREES, tiers=_TIERS)
+    def change_tenants(self, tree: TenantTree, tiers: dict[str, Tier]) -> None:
+        """Let the operator describe other tenants and tiers."""
+        self._do(ev.TenantsChanged(tree, tiers))
 
     @rule(name=_APPLICATIONS, cost=st.integers(0, 3000), weight=_WEIGHTS, ingress=_INGRESSES)
     def open(self, name: str, cost: int, weight: float, ingress: str) -> None:
         """An application arrives, or is opened again."""
         self.world.applications.setdefault(name)
-        tenant = self.tenant_of[name]
-        self._do(ev.ApplicationArrived(name, "class", tenant, weight, cost, ingress))
+        tenant, tier = self.tenant_of[name], _TIER_OF[name]
+        self._do(ev.ApplicationArrived(name, "class", tenant, weight, cost, ingress, tier=tier))
 
     @rule(
         name=_APPLICATIONS,
@@ -168,6 +176,13 @@ class CoreMachine(RuleBasedStateMachine):
         """A weight changes."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
         self._do(ev.WeightChanged(name, weight))
+
+    @precondition(lambda self: self.world.applications)
+    @rule(data=st.data(), is_so=st.booleans())
+    def deprioritise(self, data: st.DataObject, is_so: bool) -> None:
+        """A quota has nothing left for an application, or has something again."""
+        name = data.draw(st.sampled_from(sorted(self.world.applications)))
+        self._do(ev.ApplicationDeprioritised(name, is_so))
 
     @precondition(lambda self: len(self.world.applications) > 1)
     @rule(data=st.data(), cancelled=st.booleans())

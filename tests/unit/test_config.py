@@ -68,6 +68,15 @@ def test_model_is_all_that_must_be_given() -> None:
             {"replica": {"report_interval_s": 3}},
             r"replica\.report_interval_s is 3: at most half of scheduler\.lease_timeout_s, 2\.5,",
         ),
+        ({"autoscaling": {}}, r"autoscaling\.max_replicas: Field required"),
+        (
+            {"autoscaling": {"min_replicas": 3, "max_replicas": 2}},
+            "autoscaling: .*min_replicas is 3: at most max_replicas, 2, is allowed",
+        ),
+        (
+            {"autoscaling": {"initial_replicas": 0, "max_replicas": 2}},
+            "initial_replicas is 0: from min_replicas, 1, to max_replicas, 2, is allowed",
+        ),
         *(
             ({"metrics": {key: value}}, rf"metrics\.{key}: ")
             for key, value in (("max_classes", 0), ("max_tenants", 1_001), ("interval_s", 0))
@@ -189,6 +198,18 @@ def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
             {"tenants": {"a": {}}, "tenant_weights": {"a": 2}},
             r"tenant_weights: 'a' is in tenants, too",
         ),
+        (
+            {"tiers": {"flex": {"kv_share": {"guaranteed": 0.5, "max": 0.4}}}},
+            r"tiers\.flex\.kv_share: guaranteed is 0\.5: at most `max`, 0\.4",
+        ),
+        (
+            {
+                "tenants": {"a": {"kv_share": {"guaranteed": 0.6}}},
+                "tiers": {name: {"kv_share": {"guaranteed": 0.3}} for name in ("flex", "priority")},
+            },
+            r"tiers: kv_share.guaranteed is 1\.2 in sum \(flex 0\.3, priority 0\.3, and 0\.6 of"
+            r" tenants at the top\): at most 1",
+        ),
         ({"tiers": {"gold": {}}}, r"tiers\.gold.*'flex', 'default' or 'priority'"),
         ({"tenant_weights": {"t": 0}}, r"tenant_weights\.t: .*greater than 0 \(got 0\)"),
         ({"polcy": "fcfs"}, r"polcy: Extra inputs are not permitted"),
@@ -198,6 +219,16 @@ def test_setting_that_is_not_allowed_is_named(settings: dict[str, Any], message:
     """It is given to an application that runs, by somebody in a hurry."""
     with pytest.raises(ConfigError, match=message):
         SchedulingConfig.parse(settings)
+
+
+def test_tier_of_which_only_the_share_is_given_keeps_its_weight_factor() -> None:
+    """A share of the memory is no reason to weigh more."""
+    tiers = SchedulingConfig.parse(
+        {"tiers": {"flex": {"kv_share": {"max": 0.5}}, "priority": {"weight_factor": 2}}}
+    ).service_tiers
+
+    assert [0.1, 1, 2] == [tiers[name].weight_factor for name in ("flex", "default", "priority")]
+    assert [0.5, 1] == [tiers[name].kv_share.most for name in ("flex", "priority")]
 
 
 _FAKE = {"kind": "fake", "fake": {"kv_tokens": 100}}
@@ -220,6 +251,26 @@ def test_one_model_is_what_it_has_always_been() -> None:
 
     assert ("Replica", "Predictor") == (place.replicas, place.predictor)
     assert AppConfig.parse(values) == place.config
+
+
+def test_model_of_several_is_scaled_as_it_says_or_as_the_application() -> None:
+    """A large model loads for minutes, a small one for seconds."""
+    large = entry("large") | {"autoscaling": {"max_replicas": 4, "load_s": 200.0}}
+    first, second = several(
+        large, entry("small"), autoscaling={"max_replicas": 8, "load_s": 20.0}
+    ).each_model()
+
+    assert first.config.autoscaling is not None
+    assert second.config.autoscaling is not None
+    assert (4, 400.0) == (
+        first.config.autoscaling.max_replicas,
+        first.config.autoscaling.patience_s,
+    )
+    assert (8, 120.0) == (
+        second.config.autoscaling.max_replicas,
+        second.config.autoscaling.patience_s,
+    )
+    assert several(entry("a")).each_model()[0].config.autoscaling is None
 
 
 def test_each_of_several_has_a_queue_and_deployments_of_its_own() -> None:

@@ -25,6 +25,9 @@ from justitia_ray.core.clock.virtual_clock import GpsSession, VirtualClock
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
+_MOST_FOUND = 32
+"""Answers that a branch's clock keeps: in an event the same few levels are asked for."""
+
 
 class _Course:
     """The course of V during one span of service: the level at each departure."""
@@ -61,6 +64,8 @@ class BranchClock(VirtualClock):
         self._legs: list[tuple[VirtualTime, float]] = []
         self._by_finish: list[tuple[VirtualTime, float]] | None = None
         """Tag and weight of the active sessions in order; None: not known."""
+        self._found: dict[VirtualTime, KvTokenTime] = {}
+        """Answers of `until` by level, since anything changed."""
 
     def serve_noting(self, amount: KvTokenTime) -> _Course:
         """Share service among the active sessions; return the course of V."""
@@ -72,35 +77,48 @@ class BranchClock(VirtualClock):
     def until(self, level: VirtualTime) -> KvTokenTime:
         """Return the service after which V reaches a level, if nobody is charged.
 
-        O(N), and O(N log N) after a change.
+        O(1) for a level that was asked for since the last change, O(N) for another, and O(N log N)
+        for the first one after a charge.
 
         Added up in the order of the tags, so that the sum is the same after a restart.
         """
+        served = self._found.get(level)
+        if served is None:
+            if len(self._found) >= _MOST_FOUND:
+                self._found.clear()
+            served = self._found[level] = self._sum_until(level)
+        return served
+
+    def _sum_until(self, level: VirtualTime) -> KvTokenTime:
         if self._by_finish is None:
-            active = (s for s in self._sessions.values() if s.active)
-            self._by_finish = sorted([(s.finish, s.weight) for s in active])
+            sessions = self._sessions.values()
+            self._by_finish = sorted([(s.finish, s.weight) for s in sessions if s.active])
         now = self._virtual_time
         served: KvTokenTime = 0
         for finish, weight in self._by_finish:
             served += weight * ((finish if finish < level else level) - now)
         return served
 
-    def is_active(self, session_id: ApplicationId) -> bool:
-        """Return whether the clock owes a session anything."""
-        session = self._sessions.get(session_id)
-        return session is not None and session.active
+    def serve(self, amount: KvTokenTime) -> None:
+        """Share `amount` of service among the active sessions."""
+        self._found.clear()
+        super().serve(amount)
 
     def _depart(self, session_id: ApplicationId, session: GpsSession) -> None:
         self._legs.append((self._virtual_time, self._active_weight))
         super()._depart(session_id, session)
 
     def _place(self, session_id: ApplicationId, session: GpsSession) -> None:
-        self._by_finish = None
+        self._outdate()
         super()._place(session_id, session)
 
     def _deactivate(self, session: GpsSession) -> None:
-        self._by_finish = None
+        self._outdate()
         super()._deactivate(session)
+
+    def _outdate(self) -> None:
+        self._by_finish = None
+        self._found.clear()
 
 
 class Branch:
@@ -128,6 +146,8 @@ class Branch:
         self.path = path
         self.name = path
         self.parent = parent
+        self.up: tuple[Branch, ...] = () if parent is None else (parent, *parent.up)
+        """The branches above it, from its parent to the top."""
         self.weight = weight
         self.since = now
         self.clock = BranchClock(now if inner_time is None else inner_time)
@@ -158,6 +178,8 @@ class Branch:
             The applications below that were finished meanwhile, and V of the parent then.
         """
         since = self.since
+        if now == since and not idle:
+            return []
         course = self.clock.serve_noting(inf if idle else self.weight * (now - since))
         self.since = now
         return self._pass(lambda level: min(now, self._after(since, course.served_until(level))))
@@ -223,5 +245,11 @@ Node: TypeAlias = Tenant | Branch
 def reweigh_node(clock: VirtualClock, node: Node, weight: float) -> None:
     """Change the weight of a node in its parent's clock; call after a look at the node."""
     node.reweigh_all(weight)
-    if node.name in clock and not clock.session(node.name).released:
+    if node.name not in clock:
+        return
+    session = clock.session(node.name)
+    if session.released:  # what it is still owed is given at the weight that it has inside
+        clock.charge(node.name, 0, weight, session.sequence)
+        clock.release(node.name)
+    else:
         reweigh_session(clock, node.name, weight)

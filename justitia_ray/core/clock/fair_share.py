@@ -25,7 +25,7 @@ Invariant: Σ over active of w·(F − V) = Σ over not withdrawn of (chg − at
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from justitia_ray.core.clock.virtual_clock import GpsSession, VirtualClock
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
@@ -61,6 +61,9 @@ class ServedShare:
 
     Base of all kinds of accounts; `clock` has the GPS sessions.
     """
+
+    sets_apart: ClassVar[bool] = False
+    """Whether what runs beyond a quota has a clock of its own (`move`), and keeps its weight."""
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
         self.clock = clock if clock is not None else VirtualClock()
@@ -104,6 +107,12 @@ class ServedShare:
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
         """Book one report's service (rules 1 and 2); return the applications recharged."""
+        return self._deliver(deliveries, self.clock)
+
+    def _deliver(
+        self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]], clock: VirtualClock
+    ) -> list[ApplicationId]:
+        """Book the service of applications that are under one clock."""
         total: KvTokenTime = 0
         recharged: list[ApplicationId] = []
         for application_id, amount in deliveries:
@@ -117,7 +126,7 @@ class ServedShare:
                 account.settlements += 1
                 recharged.append(application_id)
         self.served += total
-        self.clock.serve(total)
+        clock.serve(total)
         return recharged
 
     def withdraw(self, application_id: ApplicationId) -> None:
@@ -167,6 +176,13 @@ class ServedShare:
         self._reweigh(application_id, weight)
         if not was_withdrawn:
             self.resume(application_id)
+
+    def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
+        """Move an account to another leaf, at another weight: to the weight alone, without leaves.
+
+        What has been received stays where it was received.
+        """
+        self.reweigh(application_id, weight)
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
         """Return F; of a withdrawn application, F as a submission now would make it (rule 5)."""

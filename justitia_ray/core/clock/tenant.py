@@ -56,6 +56,8 @@ class Tenant:
         self.name = path
         """Name of its session in the parent's clock."""
         self.parent = parent
+        self.up: tuple[Branch, ...] = () if parent is None else (parent, *parent.up)
+        """The branches above it, from its parent to the top."""
         self.gps = VirtualClock(inner_time)
         self.server = ReferenceServer(now, weight)
         self.live: set[ApplicationId] = set()
@@ -101,6 +103,8 @@ class Tenant:
         Returns:
             The applications finished meanwhile, and V of the parent then.
         """
+        if now == self.server.since and not idle:
+            return []
         share = self.server.share(now, idle=idle)
         self.gps.serve(share)
         self._served(self.server.advance(now, share))
@@ -112,6 +116,10 @@ class Tenant:
         for one in finished:
             self.above[one.application_id] = []
         return finished
+
+    def move_below(self, branch: Branch, name: ClientId) -> None:
+        """Become a child, of this name, of a branch that takes its place."""
+        self.name, self.parent, self.up = name, branch, (branch, *branch.up)
 
     def reweigh_all(self, weight: float) -> None:
         """Change φ; call after a look. What is owed stays."""
@@ -153,6 +161,15 @@ class Tenant:
         """Forget an application as soon as neither server owes it anything."""
         self.live.discard(application_id)
         self._served([application_id])
+
+    def rename(self, application_id: ApplicationId, name: ApplicationId) -> None:
+        """Let what is still owed to an ended application be owed to another name, in its place."""
+        session, remaining = self.gps.session(application_id), self.server.remaining(application_id)
+        place = session.finish, session.weight, session.sequence
+        self.gps.refund(application_id, self.gps.owed(application_id))
+        self.server.refund(application_id, session.finish, remaining)
+        self._served([application_id])
+        self.restore(name, *place, remaining, None, live=False)
 
     def after_charge(
         self, application_id: ApplicationId, amount: KvTokenTime, now: VirtualTime, *, idle: bool

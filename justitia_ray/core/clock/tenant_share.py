@@ -14,7 +14,13 @@ others of the same node first, and beyond it only if all of them are served.
 
 The weight of a leaf is that which the tree gives it. If it gives none, it is that of the leaf's
 applications, which should agree; if they do not, the one named last counts, by an arrival or by a
-change of weight. A node with children has 1 then. Inside a leaf each application has its own.
+change of weight. A node with children has that of `TenantTree.weights`, or 1, and never more than
+its applications may ask for. Inside a leaf each application has its own.
+
+What runs beyond a quota has a tree of its own, below the node `BEYOND`, and a clock of its own
+above that: V there moves by the service of what is below it, and V of the root by all other. So
+nothing in the one tree has any bearing on a key in the other, and whoever orders them puts the
+second behind the first. An application goes from one to the other by `move`.
 
 A tenant that has applications, and tenants below it too, is a branch: its own applications are in a
 leaf `/.` among its children. It becomes one when the first arrives below it: what is owed stays.
@@ -31,6 +37,7 @@ branch's is in the record of the clock, which is saved each time.
 """
 
 from collections.abc import Iterable, Mapping
+from itertools import count
 from typing import Any
 
 from justitia_ray.core.clock.branch import Branch, Node, reweigh_node
@@ -43,7 +50,14 @@ from justitia_ray.core.clock.fair_share import (
 from justitia_ray.core.clock.tenant import Finished, Tenant
 from justitia_ray.core.clock.virtual_clock import GpsSession, VirtualClock
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
-from justitia_ray.core.tenants import SEPARATOR, TenantTree, ancestors
+from justitia_ray.core.tenants import (
+    BEYOND,
+    SEPARATOR,
+    TenantTree,
+    ancestors,
+    beyond,
+    described_by,
+)
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _MEMBER_FIELDS: Fields = {
@@ -70,9 +84,13 @@ class TenantShare(ServedShare):
     each branch above it, n the children that are active there.
     """
 
+    sets_apart = True
+
     def __init__(self, clock: VirtualClock | None = None, tree: TenantTree | None = None) -> None:
         super().__init__(clock)
         self.tree = TenantTree() if tree is None else tree
+        self.beyond = VirtualClock()
+        """The clock of what runs beyond a quota; its one session is `BEYOND`."""
         self._tenants: dict[ClientId, Tenant] = {}
         self._branches: dict[ClientId, Branch] = {}
         self._tenant_of: dict[ApplicationId, ClientId] = {}
@@ -117,9 +135,10 @@ class TenantShare(ServedShare):
 
     def take_changed(self) -> list[ApplicationId]:
         """Return the applications that either server served, or is done with."""
-        for name in self.clock.take_forgotten():
-            if name not in self.clock:
-                self._drop(self._branches.get(name) or self._tenants.get(name))
+        for clock in (self.clock, self.beyond):
+            for name in clock.take_forgotten():
+                if name not in clock:
+                    self._drop(self._branches.get(name) or self._tenants.get(name))
         for branch in list(self._branches.values()):
             for name in branch.clock.take_forgotten():
                 if name not in branch.clock:
@@ -139,18 +158,50 @@ class TenantShare(ServedShare):
     ) -> None:
         """Charge max(2, Ĉ) (rule 6).
 
-        An id that is used again takes over what is still owed to the ended application that had it.
+        An id that is used again takes over what is still owed to the ended application that had it,
+        unless that is owed in the other tree.
         """
-        debt = self._take_over(application_id)
+        debt = self._take_over(application_id, tenant)
         charge = max(MINIMUM_CHARGE, cost)
-        leaf = self._leaf(tenant, weight)
-        self._weigh(leaf, self._leaf_weight(leaf, weight))
-        leaf.live.add(application_id)
-        for branch in _up(leaf):
-            branch.live += 1
-        self._tenant_of[application_id] = tenant
         account = self.accounts[application_id] = Account(weight, sequence, charge)
+        self._join(application_id, tenant, weight)
         self._charge(application_id, account, charge + debt)
+
+    def deliver(
+        self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
+    ) -> list[ApplicationId]:
+        """Book one report's service (rules 1 and 2), each part under its own clock."""
+        if BEYOND not in self.beyond:
+            return super().deliver(deliveries)
+        with_quota: list[tuple[ApplicationId, KvTokenTime]] = []
+        without: list[tuple[ApplicationId, KvTokenTime]] = []
+        for application_id, amount in deliveries:
+            top = _top(self._tenants[self._tenant_of[application_id]])
+            (without if top.name == BEYOND else with_quota).append((application_id, amount))
+        recharged = self._deliver(with_quota, self.clock) if with_quota else []
+        return recharged + (self._deliver(without, self.beyond) if without else [])
+
+    def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
+        """Move an account to another leaf: what is left of its charge is charged there.
+
+        What either server of the old leaf still owes it was received before GPS gave it. That stays
+        where it was received, owed to an ended application: else its old tenant would have it for
+        nothing, and who moves would pay twice.
+        """
+        account = self.accounts[application_id]
+        if self._tenant_of[application_id] == leaf:
+            if account.weight != weight:
+                self.reweigh(application_id, weight)
+            return
+        was_withdrawn, tenant = account.withdrawn, self._look(application_id)
+        self.withdraw(application_id)
+        self._release(application_id)
+        self._leave_behind(application_id, tenant)
+        account.weight, account.withdrawn = weight, False
+        self._join(application_id, leaf, weight)
+        self._charge(application_id, account, account.charged - account.attained)
+        if was_withdrawn:
+            self.withdraw(application_id)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
         """Book so much work of an application at the place of one of its tenant that it passed.
@@ -169,7 +220,7 @@ class TenantShare(ServedShare):
             self._weigh(branch, self._branch_weight(branch.path))
         for leaf in list(self._tenants.values()):
             asked = leaf.weight
-            if leaf.live and before.node(leaf.path).weight is not None:
+            if leaf.live and before.node(described_by(leaf.path)).weight is not None:
                 asked = self._asked(leaf)
             self._weigh(leaf, self._leaf_weight(leaf, asked))
 
@@ -196,10 +247,29 @@ class TenantShare(ServedShare):
         tenant = self._tenants[self._tenant_of[application_id]]
         return self._key(tenant, application_id, branch)
 
+    def top_time(self, tenant: ClientId) -> VirtualTime:
+        """Return V of the clock above all: that in which a tenant's keys are."""
+        return self._clock_of(_top(self._tenants[tenant])).virtual_time
+
+    def key_above(
+        self, branch: Branch, application_id: ApplicationId, at: VirtualTime
+    ) -> VirtualTime:
+        """Return V of the parent of a branch at which an application is finished.
+
+        Args:
+            branch: A branch above the application.
+            application_id: The application.
+            at: V of the branch at which it is finished, as from `key_in`.
+        """
+        tenant = self._tenants[self._tenant_of[application_id]]
+        if tenant.server.finished(application_id) is None:
+            return branch.to_parent(at)
+        return tenant.above[application_id][tenant.up.index(branch)]
+
     def part_of(self, tenant: ClientId, amount: KvTokenTime) -> KvTokenTime:
         """Return the part of an amount that a tenant is given now: φ/Φ of it at each level."""
         node: Node = self._tenants[tenant]
-        for one in (node, *_up(node)):
+        for one in (node, *node.up):
             clock = self._clock_of(one)
             if clock.active_weight:
                 amount = amount * clock.session(one.name).weight / clock.active_weight
@@ -208,7 +278,7 @@ class TenantShare(ServedShare):
     def fair_part(self, node: Node) -> float | None:
         """Return the part of all service that a node is given now; None if it is owed nothing."""
         part = 1.0
-        for one in (node, *_up(node)):
+        for one in (node, *node.up):
             if self._is_idle(one):
                 return None
             part *= one.weight / self._clock_of(one).active_weight
@@ -254,10 +324,12 @@ class TenantShare(ServedShare):
             "finish": session.finish,
             "weight": session.weight,
             "sequence": session.sequence,
-            "tenant": name,
+            "tenant": described_by(name),
             "remaining": tenant.server.remaining(application_id),
             "finished": finished,
         }
+        if name != record["tenant"]:
+            record["beyond"] = True
         if finished is not None and (above := tenant.above.get(application_id)):
             record["above"] = [*above]
         if application_id != tenant.carrier:
@@ -287,6 +359,8 @@ class TenantShare(ServedShare):
                 "since": branch.since,
                 "virtual_time": branch.clock.virtual_time,
             }
+        if BEYOND in found:
+            found[BEYOND]["above"] = self.beyond.virtual_time
         return found
 
     def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
@@ -298,6 +372,9 @@ class TenantShare(ServedShare):
 
     def restore_clock_state(self, state: Mapping[str, Any]) -> None:
         """Put back the branches; their sessions come with `end_restore`."""
+        if BEYOND in state:
+            reader = RecordReader(state[BEYOND], ("above",), None, where=BEYOND)
+            self.beyond = VirtualClock(reader.number("above"))
         for path in sorted(state):
             fields = RecordReader(state, (path,), None).record(path, _CARRIED_FIELDS)
             parent = self._branch(path.rpartition(SEPARATOR)[0], looks=False)
@@ -318,7 +395,7 @@ class TenantShare(ServedShare):
         if "carries" not in record:
             return
         reader = RecordReader(record, ("tenant", "carries"), None)
-        path = reader.text("tenant")
+        path = _leaf_of(record)
         carried = reader.record("carries", _CARRIED_FIELDS)
         since, inner_time = carried.pop("since"), carried.pop("virtual_time")
         tenant = self._add(path, since, carried["weight"], inner_time)
@@ -328,7 +405,8 @@ class TenantShare(ServedShare):
     def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
         """Put back an application of a tenant that was put back before."""
         fields = read_fields(record, _MEMBER_FIELDS)
-        name = fields.pop("tenant")
+        del fields["tenant"]
+        name = _leaf_of(record)
         tenant = self._tenants[name]
         tenant.restore(application_id, **fields, live=live)
         tenant.take_finished()
@@ -337,7 +415,7 @@ class TenantShare(ServedShare):
             tenant.above[application_id] = [*map(float, reader.items("above"))]
         self._tenant_of[application_id] = name
         if live:
-            for branch in _up(tenant):
+            for branch in tenant.up:
                 branch.live += 1
 
     def end_restore(self) -> None:
@@ -364,10 +442,10 @@ class TenantShare(ServedShare):
     def _charge(self, application_id: ApplicationId, account: Account, amount: KvTokenTime) -> None:
         tenant = self._look(application_id)
         node: Node = tenant
-        for branch in _up(tenant):
+        for branch in tenant.up:
             branch.charge(node, amount, account.sequence)
             node = branch
-        self.clock.charge(node.name, amount, node.weight, account.sequence)
+        self._clock_of(node).charge(node.name, amount, node.weight, account.sequence)
         tenant.charge(application_id, amount, account.weight, account.sequence)
         self._freeze(tenant)
         self._note(tenant)
@@ -377,11 +455,11 @@ class TenantShare(ServedShare):
         tenant.refund(application_id, amount)
         self._freeze(tenant)
         node: Node = tenant
-        for branch in _up(tenant):
+        for branch in tenant.up:
             self._complete(branch.refund(node, amount), branch.parent)
             branch.place(node)
             node = branch
-        self.clock.refund(node.name, amount)
+        self._clock_of(node).refund(node.name, amount)
         self._note(tenant)
 
     def _reweigh(self, application_id: ApplicationId, weight: float) -> None:
@@ -398,14 +476,32 @@ class TenantShare(ServedShare):
         tenant.end(application_id)
         if not tenant.live:
             self._clock_of(tenant).release(tenant.name)
-        for branch in _up(tenant):
+        for branch in tenant.up:
             branch.live -= 1
             if not branch.live:
                 self._clock_of(branch).release(branch.name)
         self._note(tenant)
         return final
 
-    def _take_over(self, application_id: ApplicationId) -> KvTokenTime:
+    def _join(self, application_id: ApplicationId, path: ClientId, weight: float) -> None:
+        """Let a live application be of a leaf; it is charged there next."""
+        leaf = self._leaf(path, weight)
+        self._weigh(leaf, self._leaf_weight(leaf, weight), notes=False)
+        leaf.live.add(application_id)
+        for branch in leaf.up:
+            branch.live += 1
+        self._tenant_of[application_id] = path
+
+    def _leave_behind(self, application_id: ApplicationId, tenant: Tenant) -> None:
+        """Let what a leaf still owes to an ended application be owed to a name of nobody's."""
+        if application_id in tenant:
+            names = (f"{application_id}|{number}" for number in count())  # no caller can give it
+            ended = next(name for name in names if name not in self._tenant_of)
+            self._tenant_of[ended] = tenant.path
+            tenant.rename(application_id, ended)
+            self._note(tenant)
+
+    def _take_over(self, application_id: ApplicationId, path: ClientId) -> KvTokenTime:
         """Refund what is owed to an ended application of this id; return how much it was."""
         if application_id not in self._tenant_of:
             return 0
@@ -413,18 +509,30 @@ class TenantShare(ServedShare):
         self._note(tenant)
         if application_id not in tenant:
             return 0
+        if (_top(tenant).name == BEYOND) != (ancestors(path)[0] == BEYOND):
+            self._leave_behind(application_id, tenant)
+            return 0
         debt = tenant.debt(application_id)
         self._refund(application_id, debt)
         return debt
 
-    def _weigh(self, node: Node, weight: float) -> None:
-        """Change the weight of a node; what is owed stays."""
+    def _weigh(self, node: Node, weight: float, *, notes: bool = True) -> None:
+        """Change the weight of a node; what is owed stays.
+
+        Args:
+            node: The node.
+            weight: The weight.
+            notes: Whether what changes by it is noted; not if a charge below the node follows.
+        """
         if node.weight == weight:
             return
         self._look_at(node)
         reweigh_node(self._clock_of(node), node, weight)
         if isinstance(node, Tenant):
             node.note_carrier()
+        if not notes:
+            return
+        if isinstance(node, Tenant):
             self._note(node)
         else:
             self._note_path(node)
@@ -433,12 +541,11 @@ class TenantShare(ServedShare):
         """Return the weight of a leaf by the tree; `asked` if that gives none."""
         if leaf.name != leaf.path:  # a branch's own applications
             return asked
-        weight = self.tree.node(leaf.path).weight
+        weight = self.tree.node(described_by(leaf.path)).weight
         return asked if weight is None else weight
 
     def _branch_weight(self, path: ClientId) -> float:
-        weight = self.tree.node(path).weight
-        return 1 if weight is None else weight
+        return 1 if path == BEYOND else self.tree.branch_weight(described_by(path))
 
     # --- keys
 
@@ -446,12 +553,15 @@ class TenantShare(ServedShare):
         self, tenant: Tenant, application_id: ApplicationId, branch: Branch | None = None
     ) -> VirtualTime:
         """Return V of the root, or of a branch above, at which an application is finished."""
+        finished = tenant.server.finished(application_id)
+        if finished is not None:
+            level = len(tenant.up) if branch is None else tenant.up.index(branch)
+            return tenant.above[application_id][level - 1] if level else finished
         at = tenant.server.finish_time(application_id)
-        was_finished = tenant.server.finished(application_id) is not None
-        for level, above in enumerate(_up(tenant)):
+        for above in tenant.up:
             if above is branch:
                 break
-            at = tenant.above[application_id][level] if was_finished else above.to_parent(at)
+            at = above.to_parent(at)
         return at
 
     def _after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:
@@ -461,8 +571,9 @@ class TenantShare(ServedShare):
             self._tenants[self._tenant_of[application_id]],
             account.charged - account.attained,
         )
-        path = _up(tenant)
-        clock, now = self.clock, self.clock.virtual_time
+        path = tenant.up
+        clock = self._clock_of(_top(tenant))
+        now = clock.virtual_time
         levels: list[VirtualTime] = []
         for branch in reversed(path):
             share = _share(clock, branch, now)
@@ -480,7 +591,7 @@ class TenantShare(ServedShare):
     def _freeze(self, tenant: Tenant) -> None:
         """Tell applications that the last change has finished when that was, at all levels."""
         for _, application_id, at in tenant.take_finished():
-            for branch in _up(tenant):
+            for branch in tenant.up:
                 at = branch.to_parent(at)
                 tenant.above[application_id].append(at)
 
@@ -488,7 +599,7 @@ class TenantShare(ServedShare):
         """Freeze the keys above a branch of applications that were just finished below it."""
         if branch is not None:
             for tenant, application_id, _ in finished:
-                tenant.above[application_id] += [one.since for one in (branch, *_up(branch))]
+                tenant.above[application_id] += [one.since for one in (branch, *branch.up)]
 
     # --- the tree
 
@@ -510,7 +621,7 @@ class TenantShare(ServedShare):
         parent = self._branches.get(path)
         if not is_own and SEPARATOR in path:
             parent = self._branch(path.rpartition(SEPARATOR)[0], looks=since is None)
-        clock = self.clock if parent is None else parent.clock
+        clock = self._clock_below(parent, path)
         now = clock.virtual_time if since is None else since
         tenant = self._tenants[path] = Tenant(path, parent, now, weight, inner_time)
         if is_own:
@@ -539,7 +650,7 @@ class TenantShare(ServedShare):
         if looks and parent is not None:
             self._look_at(parent)
         leaf = self._tenants.get(path)
-        clock = self.clock if parent is None else parent.clock
+        clock = self._clock_below(parent, path)
         if leaf is not None and path not in clock:
             self._drop(leaf)
             leaf = None
@@ -552,7 +663,7 @@ class TenantShare(ServedShare):
             parent.children[path] = branch
         if leaf is not None:
             session = clock.session(path)
-            leaf.name, leaf.parent = own_leaf(path), branch
+            leaf.move_below(branch, own_leaf(path))
             branch.children[leaf.name] = leaf
             branch.clock.restore_session(
                 leaf.name, session.finish, weight, session.sequence, released=session.released
@@ -600,23 +711,33 @@ class TenantShare(ServedShare):
 
     def _look_at(self, node: Node) -> None:
         """Bring a node, and all above it, to the root's V."""
-        for one in (*reversed(_up(node)), node):
-            clock = self._clock_of(one)
-            finished = one.look(clock.virtual_time, idle=self._is_idle(one))
-            self._complete(finished, one.parent)
+        clock = self._clock_of(_top(node))
+        for branch in reversed(node.up):
+            finished = branch.look(clock.virtual_time, idle=not clock.is_active(branch.name))
+            if finished:
+                self._complete(finished, branch.parent)
+            clock = branch.clock
+        finished = node.look(clock.virtual_time, idle=not clock.is_active(node.name))
+        if finished:
+            self._complete(finished, node.parent)
 
     def _clock_of(self, node: Node) -> VirtualClock:
         """Return the clock that has the session of a node."""
-        return self.clock if node.parent is None else node.parent.clock
+        return self._clock_below(node.parent, node.path)
+
+    def _clock_below(self, parent: Branch | None, path: ClientId) -> VirtualClock:
+        """Return the clock among the children of a node, of which this is the path of one."""
+        if parent is not None:
+            return parent.clock
+        return self.beyond if path == BEYOND else self.clock
 
     def _is_idle(self, node: Node) -> bool:
         """Return whether the parent owes the node nothing."""
-        clock = self._clock_of(node)
-        return node.name not in clock or not clock.session(node.name).active
+        return not self._clock_of(node).is_active(node.name)
 
     def _is_kept(self, node: Node) -> bool:
         """Return whether the clocks above know the node."""
-        return all(one.name in self._clock_of(one) for one in (node, *_up(node)))
+        return all(one.name in self._clock_of(one) for one in (node, *node.up))
 
     def _note(self, tenant: Tenant) -> None:
         """Note whose keys and whose records changed."""
@@ -650,14 +771,15 @@ def own_leaf(path: ClientId) -> ClientId:
     return f"{path}{SEPARATOR}."
 
 
-def _up(node: Node) -> tuple[Branch, ...]:
-    """Return the branches above a node, from its parent to the top."""
-    found: list[Branch] = []
-    above = node.parent
-    while above is not None:
-        found.append(above)
-        above = above.parent
-    return tuple(found)
+def _leaf_of(record: Record) -> ClientId:
+    """Return the leaf of a member's record."""
+    tenant = RecordReader(record, ("tenant",), None).text("tenant")
+    return beyond(tenant) if "beyond" in record else tenant
+
+
+def _top(node: Node) -> Node:
+    """Return the node at the top that a node is below, or is."""
+    return node.up[-1] if node.up else node
 
 
 def _owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:

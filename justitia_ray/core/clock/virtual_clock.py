@@ -63,6 +63,11 @@ class VirtualClock:
         """
         return self._sessions[session_id]
 
+    def is_active(self, session_id: ApplicationId) -> bool:
+        """Return whether GPS owes a session anything; False if the clock does not know it."""
+        session = self._sessions.get(session_id)
+        return session is not None and session.active
+
     def owed(self, session_id: ApplicationId) -> KvTokenTime:
         """Return what GPS still owes the session, w·(F − V); 0 if it is not active.
 

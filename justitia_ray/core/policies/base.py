@@ -92,8 +92,16 @@ class Policy(ABC):
         self.options = context.options
 
     def client(self, application: Application) -> ClientId:
-        """Return the client that an application belongs to; it never changes."""
+        """Return the client that an application belongs to; see `by_leaf`."""
         return application.application_id
+
+    @property
+    def by_leaf(self) -> bool:
+        """Whether clients are above the leaves of the accounts, between which `move` moves.
+
+        Otherwise the client of an application never changes.
+        """
+        return False
 
     @abstractmethod
     def key(self, client: ClientId, application: Application) -> Key:
@@ -119,13 +127,13 @@ class Policy(ABC):
         """Whether `book` may have anything to do."""
         return False
 
-    def book(self, client: ClientId) -> bool:
-        """Book in the accounts who is to pass inside a client; return whether anybody was.
+    def book(self, client: ClientId) -> ApplicationId | None:
+        """Return who is first of the first client; None if it was booked in the accounts just now.
 
-        Called until there is nothing to book for the first client, before its first application is
-        granted. The client's key, the only one that may change, is then asked for again.
+        Whoever is to pass inside a client is booked first. The client's key, the only one that may
+        change by it, is then asked for again.
         """
-        return False
+        raise NotImplementedError
 
     def application_key(self, application: Application) -> Key:
         """Return the place of an application, with work waiting, among those of its client."""

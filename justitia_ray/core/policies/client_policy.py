@@ -1,7 +1,7 @@
 """Bases of the policies that compare clients: the unit, meters, and what outlives a scheduler.
 
-A client is an application, or a tenant with all its applications (option `unit`). The counts of an
-application go with it; those of a tenant are kept.
+A client is an application, or a node at the top of the tree of tenants with all applications below
+it (option `unit`). The counts of an application go with it; those of a tenant are kept.
 """
 
 from abc import abstractmethod
@@ -12,6 +12,7 @@ from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery, Policy, PolicyContext
 from justitia_ray.core.policies.options import UNIT, Option
 from justitia_ray.core.records import RecordReader
+from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId
 
 
@@ -21,9 +22,12 @@ class ClientPolicy(Policy):
     OPTIONS: ClassVar[tuple[Option, ...]] = (UNIT,)
 
     def client(self, application: Application) -> ClientId:
-        """Return the application or its tenant."""
+        """Return the application or its tenant's node at the top.
+
+        Those below one node are one client: nobody has more by naming many.
+        """
         if self.options.own["unit"] == "tenant":
-            return application.tenant
+            return application.tenant.partition(SEPARATOR)[0]
         return application.application_id
 
     def application_ended(self, application: Application) -> None:

@@ -7,6 +7,7 @@ With fairness between tenants both act inside each tenant's share, and move no o
 
 import struct
 from collections.abc import Mapping, Sequence
+from math import inf
 from typing import Any, ClassVar
 
 from justitia_ray.core.clock.foretold import ForetoldVtc
@@ -24,6 +25,9 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
 
 _RANKS = 1 << 63
 """Numbers of `rank_preserving_integer`; less these, they come before all others."""
+
+_APART = 0x7FF0 << 48
+"""The rank of infinity: what has no quota comes behind all that has, told apart by 52 bits."""
 
 
 class JustitiaPolicy(Policy):
@@ -127,11 +131,12 @@ class JustitiaPolicy(Policy):
         """Whether some may pass inside tenants."""
         return self._tenants is not None
 
-    def book(self, client: ClientId) -> bool:
-        """Book who is to pass inside a tenant that comes first."""
+    def book(self, client: ClientId) -> ApplicationId | None:
+        """Return who is first in a tenant that comes first; None if it was booked just now."""
         below = self._below.get(client)
         order = self._order_in[client] if below is None else below.first_leaf()
-        return isinstance(order, TenantOrder) and order.book()
+        assert isinstance(order, TenantOrder)
+        return order.book()
 
     def wanted_slack(self, application: Application) -> KvTokenTime | None:
         """Return the slack that the guard asked for, if by it this application was first just now.
@@ -140,20 +145,29 @@ class JustitiaPolicy(Policy):
         """
         order = self._order
         if self._tenants is not None:
-            order = self._order_in.get(application.tenant)
+            order = self._order_in.get(application.leaf)
         return None if order is None else order.wanted_slack(application.application_id)
 
     def client(self, application: Application) -> ClientId:
         """Return the application; its tenant's node at the top if fairness is between tenants."""
         if self._tree is not None:
-            return application.tenant.partition(SEPARATOR)[0]
+            return application.leaf.partition(SEPARATOR)[0]
         if self.options.fairness == "tenant":
             return application.tenant
         return application.application_id
 
+    @property
+    def by_leaf(self) -> bool:
+        """Whether fairness is between tenants."""
+        return self._tree is not None
+
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return (F, arrival sequence); between tenants F is the key of `tenant_share`."""
-        return (self.fair_share.tag(application.application_id), application.sequence)
+        """Return (F, arrival sequence); between tenants F is the key of `tenant_share`.
+
+        What runs beyond a quota is behind all that does not.
+        """
+        key = (self.fair_share.tag(application.application_id), application.sequence)
+        return (inf, *key) if self._is_apart(application) else key
 
     def application_key(self, application: Application) -> Key:
         """Return the place inside its tenant; of no effect between applications."""
@@ -173,9 +187,10 @@ class JustitiaPolicy(Policy):
         if self._foretold is not None and self.wanted_slack(application) is not None:
             deadline = self._foretold.deadline(name, self.context.now()) or 0
             return rank_preserving_integer(max(0, deadline)) - _RANKS
-        if self._guards and (order := self._order_in.get(application.tenant)) is not None:
+        if self._guards and (order := self._order_in.get(application.leaf)) is not None:
             name = order.least() or name
-        return rank_preserving_integer(self.fair_share.tag(name))
+        rank = rank_preserving_integer(self.fair_share.tag(name))
+        return _APART + (rank >> 11) if self._is_apart(application) else rank
 
     @property
     def keeps_place_in_flight(self) -> bool:
@@ -188,7 +203,7 @@ class JustitiaPolicy(Policy):
         """Tell the guard of an inference."""
         shadow = self._foretold
         if self._tenants is not None and self._guards:
-            shadow = self._shadow_in(application.tenant)
+            shadow = self._shadow_in(application.leaf)
         if shadow is not None:
             shadow.submitted(application, inference, self.context.now())
         return ()
@@ -219,7 +234,7 @@ class JustitiaPolicy(Policy):
         """Tell the guard of true sizes."""
         if (shadow := self._shadow(application)) is not None:
             shadow.ended(application, inference, self.context.now())
-        if (order := self._order_in.get(application.tenant)) is not None:
+        if (order := self._order_in.get(application.leaf)) is not None:
             order.inference_ended(application.application_id, inference.request_id)
         return ()
 
@@ -229,13 +244,13 @@ class JustitiaPolicy(Policy):
             shadow.application_ended(application, self.context.now())
         if self._tenants is None:
             return
-        if (order := self._order_in.get(application.tenant)) is not None:
+        if (order := self._order_in.get(application.leaf)) is not None:
             order.application_ended(application.application_id)
-        tenant = self._tenants.tenant(application.tenant)
+        tenant = self._tenants.tenant(application.leaf)
         if tenant is None or tenant.live <= {application.application_id}:
-            self._foretold_in.pop(application.tenant, None)
-            self._order_in.pop(application.tenant, None)
-            self._tenants.unwatch_tenant(application.tenant)
+            self._foretold_in.pop(application.leaf, None)
+            self._order_in.pop(application.leaf, None)
+            self._tenants.unwatch_tenant(application.leaf)
 
     def state(self) -> dict[str, Any]:
         """Return level and pace of the guard's shadow, or of each tenant's; {} without a guard."""
@@ -252,7 +267,7 @@ class JustitiaPolicy(Policy):
         guarded = None if shadow is None else shadow.application_state(application_id)
         if self._tenants is None:
             return guarded
-        order = self._order_in.get(application.tenant)
+        order = self._order_in.get(application.leaf)
         booked = [] if order is None else order.booked(application_id)
         if guarded is None and not booked:
             return None
@@ -279,17 +294,21 @@ class JustitiaPolicy(Policy):
             return
         reader = RecordReader(state, ("guarded", "booked"))
         if reader.value("guarded") is not None and self._guards:
-            shadow = self._shadow_in(application.tenant)
+            shadow = self._shadow_in(application.leaf)
             shadow.restore_application(application, reader.mapping("guarded"))
         if booked := reader.items("booked"):
-            order = self._tenant_order(application.tenant)
+            order = self._tenant_order(application.leaf)
             order.restore_booked(application.application_id, map(str, booked))
+
+    def _is_apart(self, application: Application) -> bool:
+        """Return whether it is behind all that has quota, in a clock of its own."""
+        return application.is_deprioritised and self._tree is not None
 
     def _shadow(self, application: Application) -> ForetoldVtc | None:
         """Return the shadow that may know an application; None without one."""
         if self._tenants is None:
             return self._foretold
-        return self._foretold_in.get(application.tenant)
+        return self._foretold_in.get(application.leaf)
 
     def _leaf_order(self, tenant: ClientId) -> LazyHeap:
         """Return an order of a tenant's applications: by F_x, or one in which some pass."""
@@ -325,7 +344,7 @@ class JustitiaPolicy(Policy):
     def _by_tenant(self, deliveries: Sequence[Delivery]) -> dict[ClientId, list[Delivery]]:
         found: dict[ClientId, list[Delivery]] = {}
         for delivery in deliveries:
-            tenant = self.context.application(delivery.application_id).tenant
+            tenant = self.context.application(delivery.application_id).leaf
             found.setdefault(tenant, []).append(delivery)
         return found
 

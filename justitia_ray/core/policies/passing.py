@@ -36,6 +36,8 @@ from justitia_ray.units import (
 
 _MOST_MOVED = 1024
 """Accounts that moved and are not in the slack yet, if nobody asks who is first."""
+_CAUGHT_UP = 4
+"""Accounts that moved inside a tenant and are put in the slack by a question that needs none."""
 
 
 class Guard:
@@ -253,29 +255,33 @@ class PassingOrder(LazyHeap):
             self._catch_up()
 
     def _catch_up(self) -> None:
+        """Put all that moved at their places in the slack."""
         for name in self._moved:
-            promised = self._promises.of(name)
-            if promised is None:
-                self._slack.drop(name)
-                continue
-            finish, sequence, weight, remaining, is_live = promised
-            self._slack.put(
-                name,
-                finish,
-                sequence,
-                weight,
-                remaining,
-                binds=is_live and (remaining > 0 or len(self._application(name).waiting) > 0),
-                waits=name in self,
-            )
+            self._put_in_slack(name)
         self._moved.clear()
         self._promises.advance(self._slack)
+
+    def _put_in_slack(self, name: ApplicationId) -> None:
+        promised = self._promises.of(name)
+        if promised is None:
+            self._slack.drop(name)
+            return
+        finish, sequence, weight, remaining, is_live = promised
+        self._slack.put(
+            name,
+            finish,
+            sequence,
+            weight,
+            remaining,
+            binds=is_live and (remaining > 0 or len(self._application(name).waiting) > 0),
+            waits=name in self,
+        )
 
 
 class TenantOrder(PassingOrder):
     """The applications of one tenant by F_x, but those that may pass inside its share first."""
 
-    __slots__ = ("_booked", "_share")
+    __slots__ = ("_booked", "_share", "_tenant")
 
     def __init__(
         self,
@@ -298,6 +304,7 @@ class TenantOrder(PassingOrder):
             cost: Cost of an inference that is about to start, in the unit of the accounts.
         """
         self._share = share
+        self._tenant = tenant
         self._booked: dict[ApplicationId, dict[RequestId, None]] = {}
         """Inferences, not over yet, that are booked at the place of another application."""
         super().__init__(
@@ -305,13 +312,21 @@ class TenantOrder(PassingOrder):
         )
 
     def first(self) -> str | None:
-        """Return who may pass and is to be first by the rules, or who has the least F_x."""
+        """Return who may pass and is to be first by the rules, or who has the least F_x.
+
+        Slack is brought up to date when somebody's is asked: whenever the shortest may pass, else
+        if any is urgent. Until then a few of those that moved are put in it at a time.
+        """
         self._let_pass = None
         least = self.least()
         if least is None or len(self) == 1 or self._is_late(least):
             return least
-        self._catch_up()
+        if self._shortest:
+            self._catch_up()
+        for _ in range(min(_CAUGHT_UP, len(self._moved))):
+            self._put_in_slack(self._moved.popitem()[0])
         for name, wanted in self._urgent():
+            self._catch_up()
             if self._is_booked(name) or self._slack.allows(name, wanted):
                 self._let_pass = (name, -inf if self._is_booked(name) else wanted)
                 return name
@@ -326,14 +341,17 @@ class TenantOrder(PassingOrder):
         yield from (name for name in LazyHeap.in_order(self) if name != first)
         self._let_pass = let_pass
 
-    def book(self) -> bool:
-        """Book the next inference of the first at the place of the least F_x, if it is not yet."""
+    def book(self) -> ApplicationId | None:
+        """Return the first if its next inference is booked, or need not be; else book it: None.
+
+        It is booked at the place of the least F_x.
+        """
         name, least = self.first(), self.least()
         if name is None or least is None or name == least or self._is_booked(name):
-            return False
+            return name
         self._share.transfer(name, least, self._next_cost(name))
         self._booked.setdefault(name, {})[self._application(name).waiting.first.request_id] = None
-        return True
+        return None
 
     def booked(self, name: ApplicationId) -> list[RequestId]:
         """Return the inferences of an application that are booked before its place."""
@@ -358,4 +376,4 @@ class TenantOrder(PassingOrder):
 
     def _is_late(self, least: ApplicationId) -> bool:
         """Return whether V has reached the key by which the tenant stands in the order."""
-        return self._share.tag(least) <= self._share.clock.virtual_time
+        return self._share.tag(least) <= self._share.top_time(self._tenant)

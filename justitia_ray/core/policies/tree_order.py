@@ -11,6 +11,7 @@ one pass, the leaf stands where that of the least F_x does, as a tenant at the t
 
 import heapq
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from justitia_ray.core.clock.branch import Branch
 from justitia_ray.core.clock.tenant import Tenant
@@ -20,18 +21,42 @@ from justitia_ray.core.queue import Key, LazyHeap
 from justitia_ray.units import ApplicationId, ClientId
 
 
+class _First(NamedTuple):
+    """The application of the least key below a node, and its place in the branch above that."""
+
+    key: Key
+    name: ApplicationId
+    leaf: LazyHeap
+    """The order of its tenant."""
+
+
+class _Level:
+    """The children of a branch of which something waits, as of when none of them was stale."""
+
+    __slots__ = ("branch", "first", "firsts", "heads")
+
+    def __init__(self, branch: Branch) -> None:
+        self.branch = branch
+        self.firsts: dict[ClientId, _First] = {}
+        self.heads = LazyHeap()
+        """The children by the keys of their first."""
+        self.first: _First | None = None
+        """The least of `firsts`; None if nothing waits."""
+
+
 class TreeOrder(LazyHeap):
     """Applications below one branch at the top. A change costs O(depth · n log n).
 
-    n are the children of a branch that are active in its clock.
+    n are the children of a branch that are active in its clock. Who is first costs O(1) if nothing
+    has changed since somebody asked.
     """
 
     __slots__ = (
         "_application",
-        "_heads",
         "_hidden",
         "_leaf_of",
         "_leaves",
+        "_levels",
         "_members",
         "_share",
         "_top",
@@ -61,8 +86,7 @@ class TreeOrder(LazyHeap):
         """Orders of the tenants of which something waits."""
         self._leaf_of: dict[ApplicationId, ClientId] = {}
         self._hidden: dict[ClientId, None] = {}
-        self._heads: dict[ClientId, tuple[Branch, LazyHeap]] = {}
-        """Children of which something waits, of each branch, by the keys of their first."""
+        self._levels: dict[ClientId, _Level] = {}
 
     def __len__(self) -> int:
         return len(self._leaf_of)
@@ -91,7 +115,7 @@ class TreeOrder(LazyHeap):
         """Put an application at its place inside its tenant, or move it there."""
         tenant = self._leaf_of.get(name)
         if tenant is None:
-            tenant = self._leaf_of[name] = self._application(name).tenant
+            tenant = self._leaf_of[name] = self._application(name).leaf
         order = self._leaves.get(tenant)
         if order is None:
             order = self._leaves[tenant] = self._members(tenant)
@@ -110,8 +134,8 @@ class TreeOrder(LazyHeap):
 
     def least(self) -> str | None:
         """Return the application of the least key, whoever is first; None if there is none."""
-        order = self.first_leaf()
-        return None if order is None else order.least()
+        first = self._catch_up(self._branch(self._top)).first
+        return None if first is None else first.name
 
     def first(self) -> str | None:
         """Return who is first in the tenant that is first; None if nothing waits."""
@@ -134,37 +158,46 @@ class TreeOrder(LazyHeap):
 
     def first_leaf(self) -> LazyHeap | None:
         """Return the order of the tenant that is first; None if nothing waits."""
-        return self._first_leaf(self._branch(self._top))
+        first = self._catch_up(self._branch(self._top)).first
+        return None if first is None else first.leaf
 
-    def _first_leaf(self, branch: Branch) -> LazyHeap | None:
-        name = self._catch_up(branch).first()
-        return None if name is None else self._order_below(branch.children[name])
-
-    def _order_below(self, child: Branch | Tenant) -> LazyHeap | None:
-        """Return the order of the tenant that is first below a child."""
-        if isinstance(child, Branch):
-            return self._first_leaf(child)
-        return self._leaves.get(child.path)
-
-    def _catch_up(self, branch: Branch) -> LazyHeap:
-        """Put the children where their keys say now, and return their order."""
-        known, heads = self._heads.get(branch.path, (None, None))
-        if heads is None or known is not branch:  # one that was forgotten may come again
-            heads = LazyHeap()
-            self._heads[branch.path] = branch, heads
+    def _catch_up(self, branch: Branch) -> _Level:
+        """Put the children where their keys say now. O(1) if nothing below the branch changed."""
+        level = self._levels.get(branch.path)
+        if level is None or level.branch is not branch:  # one that was forgotten may come again
+            level = self._levels[branch.path] = _Level(branch)
+        if not branch.stale:
+            return level
         stale, branch.stale = branch.stale, {}
         for name in stale:
             child = branch.children.get(name)
-            order = None
+            first = None
             if child is not None and name not in self._hidden:
-                order = self._order_below(child)
-            first = None if order is None else order.least()
+                first = self._first_below(branch, child)
             if first is None:
-                heads.drop(name)
+                level.heads.drop(name)
+                level.firsts.pop(name, None)
             else:
-                sequence = self._application(first).sequence
-                heads.put(name, (self._share.key_in(branch, first), sequence))
-        return heads
+                level.heads.put(name, first.key)
+                level.firsts[name] = first
+        head = level.heads.first()
+        level.first = None if head is None else level.firsts[head]
+        return level
+
+    def _first_below(self, branch: Branch, child: Branch | Tenant) -> _First | None:
+        """Return the application of the least key below a child of a branch; None: none waits."""
+        if isinstance(child, Branch):
+            first = self._catch_up(child).first
+            if first is None:
+                return None
+            at = self._share.key_above(child, first.name, first.key[0])
+            return _First((at, first.key[1]), first.name, first.leaf)
+        leaf = self._leaves.get(child.path)
+        name = None if leaf is None else leaf.least()
+        if leaf is None or name is None:
+            return None
+        key = (self._share.key_in(branch, name), self._application(name).sequence)
+        return _First(key, name, leaf)
 
     def _mark(self, node: Branch | Tenant | None) -> None:
         """Note that another application below a node may be first, and so of all above it."""
@@ -179,7 +212,7 @@ class TreeOrder(LazyHeap):
 
     def _walk(self, branch: Branch) -> Iterator[tuple[Key, ApplicationId]]:
         """Yield the applications below a branch in order, with their keys there."""
-        heads = self._catch_up(branch)
+        heads = self._catch_up(branch).heads
         begun = []
         for number, name in enumerate(list(heads)):
             child = branch.children[name]

@@ -53,6 +53,8 @@ def test_other_text_is_no_tenant(tenant: str) -> None:
         (identity("acme"), None, "acme"),
         (identity("acme"), "acme", "acme"),
         (identity("acme"), "acme/x", "acme/x"),
+        (identity("acme"), "acme/2/3/4/5/6/7/8", "acme/2/3/4/5/6/7/8"),
+        (identity("a/2/3/4/5/6/7/8/9"), "a/2/3/4/5/6/7/8/9", "a/2/3/4/5/6/7/8/9"),
         (identity(None, Scope.PROXY), "any/one", "any/one"),
         (identity("acme", Scope.PROXY), "beta", "beta"),
         (identity("acme", Scope.PROXY), None, "acme"),
@@ -66,7 +68,7 @@ def test_call_is_for_the_credential_s_tenant_or_one_that_it_may_name(
 
 
 @pytest.mark.parametrize(
-    ("who", "tenant", "account"),
+    ("who", "tenant", "namespace"),
     [
         (identity("acme"), "acme", "acme"),
         (identity("acme"), "acme/x", "acme"),
@@ -75,9 +77,11 @@ def test_call_is_for_the_credential_s_tenant_or_one_that_it_may_name(
         (identity("acme", Scope.PROXY), "acme/x", "acme/x"),
     ],
 )
-def test_account_is_the_credential_s_own_tenant(who: Identity, tenant: str, account: str) -> None:
+def test_namespace_is_the_credential_s_own_tenant(
+    who: Identity, tenant: str, namespace: str
+) -> None:
     """Names below it are free to make; what a gateway names, it has checked."""
-    assert account == who.account_of(tenant)
+    assert namespace == who.namespace_of(tenant)
 
 
 @pytest.mark.parametrize(
@@ -89,6 +93,8 @@ def test_account_is_the_credential_s_own_tenant(who: Identity, tenant: str, acco
         (identity(None, Scope.OPERATE), "acme", Forbidden, "good for 'none'"),
         (identity(None, Scope.PROXY), None, RequestError, "tenant is required"),
         (identity("acme"), "acme//x", RequestError, "tenant is"),
+        (identity("acme"), "acme/2/3/4/5/6/7/8/9", RequestError, "at most 8 parts are allowed"),
+        (identity(None, Scope.PROXY), "1/2/3/4/5/6/7/8/9", RequestError, "at most 8 parts"),
     ],
 )
 def test_call_for_somebody_else_is_refused(

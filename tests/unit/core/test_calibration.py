@@ -1,9 +1,11 @@
 """Quantiles that learn of what came of earlier expectations."""
 
+import math
 import random
 
 import pytest
 
+from justitia_ray.core import calibration as calibration_module
 from justitia_ray.core.calibration import LEAST_S, Calibration
 
 
@@ -94,3 +96,71 @@ def test_weights_do_not_overflow() -> None:
     calibration = learned([1.0] * 12_000, expected_s=1.0)
 
     assert calibration.quantiles(1.0).p50 == pytest.approx(1.0, rel=0.15)
+
+
+def test_each_distance_has_levels_of_its_own() -> None:
+    """Ratios of what is far grow again and again: its p90 makes up for it, that of near does not.
+
+    With one pair of levels for all, the many near ones would set it.
+    """
+    rng, calibration, now, within = random.Random(3), Calibration(), 0.0, {0.5: 0, 400.0: 0}
+    rounds, known = 400, 100
+    for number in range(rounds):
+        for expected_s, times, drift in ((0.5, 20, 0.0), (400.0, 1, 0.1)):
+            for _ in range(times):
+                said = calibration.say(expected_s, now)
+                took_s = expected_s * rng.lognormvariate(-1.5 + drift * (number % 30), 0.3)
+                hit = said.quantiles.p10 <= took_s <= said.quantiles.p90
+                within[expected_s] += number >= known and hit
+                now += took_s
+                calibration.settle(said, now)
+
+    assert within[0.5] / (20 * (rounds - known)) == pytest.approx(0.8, abs=0.04)
+    assert within[400.0] / (rounds - known) == pytest.approx(0.8, abs=0.04)
+
+
+def test_waits_that_last_on_widen_p90_and_leave_p50() -> None:
+    """A queue that grows has ended short waits alone, and the next is no shorter than those."""
+    calibration = learned([1.0] * 100)
+    before = calibration.quantiles(10.0)
+    now = 1_000.0
+    for _ in range(100):
+        calibration.say(10.0, now)
+    calibration.note_time(now + 29.0)
+    after = calibration.quantiles(10.0)
+
+    assert before.p90 < 20
+    assert after.p90 > 60
+    assert after.p50 == pytest.approx(before.p50, rel=0.05)
+
+
+def test_p90_is_bounded_by_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a load ends all that waits may start at once: nobody is told many times what came."""
+    outlasted = learned([1.0] * 100)
+    for _ in range(100):
+        outlasted.say(10.0, 1_000.0)
+    outlasted.note_time(1e6)
+    bounded = outlasted.quantiles(10.0).p90
+    monkeypatch.setattr(calibration_module, "_MOST_BEYOND", 1.0)
+    of_ended = outlasted.quantiles(10.0).p90
+    monkeypatch.setattr(calibration_module, "_MOST_BEYOND", math.inf)
+
+    assert bounded == pytest.approx(4 * of_ended)
+    assert outlasted.quantiles(10.0).p90 > bounded
+
+
+def test_what_is_forgotten_late_teaches_nothing_of_how_long_waits_last() -> None:
+    """It is taken out of every bin that it has lasted to; only that it was late is counted."""
+    calibration = learned([1.0] * 50)
+    said = calibration.say(10.0, 1_000.0)
+    calibration.note_time(1_015.0)
+    lasted = list(calibration._table(10.0).lasted)
+    calibration.forget(said)
+
+    assert said.bin > 0
+    assert all(
+        after < before
+        for after, before in zip(
+            calibration._table(10.0).lasted[: said.bin + 1], lasted[: said.bin + 1], strict=True
+        )
+    )

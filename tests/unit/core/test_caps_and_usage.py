@@ -133,8 +133,23 @@ def test_days_are_apart_and_old_ones_are_forgotten_once_saved() -> None:
     book = driver.core.state.usage
 
     assert [0, 1, 2] == sorted(book.take_changed())
+    book.note_saved()
     assert {} == book.take_changed()
     assert [1, 2] == sorted(book.totals)
+
+
+def test_day_is_not_final_before_its_totals_are_saved() -> None:
+    """A save that failed has stored nothing: a meter would keep totals that a successor changes."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver.open("a")
+    book = driver.core.state.usage
+    first = book.take_changed()
+    driver.now += 86_400
+
+    assert {0} == book.unsaved_days()
+    assert first == book.take_changed()
+    book.note_saved()
+    assert set() == book.unsaved_days()
 
 
 def test_damaged_usage_is_refused_by_field() -> None:

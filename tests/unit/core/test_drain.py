@@ -7,6 +7,7 @@ that passes only here.
 import heapq
 import math
 import random
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,8 +15,8 @@ from statistics import median
 
 import pytest
 
-from justitia_ray.core.drain import DEFAULT_RATE, HORIZON_S, Drain
-from justitia_ray.core.state import TenantQuota
+from justitia_ray.core.drain import DEFAULT_RATE, HORIZON_S, Drain, Places
+from justitia_ray.core.state import State, TenantQuota, Timeouts
 from justitia_ray.units import Seconds
 
 _BURST_AT: Seconds = 60.0
@@ -45,6 +46,12 @@ class Burst:
     service_s: Seconds
     """Mean; lengths are lognormal with a deviation as large."""
     tenants: tuple[str, ...] = ("t",)
+    newcomers: float = 0.0
+    """Callers who come for the first time after the burst, over what is served."""
+    newcomers_s: Seconds = 60.0
+    """How long they come."""
+    says_so: bool = True
+    """Whether callers say whether they come again."""
     constant_s: Seconds | None = None
     """The same wait for everybody, as if nothing were known of the drain."""
     refused: list[_Caller] = field(default_factory=list)
@@ -53,7 +60,7 @@ class Burst:
 
     def __post_init__(self) -> None:
         self._rng = random.Random(self.seed)
-        self._drain, self._quota = Drain(), TenantQuota(self.limit)
+        self._state = State(Timeouts(), known_inferences=TenantQuota(self.limit))
         self._waiting: deque[tuple[_Caller, bool]] = deque()
         self._running = 0
         self._now = 0.0
@@ -66,8 +73,13 @@ class Burst:
             self._arrive_at(self._rng.uniform(0, self.service_s), self._of(number), steady=True)
         for number in range(self.callers):
             self._arrive_at(_BURST_AT, self._of(number))
+        at, rate = _BURST_AT, self.newcomers * self.engines / self.service_s
+        while rate and at < _BURST_AT + self.newcomers_s:
+            at += self._rng.expovariate(rate)
+            self._arrive_at(at, self._of(self._number))
         while self._events:
             self._now, _, act = heapq.heappop(self._events)
+            self._state.now = self._now
             act()
         return self
 
@@ -80,15 +92,21 @@ class Burst:
     def median_excess(self) -> float:
         """Median of how much longer they wait than they have to, as a part of that.
 
-        The n-th that is refused has to wait for the n-th place that comes free.
+        Who is refused has to wait for as many places to come free as callers were refused before
+        it and have not come back yet, and one more.
         """
-        excess = []
-        for caller, freed_at in zip(self.refused, self.freed, strict=False):
-            assert caller.refused_at is not None
-            assert caller.retried_at is not None
-            if freed_at > caller.refused_at:
-                had_to = freed_at - caller.refused_at
-                excess.append((caller.retried_at - freed_at) / had_to)
+        excess, waiting = [], list[Seconds]()
+        for caller in self.refused:
+            refused_at, retried_at = caller.refused_at, caller.retried_at
+            assert refused_at is not None
+            assert retried_at is not None
+            while waiting and waiting[0] <= refused_at:
+                heapq.heappop(waiting)
+            freed = bisect_right(self.freed, refused_at) + len(waiting)
+            heapq.heappush(waiting, retried_at)
+            if freed < len(self.freed):
+                had_to_s = self.freed[freed] - refused_at
+                excess.append((retried_at - self.freed[freed]) / had_to_s)
         return median(excess)
 
     def _of(self, number: int) -> _Caller:
@@ -103,12 +121,11 @@ class Burst:
 
     def _arrive(self, caller: _Caller, steady: bool) -> None:
         is_retry = caller.refused_at is not None
-        is_taken = self._quota.admits(caller.tenant)
+        is_taken = self._state.admits_inference(caller.tenant, is_retry=is_retry and self.says_so)
         if is_retry:
             caller.retried_at, caller.got_in = self._now, is_taken
         if is_taken:
-            self._quota.increment(caller.tenant)
-            self._drain.arrive(caller.tenant)
+            self._state.inference_arrived(caller.tenant)
             self._waiting.append((caller, steady))
             self._begin()
         elif not is_retry:
@@ -119,12 +136,7 @@ class Burst:
     def _told(self, caller: _Caller) -> Seconds:
         wait_s = self.constant_s
         if wait_s is None:
-            wait_s = self._drain.retry_after(
-                caller.tenant,
-                self._now,
-                shortfall=self._quota.shortfall(caller.tenant),
-                is_whole=self._quota.is_full,
-            )
+            wait_s = self._state.inference_slot(caller.tenant)
         return max(_SHORTEST_WAIT, wait_s * self._rng.uniform(0.9, 1.1))
 
     def _begin(self) -> None:
@@ -136,10 +148,8 @@ class Burst:
             self._at(self._now + took_s, lambda c=caller, s=steady: self._depart(c, s))  # type: ignore[misc]
 
     def _depart(self, caller: _Caller, steady: bool) -> None:
-        tenant, quota = caller.tenant, self._quota
         self._running -= 1
-        quota.decrement(tenant)
-        self._drain.depart(tenant, self._now)
+        self._state.inference_departed(caller.tenant)
         if self._now >= _BURST_AT:
             self.freed.append(self._now)
         elif steady:
@@ -172,6 +182,73 @@ def test_nine_in_ten_get_in_at_their_first_retry_and_wait_hardly_longer(burst: d
         assert len(played.refused) > 0.9 * burst["callers"]
         assert played.part_at_first_retry >= 0.9
         assert played.median_excess <= 0.2
+
+
+_OPEN = {"callers": 400, "limit": 200, "engines": 50, "service_s": 2.0}
+_NEWCOMERS = {
+    "half of what is served": _OPEN | {"newcomers": 0.5},
+    "nearly all of it": _OPEN | {"newcomers": 0.9},
+    "more": _OPEN | {"newcomers": 1.2},
+    "twice as many": _OPEN | {"newcomers": 2.0, "newcomers_s": 30.0},
+    "three tenants": _OPEN | {"newcomers": 1.2, "tenants": ("a/x", "b", "c")},
+    "twenty places": {
+        "callers": 100,
+        "limit": 20,
+        "engines": 8,
+        "service_s": 0.8,
+        "newcomers": 0.9,
+    },
+}
+
+
+@pytest.mark.parametrize("burst", _NEWCOMERS.values(), ids=_NEWCOMERS)
+def test_newcomers_do_not_take_the_places_of_those_who_come_back(burst: dict) -> None:  # type: ignore[type-arg]
+    """Who keeps coming for the first time would be served before those who waited as told.
+
+    Of callers who do not say whether they come again, nobody goes before others: so it can fail.
+    """
+    played = [Burst(seed, **burst).run() for seed in range(5)]
+    silent = Burst(0, **burst, says_so=False).run()
+
+    assert median(one.part_at_first_retry for one in played) >= 0.9
+    assert median(one.median_excess for one in played) <= 0.2
+    assert silent.part_at_first_retry < 0.7
+
+
+def test_place_is_kept_from_its_slot_on_until_the_caller_should_have_come() -> None:
+    """Not for ever: who never comes leaves a place empty for seconds."""
+    drain = _drained(10.0, 30.0)
+    wait_s = drain.retry_after("t", 30.0)
+    late_s = 30.0 + 1.1 * wait_s
+
+    assert Places(own_later=1) == drain.kept("t", 30.0)
+    assert Places(own=1) == drain.kept("t", 30.0 + wait_s) == drain.kept("t", late_s)
+    assert Places() == drain.kept("t", late_s + 1.1)
+
+
+def test_who_comes_back_uses_up_a_place_that_is_kept_or_a_slot_that_is_not_due() -> None:
+    """Once each: a caller who says so falsely is a newcomer like others."""
+    drain = _drained(10.0, 30.0)
+    waits = [drain.retry_after("t", 30.0) for _ in range(2)]
+    now = 30.0 + (waits[0] + waits[1]) / 2
+    before = drain.kept("t", now)
+    expected = [drain.come_back("t", now) for _ in range(3)]
+
+    assert Places(own=1, own_later=1) == before
+    assert [True, True, False] == expected
+    assert Places() == drain.kept("t", now) == drain.kept("t", now + 60.0)
+
+
+def test_places_of_a_tenant_s_own_part_are_kept_from_nobody_else() -> None:
+    """A tenant that asks without end, and never comes, would else keep out all others."""
+    drain = _drained(10.0, 30.0)
+    for _ in range(50):
+        drain.retry_after("t", 30.0)
+    drain.retry_after("t", 30.0, is_whole=True)
+    kept = [drain.kept("other", 30.0 + after_s) for after_s in (0.0, 6.5)]
+
+    assert [0, 0] == [places.own + places.own_later for places in kept]
+    assert [0, 1] == [places.others for places in kept]
 
 
 @pytest.mark.parametrize("wait_s", [1.0, 5.0, 30.0, 100.0])

@@ -57,6 +57,15 @@ def test_what_the_node_holds_of_its_share_is_kept_no_more() -> None:
     assert shares.refuses("b", 21, 100) == "b"
 
 
+def test_newcomer_does_not_take_what_is_kept_though_only_keepers_hold_anything() -> None:
+    """It waits for what a has borrowed; one too large for what is not kept would for ever."""
+    tree = _tree(a=KvShare(guaranteed=0.1, lends=0.0), z=KvShare(guaranteed=0.2, lends=0.0))
+    shares = _holding(tree, a=80)
+
+    assert shares.refuses("b", 10, 100) == "b"
+    assert shares.refuses("b", 71, 100) is None
+
+
 def test_child_keeps_its_part_of_what_its_parent_keeps_once() -> None:
     """A keeps 40, a/x 30 of them: 40 from b in all, and 30 from a/y, which is in a."""
     tree = _tree(a=KvShare(guaranteed=0.4, lends=0.0), a__x=KvShare(guaranteed=0.3, lends=0.0))

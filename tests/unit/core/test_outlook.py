@@ -6,6 +6,7 @@ from justitia_ray.core import SchedulerCore, queue_profile
 from justitia_ray.core import events as ev
 from justitia_ray.core.clock.pace import USUAL_ITERATION_S
 from justitia_ray.core.outlook import WHAT_WOULD_HELP, Held, Outlook, Reason
+from justitia_ray.core.queue_profile import Demand, QueueProfile
 from tests.core_driver import PATIENT, CoreDriver
 
 
@@ -68,6 +69,56 @@ def test_first_starts_when_the_predictions_say_that_it_fits(driver: CoreDriver) 
 
     assert start is not None
     assert start.p50 == pytest.approx(10 * USUAL_ITERATION_S, rel=0.1)
+
+
+def serve_for_a_while(driver: CoreDriver, *, kv: int, seats: int) -> None:
+    """Let the inference of `runs` make a token each 0.5 s, so that a rate is known."""
+    lease = driver.lease_of("x")
+    for made in range(1, 6):
+        driver.now += 0.5
+        driver.pull(progress={lease: made}, kv=kv, seats=seats)
+
+
+@pytest.mark.parametrize(
+    ("kv", "seats", "expected_s"),
+    [
+        # Of 20 tokens of KV 13 are held on the mean: 155 at 65 in 2.5 s take 5.96 s.
+        (20, 256, 155 / 26),
+        # One seat of one: 10 tokens at 0.5 s each, however much memory is free.
+        (1_000_000, 1, 10 * 0.5),
+    ],
+)
+def test_service_ahead_takes_as_long_as_what_is_short_says(
+    kv: int, seats: int, expected_s: float
+) -> None:
+    """Small calls use little memory and a seat for as long as any: each has its own rate."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver.open("runs", 155)
+    driver.submit("x", "runs")
+    driver.pull(kv=kv, seats=seats)
+    serve_for_a_while(driver, kv=kv, seats=seats)
+    wait(driver, "a")
+    wait(driver, "b", cost=10_000)
+    outlooks = driver.core.outlooks
+    profile = QueueProfile(driver.core.state, driver.core.ledger)
+    ahead = profile.ahead(1, driver.core.ledger.rank("b"))
+
+    assert Demand(155, 10, 0) == ahead
+    assert outlooks._served_within_s(ahead) == pytest.approx(expected_s, rel=0.1)
+
+
+def test_times_are_told_from_the_drivers_clock_and_not_from_the_last_event(
+    driver: CoreDriver,
+) -> None:
+    """Between two reports the wait goes on: half a second later it is half a second less."""
+    wait(driver, "a")
+    now = driver.now
+    at_once = driver.core.outlooks.ask(["a"], now=now)["a"].expected_start_s
+    later = driver.core.outlooks.ask(["a"], now=now + 0.1)["a"].expected_start_s
+
+    assert at_once is not None
+    assert later is not None
+    assert at_once.p50 - later.p50 == pytest.approx(0.1, rel=0.15)
 
 
 def test_service_ahead_counts_later_stages_of_those_with_smaller_tags(driver: CoreDriver) -> None:
@@ -210,3 +261,51 @@ def test_starts_teach(driver: CoreDriver) -> None:
 def test_unknown_application_has_no_outlook(driver: CoreDriver) -> None:
     """It may have ended since the ingress asked."""
     assert {} == driver.core.outlooks.ask(["gone"])
+
+
+def test_position_is_how_many_applications_are_before_its_own(driver: CoreDriver) -> None:
+    """By the tags: a cheap one that comes later is before dear ones, its second call as well."""
+    for name, cost in (("a", 500.0), ("b", 300.0), ("c", 400.0)):
+        wait(driver, name, cost)
+    driver.now += 1.0
+    driver.submit("c2", "c")
+    inferences = driver.core.state.inferences
+
+    assert [2, 0, 1, 1] == [
+        driver.core.outlooks.position(inferences[name]) for name in ("a1", "b1", "c1", "c2")
+    ]
+
+
+def test_position_behind_all_that_are_looked_at_is_not_known(
+    driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walk over a hundred thousand would hold up everybody."""
+    monkeypatch.setattr(queue_profile, "MAXIMUM_PLACES", 2)
+    for name in "abc":
+        wait(driver, name)
+    inferences = driver.core.state.inferences
+
+    assert [0, 1, None] == [
+        driver.core.outlooks.position(inferences[name]) for name in ("a1", "b1", "c1")
+    ]
+
+
+def test_walk_for_positions_is_repeated_after_a_millisecond_for_each_application(
+    driver: CoreDriver,
+) -> None:
+    """So that it takes a hundredth of the time; what came since is put in by its tag."""
+    for name in "abcd":
+        wait(driver, name)
+    first = driver.core.state.inferences["a1"]
+    driver.core.outlooks.position(first)
+    before = driver.core.outlooks._profile
+    driver.now += 0.003
+    wait(driver, "e", 1_000.0)
+    last = driver.core.outlooks.position(driver.core.state.inferences["e1"])
+    kept = driver.core.outlooks._profile
+    driver.now += 0.003
+    driver.wait(0.0)
+    driver.core.outlooks.position(first)
+
+    assert (4, True) == (last, kept is before)
+    assert driver.core.outlooks._profile is not before

@@ -9,8 +9,8 @@ from justitia_ray.core.served_rate import ServedRate
 def test_rate_is_service_over_busy_time() -> None:
     """It is what a backlog is divided by."""
     rate = ServedRate()
-    rate.record(1000, 2.0, 50)
-    rate.record(2000, 4.0, 50)
+    rate.record(1000, 2.0, 50, 5)
+    rate.record(2000, 4.0, 50, 5)
 
     assert rate.kv_per_s(0) == pytest.approx(500)
     assert rate.iteration_s == pytest.approx(50 / 500)
@@ -19,9 +19,9 @@ def test_rate_is_service_over_busy_time() -> None:
 def test_rate_rests_while_nothing_runs() -> None:
     """Totals do not move at night, and the morning is expected to be as fast as the evening."""
     rate = ServedRate()
-    rate.record(1000, 2.0, 50)
+    rate.record(1000, 2.0, 50, 5)
     before = rate.kv_per_s(0)
-    rate.record(1000, 2.0, 0)
+    rate.record(1000, 2.0, 0, 0)
 
     assert rate.kv_per_s(0) == before
     assert not rate.is_due(2.0)
@@ -33,7 +33,7 @@ def test_rate_follows_a_change_by_half_in_a_half_life() -> None:
     for per_s, lasts_s in ((100, 20 * HALF_LIFE_S), (200, HALF_LIFE_S)):
         for _ in range(round(lasts_s)):
             served, busy_s = served + per_s, busy_s + 1.0
-            rate.record(served, busy_s, 10)
+            rate.record(served, busy_s, 10, 1)
 
     assert rate.kv_per_s(0) == pytest.approx(150, rel=0.02)
 

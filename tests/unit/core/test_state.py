@@ -5,7 +5,14 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, Refusal, Refuse, RefuseApplication
-from justitia_ray.core.state import DeadlineKind, Deadlines, SchedulerLimits, TenantQuota
+from justitia_ray.core.state import (
+    DeadlineKind,
+    Deadlines,
+    SchedulerLimits,
+    State,
+    TenantQuota,
+    Timeouts,
+)
 from tests.core_driver import CoreDriver
 
 
@@ -59,7 +66,7 @@ def test_shortfall_is_what_has_to_end_before_one_more_is_taken() -> None:
     quota.decrement("t")
 
     assert quota.admits("t")
-    assert 0 == quota.shortfall("t") == quota.shortfall("u") == TenantQuota().shortfall("t")
+    assert 0 == quota.shortfall("t") == TenantQuota().shortfall("t")
 
 
 def test_full_quota_waits_for_whatever_ends() -> None:
@@ -68,7 +75,7 @@ def test_full_quota_waits_for_whatever_ends() -> None:
     for _ in range(4):
         quota.increment("t")
 
-    assert quota.is_full
+    assert quota.is_full()
     assert 3 == quota.shortfall("u")
 
 
@@ -265,3 +272,46 @@ def test_what_is_set_for_never_is_not_due_and_forgets_what_was_set() -> None:
     deadlines.set(1.0, DeadlineKind.REPLICA, "a")
     deadlines.set(float("inf"), DeadlineKind.REPLICA, "a")
     assert [] == list(deadlines.due(5.0))
+
+
+def test_places_that_are_kept_count_as_taken() -> None:
+    """Ten places, six taken: with two kept for its own, t's count of eight is its whole part."""
+    quota = TenantQuota(10)
+    for _ in range(6):
+        quota.increment("t")
+
+    assert [True, False] == [quota.admits("t", kept) for kept in ((1, 1), (2, 2))]
+    assert [True, False] == [quota.admits("u", kept) for kept in ((0, 3), (0, 4))]
+    assert [False, True] == [quota.is_full(kept) for kept in ((0, 3), (0, 4))]
+    assert [-1, 0, 1] == [quota.shortfall("t", (n, n)) for n in range(3)]
+
+
+def test_caller_who_waited_goes_before_those_who_come_for_the_first_time() -> None:
+    """Of ten places eight are a tenant's: one is free again, and the newcomer has to wait."""
+    state = State(Timeouts(), known_inferences=TenantQuota(10))
+    while state.admits_inference("t", is_retry=False):
+        state.inference_arrived("t")
+    wait_s = state.inference_slot("t")
+    state.inference_departed("t")
+    falsely = state.admits_inference("u", is_retry=True)
+    before = state.admits_inference("t", is_retry=False)
+    state.now += wait_s
+
+    assert (8, True, False) == (state.known_inferences.total + 1, falsely, before)
+    assert not state.admits_inference("t", is_retry=False)
+    assert state.admits_inference("t", is_retry=True)
+    assert state.admits_inference("t", is_retry=False)
+    assert TenantQuota().admits("t")
+
+
+def test_a_quarter_of_a_limit_is_kept_at_most() -> None:
+    """Callers who were refused and never come again keep out nobody for long, nor from the rest."""
+    state = State(Timeouts(), known_inferences=TenantQuota(100))
+    for _ in range(1_000):
+        state.inference_slot("t")
+    admitted = 0
+    while state.admits_inference("t", is_retry=False):
+        state.inference_arrived("t")
+        admitted += 1
+
+    assert 55 == admitted

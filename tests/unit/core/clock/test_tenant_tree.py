@@ -1,5 +1,7 @@
 """Fairness over a tree of tenants, by hand and in exact arithmetic."""
 
+from fractions import Fraction
+
 import pytest
 
 from justitia_ray.core import SchedulerCore
@@ -90,6 +92,26 @@ def test_changed_weights_leave_what_is_owed() -> None:
     share.grow(TenantTree())
 
     assert (branch.weight, share.clock.owed("T"), branch.clock.owed("T/b")) == (1, 30, 25)
+
+
+def test_what_ended_tenants_are_owed_is_given_at_the_new_weight() -> None:
+    """T has received all of its 30 and ended; at V = 15 GPS owes it half of them, at any weight.
+
+    At φ = 2, beside U at 1, two thirds of what is served next are T's.
+    """
+    share = _share(_tree(T=1), a=("T/x", 30), u=("U", 100))
+    share.deliver([("a", exact(20))])
+    share.deliver([("a", exact(10))])
+    share.settle("a")
+    owed, now = share.clock.owed("T"), share.clock.virtual_time
+    share.grow(_tree(T=2, T__x=5))
+
+    branch = share.branch("T")
+    assert branch is not None
+    assert (owed, owed, owed) == (15, share.clock.owed("T"), branch.clock.owed("T/x"))
+    share.deliver([("u", exact(22))])
+    assert now + Fraction(22, 3) == share.clock.virtual_time
+    assert exact(15) - Fraction(44, 3) == share.clock.owed("T")
 
 
 def test_forgotten_branch_leaves_nothing_behind() -> None:

@@ -203,7 +203,7 @@ def test_prompt_is_charged_as_the_replica_counts_it(counted: int, expected: list
 def test_tenants_are_compared_by_all_that_they_run() -> None:
     """`unit: tenant`: to open another application gains nothing, and the earliest goes first."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
-    for name, tenant in (("a", "x"), ("b", "x"), ("c", "y")):
+    for name, tenant in (("a", "x"), ("b", "x/below"), ("c", "y")):
         driver.open(name, tenant=tenant)
     driver.pull(seats=1)
     driver.submit("b1", "b", prompt=30)

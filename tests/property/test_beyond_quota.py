@@ -1,0 +1,309 @@
+"""What runs beyond a quota is behind all that has quota, and takes nothing from it."""
+
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.clock.tenant_share import TenantShare
+from justitia_ray.core.clock.virtual_clock import VirtualClock
+from justitia_ray.core.tenants import BEYOND, LEAST_WEIGHT, TenantNode, TenantTree, beyond
+from tests.core_driver import CoreDriver
+from tests.exact import exact
+from tests.property.profiles import examples
+from tests.property.share_steps import VERBS, Step, change, lives
+from tests.property.test_tree_rules import restored_from_records
+
+_TENANT_OF = {
+    "a": "X",
+    "b": "X/p",
+    "c": "X/q/u",
+    "d": "X/q/v",
+    "e": "X/q",
+    "f": "Y",
+    "g": "Y/r",
+    "h": "Z/s/t",
+    "i": "Z",
+    "j": "Y/r",
+}
+_NAMES = st.sampled_from("".join(_TENANT_OF))
+_WEIGHTS = st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 2)])
+_STEPS = lives(VERBS, _NAMES, _WEIGHTS, 30)
+_MOVING = lives((*VERBS, "move", "move"), _NAMES, _WEIGHTS, 30)
+_TREE = TenantTree(
+    {
+        "X": TenantNode(weight=exact(3)),
+        "X/q": TenantNode(weight=exact(2)),
+        "Y/r": TenantNode(weight=exact(5)),
+        "Z": TenantNode(weight=exact(1, 3)),
+    }
+)
+
+
+class _Share(TenantShare):
+    """Exact accounts in which some are beyond their quota."""
+
+    def __init__(self) -> None:
+        super().__init__(VirtualClock(exact(0)), _TREE)
+        self.beyond = VirtualClock(exact(0))
+        self.sequence = 0
+        self.has_none: set[str] = set()
+        """Applications that run beyond a quota."""
+
+    def take(self, step: Step) -> None:
+        """Let a step happen, if it applies."""
+        name, weight = step.name, exact(step.weight)
+        if step.verb == "arrive" and name not in self.accounts:
+            self.sequence += 1
+            self.has_none.discard(name)
+            self.arrive(name, exact(step.work + 2), weight, self.sequence, _TENANT_OF[name])
+        elif step.verb == "move" and name in self.accounts:
+            self.has_none ^= {name}
+            self.place(name)
+        elif step.verb == "deliver":
+            busy = [
+                (one, exact(work))
+                for one, work in ((name, step.work), *step.others)
+                if one in self.accounts and not self.accounts[one].withdrawn
+            ]
+            if busy:
+                self.deliver(busy)
+        elif name in self.accounts and step.verb not in ("arrive", "move"):
+            change(self, step.verb, name, exact(step.work), weight)
+
+    def place(self, name: str) -> None:
+        """Let an account be where it belongs."""
+        tenant = _TENANT_OF[name]
+        leaf = beyond(tenant) if name in self.has_none else tenant
+        self.move(name, leaf, self.accounts[name].weight)
+
+    def keys(self, names: set[str]) -> dict[str, tuple[float, float]]:
+        """Return the keys of those that are there, at the top and inside their tenants."""
+        there = sorted(names & self.accounts.keys())
+        return {name: (self.tag(name), self.tag_in_tenant(name)) for name in there}
+
+
+class _Unruled(_Share):
+    """As before the rule: a millionth of its weight, and that in its tenant alone."""
+
+    def place(self, name: str) -> None:
+        """Let the weight be what it should be."""
+        self.reweigh(name, self.accounts[name].weight * LEAST_WEIGHT)
+
+
+def _with_and_without(share: _Share, steps: list[Step], beyond_it: set[str]) -> _Share:
+    """Give the steps to one share, and to another those alone that have quota; return that."""
+    without = _Share()
+    for step in steps:
+        share.take(step)
+        if step.verb == "arrive" and step.name in beyond_it - share.has_none:
+            share.has_none.add(step.name)
+            share.place(step.name)
+        others = tuple(one for one in step.others if one[0] not in beyond_it)
+        rest = replace(step, others=others)
+        if step.name not in beyond_it:
+            without.take(rest)
+        elif step.verb == "deliver" and others:
+            first, work = others[0]
+            without.take(replace(rest, name=first, work=work, others=others[1:]))
+    return without
+
+
+@examples(60)
+@given(_STEPS, st.sets(_NAMES))
+def test_who_has_quota_loses_nothing_by_who_has_none(
+    steps: list[Step], beyond_it: set[str]
+) -> None:
+    """V and every key are as if what runs beyond a quota were not there, whosever it is."""
+    share = _Share()
+    without = _with_and_without(share, steps, beyond_it)
+    names = set(_TENANT_OF) - beyond_it
+
+    assert share.clock.virtual_time == without.clock.virtual_time
+    assert share.keys(names) == without.keys(names)
+
+
+@examples(60)
+@given(_STEPS, st.sets(_NAMES))
+def test_who_has_no_quota_shares_what_is_left_by_the_same_tree(
+    steps: list[Step], beyond_it: set[str]
+) -> None:
+    """Among themselves they have the weights of the tree: cutting a tenant up gains nothing."""
+    share, only = _Share(), _Share()
+    _with_and_without(share, steps, beyond_it)
+    for step in steps:
+        others = tuple(one for one in step.others if one[0] in beyond_it)
+        rest = replace(step, others=others)
+        if step.name in beyond_it:
+            only.take(rest)
+        elif step.verb == "deliver" and others:
+            first, work = others[0]
+            only.take(replace(rest, name=first, work=work, others=others[1:]))
+
+    for name, account in only.accounts.items():
+        if not account.withdrawn:
+            assert share.key_in(share.branch(BEYOND), name) == only.tag(name), name
+
+
+def test_without_a_clock_of_its_own_others_are_delayed() -> None:
+    """The check fails where the rule is not in force: X of weight 3 goes first with what it owes.
+
+    Both have 12 to do. Without the rule x of X, which has no quota left, is done at V = 4 and f of
+    Y, which has, at V = 12, after it.
+    """
+    steps = [
+        Step("arrive", "a", Fraction(10), Fraction(1)),
+        Step("arrive", "f", Fraction(10), Fraction(1)),
+        Step("deliver", "f", Fraction(6), Fraction(1)),
+    ]
+    share, unruled = _Share(), _Unruled()
+    without = _with_and_without(share, steps, {"a"})
+    _with_and_without(unruled, steps, {"a"})
+
+    assert share.clock.virtual_time == without.clock.virtual_time == 6
+    assert unruled.clock.virtual_time < 2
+    assert unruled.tag("a") < unruled.tag("f")
+
+
+@examples(80)
+@given(_MOVING)
+def test_both_trees_owe_what_was_charged_in_them(steps: list[Step]) -> None:
+    """Through every move there and back: nothing is owed twice, or in the wrong tree."""
+    share = _Share()
+    for step in steps:
+        share.take(step)
+        for clock, names in (
+            (share.clock, share.accounts.keys() - share.has_none),
+            (share.beyond, share.accounts.keys() & share.has_none),
+        ):
+            live = [share.accounts[name] for name in names]
+            charged = sum(a.charged - a.attained for a in live if not a.withdrawn)
+            assert clock.backlog() == charged, step
+        for leaf in share.tenants().values():
+            share._look_at(leaf)
+            session = share._clock_of(leaf).session(leaf.name)
+            owed = leaf.weight * max(0, session.finish - leaf.server.since)
+            assert owed == leaf.gps.backlog() == leaf.server.total
+        for branch in share.branches().values():
+            session = share._clock_of(branch).session(branch.name)
+            owed = branch.weight * max(0, session.finish - branch.since)
+            assert owed == branch.clock.backlog()
+
+
+def test_id_that_is_used_again_takes_nothing_over_from_the_other_tree() -> None:
+    """J had 16 beyond its quota, of which GPS had given it 8: it ended with 8 that are still owed.
+
+    They stay owed there, with the rest of g's 100; the next j, which has quota, is charged its own
+    10 alone.
+    """
+    share = _Share()
+    for verb, name, work in (
+        *(("arrive", "g", 98), ("move", "g", 0), ("arrive", "j", 18), ("move", "j", 0)),
+        *(("deliver", "j", 16), ("settle", "j", 0), ("arrive", "j", 8)),
+    ):
+        share.take(Step(verb, name, Fraction(work), Fraction(1)))
+
+    assert (100, 10) == (share.beyond.backlog(), share.clock.backlog())
+    assert "j|0" in share.sessions()
+
+
+@examples(60)
+@given(_MOVING, _NAMES)
+def test_to_those_in_the_tree_that_one_leaves_it_is_as_if_it_had_ended(
+    steps: list[Step], name: str
+) -> None:
+    """What it had received stays received there: nobody of its tenant has it for nothing."""
+    share, ended = _Share(), _Share()
+    for step in steps:
+        share.take(step)
+        ended.take(step)
+    if name not in share.accounts:
+        return
+    had_none = name in share.has_none
+    share.take(Step("move", name, Fraction(0), Fraction(1)))
+    ended.settle(name)
+    left = {one for one in ended.accounts if (one in ended.has_none) == had_none}
+    clocks = [one.beyond if had_none else one.clock for one in (share, ended)]
+
+    assert clocks[0].virtual_time == clocks[1].virtual_time
+    assert share.keys(left) == ended.keys(left)
+
+
+_FLOATS = st.lists(
+    st.tuples(
+        st.sampled_from((*VERBS, "move", "move")),
+        _NAMES,
+        st.floats(0.001, 1e7),
+        st.sampled_from([1.0, 2.0, 0.3]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+@examples(80)
+@given(_FLOATS, st.randoms(use_true_random=False))
+def test_restored_accounts_have_the_same_keys_in_both_trees(
+    steps: list[tuple[str, str, float, float]], shuffled: Random
+) -> None:
+    """To the last bit, whatever the order in which a store gives the records back."""
+    share = TenantShare(tree=TenantTree({"X": TenantNode(weight=3.0)}))
+    for sequence, (verb, name, work, weight) in enumerate(steps):
+        account = share.accounts.get(name)
+        if verb == "arrive" and account is None:
+            share.arrive(name, work, weight, sequence, _TENANT_OF[name])
+        elif verb == "move" and account is not None:
+            tenant, now = _TENANT_OF[name], share._tenant_of[name]
+            share.move(name, beyond(tenant) if now == tenant else tenant, account.weight)
+        elif account is not None and verb != "move":
+            change(share, verb, name, work, weight)
+    share.take_changed()
+    names = sorted(share.sessions())
+    shuffled.shuffle(names)
+    restored = restored_from_records(share, names)
+
+    assert share.clock_state() == restored.clock_state()
+    assert share.beyond.virtual_time == restored.beyond.virtual_time
+    for name in share.accounts:
+        assert share.tag(name) == restored.tag(name)
+        assert share.tag_in_tenant(name) == restored.tag_in_tenant(name)
+
+
+@examples(40)
+@given(
+    st.lists(st.tuples(_NAMES, st.integers(2, 500)), min_size=1, max_size=12),
+    st.sets(_NAMES),
+    st.sampled_from([{}, {"order": "sgps"}, {"guard_iterations": 50}]),
+)
+def test_nothing_beyond_a_quota_is_granted_while_anything_that_has_quota_waits(
+    arrivals: list[tuple[str, int]], beyond_it: set[str], options: dict[str, object]
+) -> None:
+    """Of any tenant, whatever its weight; and all of it is granted once nothing else waits."""
+    driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant", **options}, tenants=_FLAT))
+    for number, (name, cost) in enumerate(arrivals):
+        application_id = f"{name}{number}"
+        driver.open(application_id, cost, tenant=_TENANT_OF[name])
+        if name in beyond_it:
+            driver.handle(ev.ApplicationDeprioritised(application_id, True))
+        driver.submit(f"q{number}", application_id)
+    core = driver.core
+    granted: list[str] = []
+    while core.ledger.queue.first() is not None:
+        number = len(granted)
+        done = {granted[-1]: 10} if granted else {}
+        driver.pull(seats=1, finished=done)
+        granted.append(next(iter(core.state.leases)))
+        lease = core.state.leases[granted[-1]]
+        waiting = [one for one in core.state.applications.values() if one.waiting]
+        taken = core.state.applications[core.state.inferences[lease.request_id].application_id]
+        assert not taken.is_deprioritised or all(one.is_deprioritised for one in waiting)
+        assert len(granted) == number + 1
+
+    assert len(granted) == len(arrivals)
+
+
+_FLAT = TenantTree({"X": TenantNode(weight=5.0), "Y": TenantNode(weight=0.01)})

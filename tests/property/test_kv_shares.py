@@ -1,0 +1,162 @@
+"""Shares of the KV memory: nobody takes what is kept for others, and nothing else is refused."""
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.core.kv_shares import KvShares
+from justitia_ray.core.tenants import KvShare, TenantNode, TenantTree, Tier
+from tests.property.profiles import examples
+
+_TOTAL = 120
+_TENANTS = ("a", "a/x", "b", "c")
+_TIERS = ("flex", "default", "priority")
+_LENDS = st.sampled_from([0.0, 0.5, 1.0])
+
+
+@st.composite
+def _guaranteed(draw: st.DrawFn, parts: int) -> dict[str, KvShare]:
+    """Return shares of the tiers, and of two tenants at the top, of at most 1 in sum."""
+    left, found = parts, {}
+    for name in (*_TIERS, "a", "b"):
+        part = draw(st.integers(0, left))
+        left -= part
+        found[name] = KvShare(guaranteed=part / parts, lends=draw(_LENDS))
+    return found
+
+
+@dataclass(frozen=True)
+class _Wish:
+    tenant: str
+    tier: str
+    tokens: int
+    ends: int | None
+    """Which of those that run ends before, if any."""
+
+
+_WISHES = st.lists(
+    st.builds(
+        _Wish,
+        st.sampled_from(_TENANTS),
+        st.sampled_from(_TIERS),
+        st.integers(1, 40),
+        st.none() | st.integers(0, 50),
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+class _Memory:
+    """What runs, counted apart from the shares."""
+
+    def __init__(self, shares: dict[str, KvShare]) -> None:
+        self.of = shares
+        tree = TenantTree({name: TenantNode(kv_share=shares[name]) for name in "ab"})
+        self.shares = KvShares(tree, {name: Tier(1.0, shares[name]) for name in _TIERS})
+        self.running: dict[str, _Wish] = {}
+
+    def held(self, name: str | None = None) -> int:
+        """Return what a tier or a tenant at the top holds; None: all."""
+        return sum(
+            one.tokens
+            for one in self.running.values()
+            if name in (None, one.tier, one.tenant.partition("/")[0])
+        )
+
+    def kept_at_most(self, names: set[str]) -> float:
+        """Return what is kept for these while they hold nothing."""
+        return sum(self.of[n].guaranteed * (1 - self.of[n].lends) * _TOTAL for n in names)
+
+    def kept_for(self, names: set[str]) -> float:
+        """Return what is kept for these now."""
+        return sum(
+            max(
+                0.0, self.of[name].guaranteed * (1 - self.of[name].lends) * _TOTAL - self.held(name)
+            )
+            for name in names
+        )
+
+    def keeps(self, name: str) -> bool:
+        """Return whether a tier, or a tenant at the top, keeps anything from others."""
+        share = self.of.get(name, KvShare())
+        return share.guaranteed * (1 - share.lends) > 0
+
+    def is_within(self, name: str, tokens: int) -> bool:
+        """Return whether a tier, or a tenant at the top, is within its share with so much more."""
+        if name not in self.of:
+            return False
+        return self.held(name) + tokens <= self.of[name].guaranteed * _TOTAL
+
+    def admits(self, wish: _Wish) -> bool:
+        """Return whether the shares refuse nothing."""
+        node = self.shares.refuses(wish.tenant, wish.tokens, _TOTAL, wish.tier)
+        return node is None and not self.shares.tier_refuses(wish.tier, wish.tokens, _TOTAL)
+
+    def start(self, wish: _Wish) -> None:
+        """Let it run."""
+        name = f"l{len(self.running)}-{self.held()}"
+        self.running[name] = wish
+        self.shares.hold(name, wish.tenant, wish.tokens, wish.tier)
+
+    def end(self, number: int) -> None:
+        """Let one end."""
+        name = sorted(self.running)[number % len(self.running)]
+        del self.running[name]
+        self.shares.release(name)
+
+
+@examples(100)
+@given(_guaranteed(24), _WISHES)
+def test_refused_is_what_would_take_what_is_kept_and_nothing_else(
+    shares: dict[str, KvShare], wishes: list[_Wish]
+) -> None:
+    """By tier, besides what is kept for tenants; the largest ones may run alone."""
+    memory = _Memory(shares)
+    for wish in wishes:
+        if wish.ends is not None and memory.running:
+            memory.end(wish.ends)
+        top = _top(wish)
+        tiers = set(_TIERS) - {wish.tier}
+        tenants = {"a", "b"} - {top}
+        for_tiers = 0.0 if memory.is_within(wish.tier, wish.tokens) else memory.kept_for(tiers)
+        for_tenants = 0.0 if memory.is_within(top, wish.tokens) else memory.kept_for(tenants)
+        left = _TOTAL - memory.held() - wish.tokens
+        running = memory.running.values()
+        alone = not any(one.tier == wish.tier or not memory.keeps(one.tier) for one in running)
+        alone = alone and wish.tokens > _TOTAL - memory.kept_at_most(tiers)
+        first = not any(_top(one) == top or not memory.keeps(_top(one)) for one in running)
+        first = first and wish.tokens > _TOTAL - for_tiers - memory.kept_at_most(tenants)
+        if not memory.admits(wish):
+            assert left < for_tiers + for_tenants
+            continue
+        assert left >= for_tiers or not for_tiers or alone
+        assert left >= for_tiers + for_tenants or not for_tenants or alone or first
+        if left >= 0:
+            memory.start(wish)
+
+
+def _top(wish: _Wish) -> str:
+    return wish.tenant.partition("/")[0]
+
+
+@examples(100)
+@given(_guaranteed(24), _WISHES)
+def test_what_is_kept_for_a_tier_is_there_when_it_comes(
+    shares: dict[str, KvShare], wishes: list[_Wish]
+) -> None:
+    """With no shares of tenants: whatever the others did, what is not lent can be had at once."""
+    memory = _Memory({**shares, "a": KvShare(), "b": KvShare()})
+    kept = memory.kept_for(set(_TIERS))
+    for wish in wishes:
+        if wish.ends is not None and memory.running:
+            memory.end(wish.ends)
+        fits = memory.held() + wish.tokens <= _TOTAL
+        if wish.tokens <= _TOTAL - kept and memory.admits(wish) and fits:
+            memory.start(wish)
+        for tier in _TIERS:
+            tokens = int(memory.kept_for({tier}) + 1e-9)
+            if tokens:
+                assert memory.admits(_Wish("c", tier, tokens, None))
+                assert memory.held() + tokens <= _TOTAL + 1e-9

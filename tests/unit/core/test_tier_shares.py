@@ -1,0 +1,175 @@
+"""Shares of the KV memory by tier: what is kept, what is lent, and who is told of it."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.kv_shares import KvShares
+from justitia_ray.core.outlook import Reason
+from justitia_ray.core.tenants import (
+    TIERS,
+    KvShare,
+    TenantNode,
+    TenantTree,
+    Tier,
+    check_guaranteed,
+)
+from justitia_ray.errors import ConfigError
+from tests.core_driver import PATIENT, CoreDriver, granted
+
+_KEPT = {**TIERS, "priority": Tier(4.0, KvShare(guaranteed=0.4, lends=0.0))}
+
+
+def _shares(lends: float = 0.0, tree: TenantTree | None = None, most: float = 1.0) -> KvShares:
+    """Guarantee 40 of 100 to the tier `priority`."""
+    share = KvShare(guaranteed=0.4, lends=lends, most=most)
+    return KvShares(tree or TenantTree(), {"priority": Tier(4.0, share)})
+
+
+@pytest.mark.parametrize(("lends", "is_refused"), [(0.0, True), (0.5, False), (1.0, False)])
+def test_guaranteed_share_is_kept_from_other_tiers_as_far_as_it_is_not_lent(
+    lends: float, is_refused: bool
+) -> None:
+    """40, 20 and 0 of 100 are kept; flex holds 50 and wants 20 more, of whatever tenant."""
+    shares = _shares(lends)
+    shares.hold("f", "acme", 50, "flex")
+
+    assert shares.tier_refuses("flex", 20, 100) == is_refused
+    assert not shares.tier_refuses("priority", 50, 100)
+
+
+def test_what_a_tier_holds_of_its_share_is_kept_no_more() -> None:
+    """With 30 held of 40, 10 are kept; and 40 again once that has ended."""
+    shares = _shares()
+    shares.hold("p", "acme", 30, "priority")
+    shares.hold("f", "acme", 40, "flex")
+
+    assert (shares.tier_refuses("flex", 20, 100), shares.tier_refuses("flex", 21, 100)) == (
+        False,
+        True,
+    )
+
+    shares.release("p")
+
+    assert shares.tier_refuses("flex", 21, 100)
+
+
+def test_one_inference_too_large_for_what_is_not_kept_runs_alone() -> None:
+    """It would wait for ever; one that is small enough waits for what others have borrowed."""
+    shares = _shares()
+    assert not shares.tier_refuses("flex", 70, 100)
+
+    shares.hold("p", "acme", 95, "priority")
+    assert not shares.tier_refuses("flex", 5, 100)  # nothing of 40 is kept while 95 are held
+
+    both = KvShares(
+        TenantTree(),
+        {"priority": Tier(4.0, KvShare(0.4, lends=0.0)), "default": Tier(1.0, KvShare(0.1, 1, 0))},
+    )
+    both.hold("p", "acme", 85, "priority")
+
+    assert both.tier_refuses("flex", 10, 100)  # 10 are kept for `default`
+
+
+def test_tier_holds_at_most_its_most() -> None:
+    """But for one inference, as a tenant does."""
+    shares = _shares(most=0.5)
+    assert not shares.tier_refuses("priority", 60, 100)
+
+    shares.hold("p", "acme", 30, "priority")
+
+    assert (shares.tier_refuses("priority", 20, 100), shares.tier_refuses("priority", 21, 100)) == (
+        False,
+        True,
+    )
+
+
+def test_what_tenants_and_what_tiers_keep_is_kept_for_both() -> None:
+    """Of 100, 30 are acme's and 40 the tier's: what is neither holds 30 at most."""
+    tree = TenantTree({"acme": TenantNode(kv_share=KvShare(guaranteed=0.3, lends=0.0))})
+    shares = _shares(tree=tree)
+    shares.hold("o", "other", 20, "flex")
+
+    def refuses(tenant: str, tier: str, tokens: int) -> tuple[bool, str | None]:
+        return shares.tier_refuses(tier, tokens, 100), shares.refuses(tenant, tokens, 100, tier)
+
+    assert refuses("other", "flex", 10) == (False, None)
+    assert refuses("other", "flex", 11) == (False, "other")  # the two together
+    assert refuses("other", "flex", 41) == (True, "other")
+    assert refuses("acme", "flex", 30) == (False, None)
+    assert refuses("other", "priority", 40) == (False, None)
+    assert refuses("other", "priority", 51) == (False, "other")  # acme's are not the tier's
+
+
+def _driver(policy: str, options: dict[str, object], flex: int = 40) -> CoreDriver:
+    """Open `flex` applications of the tier flex of 30 tokens each, then p of priority."""
+    driver = CoreDriver(SchedulerCore(policy, options, tiers=_KEPT, timeouts=PATIENT))
+    for number in range(flex):
+        _open(driver, f"f{number}", f"t{number % 3}", "flex")
+    _open(driver, "p", "late", "priority", 1e9)
+    return driver
+
+
+def _open(driver: CoreDriver, name: str, tenant: str, tier: str, cost: float = 100) -> None:
+    driver.handle(ev.ApplicationArrived(name, "c", tenant, 1.0, cost, "i0", tier=tier))
+    driver.submit(f"{name}-1", name, prompt=20, output=10)
+
+
+@pytest.mark.parametrize(
+    ("policy", "options"),
+    [
+        ("justitia", {}),
+        ("justitia", {"fairness": "tenant"}),
+        ("justitia", {"fairness": "tenant", "order": "sgps", "guard_iterations": 300}),
+        ("fcfs", {}),
+        ("vtc", {}),
+    ],
+)
+def test_tier_is_reached_behind_any_number_of_another(
+    policy: str, options: dict[str, object]
+) -> None:
+    """38 of flex wait before p, which has the memory that is kept for it."""
+    driver = _driver(policy, options)
+    names = granted(driver.pull(kv=100))
+
+    assert "p-1" == names[-1]
+    assert 3 == len(names)  # two of flex, 60 tokens, leave the 40 that are kept
+
+
+def test_memory_that_comes_free_goes_to_the_tier_again() -> None:
+    """As each of flex ends the next one of flex starts, and nothing that is kept is taken."""
+    driver = _driver("justitia", {"fairness": "tenant"}, flex=5)
+    driver.pull(kv=100)
+    lease = driver.lease_of("f0-1")
+
+    assert ["f2-1"] == granted(driver.pull(kv=100, finished={lease: 10}))
+
+
+def test_changed_tiers_are_in_force_at_once() -> None:
+    """What was kept is anybody's; and kept again for what starts from then on."""
+    driver = _driver("justitia", {}, flex=5)
+    driver.handle(ev.ApplicationCancelled("p"))
+    assert 2 == len(granted(driver.pull(kv=100)))
+
+    assert 1 == len(granted(driver.handle(ev.TenantsChanged(TenantTree(), TIERS))))
+
+
+def test_outlook_names_the_tier_of_who_is_held_back_by_it() -> None:
+    """Memory is free, and not for its tier; it is no turn that it waits for."""
+    driver = _driver("justitia", {}, flex=3)
+    driver.handle(ev.ApplicationCancelled("p"))
+    driver.pull(kv=100)
+    told = driver.core.outlooks.ask(["f2", "f0"])
+
+    assert [Reason.TIER, Reason.RUNNING] == [one.reason for one in told.values()]
+
+
+def test_sum_of_guaranteed_shares_is_checked_with_those_of_tenants() -> None:
+    """Both are promised: a tenant's may all be of one tier, and a tier's all of one tenant."""
+    tree = TenantTree({"acme": TenantNode(kv_share=KvShare(guaranteed=0.7))})
+
+    with pytest.raises(ConfigError, match=r"1\.1 in sum \(priority 0\.4, and 0\.7 of tenants"):
+        check_guaranteed(tree, _KEPT)
+    check_guaranteed(TenantTree(), _KEPT)
+    with pytest.raises(ConfigError, match=r"tiers\.flex\.kv_share: guaranteed is 0\.5: at most `m"):
+        check_guaranteed(tree, {"flex": Tier(1.0, KvShare(guaranteed=0.5, most=0.3))})

@@ -1,0 +1,42 @@
+"""Tables of tenants of a bounded size: whoever names many takes no place of others."""
+
+from justitia_ray.core.state import Counters
+from justitia_ray.core.told_apart import ToldApart
+from justitia_ray.core.usage import UsageBook
+
+
+def test_half_of_the_places_is_for_those_below_one_node() -> None:
+    """The rest of them counts for the node, and others have places still."""
+    told = ToldApart(6, "other")
+    names = [told.name_of(f"acme/{k}") for k in range(10)]
+
+    assert [f"acme/{k}" for k in range(3)] + ["acme"] * 7 == names
+    assert ["beta", "beta/x", "beta", "other"] == [
+        told.name_of(name) for name in ("beta", "beta/x", "beta/y", "gamma")
+    ]
+    assert ["acme/1", "acme", "other"] == [told.name_of(n) for n in ("acme/1", "acme/x", "gamma")]
+
+
+def test_flood_of_names_leaves_others_their_usage() -> None:
+    """What acme used under 20,000 names is acme's; what beta used is beta's."""
+    book, counters = UsageBook(), Counters()
+    for number in range(20_000):
+        book.of(f"acme/{number}", 0.0).applications += 1
+        counters.count_service(f"acme/{number}", 1.0)
+    book.of("beta", 0.0).applications += 1
+    counters.count_service("beta", 1.0)
+
+    assert (15_000, 1) == (book.totals[0]["acme"].applications, book.totals[0]["beta"].applications)
+    assert (20_000 - 512, 1) == (counters.served["acme"], counters.served["beta"])
+
+
+def test_places_are_as_before_after_a_restart() -> None:
+    """Those of the saved totals are taken."""
+    book = UsageBook()
+    for number in range(6_000):
+        book.of(f"acme/{number}", 0.0)
+    successor = UsageBook()
+    successor.restore(book.take_changed())
+
+    assert successor.of("acme/7000", 0.0) is successor.totals[0]["acme"]
+    assert successor.of("acme/4999", 0.0) is successor.totals[0]["acme/4999"]
