@@ -37,6 +37,8 @@ from justitia_ray.core.tenants import (
 )
 from justitia_ray.units import ClientId, Epoch, Seconds
 
+_EXACT = (Unit.APPLICATIONS, Unit.INFERENCES)
+"""Units that are never used beyond a claim: what says so is told of a claim that was over once."""
 MOST_NODES = 1_000
 """Nodes whose standing is told at once."""
 
@@ -323,6 +325,8 @@ class QuotaBook:
         if claim is None:
             return
         for unit, used in use.used.items():
+            if unit in _EXACT:
+                used = min(used, claim.holds.get(unit, 0))
             before, rest = claim.used.get(unit, 0), claim.rest(unit)
             if used > before:
                 claim.used[unit] = used

@@ -65,6 +65,13 @@ class AccountsActor:
         return await asyncio.shield(self._starting)
 
     async def _start(self) -> AccountsService:
+        service = await self._make_service()
+        await service.begin()
+        self._service = service
+        self._idle = asyncio.create_task(self._end_when_abandoned(service))
+        return service
+
+    async def _make_service(self) -> AccountsService:
         if self._redis is not None:
             await asyncio.to_thread(self._redis.start)
         leader = LeaderRecord(
@@ -72,15 +79,11 @@ class AccountsActor:
             ray.get_runtime_context().get_actor_id() or "",
             __version__,
         )
-        service = AccountsService(
+        return AccountsService(
             accounts_store(self._config, leader),
             self._step_down,
             None if self._redis is None else self._redis.start,
         )
-        await service.begin()
-        self._service = service
-        self._idle = asyncio.create_task(self._end_when_abandoned(service))
-        return service
 
     async def _end_when_abandoned(self, service: AccountsService) -> None:
         limit_s, idle_s = self._config.scheduler.abandoned_s, 0.0

@@ -1,7 +1,7 @@
 """Find, create, replace and end the detached accounts actor, and call it."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import ray
@@ -26,10 +26,16 @@ _MAX_CONCURRENCY = 1_000
 class AccountsLink:
     """Calls of a scheduler to the accounts of its application, which it starts if need be."""
 
-    def __init__(self, config: AppConfig) -> None:
-        """Prepare; the first call finds or starts the actor."""
+    def __init__(self, config: AppConfig, find: Callable[[AppConfig], Any] | None = None) -> None:
+        """Prepare; the first call finds or starts the actor.
+
+        Args:
+            config: The application's arguments.
+            find: Returns the actor's handle; None: `get_accounts` does.
+        """
         self._config = config
-        self._actor: ActorHandle | None = None
+        self._find = find or get_accounts
+        self._actor: Any = None
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
         """Hand over the tree of tenants; return the accounts' term.
@@ -38,13 +44,13 @@ class AccountsLink:
             AdmissionError: If the accounts cannot be reached.
         """
         try:
-            self._actor = get_accounts(self._config)
+            self._actor = self._find(self._config)
             running: str = await self._actor.version.remote()
             if is_older(running):
                 log_event(logger, logging.INFO, "accounts.replaced", version=running)
                 await self._actor.retire.remote()
                 ray.kill(self._actor, no_restart=True)
-                self._actor = get_accounts(self._config)
+                self._actor = self._find(self._config)
             epoch: Epoch = await self._actor.configure.remote(dict(tenants))
         except (RayError, ValueError) as error:
             raise _unreachable(error) from None

@@ -9,15 +9,16 @@ import logging
 import math
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import ray
 
 from justitia_ray import __version__
 from justitia_ray.config import AppConfig
-from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant, Refusal
+from justitia_ray.core.entities import InferenceState
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.outlook import WALK_KEPT_S
 from justitia_ray.core.usage import DAY_S, Day
@@ -35,17 +36,17 @@ from justitia_ray.protocol.messages import (
 from justitia_ray.recognition.conversations import Name
 from justitia_ray.recognition.directory import Directory
 from justitia_ray.serve.ray_metrics import RayMetrics
+from justitia_ray.serve.scheduler.claims import limit_of
 from justitia_ray.serve.scheduler.clock import SteadyClock, elapsed
 from justitia_ray.serve.scheduler.inspection import SchedulerInspector
 from justitia_ray.serve.scheduler.leadership import Term
 from justitia_ray.serve.scheduler.listing import (
     application_with_outlook,
-    held_by,
     listing,
     outlooks,
+    unopened_view,
 )
 from justitia_ray.serve.scheduler.outboxes import LONG_POLL_S, Outbox
-from justitia_ray.serve.scheduler.quota_gate import limit_of
 from justitia_ray.serve.stores import embedded_server, scheduler_store, store_url
 from justitia_ray.serve.transport.endpoint import listen
 from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
@@ -99,7 +100,9 @@ class SchedulerService:
         is_stored = await term.admission.is_stored(name)
         await term.checkpointer.confirm()
         term.check_lead()
-        return Opened(term.epoch, tag, None if is_stored else Refusal.NOT_STORED)
+        standings = term.gate.standings(arrival.tenant) if term.gate.has_quotas else ()
+        refusal = None if is_stored else Refusal.NOT_STORED
+        return Opened(term.epoch, tag, refusal, standings=standings)
 
     async def close_application(self, application_id: ApplicationId) -> bool:
         """Admit no more inferences of an application; return whether it was open."""
@@ -118,22 +121,31 @@ class SchedulerService:
         return known
 
     async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return the view of a live application, None if there is none of that id."""
+        """Return the view of an application; None: there is none of that id.
+
+        One that the quotas hold back, or have refused lately, has a view, too.
+        """
         term = await self._enter()
         await term.admission.is_stored(application_id)
-        core, now = self._told(), term.driver.now()
+        core, now = self.term.informed_core(), term.driver.now()
         application = core.state.applications.get(application_id)
-        return None if application is None else application_with_outlook(core, application, now)
+        if application is not None:
+            comes_back_s = term.gate.comes_back_s(application_id)
+            return application_with_outlook(core, application, now, comes_back_s)
+        unopened = term.gate.unopened_application(application_id)
+        if unopened is None:
+            return None
+        return unopened_view(unopened, term.config.scheduler.quota_timeout_s)
 
     async def outlooks(self, application_ids: tuple[ApplicationId, ...]) -> dict[str, Any]:
         """Return the outlooks of those of these applications that are live; see `listing`."""
-        await self._enter()
-        return outlooks(self._told(), application_ids)
+        term = await self._enter()
+        return outlooks(self.term.informed_core(), application_ids, term.driver.now())
 
     async def applications(self, most: int, tenant: str | None = None) -> dict[str, Any]:
         """Return the first applications of a tenant, or of all, with outlooks; see `listing`."""
         term = await self._enter()
-        return listing(self._told(), term.driver.now(), most, tenant)
+        return listing(self.term.informed_core(), term.driver.now(), most, tenant)
 
     async def submit_many(
         self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]
@@ -147,11 +159,16 @@ class SchedulerService:
         if ingress_id in outboxes.forgotten:
             return IngressMail(term.epoch, forgotten=True)
         outbox = outboxes.of_ingress(ingress_id)
+        if ingress_id not in term.driver.core.state.ingresses:
+            # Before the first item that goes past those that are held back: the outbox of an
+            # ingress that the core does not know is dropped, and its items would be nobody's.
+            term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         for item in items:
             term.gate.admit_submission(item, outbox)
         # After them: a grant that goes with this answer is no older than the ingress's heartbeat.
         term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
-        return await self._ingress_mail(outbox, ack)
+        positions = self._positions(items)
+        return replace(await self._ingress_mail(outbox, ack), positions=positions)
 
     async def poll_grants(self, ingress_id: IngressId, epoch: Epoch, ack: int) -> IngressMail:
         """Return the ingress's unread messages; wait for one if there is none."""
@@ -259,6 +276,19 @@ class SchedulerService:
         await self._enter()
         self._directory.restore_names(tenant, names)
 
+    # --- for whoever starts replicas
+
+    async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Return how many replicas are wanted, at once; None while that is not known.
+
+        Args:
+            question: `SizingRules` and `Fleet` as dicts, by `rules` and `fleet`.
+        """
+        term, core = self.term, self.term.driver.core
+        if not term.standing()["ready"] or core.recovery.holding:
+            return None  # what runs, and what waited before, is being reported
+        return term.fleet.answer(core, term.driver.now(), question)
+
     # --- for people
 
     async def usage(self, days: list[Day]) -> dict[str, Any]:
@@ -290,20 +320,13 @@ class SchedulerService:
         """Return a `SchedulerReport` as a dict, at once, whether this scheduler leads or not."""
         return self._inspector.report()
 
-    def _told(self) -> SchedulerCore:
-        """Return the core, told of what holds applications back outside of it."""
-        core = self.term.driver.core
-        in_the_way = self.term.gate.node_in_the_way
-        core.outlooks.held_by = held_by(self.term.admission.unstored(), in_the_way)
-        return core
-
     def _sample_outlooks(self) -> None:
         """Let the core learn from an outlook, now and then, when nothing else is to be done."""
         now = self.term.driver.now()
         if now - self._sampled_at >= WALK_KEPT_S:
             self._sampled_at = now
             loop = asyncio.get_running_loop()
-            loop.call_soon(self.term.driver.core.outlooks.sample)
+            loop.call_soon(self.term.driver.core.outlooks.sample, now)
 
     async def _ingress_mail(self, outbox: Outbox, ack: int) -> IngressMail:
         """Return an ingress's unread messages, and where the replicas of its grants are."""
@@ -320,6 +343,22 @@ class SchedulerService:
         return IngressMail(
             term.epoch, messages, addresses=addresses, standings=self._standings_for(messages)
         )
+
+    def _positions(self, items: tuple[Submission, ...]) -> dict[RequestId, int]:
+        """Return how many applications are before each of these inferences that are new."""
+        core, positions = self.term.driver.core, dict[RequestId, int]()
+        for item in items:
+            if not isinstance(item, ev.InferenceSubmitted) or item.resubmitted:
+                continue
+            inference = core.state.inferences.get(item.request_id)
+            if inference is None:
+                continue  # refused, held back, or served within the batch
+            position: int | None = 0
+            if inference.state is InferenceState.WAITING:
+                position = core.outlooks.position(inference)
+            if position is not None:
+                positions[item.request_id] = position
+        return positions
 
     def _standings_for(
         self, messages: tuple[tuple[int, IngressMessage], ...]
@@ -388,6 +427,10 @@ class SchedulerActor:
     async def applications(self, most: int, tenant: str | None = None) -> dict[str, Any]:
         """Return the first applications; see `SchedulerService.applications`."""
         return await (await self.started()).applications(most, tenant)
+
+    async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
+        """Return how many replicas are wanted; see `SchedulerService.size`. Starts nothing."""
+        return None if self._leading is None else await self._leading.size(question)
 
     async def usage(self, days: list[Day]) -> dict[str, Any]:
         """Return what tenants used; see `SchedulerService.usage`."""

@@ -278,6 +278,7 @@ class Checkpointer:
             self._everything = True
             return await self._write(checkpoint)
         self.unsaved.clear()
+        core.state.usage.note_saved()
         self._saved_replicas = replicas
         self.saves += 1
         self.saved_at = asyncio.get_running_loop().time()

@@ -161,7 +161,8 @@ class CoreDriver:
         options = tuple(parsed.policy_options.items())
         self.apply(ev.PolicyChanged(parsed.policy, options, parsed.admission))
         before = self.settings
-        if (parsed.tenants, parsed.tiers) != (before.tenants, before.tiers):
+        trees = parsed.tenant_tree, before.tenant_tree
+        if trees[0] != trees[1] or parsed.tiers != before.tiers:
             self.apply(ev.TenantsChanged(parsed.tenant_tree, parsed.service_tiers))
         self.settings = parsed
         log_event(logger, logging.INFO, "scheduler.configured", settings=parsed.model_dump())

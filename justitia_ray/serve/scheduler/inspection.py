@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import chain, islice
+from math import isfinite
 from typing import Any
 
 from justitia_ray.accounts.messages import NodeStanding
@@ -109,8 +110,16 @@ class SchedulerInspector:
             "kv": self.kv_meter.totals(),
             "decisions": driver.decisions.totals(),
             "shares": self._shares(core, now),
-            "quotas": quotas_view(self._term.gate.nodes()),
+            "quotas": quotas_view(self._term.gate.known.nodes),
+            "size": self._size(core, now),
         }
+
+    def _size(self, core: SchedulerCore, now: Seconds) -> dict[str, Any] | None:
+        """Return how many replicas are wanted and why; None until replicas have reported."""
+        if core.recovery.holding:
+            return None
+        autoscaled = self._term.config.autoscaling is not None
+        return self._term.fleet.decision(core, now).as_json() | {"autoscaled": autoscaled}
 
     def _shares(self, core: SchedulerCore, now: Seconds) -> list[dict[str, Any]]:
         """Return the shares of the nodes of the tree, a second old or more if they take long.
@@ -281,7 +290,7 @@ def head_view(core: SchedulerCore, now: Seconds) -> dict[str, Any] | None:
         "application_class": application.application_class,
         "tenant": application.tenant,
         "client": client,
-        "key": list(policy.key(client, application)),
+        "key": [part for part in policy.key(client, application) if isfinite(part)],
         "virtual_finish_time": core.tag(application.application_id),
         "prompt_tokens": inference.prompt_tokens,
         "predicted_output_tokens": inference.predicted_output_tokens,
@@ -305,7 +314,7 @@ def in_order(core: SchedulerCore) -> Iterator[Application]:
     applications, inferences = core.state.applications, core.state.inferences
     seen: set[str] = set()
     running = {inferences[lease.request_id].application_id for lease in core.state.leases.values()}
-    by_tag = sorted(running, key=lambda name: (core.tag(name), applications[name].sequence))
+    by_tag = sorted(running, key=lambda name: (core.ledger.rank(name), applications[name].sequence))
     for application in chain(
         core.ledger.queue.in_order(),
         (applications[name] for name in by_tag),
@@ -354,7 +363,7 @@ def _report(term: Term, now: Seconds) -> SchedulerReport:
                 application,
                 accounts[name],
                 sessions[name],
-                clocks.get(application.tenant, virtual_time),
+                clocks.get(application.leaf, virtual_time),
                 now,
             )
             for name, application in islice(state.applications.items(), MAX_ENTRIES)
@@ -388,6 +397,7 @@ def _report(term: Term, now: Seconds) -> SchedulerReport:
             )
             for name, last_seen_at in state.ingresses.items()
         },
+        scaling=None if core.recovery.holding else term.fleet.facts(core, now),
         broken_rules=tuple(_broken_rules(core)) if checkable else (),
         unchecked_rules=(
             None

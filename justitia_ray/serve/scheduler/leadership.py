@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from justitia_ray.config import AppConfig
+from justitia_ray.core import SchedulerCore
 from justitia_ray.errors import SchedulerSuperseded
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.measures import MetricsBackend
@@ -14,10 +15,13 @@ from justitia_ray.observability.scheduler_metrics import SchedulerMetrics
 from justitia_ray.serve.accounts.handle import AccountsLink
 from justitia_ray.serve.ray_metrics import Exporter, new_measures
 from justitia_ray.serve.scheduler.checkpointer import Checkpoint, Checkpointer
+from justitia_ray.serve.scheduler.claims import Accounts
 from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
+from justitia_ray.serve.scheduler.fleet_sizer import FleetSizer
+from justitia_ray.serve.scheduler.holds import held_by
 from justitia_ray.serve.scheduler.outboxes import Outbox, Outboxes
-from justitia_ray.serve.scheduler.quota_gate import Accounts, QuotaGate
+from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.store.leader import StaleEpoch
 from justitia_ray.store.scheduler_store import DurableState
@@ -101,6 +105,7 @@ class Term:
             config.scheduler.quota_timeout_s,
             config.scheduler.ingress_timeout_s,
         )
+        self.fleet = FleetSizer(config.autoscaling)
         self._called_at = clock.now()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -192,6 +197,12 @@ class Term:
             "epoch": self.epoch,
         }
 
+    def informed_core(self) -> SchedulerCore:
+        """Return the core, told of what holds applications back outside of it."""
+        core = self.driver.core
+        core.outlooks.held_by = held_by(self.admission.unstored(), self.gate.node_in_the_way)
+        return core
+
     # --- inside
 
     async def _step_down_when_idle(self) -> None:
@@ -248,11 +259,16 @@ class Term:
         if self.lost is not None:
             self._metrics.step_down(self.driver.core, self.driver.decisions)
             return
+        core, gate = self.informed_core(), self.gate
         self._metrics.measure(
-            self.driver.core,
+            core,
             self.driver.decisions,
             self.epoch,
             self.driver.now(),
             store_reachable=self.checkpointer.trouble is None,
+            held_back=gate.unopened,
         )
-        self._metrics.measure_quotas(self.gate.nodes(), self.gate.refusals)
+        self._metrics.tenants.measure_quotas(gate.known.nodes, core.state.tenants, gate.refusals)
+        self._metrics.tenants.measure_exchanges(gate.meter, gate.waiting_claims)
+        if not core.recovery.holding:
+            self._metrics.measure_size(self.fleet.decision(core, self.driver.now()))

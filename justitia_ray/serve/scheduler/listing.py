@@ -1,59 +1,90 @@
 """Applications as callers are told of them: own ones with outlooks, those of others as counts."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import islice
 from typing import Any
 
+from justitia_ray.access.identity import is_within
 from justitia_ray.application_key import split_key
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.entities import Application
-from justitia_ray.core.outlook import WALK_KEPT_S, Held, HeldBy, Reason
+from justitia_ray.core.outlook import WALK_KEPT_S, WHAT_WOULD_HELP, Outlook, Reason
+from justitia_ray.serve.scheduler.claims import Unopened
 from justitia_ray.serve.scheduler.inspection import application_view, in_order
-from justitia_ray.units import ApplicationId, ClientId, Seconds
+from justitia_ray.units import ApplicationId, Seconds
 
 MOST_ASKED = 256
 """Applications of one question of an ingress, at most."""
 
 
-def held_by(
-    unstored: Iterable[ApplicationId],
-    node_in_the_way: Callable[[ApplicationId], ClientId | None],
-) -> HeldBy:
-    """Return what tells of applications that are held back outside the core.
+def application_with_outlook(
+    core: SchedulerCore,
+    application: Application,
+    now: Seconds,
+    quota_comes_back_s: Seconds | None = None,
+) -> dict[str, Any]:
+    """Return the view of a live application, with why it waits and when it starts and ends.
 
     Args:
-        unstored: Applications that wait to be stored.
-        node_in_the_way: Returns the node whose quota keeps an application from more, if one does.
+        core: The core.
+        application: The application.
+        now: The core's instant.
+        quota_comes_back_s: Time until the quota in its way is expected to have enough, if one is.
     """
-    names, store = frozenset(unstored), Held(Reason.STORE)
-
-    def held(application: Application) -> Held | None:
-        if application.application_id in names:
-            return store
-        node = node_in_the_way(application.application_id)
-        return None if node is None else Held(Reason.QUOTA, node)
-
-    return held
-
-
-def application_with_outlook(
-    core: SchedulerCore, application: Application, now: Seconds
-) -> dict[str, Any]:
-    """Return the view of a live application, with why it waits and when it starts and ends."""
     name = application.application_id
-    outlook = core.outlooks.ask([name])[name]
-    return application_view(core, application, now) | {"outlook": outlook.as_json()}
+    outlook = core.outlooks.ask([name], now=now)[name].as_json()
+    outlook["quota_comes_back_s"] = quota_comes_back_s
+    return application_view(core, application, now) | {"outlook": outlook}
 
 
-def outlooks(core: SchedulerCore, names: Iterable[ApplicationId]) -> dict[str, dict[str, Any]]:
-    """Return the outlooks of live applications, for the waiting streams of an ingress.
+def unopened_view(unopened: Unopened, timeout_s: Seconds) -> dict[str, Any]:
+    """Return the view of an application that the quotas have kept from being opened.
+
+    Args:
+        unopened: The application.
+        timeout_s: Longest wait for the accounts.
+    """
+    arrival = unopened.arrival
+    if unopened.is_refused:
+        state, remedy = "refused", WHAT_WOULD_HELP[Reason.QUOTA]
+    else:
+        state, remedy = "held", f"the accounts of its quotas, which have {timeout_s:g} s to answer"
+    outlook = Outlook(arrival.application_id, Reason.QUOTA, unopened.node).as_json()
+    return {
+        "application_id": arrival.application_id,
+        "application_class": arrival.application_class,
+        "recognized_by": arrival.recognized_by,
+        "tenant": arrival.tenant,
+        "weight": arrival.weight,
+        "state": state,
+        "predicted_kv_token_time": arrival.predicted_kv_token_time,
+        "kv_token_time": 0,
+        "virtual_finish_time": None,
+        "age_s": None,
+        "waiting": unopened.waiting,
+        "running": 0,
+        "ended": 0,
+        "gps_lag": None,
+        "outlook": outlook
+        | {"what_would_help": remedy, "quota_comes_back_s": unopened.comes_back_s},
+    }
+
+
+def outlooks(
+    core: SchedulerCore, names: Iterable[ApplicationId], now: Seconds
+) -> dict[str, dict[str, Any]]:
+    """Return the outlooks of live applications, with their tags, for the calls of an ingress.
 
     Args:
         core: The core.
         names: At most `MOST_ASKED` are looked at.
+        now: The core's instant.
     """
-    asked = core.outlooks.ask(islice(names, MOST_ASKED), WALK_KEPT_S)
-    return {name: outlook.as_json() for name, outlook in asked.items()}
+    asked = core.outlooks.ask(islice(names, MOST_ASKED), WALK_KEPT_S, now)
+    return {
+        name: outlook.as_json() | {"virtual_finish_time": float(core.tag(name))}
+        for name, outlook in asked.items()
+    }
 
 
 def listing(
@@ -65,15 +96,15 @@ def listing(
         core: The core.
         now: The core's instant.
         most: How many to describe.
-        tenant: Tenant whose applications are described; None: everybody's.
+        tenant: Tenant whose applications are described, with all below it; None: everybody's.
     """
     live = core.state.applications.values()
-    own = [one for one in live if tenant is None or _tenant_of(one) == tenant]
+    own = [one for one in live if tenant is None or is_within(_tenant_of(one), tenant)]
     mine = {one.application_id for one in own}
     ordered = (one for one in in_order(core) if one.application_id in mine)
     told = list(islice(ordered, most)) if own else []
     names = [one.application_id for one in told]
-    asked = core.outlooks.ask(names, WALK_KEPT_S)
+    asked = core.outlooks.ask(names, WALK_KEPT_S, now)
     return {
         "applications": [
             application_view(core, one, now) | {"outlook": asked[one.application_id].as_json()}

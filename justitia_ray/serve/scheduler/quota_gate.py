@@ -4,7 +4,8 @@ It stands before write-through admission, and does nothing where no quota is con
 application claims what it is predicted to use when it is opened, an inference itself where
 inferences are counted; what an application has used is told once a second, and at its end, when
 the rest of its claim comes back. An application that outruns its claim asks for twice what it has
-used; while that is refused, it takes no more inferences.
+used, but for no more than the limit, and beyond that for a tenth of the limit at a time; while that
+is refused, it takes no more inferences.
 
 The accounts that cannot be reached grant nothing: what was granted runs on, and what waits for a
 quota that rejects is refused after `scheduler.quota_timeout_s`. What only shadow quotas, or those
@@ -15,10 +16,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
-from justitia_ray.accounts.messages import Answer, Ask, ClaimName, Exchange, NodeStanding, Use
+from justitia_ray.accounts.messages import Ask, ClaimName, Exchange, Use
 from justitia_ray.accounts.messages import Verdict as Decision
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import (
@@ -28,11 +29,25 @@ from justitia_ray.core.actions import (
     RefuseApplication,
 )
 from justitia_ray.core.limits import LimitStanding
-from justitia_ray.core.tenants import OnExhausted, TenantTree, Unit, ancestors
+from justitia_ray.core.tenants import OnExhausted, TenantTree, Unit
 from justitia_ray.errors import AdmissionError
 from justitia_ray.observability.log_events import log_event
+from justitia_ray.observability.tenant_metrics import ExchangeMeter
 from justitia_ray.protocol.messages import Submission
+from justitia_ray.serve.scheduler.claims import (
+    RETRY_AFTER_S,
+    UNREACHABLE,
+    Accounts,
+    Claim,
+    LatelyRefused,
+    Unopened,
+    first_want,
+    least_limit,
+    limit_of,
+    used_of,
+)
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
+from justitia_ray.serve.scheduler.known_quotas import KnownQuotas
 from justitia_ray.serve.scheduler.outboxes import Outbox
 from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds
@@ -45,48 +60,10 @@ _IDLE_S: Seconds = 5.0
 """Time between questions how the quotas stand, while nothing is claimed."""
 _RETRY_S: Seconds = 0.2
 _ANSWER_S: Seconds = 5.0
-_MOST_REFUSED = 10_000
+_STEP = 0.1
+"""Share of the limit that an application asks for which has used as much as the limit, over some
+periods perhaps: little enough that it need not wait until all that was used has come back."""
 _OF_APPLICATIONS = (Unit.APPLICATIONS, Unit.TOKENS, Unit.KV_TOKEN_TIME)
-
-
-class Accounts(Protocol):
-    """The way to the accounts of the application's quotas."""
-
-    async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Hand over the tree of tenants, as `SchedulingConfig.tenants` has it; return the term.
-
-        Raises:
-            AdmissionError: If the accounts cannot be reached.
-        """
-
-    async def exchange(self, told: Exchange) -> Answer:
-        """Tell what is used, and ask for more.
-
-        Raises:
-            AdmissionError: If the accounts cannot be reached.
-        """
-
-
-@dataclass(slots=True, eq=False)
-class _Claim:
-    """The claim of an application, or of one inference, on the quotas of its tenant."""
-
-    name: ClaimName
-    application_id: ApplicationId
-    tenant: ClientId
-    wants: dict[Unit, float]
-    request_id: RequestId | None = None
-    """The inference, if it is the claim of one."""
-    holds: Mapping[Unit, float] = field(default_factory=dict)
-    told: Mapping[Unit, float] = field(default_factory=dict)
-    """Use that the accounts were told of."""
-    asks: bool = True
-    """Whether the next exchange is to ask for it."""
-    is_decided: bool = False
-    refused: Decision | None = None
-    """Last refusal; of a claim that was granted before, it has outrun it."""
-    is_deprioritised: bool = False
-    deadline: asyncio.TimerHandle | None = None
 
 
 class QuotaGate:
@@ -117,29 +94,30 @@ class QuotaGate:
         self._tree = TenantTree()
         self.has_quotas = False
         """Whether any node of the tree has a quota."""
-        self._claims: dict[ClaimName, _Claim] = {}
-        self._queues: dict[ApplicationId, deque[tuple[Submission, _Claim | None]]] = {}
+        self._claims: dict[ClaimName, Claim] = {}
+        self._queues: dict[ApplicationId, deque[tuple[Submission, Claim | None]]] = {}
         self._requests: dict[RequestId, ApplicationId] = {}
         """Inferences in the queues."""
-        self._refused: dict[ApplicationId, Decision] = {}
-        """Applications that were refused lately."""
+        self._refused = LatelyRefused()
         self._opening: dict[ApplicationId, asyncio.Future[Decision]] = {}
         self._over: list[Use] = []
+        self._untold: list[tuple[Claim, Mapping[Unit, float]]] = []
+        """Claims that ended before the accounts knew of them, with what they have used."""
         self._wanted = asyncio.Event()
         self._began_at: Seconds | None = None
         self._epoch: Epoch = 0
         self._accounts_epoch: Epoch = 0
         self._number = 0
-        self._nodes: Mapping[ClientId, tuple[NodeStanding, ...]] = {}
-        self._nodes_at: Seconds = -_IDLE_S
+        self.known = KnownQuotas()
         self._last_accounts: Epoch = 0
         """Term of the accounts that booked an exchange last."""
         self._told: Exchange | None = None
         """The exchange that has no answer yet."""
-        self._asked: dict[ClaimName, _Claim] = {}
+        self._asked: dict[ClaimName, Claim] = {}
         """Claims that it asks for: a later claim of the same name is another one."""
         self.refusals = 0
         """Applications and inferences refused for a quota since the start."""
+        self.meter = ExchangeMeter()
 
     @property
     def _driver(self) -> CoreDriver:
@@ -164,20 +142,23 @@ class QuotaGate:
         if self.has_quotas and not had:
             for application in self._driver.core.state.applications.values():
                 if self._units(application.tenant):
-                    claim = _Claim(
+                    claim = Claim(
                         application.application_id,
                         application.application_id,
                         application.tenant,
                         {},
                         is_decided=True,
                         is_deprioritised=application.is_deprioritised,
+                        may_have_run=True,
                     )
                     self._claims[claim.name] = claim
         if had and not self.has_quotas:
             for claim in list(self._claims.values()):
                 self._decide(claim, Decision(claim.name))
             self._claims.clear()
-            self._nodes = {}
+            self.known = KnownQuotas()
+            self._refused = LatelyRefused()
+            self._untold.clear()
         self._wanted.set()
 
     async def run(self) -> None:
@@ -191,9 +172,12 @@ class QuotaGate:
                 continue
             try:
                 accounts = accounts or self._connect()
+                began_at = asyncio.get_running_loop().time()
                 async with asyncio.timeout(_ANSWER_S):
                     await self._exchange(accounts)
+                self.meter.record_answer(asyncio.get_running_loop().time() - began_at)
             except (AdmissionError, TimeoutError) as error:
+                self.meter.record_failure()
                 log_event(logger, logging.WARNING, "accounts.unreachable", reason=str(error))
                 accounts = None
                 self._accounts_epoch = 0
@@ -201,6 +185,7 @@ class QuotaGate:
                 continue
             except Exception:
                 # A mistake of ours must not hold back everything for good.
+                self.meter.record_failure()
                 logger.exception("accounts.exchange_failed")
                 self._told = None
                 await asyncio.sleep(_RETRY_S)
@@ -250,7 +235,7 @@ class QuotaGate:
             loop = asyncio.get_running_loop()
             opening = self._opening.setdefault(application_id, loop.create_future())
             await asyncio.shield(opening)
-        return self._refused.get(application_id)
+        return self._refused.decision(application_id)
 
     def cancel_application(self, application_id: ApplicationId) -> None:
         """Refuse what is held back of a cancelled application."""
@@ -259,34 +244,29 @@ class QuotaGate:
             self._refuse(application_id, queue, Refusal.APPLICATION_CANCELLED, None)
         claim = self._claims.get(application_id)
         if claim is not None and application_id not in self._driver.core.state.applications:
-            self._settle(claim, {})
+            self._settle(claim, claim.unused())
 
     @property
     def held_back(self) -> int:
         """Number of submissions that wait for the accounts."""
         return sum(map(len, self._queues.values()))
 
+    @property
+    def unopened(self) -> int:
+        """Number of applications that wait for the accounts before they are opened."""
+        live = self._driver.core.state.applications
+        return sum(name not in live for name in self._queues)
+
+    @property
+    def waiting_claims(self) -> int:
+        """Number of claims that the accounts have not decided."""
+        return sum(not claim.is_decided for claim in self._claims.values())
+
     # --- standings
 
     def standings(self, tenant: ClientId) -> tuple[LimitStanding, ...]:
-        """Return the quotas that bind a tenant as the accounts said last, those of the top first.
-
-        Empty where no quota binds it, or the accounts have not answered yet.
-        """
-        age_s = asyncio.get_running_loop().time() - self._nodes_at
-        return tuple(
-            LimitStanding(
-                path,
-                node.unit.value,
-                node.limit,
-                node.remaining,
-                max(0.0, (node.reset_s or node.period_s) - age_s),
-                node.period_s,
-            )
-            for path in ancestors(tenant)
-            for node in self._nodes.get(path, ())
-            if node.on_exhausted == OnExhausted.REJECT
-        )
+        """Return the quotas that bind a tenant; see `KnownQuotas.standings`."""
+        return self.known.standings(tenant, asyncio.get_running_loop().time())
 
     def node_in_the_way(self, application_id: ApplicationId) -> ClientId | None:
         """Return the node whose quota keeps a live application from more; None: none does."""
@@ -295,13 +275,32 @@ class QuotaGate:
         limit = None if refused is None else limit_of(refused)
         return None if limit is None else limit.scope
 
-    def nodes(self) -> Mapping[ClientId, tuple[NodeStanding, ...]]:
-        """Return the quotas of all nodes that something is known of, as the accounts said last."""
-        return self._nodes
+    def comes_back_s(self, application_id: ApplicationId) -> Seconds | None:
+        """Return when the quota that keeps a live application from more has enough, if known."""
+        claim = self._claims.get(application_id)
+        refused = None if claim is None else claim.refused
+        return None if refused is None else refused.retry_after_s
+
+    def unopened_application(self, application_id: ApplicationId) -> Unopened | None:
+        """Return an application that waits for the accounts, or was refused for a quota lately.
+
+        None of one that is live, or that may be opened by now.
+        """
+        now = asyncio.get_running_loop().time()
+        items = [item for item, _ in self._queues.get(application_id, ())]
+        arrival = next((one for one in items if isinstance(one, ev.ApplicationArrived)), None)
+        claim = self._claims.get(application_id)
+        if arrival is not None and claim is not None:
+            limit = self.known.in_the_way(claim.tenant, claim.wants, now)
+            node, comes_back_s = (None, None) if limit is None else (limit.scope, limit.reset_s)
+            waiting = sum(isinstance(one, ev.InferenceSubmitted) for one in items)
+            return Unopened(arrival, False, node, comes_back_s, waiting)
+        is_live = application_id in self._driver.core.state.applications
+        return None if is_live else self._refused.unopened(application_id, now)
 
     # --- inside: claims
 
-    def _claim_of(self, item: Submission) -> _Claim | None:
+    def _claim_of(self, item: Submission) -> Claim | None:
         """Return the claim that an item has to wait for; None if it needs none."""
         state = self._driver.core.state
         if isinstance(item, ev.ApplicationArrived):
@@ -311,9 +310,10 @@ class QuotaGate:
             units = self._units(item.tenant).intersection(_OF_APPLICATIONS)
             if not units or item.application_id in state.applications:
                 return None
-            self._refused.pop(item.application_id, None)
-            wants = {unit: self._first(item, unit) for unit in units}
-            return self._make(_Claim(item.application_id, item.application_id, item.tenant, wants))
+            self._refused.forget(item.application_id)
+            wants = {unit: first_want(self._tree, item, unit) for unit in units}
+            name = item.application_id
+            return self._make(Claim(name, name, item.tenant, wants, may_have_run=item.resubmitted))
         if not isinstance(item, ev.InferenceSubmitted) or item.request_id in state.inferences:
             return None
         tenant = self._tenant_of(item.application_id)
@@ -323,8 +323,15 @@ class QuotaGate:
         known = self._claims.get(name)
         if known is not None:
             return None if known.is_decided else known
-        wants = {Unit.INFERENCES: 1.0}
-        return self._make(_Claim(name, item.application_id, tenant, wants, item.request_id))
+        claim = Claim(
+            name,
+            item.application_id,
+            tenant,
+            {Unit.INFERENCES: 1.0},
+            item.request_id,
+            may_have_run=item.resubmitted,
+        )
+        return self._make(claim)
 
     def _tenant_of(self, application_id: ApplicationId) -> ClientId | None:
         application = self._driver.core.state.applications.get(application_id)
@@ -339,7 +346,7 @@ class QuotaGate:
             None,
         )
 
-    def _make(self, claim: _Claim) -> _Claim:
+    def _make(self, claim: Claim) -> Claim:
         loop = asyncio.get_running_loop()
         claim.deadline = loop.call_later(self._timeout_s, self._give_up, claim)
         self._claims[claim.name] = claim
@@ -349,21 +356,7 @@ class QuotaGate:
     def _units(self, tenant: ClientId) -> set[Unit]:
         return {quota.unit for _, node in self._tree.nodes(tenant) for quota in node.quotas}
 
-    def _first(self, arrival: ev.ApplicationArrived, unit: Unit) -> float:
-        """Return what an application claims as it opens: no more than there may be at once."""
-        if unit is Unit.APPLICATIONS:
-            return 1.0
-        predicted = arrival.reserve_tokens
-        if unit is Unit.KV_TOKEN_TIME:
-            predicted = arrival.reserve_kv_token_time
-            predicted = arrival.predicted_kv_token_time if predicted is None else predicted
-        return min(predicted or 0.0, self._least_limit(arrival.tenant, unit))
-
-    def _least_limit(self, tenant: ClientId, unit: Unit) -> float:
-        nodes = self._tree.nodes(tenant)
-        return min(q.limit for _, node in nodes for q in node.quotas if q.unit is unit)
-
-    def _give_up(self, claim: _Claim) -> None:
+    def _give_up(self, claim: Claim) -> None:
         """Decide without the accounts, which have not answered in time."""
         claim.deadline = None
         if claim.is_decided:
@@ -374,11 +367,11 @@ class QuotaGate:
             for quota in node.quotas
         )
         if rejects:
-            self._decide(claim, Decision(claim.name, _UNREACHABLE, _RETRY_AFTER_S))
+            self._decide(claim, Decision(claim.name, UNREACHABLE, RETRY_AFTER_S))
         else:
             self._decide(claim, Decision(claim.name))
 
-    def _decide(self, claim: _Claim, decision: Decision) -> None:
+    def _decide(self, claim: Claim, decision: Decision) -> None:
         """Note what becomes of a claim, and let in or refuse what waits for it."""
         if claim.deadline is not None:
             claim.deadline.cancel()
@@ -391,18 +384,22 @@ class QuotaGate:
         if not was_decided:
             self._advance(claim.application_id)
 
-    def _deprioritise(self, claim: _Claim, *, is_so: bool) -> None:
+    def _deprioritise(self, claim: Claim, *, is_so: bool) -> None:
         if claim.request_id is None and claim.is_deprioritised != is_so:
             claim.is_deprioritised = is_so
             if claim.name in self._driver.core.state.applications:
                 self._driver.apply(ev.ApplicationDeprioritised(claim.name, is_so))
 
-    def _settle(self, claim: _Claim, used: Mapping[Unit, float]) -> None:
-        """Give back the rest of a claim."""
-        if self._claims.pop(claim.name, None) is not None:
+    def _settle(self, claim: Claim, used: Mapping[Unit, float]) -> None:
+        """Give back the rest of a claim, unless that was done: its name may be a later claim's."""
+        if self._claims.get(claim.name) is claim:
+            del self._claims[claim.name]
             if claim.deadline is not None:
                 claim.deadline.cancel()
-            self._over.append(Use(claim.name, used, is_over=True))
+            if claim.is_untold:
+                self._untold.append((claim, used))
+            else:
+                self._over.append(Use(claim.name, used, is_over=True))
             self._wanted.set()
 
     def _ended(self, ended: EndApplication) -> None:
@@ -422,6 +419,9 @@ class QuotaGate:
         queue = self._queues.get(name)
         while queue:
             item, claim = queue[0]
+            if self._has_ended(item, claim):
+                claim = self._claim_of(item)  # another application of that name
+                queue[0] = (item, claim)
             if claim is not None and not claim.is_decided:
                 return
             queue.popleft()
@@ -429,15 +429,13 @@ class QuotaGate:
                 self._requests.pop(item.request_id, None)
             refused = None if claim is None else claim.refused
             if refused is None:
-                self._pass_on(item, None)
+                self._pass_on(item, None, claim)
                 self._note_admitted(item, claim)
                 continue
             assert claim is not None
-            self._settle(claim, {})
+            self._settle(claim, claim.unused())
             if isinstance(item, ev.ApplicationArrived):
-                self._refused[name] = refused
-                if len(self._refused) > _MOST_REFUSED:
-                    del self._refused[next(iter(self._refused))]
+                self._refused.note(item, refused, asyncio.get_running_loop().time())
             self._refuse(name, deque([(item, claim)]), Refusal.QUOTA_EXHAUSTED, refused)
         if queue is not None:
             self._queues.pop(name, None)
@@ -445,33 +443,54 @@ class QuotaGate:
             if opening is not None and not opening.done():
                 opening.set_result(Decision(name))
 
-    def _note_admitted(self, item: Submission, claim: _Claim | None) -> None:
-        if claim is None or not isinstance(item, ev.ApplicationArrived):
+    def _has_ended(self, item: Submission, claim: Claim | None) -> bool:
+        """Return whether the application is over that an item was to open once more."""
+        if claim is None or claim.refused is not None or not claim.is_decided:
+            return False
+        is_arrival = isinstance(item, ev.ApplicationArrived)
+        return is_arrival and self._claims.get(claim.name) is not claim
+
+    def _note_admitted(self, item: Submission, claim: Claim | None) -> None:
+        """Give back what an item claims that the core has refused: nothing of it ran."""
+        if claim is None:
             return
-        if claim.name not in self._driver.core.state.applications:
-            self._settle(claim, {})  # the queue had no room for it
+        state = self._driver.core.state
+        if isinstance(item, ev.InferenceSubmitted):
+            is_known = item.request_id in state.inferences
+            if not is_known and not self._admission.holds_inference(item.request_id):
+                self._settle(claim, claim.unused())
+        elif claim.name not in state.applications:
+            self._settle(claim, claim.unused())
         elif claim.is_deprioritised:
             self._driver.apply(ev.ApplicationDeprioritised(claim.name, True))
 
-    def _pass_on(self, item: Submission, quiet: Outbox | None) -> None:
-        """Hand an item to admission, unless its application is out of its quotas."""
+    def _pass_on(self, item: Submission, quiet: Outbox | None, claim: Claim | None = None) -> None:
+        """Hand an item to admission, unless its application is out of its quotas.
+
+        Args:
+            item: The item.
+            quiet: As for `CoreDriver.apply`.
+            claim: The claim that was made for it; None: none was.
+        """
         if isinstance(item, ev.InferenceSubmitted):
             name = item.application_id
-            claim = self._claims.get(name)
+            of_application = self._claims.get(name)
             refused = None
             if name not in self._driver.core.state.applications:
-                refused = self._refused.get(name)
-            elif claim is not None and not item.resubmitted:
-                refused = claim.refused
+                refused = self._refused.decision(name)
+            elif of_application is not None and not item.resubmitted:
+                refused = of_application.refused
             if refused is not None:
                 self._refuse(name, deque([(item, claim)]), Refusal.QUOTA_EXHAUSTED, refused)
                 return
+        elif isinstance(item, ev.ApplicationArrived):
+            self._refused.forget(item.application_id)
         self._admission.admit_submission(item, quiet)
 
     def _refuse(
         self,
         name: ApplicationId,
-        items: "deque[tuple[Any, _Claim | None]]",
+        items: "deque[tuple[Any, Claim | None]]",
         reason: Refusal,
         decision: Decision | None,
     ) -> None:
@@ -483,8 +502,8 @@ class QuotaGate:
         for item, claim in items:
             if isinstance(item, ev.InferenceSubmitted):
                 self._requests.pop(item.request_id, None)
-                if claim is not None and claim.name in self._claims:
-                    self._settle(claim, {})
+                if claim is not None:
+                    self._settle(claim, claim.unused())
                 if item.request_id not in cancelled:
                     refusals.append(Refuse(item.request_id, item.ingress_id, reason, limit, wait_s))
             elif isinstance(item, ev.ApplicationArrived):
@@ -512,8 +531,8 @@ class QuotaGate:
                 claim.told = {}
         now = asyncio.get_running_loop().time()
         if self._told is None:
-            self._wanted.clear()
             self._told = self._next(now)
+            self._wanted.clear()
         told = self._told
         granted = tuple(
             Ask(claim.name, claim.tenant, claim.holds, is_granted=True)
@@ -528,25 +547,28 @@ class QuotaGate:
         self._told = None
         self._last_accounts = answer.epoch
         if told.wants_nodes:
-            self._nodes, self._nodes_at = answer.nodes, now
+            self.known.note(answer.nodes, now)
         for verdict in answer.verdicts[len(granted) :]:
             asked = self._asked[verdict.name]
             if self._claims.get(verdict.name) is asked:
                 self._decide(asked, verdict)
-            elif verdict.refused_by is None and verdict.holds:
-                self._over.append(Use(verdict.name, {}, is_over=True))  # given up meanwhile
+                continue
+            # It has ended meanwhile.
+            used = next((used for of, used in self._untold if of is asked), asked.unused())
+            self._untold = [untold for untold in self._untold if untold[0] is not asked]
+            if verdict.refused_by is None and verdict.holds:
+                self._over.append(Use(verdict.name, used, is_over=True))
 
     def _next(self, now: Seconds) -> Exchange:
         """Return the next exchange: what was used since, and what is to be granted."""
         self._number += 1
-        uses, self._over = self._over, []
+        uses: list[Use] = []
         asks: list[Ask] = []
         self._asked = {}
         for claim in list(self._claims.values()):
-            used = self._used(claim)
+            used = used_of(claim, self._driver.core.state)
             if claim.request_id is not None and claim.is_decided and used is None:
-                self._claims.pop(claim.name)
-                uses.append(Use(claim.name, {Unit.INFERENCES: 1.0}, is_over=True))
+                self._settle(claim, {Unit.INFERENCES: 1.0})
                 continue
             if used and used != claim.told:
                 claim.told = used
@@ -554,9 +576,17 @@ class QuotaGate:
             for ask in self._asks_of(claim, used or {}):
                 self._asked[claim.name] = claim
                 asks.append(ask)
+        uses, self._over = [*self._over, *uses], []
+        for claim, _ in self._untold:
+            if claim.name not in self._asked:
+                self._asked[claim.name] = claim
+                asks.append(Ask(claim.name, claim.tenant, {**claim.wants}, is_granted=True))
         survivors = None
         if self._began_at is not None and now - self._began_at > self._resubmitted_within_s:
-            self._began_at, survivors = None, tuple(self._claims)
+            self._began_at, survivors = (
+                None,
+                (*self._claims, *(claim.name for claim, _ in self._untold)),
+            )
         return Exchange(
             self._scheduler,
             self._epoch,
@@ -564,45 +594,22 @@ class QuotaGate:
             tuple(uses),
             tuple(asks),
             self._last_accounts,
-            now - self._nodes_at >= _EVERY_S,
+            self.known.age_s(now) >= _EVERY_S,
             survivors,
         )
 
-    def _used(self, claim: _Claim) -> dict[Unit, float] | None:
-        """Return what was used of a claim; None of one that is not in the core any more."""
-        state = self._driver.core.state
-        if claim.request_id is not None:
-            if not claim.is_decided:
-                return {}
-            return {Unit.INFERENCES: 1.0} if claim.request_id in state.inferences else None
-        application = state.applications.get(claim.name)
-        if application is None:
-            return {}
-        return {
-            Unit.APPLICATIONS: 1.0,
-            Unit.TOKENS: float(application.prompt_tokens + application.output_tokens),
-            Unit.KV_TOKEN_TIME: float(application.kv_token_time),
-        }
-
-    def _asks_of(self, claim: _Claim, used: Mapping[Unit, float]) -> Iterator[Ask]:
+    def _asks_of(self, claim: Claim, used: Mapping[Unit, float]) -> Iterator[Ask]:
         """Yield what is to be asked of a claim: at first, when outrun, and while deprioritised."""
         outran = False
         for unit in (Unit.TOKENS, Unit.KV_TOKEN_TIME):
             is_beyond = used.get(unit, 0) > claim.holds.get(unit, 0)
             if claim.is_decided and is_beyond and unit in self._units(claim.tenant):
                 outran = True
-                twice = min(2 * used[unit], self._least_limit(claim.tenant, unit))
-                claim.wants = {**claim.holds, **claim.wants, unit: max(used[unit], twice)}
+                limit = least_limit(self._tree, claim.tenant, unit)
+                more = min(2 * used[unit], limit)
+                if more <= used[unit]:  # in this period and in earlier ones
+                    more = used[unit] + limit * _STEP
+                claim.wants = {**claim.holds, **claim.wants, unit: more}
         if claim.asks or outran or claim.is_deprioritised or claim.refused is not None:
             claim.asks = False
             yield Ask(claim.name, claim.tenant, {**claim.wants})
-
-
-def limit_of(decision: Decision) -> LimitStanding | None:
-    """Return the limit that refuses a claim; None if the accounts could not be asked in time."""
-    return None if decision.refused_by is _UNREACHABLE else decision.refused_by
-
-
-_RETRY_AFTER_S: Seconds = 5.0
-_UNREACHABLE = LimitStanding("", "", 0, 0, 0)
-"""Stands for the limit of a claim that nobody has decided."""

@@ -70,6 +70,10 @@ class WriteThroughAdmission:
         """Return the applications that are not stored, in the order of their arrival."""
         return tuple(self._waiting)
 
+    def holds_inference(self, request_id: RequestId) -> bool:
+        """Return whether an inference is held back until its application is stored."""
+        return request_id in self._held
+
     async def is_stored(self, application_id: ApplicationId) -> bool:
         """Wait until an application is stored, or given up; return which."""
         waiting = self._waiting.get(application_id)

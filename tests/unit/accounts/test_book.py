@@ -142,3 +142,14 @@ def test_other_settings_keep_what_was_used() -> None:
 
     assert [7] == [standing.remaining for standing in raised]
     assert [0] == [standing.remaining for standing in book.standings("a", 1)]
+
+
+def test_what_was_over_counts_no_application_again() -> None:
+    """A successor that restores an application tells of it, though its end was told before."""
+    book = _book(_apps(10), Quota(KV, 100, Period.DAY))
+    book.exchange(Exchange("m", 1, 1, asks=(_ask("p", applications=1, kv_token_time=40),)), 0)
+    book.exchange(Exchange("m", 1, 2, uses=(Use("p", {APPS: 1, KV: 40}, is_over=True),)), 1)
+    book.exchange(Exchange("m", 2, 1, asks=(_ask("p", kv_token_time=20),)), 2)
+    book.exchange(Exchange("m", 2, 2, uses=(Use("p", {APPS: 1, KV: 20}, is_over=True),)), 3)
+
+    assert 9 == book.standings("a", 3)[0].remaining

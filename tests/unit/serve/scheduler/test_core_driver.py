@@ -74,12 +74,16 @@ async def test_tenants_of_the_settings_reach_the_core_when_they_change_and_after
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     tenants = {"acme": {"weight": 3.0, "max_weight": 4.0}}
 
+    weights = {"beta": 0.5}
     assert driver.configure({"tenants": tenants, "tiers": {"flex": {"weight_factor": 0.5}}})
+    settings = {**driver.settings.model_dump(), "tenant_weights": weights}
+    assert driver.configure(settings)
 
     successor = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     stored = StoredState(None, {}, driver.settings.model_dump(), {})
     successor.begin(stored, 2)
     for one in (driver, successor):
         assert one.core.state.tenants.node("acme").weight == 3.0
+        assert one.core.state.tenants.branch_weight("beta") == 0.5
         assert one.core.state.tiers["flex"].weight_factor == 0.5
         one.stop_timer()

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from justitia_ray.core import SchedulerCore
+from justitia_ray.serve.scheduler.holds import held_by
 from justitia_ray.serve.scheduler.listing import (
     MOST_ASKED,
     application_with_outlook,
-    held_by,
     listing,
     outlooks,
 )
@@ -37,6 +37,18 @@ def test_own_are_described_and_others_counted(driver: CoreDriver) -> None:
     assert "two" not in json.dumps(told)
 
 
+def test_who_is_above_sees_what_is_below(driver: CoreDriver) -> None:
+    """By whole parts of the path; what is above is of others."""
+    driver.open("one/a|b", 155, tenant="one/a")
+    driver.open("one1|b", 155, tenant="one1")
+    seen = [
+        {view["application_id"] for view in listing(driver.core, driver.now, 10, t)["applications"]}
+        for t in ("one", "one/a")
+    ]
+
+    assert [{"one|waits", "one/a|b"}, {"one/a|b"}] == seen
+
+
 def test_operator_is_told_of_everybody_in_order(driver: CoreDriver) -> None:
     """What waits comes first, as it would be granted; then what only runs."""
     told = listing(driver.core, driver.now, 2)
@@ -59,21 +71,22 @@ def test_question_of_an_ingress_is_bounded(driver: CoreDriver) -> None:
     """An ingress with thousands of waiting streams must not hold up the decisions."""
     names = [f"gone {number}" for number in range(MOST_ASKED)]
 
-    assert {"one|waits"} == outlooks(driver.core, [*names[1:], "one|waits"]).keys()
-    assert {} == outlooks(driver.core, [*names, "one|waits"])
+    assert {"one|waits"} == outlooks(driver.core, [*names[1:], "one|waits"], driver.now).keys()
+    assert {} == outlooks(driver.core, [*names, "one|waits"], driver.now)
 
 
 def test_application_that_is_not_stored_waits_for_the_store(driver: CoreDriver) -> None:
     """With durability strict nothing is granted before Redis has it: the queue is not to blame."""
     driver.core.outlooks.held_by = held_by(["one|waits"], lambda name: None)
 
-    assert "store" == outlooks(driver.core, ["one|waits"])["one|waits"]["reason"]
-    assert "turn" == outlooks(driver.core, ["two|secret"])["two|secret"]["reason"]
+    assert "store" == outlooks(driver.core, ["one|waits"], driver.now)["one|waits"]["reason"]
+    assert "turn" == outlooks(driver.core, ["two|secret"], driver.now)["two|secret"]["reason"]
 
 
 def test_application_beyond_a_quota_waits_for_the_node_that_has_it(driver: CoreDriver) -> None:
     """Its tenant's operator has to know at which level of the tree to ask for more."""
     driver.core.outlooks.held_by = held_by([], {"one|waits": "acme/search"}.get)
 
-    assert "quota:acme/search" == outlooks(driver.core, ["one|waits"])["one|waits"]["reason"]
-    assert "turn" == outlooks(driver.core, ["two|secret"])["two|secret"]["reason"]
+    told = outlooks(driver.core, ["one|waits"], driver.now)
+    assert "quota:acme/search" == told["one|waits"]["reason"]
+    assert "turn" == outlooks(driver.core, ["two|secret"], driver.now)["two|secret"]["reason"]

@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
+from unittest import mock
 
 import pytest
 import pytest_asyncio
 
-from justitia_ray.accounts.messages import Answer, Exchange
+from justitia_ray.accounts.messages import Answer, Exchange, Verdict
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Refusal, Refuse, RefuseApplication
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import AdmissionError
 from justitia_ray.serve.accounts.service import AccountsService
 from justitia_ray.serve.scheduler.actor import SchedulerService
@@ -253,3 +255,77 @@ async def test_standings_are_those_of_the_accounts(services: Services, accounts:
     assert [("applications", 4)] == [
         (one["unit"], one["remaining"]) for one in (await service.status())["quotas"]["t"]
     ]
+
+
+async def test_application_that_waits_for_the_accounts_says_so(
+    services: Services, accounts: Accounts
+) -> None:
+    """A caller who asks why must not be told that there is no such application."""
+    service = await _serving(services, accounts, "applications", 1, timeout_s=7.0)
+    await service.open_application(opened("a"))
+    await eventually(lambda: service.term.gate.standings("t"), "the standings are known")
+    accounts.answering.clear()
+    await service.submit_many("i", service.term.epoch, 0, (opened("b"), inference("q", "b")))
+    view = await service.application("b")
+    accounts.answering.set()
+
+    assert view is not None
+    assert ("held", 1, "quota:t") == (view["state"], view["waiting"], view["outlook"]["reason"])
+    assert "7 s" in view["outlook"]["what_would_help"]
+    assert 0 < view["outlook"]["quota_comes_back_s"] <= 86_400
+
+
+async def test_application_that_a_quota_refused_says_which_and_for_how_long(
+    services: Services, accounts: Accounts
+) -> None:
+    """As long as the quota has nothing left: afterwards there is no such application."""
+    service = await _serving(services, accounts, "applications", 1)
+    await service.open_application(opened("a"))
+    await service.open_application(opened("b"))
+    view = await service.application("b")
+    with mock.patch.object(asyncio.get_running_loop(), "time", return_value=1e9):
+        later = await service.application("b")
+
+    assert view is not None
+    assert ("refused", "quota:t") == (view["state"], view["outlook"]["reason"])
+    assert 0 < view["outlook"]["quota_comes_back_s"] <= 90_000
+    assert later is None
+    assert await service.application("never") is None
+
+
+async def test_application_that_outran_its_quota_says_when_it_comes_back(
+    services: Services, accounts: Accounts
+) -> None:
+    """It lives, and takes no more inferences."""
+    service = await _serving(services, accounts, "kv_token_time", 100)
+    await service.open_application(opened("a"))
+    gate = service.term.gate
+    limit = LimitStanding("t", "kv_token_time", 100, 0, 60.0, 86_400.0)
+    gate._claims["a"].refused = Verdict("a", limit, 60.0)
+    view = await service.application("a")
+
+    assert view is not None
+    assert ("open", "quota:t") == (view["state"], view["outlook"]["reason"])
+    assert 60.0 == view["outlook"]["quota_comes_back_s"]
+
+
+async def test_exchanges_and_waiting_claims_are_counted(
+    services: Services, accounts: Accounts
+) -> None:
+    """An operator sees that it is the accounts that everybody waits for."""
+    service = await _serving(services, accounts, "applications", 5)
+    gate = service.term.gate
+    accounts.answering.clear()
+    await service.submit_many("i", service.term.epoch, 0, (opened("a"),))
+    await eventually(lambda: gate.waiting_claims, "it asks")
+    waiting = (gate.waiting_claims, gate.unopened)
+    accounts.answering.set()
+    await eventually(lambda: _live(service), "it is let in")
+    answered = gate.meter.answered
+    accounts.away = True
+    await service.submit_many("i", service.term.epoch, 0, (opened("b"),))
+    await eventually(lambda: gate.meter.failed, "the accounts are away")
+
+    assert (1, 1) == waiting
+    assert 1 <= answered == len(gate.meter.take_durations())
+    assert [] == gate.meter.take_durations()

@@ -84,6 +84,18 @@ async def test_grant_brings_the_limits_of_its_tenant(
     assert {"t": (left,)} == with_grant.standings
 
 
+async def test_position_of_what_came_goes_with_the_answer(service: SchedulerService) -> None:
+    """Only of new ones: what is told anew to another scheduler had its position before."""
+    items = (
+        *(opened("a"), inference("a1", "a"), opened("b", 50.0), inference("b1", "b")),
+        *(opened("c"), inference("c1", "c", resubmitted=True), inference("lost", "of nobody")),
+    )
+    mail = await service.submit_many("i", 1, 0, items)
+
+    assert {"a1": 1, "b1": 0} == mail.positions
+    assert {} == (await service.submit_many("i", 1, 0, ())).positions
+
+
 # --- status
 
 

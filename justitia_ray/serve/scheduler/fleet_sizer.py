@@ -1,0 +1,87 @@
+"""The sizing of a model's replicas, for whoever starts them and for the metrics."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from justitia_ray.config import AutoscalingSection
+from justitia_ray.core import SchedulerCore
+from justitia_ray.protocol.inspection import ScalingFacts
+from justitia_ray.scaling.demand import read_demand
+from justitia_ray.scaling.sizing import Fleet, SizeDecision, Sizer, SizingRules
+from justitia_ray.units import Seconds
+
+_TIMES_ITS_COST = 20
+"""Age, in times of what it took, that a decision may have: it looks at all applications."""
+_LEAST_AGE_S: Seconds = 0.2
+_ASKED_S: Seconds = 60.0
+"""Silence after which whoever sized replicas is taken to have gone, with its rules."""
+
+
+class FleetSizer:
+    """Decides when it is asked, and remembers by which rules it was asked last."""
+
+    def __init__(self, section: AutoscalingSection | None) -> None:
+        """Begin with what the arguments say; whoever asks may have newer ones.
+
+        Args:
+            section: The arguments' section; None: any number of replicas, at the usual target.
+        """
+        self._section = section
+        self._own_rules = SizingRules() if section is None else section.rules
+        self._rules, self._fleet = self._own_rules, Fleet()
+        self._asked_at: Seconds | None = None
+        self._sizer = Sizer()
+        self._last: SizeDecision | None = None
+        self._due_at: Seconds = 0.0
+
+    def answer(
+        self, core: SchedulerCore, now: Seconds, question: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return the decision for whoever starts replicas, and take its rules from now on.
+
+        Args:
+            core: The queue.
+            now: The core's instant.
+            question: `SizingRules` and `Fleet` as dicts, by `rules` and `fleet`.
+        """
+        self._rules, self._fleet = SizingRules(**question["rules"]), Fleet(**question["fleet"])
+        self._asked_at = now
+        return self.decision(core, now).as_json()
+
+    def decision(self, core: SchedulerCore, now: Seconds) -> SizeDecision:
+        """Return how many replicas are wanted now; a fraction of a second old, or more if it costs.
+
+        Args:
+            core: The queue.
+            now: The core's instant.
+        """
+        if self._asked_at is not None and now - self._asked_at > _ASKED_S:
+            self._rules, self._fleet, self._asked_at = self._own_rules, Fleet(), None
+        if self._last is None or now >= self._due_at:
+            began_at = time.perf_counter()
+            demand = read_demand(core, now, self._rules.hold_s)
+            self._last = self._sizer.size(demand, self._rules, self._fleet)
+            took_s = time.perf_counter() - began_at
+            self._due_at = now + max(_LEAST_AGE_S, _TIMES_ITS_COST * took_s)
+        return self._last
+
+    def facts(self, core: SchedulerCore, now: Seconds) -> ScalingFacts:
+        """Return what the doctor looks at.
+
+        Args:
+            core: The queue.
+            now: The core's instant.
+        """
+        decision, section = self.decision(core, now), self._section
+        is_serves = section is not None and not section.external
+        return ScalingFacts(
+            wanted=decision.wanted,
+            asked=decision.asked,
+            minimum=self._rules.minimum,
+            maximum=self._rules.maximum,
+            load_s=decision.load_s,
+            asked_s_ago=None if self._asked_at is None else now - self._asked_at,
+            downscale_delay_s=section.patience_s if section is not None and is_serves else None,
+            is_serves=is_serves,
+        )

@@ -1,0 +1,58 @@
+"""Quotas as the accounts told of them last, for headers, for reasons and for metrics."""
+
+import math
+from collections.abc import Iterator, Mapping
+
+from justitia_ray.accounts.messages import Amounts, NodeStanding
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.core.tenants import OnExhausted, ancestors
+from justitia_ray.units import ClientId, Seconds
+
+
+class KnownQuotas:
+    """The quotas of all nodes that something is known of."""
+
+    def __init__(self) -> None:
+        self.nodes: Mapping[ClientId, tuple[NodeStanding, ...]] = {}
+        self._told_at: Seconds = -math.inf
+
+    def note(self, nodes: Mapping[ClientId, tuple[NodeStanding, ...]], now: Seconds) -> None:
+        """Replace what is known."""
+        self.nodes, self._told_at = nodes, now
+
+    def age_s(self, now: Seconds) -> Seconds:
+        """Return how long ago the accounts told of them."""
+        return now - self._told_at
+
+    def standings(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:
+        """Return the quotas that bind a tenant, those of the top first.
+
+        Empty where no quota binds it, or the accounts have not answered yet.
+        """
+        return tuple(self._binding(tenant, now))
+
+    def in_the_way(self, tenant: ClientId, wants: Amounts, now: Seconds) -> LimitStanding | None:
+        """Return the limit that lacks most of what a claim wants; None: all have enough."""
+        short = [
+            standing
+            for standing in self._binding(tenant, now)
+            if any(
+                standing.unit == unit.value and standing.remaining < amount
+                for unit, amount in wants.items()
+            )
+        ]
+        return min(short, key=lambda one: one.remaining / one.limit, default=None)
+
+    def _binding(self, tenant: ClientId, now: Seconds) -> Iterator[LimitStanding]:
+        age_s = self.age_s(now)
+        for path in ancestors(tenant):
+            for node in self.nodes.get(path, ()):
+                if node.on_exhausted == OnExhausted.REJECT:
+                    yield LimitStanding(
+                        path,
+                        node.unit.value,
+                        node.limit,
+                        node.remaining,
+                        max(0.0, (node.reset_s or node.period_s) - age_s),
+                        node.period_s,
+                    )

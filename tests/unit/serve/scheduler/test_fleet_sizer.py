@@ -1,0 +1,116 @@
+"""The sizing of replicas by a scheduler: who asks, by which rules, and when nobody is answered."""
+
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from justitia_ray.config import AutoscalingSection
+from justitia_ray.core import SchedulerCore
+from justitia_ray.scaling.sizing import SizingRules
+from justitia_ray.serve.scheduler.fleet_sizer import FleetSizer
+from tests.core_driver import PATIENT, CoreDriver
+from tests.unit.serve.scheduler.services import Services, exporter_of, inference, opened
+
+
+def question(**rules: Any) -> dict[str, Any]:
+    """Return what Serve's policy asks, with these rules."""
+    return {
+        "rules": asdict(SizingRules(**rules)),
+        "fleet": {"starting": 0, "load_s": None},
+    }
+
+
+@pytest.fixture
+def core() -> SchedulerCore:
+    """A queue in which one application waits, for a replica that is not there."""
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    driver.open()
+    driver.submit("x")
+    return driver.core
+
+
+def test_arguments_say_the_rules_until_somebody_asks(core: SchedulerCore) -> None:
+    """A policy has those of the last deployment; this scheduler may be of an earlier one."""
+    sizer = FleetSizer(AutoscalingSection(max_replicas=9, min_replicas=2))
+    own = sizer.decision(core, 100.0)
+    asked = sizer.answer(core, 110.0, question(minimum=5, maximum=9))
+    later = sizer.decision(core, 120.0)
+    forgotten = sizer.decision(core, 200.0)
+
+    assert [2, 5, 5, 2] == [own.wanted, asked["wanted"], later.wanted, forgotten.wanted]
+
+
+def test_without_arguments_one_is_wanted_for_what_waits() -> None:
+    """The metric is there for an operator who thinks of autoscaling."""
+    empty = SchedulerCore()
+
+    assert 1 == FleetSizer(None).decision(empty, 0.0).wanted
+
+
+def test_decision_is_not_made_anew_within_a_fraction_of_a_second(core: SchedulerCore) -> None:
+    """It looks at all applications: probes and pollers share one."""
+    sizer = FleetSizer(None)
+
+    assert sizer.decision(core, 100.0) is sizer.decision(core, 100.1)
+    assert sizer.decision(core, 100.0) is not sizer.decision(core, 200.0)
+
+
+# --- as the service answers
+
+
+@pytest_asyncio.fixture
+async def services() -> AsyncIterator[Services]:
+    """Services that are ended after the test."""
+    made = Services()
+    yield made
+    await made.close()
+
+
+async def test_service_that_does_not_lead_gives_no_size(services: Services) -> None:
+    """What it does not know is no reason to end replicas."""
+    assert await services.service().size(question()) is None
+
+
+async def test_service_asks_for_one_when_something_waits_and_none_is_there(
+    services: Services,
+) -> None:
+    """From zero; Serve itself counts no request."""
+    service = await services.start()
+    await service.open_application(opened())
+    service.term.driver.apply(inference())
+    size = await service.size(question(minimum=0))
+
+    assert size is not None
+    assert (1, "open", 1) == (
+        size["wanted"],
+        size["reason"],
+        service.term.driver.core.state.waiting,
+    )
+
+
+async def test_recovering_scheduler_gives_no_size_before_replicas_have_reported(
+    services: Services,
+) -> None:
+    """What runs is not known yet: its empty queue would end all replicas."""
+    first = await services.serving()
+    await first.term.checkpointer.save_once()
+    second = await services.start(recovery_s=1_000.0)
+
+    assert second.term.driver.core.recovery.holding
+    assert await second.size(question()) is None
+    assert (await second.status())["size"] is None
+
+
+async def test_size_is_in_the_status_and_among_the_metrics(services: Services) -> None:
+    """KEDA and people read the one that Serve goes by."""
+    service = await services.serving()
+    await service.open_application(opened())
+    services.hands.at += 1.0
+    exporter_of(service).export()
+
+    assert 1 == (await service.status())["size"]["wanted"]
+    assert 1 == services.told.gauges["wanted_replicas",]
+    assert 0 < services.told.gauges["drain_seconds",]

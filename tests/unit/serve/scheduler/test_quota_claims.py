@@ -1,0 +1,170 @@
+"""Claims of a scheduler over refusals, repetitions and silence: each is counted once, if it ran."""
+
+import asyncio
+
+import pytest
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Refusal, Refuse
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from tests.eventually import eventually
+from tests.unit.serve.scheduler.services import Services, inference, opened
+from tests.unit.serve.scheduler.test_quota_gate import Accounts, accounts, services
+
+__all__ = ["accounts", "services"]  # fixtures
+
+pytestmark = pytest.mark.asyncio
+
+
+class _Steps(asyncio.Event):
+    """Answers as many exchanges as it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._free = asyncio.Semaphore(0)
+
+    def answer(self) -> None:
+        """Let one more exchange be answered."""
+        self._free.release()
+
+    async def wait(self) -> bool:  # type: ignore[override]  # typeshed has Literal[True]
+        """Wait until one may be answered."""
+        await self._free.acquire()
+        return True
+
+
+async def _serving(
+    services: Services, accounts: Accounts, timeout_s: float = 10.0, **limits: float
+) -> SchedulerService:
+    """Return a scheduler that leads, with a quota a day for each of these units."""
+    service = services.service(quota_timeout_s=timeout_s)
+    service.term.gate._connect = lambda: accounts
+    await service.term.begin()
+    quotas = [{"unit": unit, "limit": limit, "per": "day"} for unit, limit in limits.items()]
+    await service.configure({"tenants": {"*": {"quotas": quotas}}})
+    return service
+
+
+async def _submit(service: SchedulerService, *items: object) -> list[Refuse]:
+    """Submit items, and return the refusals of inferences that are known then."""
+    mail = await service.submit_many("i", service.term.epoch, 0, items)  # type: ignore[arg-type]
+    return [message for _, message in mail.messages if isinstance(message, Refuse)]
+
+
+def _live(service: SchedulerService) -> list[str]:
+    return sorted(service.term.driver.core.state.applications)
+
+
+@pytest.mark.parametrize(("used", "others"), [(600.0, 450.0), (1_200.0, 0.0)])
+async def test_outrun_application_takes_no_more_inferences_at_all(
+    services: Services, accounts: Accounts, used: float, others: float
+) -> None:
+    """Neither the second after the first that was refused, nor one beyond the whole limit."""
+    service = await _serving(services, accounts, kv_token_time=1_000)
+    await service.open_application(opened("a", cost=500))
+    if others:
+        await service.open_application(opened("b", cost=others))
+    service.term.driver.core.state.applications["a"].kv_token_time = used
+    await eventually(lambda: service.term.gate.node_in_the_way("a") == "t", "it is refused more")
+    await _submit(service, inference("q1"))
+    refused = await _submit(service, inference("q2"))
+
+    assert {"q1", "q2"} == {one.request_id for one in refused}
+    assert {Refusal.QUOTA_EXHAUSTED} == {one.reason for one in refused}
+    assert "t" == service.term.gate.node_in_the_way("a")
+
+
+async def test_inference_that_the_core_refuses_is_not_counted(
+    services: Services, accounts: Accounts
+) -> None:
+    """Its claim is granted before the core sees it; nothing of it ran."""
+    service = await _serving(services, accounts, inferences=5)
+    items = (opened("a"), inference("q0"), ev.ApplicationClosed("a"))
+    await _submit(service, *items)
+    await eventually(lambda: accounts.remaining() == 4, "the first is counted")
+    late = ev.InferenceSubmitted("q1", "a", "1", "i", 20, 10, 10)
+    told = await _submit(service, late)
+
+    async def is_refused() -> bool:
+        told.extend(await _submit(service))
+        return Refusal.APPLICATION_CLOSED in {one.reason for one in told}
+
+    await eventually(is_refused, "the second, which was granted, is refused")
+    await eventually(lambda: accounts.remaining() == 4, "it is given back")
+
+
+async def test_claim_that_is_settled_twice_leaves_a_later_one_of_its_name(
+    services: Services, accounts: Accounts
+) -> None:
+    """An application asked for again and again is answered each time, as soon as it is decided."""
+    service = await _serving(services, accounts, 60.0, applications=1, inferences=100)
+    await service.open_application(opened("a"))
+    steps = accounts.answering = _Steps()
+    gate = service.term.gate
+    numbered = [ev.InferenceSubmitted(f"q{k}", "b", f"n{k}", "i", 20, 10, 10) for k in range(2)]
+    await _submit(service, opened("b"), numbered[0])
+    await eventually(lambda: gate._told is not None and bool(gate._told.asks), "both are asked for")
+    await _submit(service, opened("b"), numbered[1], opened("b"))
+    steps.answer()
+    await eventually(lambda: gate.refusals == 3, "it is refused up to the second inference")
+    await _submit(service, opened("b"))
+    for _ in range(2):
+        steps.answer()
+
+    await eventually(lambda: gate.held_back == 0, "all are answered")
+    assert ["a"] == _live(service)
+    for _ in range(10):
+        steps.answer()  # for what is told at the end
+
+
+async def test_application_that_is_over_is_claimed_anew_when_it_is_opened_again(
+    services: Services, accounts: Accounts
+) -> None:
+    """Opened twice under one name while both are held back, it counts twice."""
+    service = await _serving(services, accounts, applications=1)
+    accounts.answering.clear()
+    await _submit(service, opened("a"), ev.ApplicationClosed("a"), opened("a"))
+    accounts.answering.set()
+    await eventually(lambda: service.term.gate.refusals == 1, "the second is refused")
+
+    assert [] == _live(service)
+
+
+async def test_application_that_came_and_went_without_the_accounts_is_counted(
+    services: Services, accounts: Accounts
+) -> None:
+    """No quota rejects it, so it was let in; a quota that deprioritises has to know."""
+    service = services.service(quota_timeout_s=0.2)
+    service.term.gate._connect = lambda: accounts
+    await service.term.begin()
+    quotas = [
+        {"unit": unit, "limit": 5, "per": "day", "on_exhausted": "deprioritise"}
+        for unit in ("applications", "inferences")
+    ]
+    await service.configure({"tenants": {"*": {"quotas": quotas}}})
+    accounts.away = True
+    await service.open_application(opened("a"))
+    await _submit(service, inference("q"), ev.ApplicationClosed("a"))
+    await eventually(lambda: service.term.gate.held_back == 0, "all is let in")
+    await service.cancel_application("a")
+    accounts.away = False
+
+    await eventually(lambda: accounts.remaining() == 4, "the application is counted")
+    assert accounts.service is not None
+    book = accounts.service.book
+    await eventually(
+        lambda: [s.remaining for s in book.standings("t", 1e6)] == [4, 4],
+        "so is the inference",
+    )
+
+
+async def test_ingress_whose_items_are_all_held_back_is_known(
+    services: Services, accounts: Accounts
+) -> None:
+    """Forgotten at its first call it would submit under another name, and get no grant for ever."""
+    service = await _serving(services, accounts, applications=1)
+    accounts.away = True
+    await _submit(service, opened("a"), inference("q"), ev.InferenceCancelled("of before"))
+    mail = await service.submit_many("i", service.term.epoch, 0, ())
+
+    assert not mail.forgotten
