@@ -9,6 +9,8 @@ from justitia_ray.access.keys import KeyRecord, create_key, write_records
 
 GATEWAY = "gateway"
 """Name of the key whose calls may be for any tenant."""
+OPERATOR = "operator"
+"""Name of the key that sees every tenant's usage."""
 
 
 @dataclass
@@ -35,8 +37,9 @@ class KeyRing:
 
 
 def gateway_keys(directory: Path) -> KeyRing:
-    """Return keys, in force, of which one may name any tenant; its own is `gateway`."""
+    """Return keys, in force: one may name any tenant, its own is `gateway`; one may operate."""
     keys = KeyRing(directory / "gateway-keys.yaml")
     keys.add(GATEWAY, GATEWAY, "infer", "own", "proxy", max_weight=MAX_WEIGHT)
+    keys.add(OPERATOR, None, "operate")
     keys.write()
     return keys

@@ -2,25 +2,28 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 import pytest_asyncio
 
+from justitia_ray.client.calls import JsonCalls
 from justitia_ray.client.transport import HandleTransport, HttpTransport
 from tests.eventually import eventually
 from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.cluster import ONE_ORDER
 from tests.harness.chaos.connection_faults import ConnectionFaults
 from tests.harness.chaos.counts import count_calls
+from tests.harness.chaos.crowd import CROWD, LIMIT, QUOTAS, Crowd
 from tests.harness.chaos.faults import FaultInjector
 from tests.harness.chaos.load import draw_load
 from tests.harness.chaos.order import measure_order
-from tests.harness.chaos.plan import FaultKind, draw_plan
+from tests.harness.chaos.plan import FaultKind, FaultRound, draw_plan
 from tests.harness.chaos.records import RunRecords, read_journal
 from tests.harness.chaos.recovery import fault_windows, is_over
 from tests.harness.chaos.run import fake_answers
 from tests.harness.chaos.target import ChaosTarget, keep_sampling
-from tests.harness.key_ring import GATEWAY, KeyRing, gateway_keys
+from tests.harness.key_ring import GATEWAY, OPERATOR, KeyRing, gateway_keys
 from tests.integration.service import Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -55,7 +58,7 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
     async with serving.deployed_service(
         "chaotic",
         access={"keys_file": str(keys.file)},
-        user_config=ONE_ORDER,
+        user_config=ONE_ORDER | QUOTAS,
         import_path="tests.harness.chaos.app:build",
         fake={"iteration_s": 0.01, "max_num_seqs": 3},
         scheduler={
@@ -114,3 +117,39 @@ async def test_faults_under_load_lose_double_and_disorder_nothing(
     assert ((), ()) == (order.unexplained, order.tags_changed)
     assert order.pairs > 0
     assert 2 < len({run.pid for run in runs})  # what was started in place of the dead ran too
+
+
+async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(
+    service: Service, keys: KeyRing
+) -> None:
+    """A thousand answers more than a quota are a bill; so is usage that nobody has had."""
+    target = ChaosTarget(service.name, service.config, {"Replica": 2, "Ingress": 1, "Predictor": 1})
+    http = HttpTransport(service.url, api_key=keys.secrets[GATEWAY])
+    records = RunRecords()
+    callers = Callers(http, HandleTransport(target.handle("Ingress")), records)
+    injector = FaultInjector(target, callers, records, (), stopped_s=1.0, more_ways={})
+    crowd = Crowd(http)
+    playing = asyncio.create_task(crowd.play(120, 0.1))
+    for number, kind in enumerate(
+        (FaultKind.ACCOUNTS_KILLED, FaultKind.SCHEDULER_KILLED, FaultKind.ACCOUNTS_KILLED)
+    ):
+        enough = min(LIMIT, len(crowd.record.answered_at) + 4)
+        await eventually(partial(_has_answers, crowd, enough), "calls are answered", _BACK_WITHIN_S)
+        fault_round = FaultRound(number, (kind,), 0.0, 0.5)
+        records.faults += await injector.inject_faults(fault_round)
+    await playing
+    await http.aclose()
+    await service.until_idle()
+    operator = HttpTransport(service.url, api_key=keys.secrets[OPERATOR])
+    usage = (await JsonCalls(operator).call("GET", f"/v1/usage?tenant={CROWD}"))["data"]
+    await operator.aclose()
+    deaths_at = [f.injected_at for f in records.faults if f.kind is FaultKind.SCHEDULER_KILLED]
+    saved_s = service.config.store.save_interval_s + 1.0
+
+    assert [] == crowd.record.flaws(usage, deaths_at, saved_s)
+    assert LIMIT == len(crowd.record.answered_at)
+    assert 120 == LIMIT + crowd.record.refused + crowd.record.unreached
+
+
+def _has_answers(crowd: Crowd, count: int) -> bool:
+    return len(crowd.record.answered_at) >= count

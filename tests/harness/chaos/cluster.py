@@ -24,6 +24,7 @@ from justitia_ray.config import AppConfig
 from justitia_ray.errors import JustitiaError, StoreError
 from justitia_ray.store.embedded import dying_with_parent, find_redis_server
 from justitia_ray.units import Seconds
+from tests.harness.chaos.crowd import QUOTAS
 from tests.harness.chaos.target import ChaosTarget
 from tests.harness.key_ring import GATEWAY, gateway_keys
 from tests.harness.local_cluster import LocalCluster, read_serve_config
@@ -175,7 +176,7 @@ class ChaosCluster(LocalCluster):
         self.target = ChaosTarget(application["name"], AppConfig.parse(arguments), wanted)
         for name, count in wanted.items():
             self._deployment(name)["num_replicas"] = count
-        self._deployment("Ingress")["user_config"] = ONE_ORDER
+        self._deployment("Ingress")["user_config"] = ONE_ORDER | QUOTAS
 
     def __enter__(self) -> Self:
         """Start both Redis servers, Ray and the application.

@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import ray
 from ray.exceptions import RayError
 
 from justitia_ray.application_key import application_key
@@ -70,6 +71,7 @@ class FaultInjector:
             FaultKind.INGRESS_KILLED: self._kill_ingress,
             FaultKind.PREDICTOR_KILLED: self._kill_predictor,
             FaultKind.CALLERS_LEFT: self._let_callers_leave,
+            FaultKind.ACCOUNTS_KILLED: self._kill_accounts,
             **more_ways,
         }
 
@@ -148,6 +150,16 @@ class FaultInjector:
         ask = self._target.ask_scheduler
         views = await asyncio.gather(*(ask("application", name) for name in wanted))
         return {name: view for name, view in zip(wanted, views, strict=True) if view is not None}
+
+    # --- accounts
+
+    async def _kill_accounts(self, fault_round: FaultRound) -> InjectedFault:
+        await wait_until(self._target.accounts_are_ready, "there are accounts")
+        injected_at = time.monotonic()
+        ray.kill(self._target.accounts, no_restart=False)
+        fault = injected_fault(FaultKind.ACCOUNTS_KILLED, fault_round, injected_at, injected_at)
+        await wait_until(self._target.accounts_are_ready, "other accounts lead")
+        return _done(fault)
 
     # --- what Serve starts again
 

@@ -33,6 +33,7 @@ class FaultKind(StrEnum):
     PORT_BLOCKED = "port-blocked"
     WRONG_SECRETS = "wrong-secrets"
     SLOW_READER = "slow-reader"
+    ACCOUNTS_KILLED = "accounts-killed"
 
 
 HALF_OPEN_S: Seconds = 7.0
@@ -125,6 +126,9 @@ FAULTS: Mapping[FaultKind, FaultInfo] = {
         "a caller stops reading its stream, and goes on",
         "first answer to a call made after it stopped",
     ),
+    FaultKind.ACCOUNTS_KILLED: FaultInfo(
+        "the accounts of quotas are killed", "their successors are ready", 5.0
+    ),
 }
 
 
@@ -139,6 +143,14 @@ _EXCLUSIVE = (
     frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.SCHEDULER_STOPPED}),
     # The state is then gone on both sides, and nothing could keep the order.
     frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.REDIS_EMPTIED}),
+    frozenset(
+        {
+            FaultKind.ACCOUNTS_KILLED,
+            FaultKind.REDIS_KILLED,
+            FaultKind.REDIS_STOPPED,
+            FaultKind.REDIS_EMPTIED,
+        }
+    ),
 )
 """Kinds that are never injected at once: the same process, or everything there is of the state."""
 

@@ -249,4 +249,5 @@ _MEASURES: Mapping[FaultKind, _Measure] = {
     FaultKind.PORT_BLOCKED: _next_run_there,
     FaultKind.WRONG_SECRETS: _next_answer,
     FaultKind.SLOW_READER: _next_answer,
+    FaultKind.ACCOUNTS_KILLED: _seen_by_the_injector,
 }

@@ -41,6 +41,8 @@ class ChaosResult:
     leaked: tuple[str, ...]
     began_at: Seconds
     took_s: Seconds
+    quota: tuple[str, ...] = ()
+    """Flaws of the quota and the usage of the crowd."""
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -55,6 +57,7 @@ class ChaosResult:
             "leaked": self.leaked,
             "out of order": order.unexplained,
             "tag changed": order.tags_changed,
+            "quota": self.quota,
         }
         return tuple(f"{name}: {told}" for name, all_of in groups.items() for told in all_of)
 

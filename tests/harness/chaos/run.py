@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from justitia_ray.client.transport import HandleTransport, HttpTransport
 from justitia_ray.config import AppConfig
+from justitia_ray.core.usage import DAY_S
 from justitia_ray.errors import JustitiaError
 from justitia_ray.units import Seconds
 from tests.harness.answers import Answer, fake_answer
@@ -15,11 +16,12 @@ from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.cluster import ChaosCluster
 from tests.harness.chaos.connection_faults import ConnectionFaults
 from tests.harness.chaos.counts import count_calls
+from tests.harness.chaos.crowd import CROWD, Crowd
 from tests.harness.chaos.faults import ClusterFaults, FaultInjector
 from tests.harness.chaos.leak_check import ResourceCount, count_resources, leaks
 from tests.harness.chaos.load import TWO_CHOICES, PlannedApplication, draw_load
 from tests.harness.chaos.order import measure_order
-from tests.harness.chaos.plan import FaultRound
+from tests.harness.chaos.plan import FaultKind, FaultRound
 from tests.harness.chaos.records import EngineRun, InjectedFault, RunRecords, read_journal
 from tests.harness.chaos.recovery import (
     OVER_AFTER_S,
@@ -35,6 +37,9 @@ from tests.harness.chaos.target import in_thread, keep_sampling, wait_until
 _CLEAN_WITHIN_S: Seconds = 90.0
 """Orphans of a dead ingress are ended after 30 s, their applications by idle time after that."""
 
+_CROWD_A_PHASE = 8
+_CROWD_EVERY_S: Seconds = 0.25
+"""Calls of the crowd in each phase: beyond its quota after three."""
 _BASELINE = "baseline-"
 """Before the names of what is asked for in the baseline."""
 
@@ -108,13 +113,14 @@ class ChaosRun:
         http = HttpTransport(self._cluster.url, api_key=self._cluster.api_key)
         handle = HandleTransport(self._target.handle("Ingress"))
         callers = Callers(http, handle, self.records)
+        crowd = Crowd(http)
         try:
             expected = await self._expected(http)
             await count_resources(self._target)  # opens connections that it keeps
             before = await self._settled(None)
             sampling = asyncio.create_task(keep_sampling(self._target, self.records))
             try:
-                await self._play_and_strike(callers)
+                await self._play_and_strike(callers, crowd)
             finally:
                 sampling.cancel()
                 await asyncio.gather(sampling, return_exceptions=True)
@@ -128,11 +134,12 @@ class ChaosRun:
                 )
         finally:
             await http.aclose()
-        return self._outcome(began_at, expected, before, after)
+        quota = await self._quota_flaws(crowd)
+        return replace(self._outcome(began_at, expected, before, after), quota=tuple(quota))
 
     # --- load and rounds
 
-    async def _play_and_strike(self, callers: Callers) -> None:
+    async def _play_and_strike(self, callers: Callers, crowd: Crowd) -> None:
         cluster_faults = ClusterFaults(
             self._cluster,
             self._shape.redis_away_s,
@@ -153,6 +160,7 @@ class ChaosRun:
                 for fault_round in self._plan:
                     await injector.wait_until_ready(fault_round)
                     group.create_task(callers.play(self._of_phase(fault_round.number)))
+                    group.create_task(crowd.play(_CROWD_A_PHASE, _CROWD_EVERY_S))
                     await asyncio.sleep(fault_round.after_s)
                     open_calls = callers.open_calls
                     faults = await injector.inject_faults(fault_round)
@@ -192,6 +200,16 @@ class ChaosRun:
                 f" {fault.injected_at - self._began_at:.1f} s: {fault.kind} {fault.target}"
                 f" ({open_calls} calls open): {shown}"
             )
+
+    async def _quota_flaws(self, crowd: Crowd) -> list[str]:
+        """Return what is wrong with the crowd's quota, and with its usage since yesterday."""
+        today = int(time.time() // DAY_S)
+        told = await self._target.ask_scheduler("usage", [today - 1, today])
+        usage = [of_day[CROWD] for of_day in told["days"].values() if CROWD in of_day]
+        killed = FaultKind.SCHEDULER_KILLED
+        deaths_at = [fault.injected_at for fault in self.records.faults if fault.kind is killed]
+        saved_s = self._target.config.store.save_interval_s + 1.0 + self._shape.redis_away_s
+        return crowd.record.flaws(usage, deaths_at, saved_s)
 
     # --- before and after
 

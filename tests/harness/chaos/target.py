@@ -18,6 +18,7 @@ from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import JustitiaError
+from justitia_ray.serve.accounts.handle import ACCOUNTS_PREFIX
 from justitia_ray.units import ReplicaId, Seconds
 from tests.harness.chaos.app import journal_file
 from tests.harness.chaos.records import RunRecords, SchedulerSample
@@ -78,6 +79,20 @@ class ChaosTarget:
             if found["ready"]:
                 return found
             await asyncio.sleep(_AGAIN_AFTER_S)
+
+    @property
+    def accounts(self) -> ActorHandle:
+        """The accounts of quotas, which run while there are any."""
+        section = self.config.scheduler
+        return ray.get_actor(f"{ACCOUNTS_PREFIX}{self.config.name}", namespace=section.namespace)
+
+    async def accounts_are_ready(self) -> bool:
+        """Return whether the accounts lead."""
+        try:
+            status: dict[str, Any] = await self.accounts.status.remote()
+        except (RayError, ValueError):
+            return False
+        return bool(status["ready"])
 
     def handle(self, deployment: str) -> DeploymentHandle:
         """Return a handle of a deployment."""

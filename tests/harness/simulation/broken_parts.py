@@ -15,6 +15,7 @@ from justitia_ray.serve.scheduler.outboxes import Outbox
 from justitia_ray.serve.transport.handshake import Key, Keyring
 from justitia_ray.serve.transport.methods import Method
 from justitia_ray.units import Epoch, Seconds
+from tests.harness.simulation import broken_quotas
 from tests.harness.simulation.parts import Parts, WatchedLeaseTable, WatchedOutboxes, WatchedService
 from tests.harness.simulation.plan import Ending, Fault, FaultKind, Plan, draw_plan
 from tests.harness.simulation.run import SimulationRun, play
@@ -217,7 +218,7 @@ BROKEN: dict[str, Broken] = {
         Parts(puller=_PullerThatTellsEndsAlone), 32, "every_call_has_its_answer"
     ),
     "a replica listens to lower epochs": Broken(
-        Parts(puller=_PullerForAnyEpoch), 1, "known_epochs_only_rise"
+        Parts(puller=_PullerForAnyEpoch), 60, "known_epochs_only_rise"
     ),
     "nothing is submitted again": Broken(
         Parts(client=_ClientThatSendsOnce), 11, "every_call_has_its_answer"
@@ -233,5 +234,41 @@ BROKEN: dict[str, Broken] = {
         4,
         "what_was_refused_is_not_asked_anew",
         _cancelled_in_a_storm,
+    ),
+    "accounts forget claims": Broken(
+        Parts(accounts=broken_quotas.AccountsThatForgetClaims),
+        0,
+        "use_is_counted_once",
+        broken_quotas.accounts_die,
+    ),
+    "claims are given back unused": Broken(
+        Parts(service=broken_quotas.ServiceThatCountsNothing),
+        0,
+        "use_is_counted_once",
+        broken_quotas.with_quotas,
+    ),
+    "nobody says which claims live": Broken(
+        Parts(service=broken_quotas.ServiceWithoutSurvivors),
+        0,
+        "nothing_is_left_over",
+        broken_quotas.everybody_dies,
+    ),
+    "outrun applications go on": Broken(
+        Parts(service=broken_quotas.ServiceThatNeverStops),
+        0,
+        "outrun_applications_take_no_more",
+        broken_quotas.with_quotas,
+    ),
+    "usage is saved apart": Broken(
+        Parts(store=broken_quotas.StoreThatSavesUsageApart),
+        0,
+        "usage_is_what_ran",
+        broken_quotas.scheduler_dies_as_it_saves,
+    ),
+    "totals are final before they are saved": Broken(
+        Parts(service=broken_quotas.ServiceWithHastyUsage),
+        0,
+        "final_totals_are_final",
+        broken_quotas.midnight_without_store,
     ),
 }

@@ -14,7 +14,7 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.application_key import application_key
-from justitia_ray.errors import AdmissionError, DeadlineMissed
+from justitia_ray.errors import AdmissionError, DeadlineMissed, QuotaExhausted
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpec
 from justitia_ray.units import Seconds
@@ -25,6 +25,7 @@ from tests.harness.simulation.plan import Ending, PlannedApplication, PlannedInf
 from tests.harness.simulation.recorder import Recorder
 
 PATH = "/v1/completions"
+_QUOTA_CODES = ("rate_limit_exceeded", "insufficient_quota")
 _EVENT = "data: "
 _DONE = "[DONE]"
 
@@ -54,6 +55,10 @@ class CallRecord:
     detail: str = ""
     missed: bool = False
     """Whether it was refused for its deadline."""
+    limited: bool = False
+    """Whether it was refused for a quota."""
+    limited_by: str | None = None
+    """Node of that quota; None: not named, for the accounts could not be asked in time."""
     tries: int = 0
     answer: Answer | None = None
 
@@ -83,6 +88,12 @@ def read_answer(record: CallRecord, status: int, raw: bytes) -> None:
         record.answer = unary_answer(json.loads(raw))
 
 
+def note_limit(record: CallRecord, error: QuotaExhausted) -> None:
+    """Note that a call was refused for a quota, and is not made again."""
+    record.verdict, record.limited, record.detail = Verdict.REFUSED, True, repr(error)
+    record.limited_by = None if error.limit is None else error.limit["scope"]
+
+
 def _read_events(record: CallRecord, text: str) -> None:
     joined, done = StreamedAnswer(), 0
     for event in text.split("\n\n"):
@@ -96,6 +107,7 @@ def _read_events(record: CallRecord, text: str) -> None:
         chunk = json.loads(event[len(_EVENT) :])
         if "error" in chunk:
             record.verdict, record.detail = Verdict.CUT, str(chunk["error"].get("message"))
+            record.limited = chunk["error"].get("code") in _QUOTA_CODES
             return
         joined.add_event(chunk)
     if done != 1:
@@ -188,6 +200,8 @@ class Callers:
                 except RayActorError:
                     pass
                 except RayTaskError as error:
+                    if isinstance(error.cause, QuotaExhausted):
+                        return  # its first inference asks again
                     if not isinstance(error.cause, AdmissionError):
                         raise
             await asyncio.sleep(_AGAIN_S)
@@ -204,6 +218,7 @@ class Callers:
     async def _ask_until_answered(
         self, application: PlannedApplication, record: CallRecord
     ) -> None:
+        limits, most_limits = 0, len(record.planned.prompt) % 3
         while True:
             host = self._pick()
             if host is not None:
@@ -220,6 +235,11 @@ class Callers:
                     if isinstance(error.cause, DeadlineMissed):
                         record.verdict, record.missed = Verdict.REFUSED, True
                         return
+                    if isinstance(error.cause, QuotaExhausted):
+                        limits += 1
+                        if limits > most_limits:
+                            note_limit(record, error.cause)
+                            return
                     if not isinstance(error.cause, AdmissionError):
                         record.verdict, record.detail = Verdict.REFUSED, repr(error.cause)
                         return

@@ -6,11 +6,13 @@ The rules that hold at every step are in `recorder`.
 from collections import Counter
 from collections.abc import Iterator
 
+from justitia_ray.core.tenants import OnExhausted
 from justitia_ray.units import LeaseId, Seconds
 from tests.harness.answers import difference, fake_answer
 from tests.harness.simulation.callers import PATH, CallRecord, Verdict, body_of
 from tests.harness.simulation.parts import ReplicaHost
-from tests.harness.simulation.world import MODEL, World
+from tests.harness.simulation.quota_checks import claims_left
+from tests.harness.simulation.world import World
 
 _STRAY_S: Seconds = 5.0
 """Longest run of a payload after its scheduler has taken the lease back, where all are in touch:
@@ -108,7 +110,7 @@ def every_call_has_its_answer(world: World) -> None:
     """Each call of a client that stayed is answered, once, with the right text.
 
     A stream may be cut where the protocol says that it cannot go on. A call may be refused if the
-    application was cancelled, or if it had a deadline.
+    application was cancelled, if it had a deadline, or for a quota.
     """
     for record in world.callers.records:
         wrong = _wrong(world, record)
@@ -125,14 +127,23 @@ def _wrong(world: World, record: CallRecord) -> str:
         return ""
     if record.verdict is Verdict.REFUSED:
         may_be_refused = record.cancelled or (record.missed and record.planned.deadline_s)
+        may_be_refused = may_be_refused or (record.limited and _may_be_limited(world, record))
         return "" if may_be_refused else f"was refused: {record.detail}"
     if record.verdict is Verdict.CUT:
-        may_be_cut = record.cancelled or record.planned.choices > 1
+        may_be_cut = record.cancelled or record.planned.choices > 1 or record.limited
         return "" if may_be_cut else f"was cut: {record.detail}"
     if record.detail or record.answer is None:
         return record.detail or "was answered with nothing"
-    body = body_of(record.planned, MODEL)
-    return difference(fake_answer(PATH, body, MODEL, world.plan.kv_tokens), record.answer)
+    body = body_of(record.planned, world.model)
+    return difference(fake_answer(PATH, body, world.model, world.plan.kv_tokens), record.answer)
+
+
+def _may_be_limited(world: World, record: CallRecord) -> bool:
+    """Return whether a quota that rejects is where the refusal of a call says."""
+    if record.limited_by is None:
+        return bool(world.plan.tenants) and not world.plan.fault_free
+    quotas = world.plan.tenants.get(record.limited_by, {}).get("quotas", ())
+    return any(quota["on_exhausted"] == OnExhausted.REJECT for quota in quotas)
 
 
 def leftovers(world: World) -> list[str]:
@@ -165,7 +176,7 @@ def leftovers(world: World) -> list[str]:
     mail = scheduler.answers.mail
     for lines in (mail.ingresses, mail.replicas):
         left += [f"{len(line)} messages to {name}" for name, line in lines.items() if line]
-    return left
+    return left + claims_left(world)
 
 
 def nothing_is_left_over(world: World, left: list[str]) -> None:

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from tests.harness.simulation.accounts import NAME, SimulatedAccounts
 from tests.harness.simulation.connections import Block
 from tests.harness.simulation.network import Cut, NetworkConditions
 from tests.harness.simulation.plan import Fault, FaultKind
+from tests.harness.simulation.store import RedisMemory
 from tests.harness.simulation.world import World
 
 _FAIR = NetworkConditions()
@@ -140,10 +142,14 @@ def _storm(world: World, fault: Fault) -> bool:
 
 
 def _store_away(world: World, fault: Fault) -> bool:
-    world.redis.away = True
+    return _away(world, fault, world.redis)
+
+
+def _away(world: World, fault: Fault, redis: RedisMemory) -> bool:
+    redis.away = True
 
     def back() -> None:
-        world.redis.away = False
+        redis.away = False
 
     world.network.later(fault.for_s, back)
     return True
@@ -155,13 +161,66 @@ def _store_emptied(world: World, fault: Fault) -> bool:
 
 
 def _store_slow(world: World, fault: Fault) -> bool:
-    world.redis.slow_s = 0.8
+    return _slow(world, fault, world.redis)
+
+
+def _slow(world: World, fault: Fault, redis: RedisMemory) -> bool:
+    redis.slow_s = 0.8
 
     def fast() -> None:
-        world.redis.slow_s = 0.0
+        redis.slow_s = 0.0
 
     world.network.later(fault.for_s, fast)
     return True
+
+
+def _accounts_crash(world: World, fault: Fault) -> bool:
+    accounts = _accounts(world)
+    return accounts.crash(accounts.newest, fault.for_s)
+
+
+def _accounts_stall(world: World, fault: Fault) -> bool:
+    world.pause(_accounts(world).newest.process, fault.for_s)
+    return True
+
+
+def _two_accounts(world: World, fault: Fault) -> bool:
+    """The old ones stand still, are replaced, and go on, with calls that were on their way."""
+    accounts = _accounts(world)
+    old = accounts.newest
+    if not old.in_charge:
+        return False
+    world.pause(old.process, fault.for_s)
+
+    def replace() -> None:
+        if accounts.newest is old and old.process.alive and not accounts.over:
+            accounts.replace_newest()
+
+    world.network.later(world.rng.uniform(0.0, fault.for_s), replace)
+    return True
+
+
+def _accounts_unreached(world: World, fault: Fault) -> bool:
+    world.cut("scheduler", NAME, Cut(world.network.now + fault.for_s, fault.cut))
+    return True
+
+
+def _accounts_store_away(world: World, fault: Fault) -> bool:
+    return _away(world, fault, _accounts(world).redis)
+
+
+def _accounts_store_emptied(world: World, fault: Fault) -> bool:
+    _accounts(world).lose_store()
+    return True
+
+
+def _accounts_store_slow(world: World, fault: Fault) -> bool:
+    return _slow(world, fault, _accounts(world).redis)
+
+
+def _accounts(world: World) -> SimulatedAccounts:
+    assert world.accounts is not None, "only a plan with quotas has faults of accounts"
+    return world.accounts
 
 
 def _settings(world: World, fault: Fault) -> bool:
@@ -187,4 +246,11 @@ _FAULTS: dict[FaultKind, Callable[[World, Fault], bool]] = {
     FaultKind.STORE_EMPTIED: _store_emptied,
     FaultKind.STORE_SLOW: _store_slow,
     FaultKind.SETTINGS: _settings,
+    FaultKind.ACCOUNTS_CRASH: _accounts_crash,
+    FaultKind.ACCOUNTS_STALL: _accounts_stall,
+    FaultKind.TWO_ACCOUNTS: _two_accounts,
+    FaultKind.ACCOUNTS_UNREACHED: _accounts_unreached,
+    FaultKind.ACCOUNTS_STORE_AWAY: _accounts_store_away,
+    FaultKind.ACCOUNTS_STORE_EMPTIED: _accounts_store_emptied,
+    FaultKind.ACCOUNTS_STORE_SLOW: _accounts_store_slow,
 }

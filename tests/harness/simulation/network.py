@@ -353,15 +353,15 @@ class _Method:
         self.remote = call
 
 
-class SchedulerHandle:
-    """The scheduler actor's handle in one process."""
+class DetachedHandle:
+    """A detached actor's handle: of a scheduler, or of the accounts."""
 
     def __init__(self, network: Network, find: Callable[[Process], Target | None]) -> None:
         """Make a handle.
 
         Args:
             network: Carries the calls.
-            find: Returns the scheduler that a process would reach now, if there is one.
+            find: Returns the actor that a process would reach now, if there is one.
         """
         self._network = network
         self._find = find

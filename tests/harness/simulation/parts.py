@@ -18,7 +18,7 @@ from justitia_ray.core.actions import Action, Grant
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.state import State
 from justitia_ray.protocol.engine import EngineCapacity, Progress
-from justitia_ray.protocol.messages import ReplicaMessage
+from justitia_ray.protocol.messages import IngressMail, ReplicaMessage
 from justitia_ray.serve.engines.factory import load_prompt_counter
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.ingress.deployment import ModelQueue
@@ -40,8 +40,9 @@ from justitia_ray.serve.transport.listener import Caller, Listener, Serve
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS, Method
 from justitia_ray.store.scheduler_store import SchedulerStore, StoredState
 from justitia_ray.units import ApplicationId, Epoch, LeaseId, ReplicaId, Seconds
+from tests.harness.simulation.accounts import WatchedAccounts, WatchedAccountsLink
 from tests.harness.simulation.connections import Connections, SimulatedDialer
-from tests.harness.simulation.network import NobodyHandle, SchedulerHandle, here
+from tests.harness.simulation.network import DetachedHandle, NobodyHandle, here
 from tests.harness.simulation.recorder import ClaimAssertions, Recorder, tags_of
 from tests.harness.simulation.store import RedisMemory, StoreClient
 from tests.harness.simulation.virtual_loop import Process
@@ -90,7 +91,10 @@ class WatchedDriver(CoreDriver):
         if isinstance(event, ev.InferenceSubmitted):
             self.claims.add_claim(event)
             self.recorder.check_submission(self.epoch, event.request_id)
+        before = self._absent(event)
         super().apply(event, quiet, unstored=unstored)
+        if before and not self._absent(event) and self.recorder.use.leads(self.epoch):
+            self._note_let_in(event)
         if self.claims.pending:
             now, lines = self.recorder.now, self.outboxes.replicas
             for wrong in self.claims.find_reruns(self.core, lines, now - self.began_at, now):
@@ -98,6 +102,19 @@ class WatchedDriver(CoreDriver):
         self._applied += 1
         if not _says_nothing(event) or self._applied % _LOOK_AT_ONE_IN == 0:
             self.recorder.check_invariants(self.core)
+
+    def _absent(self, event: ev.Event) -> bool:
+        """Return whether an event is of an application, or an inference, that is not known."""
+        state = self.core.state
+        if isinstance(event, ev.ApplicationArrived):
+            return event.application_id not in state.applications
+        return isinstance(event, ev.InferenceSubmitted) and event.request_id not in state.inferences
+
+    def _note_let_in(self, event: ev.Event) -> None:
+        if isinstance(event, ev.ApplicationArrived):
+            self.recorder.use.opened(self.core, event.application_id)
+        elif isinstance(event, ev.InferenceSubmitted):
+            self.recorder.use.admitted(self.core, self.epoch, event)
 
 
 class WatchedService(SchedulerService):
@@ -118,6 +135,12 @@ class WatchedService(SchedulerService):
     def make_outboxes(self) -> WatchedOutboxes:
         """Return the mail room of this scheduler."""
         return WatchedOutboxes()
+
+    async def submit_many(self, *call: Any) -> IngressMail:
+        """Show the recorder whether something is submitted again, then submit."""
+        if any(getattr(item, "resubmitted", False) for item in call[3]):
+            self.recorder.use.has_resubmissions = True
+        return await super().submit_many(*call)
 
     @property
     def core(self) -> Any:
@@ -227,6 +250,8 @@ class Parts:
     client: type[QueueClient] = QueueClient
     keyring: type[Keyring] = Keyring
     replica_methods: Mapping[str, Method] = field(default_factory=lambda: REPLICA_METHODS)
+    accounts: type[WatchedAccounts] = WatchedAccounts
+    store: type[StoreClient] = StoreClient
 
 
 class ProcessLinks:
@@ -238,7 +263,7 @@ class ProcessLinks:
         me: Peer,
         parts: Parts,
         connections: Connections,
-        scheduler: SchedulerHandle,
+        scheduler: DetachedHandle,
         recorder: Recorder,
     ) -> None:
         self.keyring = parts.keyring()
@@ -315,6 +340,7 @@ class SchedulerHost:
         connections: Connections,
         on_step_down: Callable[["SchedulerHost", str], None],
         wall_ahead_s: Seconds,
+        accounts: DetachedHandle | None,
     ) -> None:
         """Start to take office.
 
@@ -328,6 +354,7 @@ class SchedulerHost:
             connections: Where it listens.
             on_step_down: Told when this scheduler is not to go on.
             wall_ahead_s: How far its wall clock is ahead of the loop's time.
+            accounts: The accounts of the tenants' quotas; None: there are none.
         """
         loop = asyncio.get_running_loop()
         self.process = Process("scheduler")
@@ -335,7 +362,16 @@ class SchedulerHost:
         self.wall_ahead_s = wall_ahead_s
         self.answers: WatchedService
         """The service that leads, or is about to."""
-        store = StoreClient(redis, rng, lambda: tags_of(self.answers.core))
+
+        def note_saved(epoch: Epoch, began_at: Seconds) -> None:
+            recorder.use.saved(epoch, began_at - loop.time() + recorder.now)
+
+        store = parts.store(redis, rng, lambda: tags_of(self.answers.core), note_saved)
+
+        def connect_accounts() -> WatchedAccountsLink:
+            link = WatchedAccountsLink(config, lambda _: accounts)
+            link.recorder = recorder
+            return link
 
         def make_service() -> WatchedService:
             term = Term(
@@ -344,6 +380,7 @@ class SchedulerHost:
                 lambda reason: on_step_down(self, reason),
                 clock=SteadyClock(loop.time, lambda: loop.time() + wall_ahead_s),
                 begin_again=begin_again,
+                connect_accounts=connect_accounts,
             )
             self.answers = parts.service(term)
             self.answers.watch(config, recorder, redis)
@@ -392,6 +429,7 @@ class ReplicaWithoutServe(EngineReplica):
         self._engine: WatchedEngine = engine
         self._on_engine_died = on_engine_died
         self._pulling = self._listener = self._exporting = None
+        self._tracer = self._spans = None
         self.callers: dict[LeaseId, Caller] = {}
         """Who has sent the payload of each lease."""
 
@@ -493,7 +531,7 @@ class ReplicaHost:
         self,
         parts: Parts,
         connections: Connections,
-        scheduler: SchedulerHandle,
+        scheduler: DetachedHandle,
         on_died: Callable[["ReplicaHost"], None],
     ) -> None:
         """Start the engine and pull."""
@@ -520,7 +558,7 @@ class IngressHost:
         config: AppConfig,
         parts: Parts,
         connections: Connections,
-        scheduler: SchedulerHandle,
+        scheduler: DetachedHandle,
         nobody: NobodyHandle,
         recorder: Recorder,
     ) -> None:

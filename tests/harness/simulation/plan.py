@@ -1,16 +1,19 @@
 """The plan of a simulation, drawn from its seed: processes, clients, faults."""
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 from justitia_ray.units import Seconds, Tokens
 from tests.harness.simulation.network import CutKind
+from tests.harness.simulation.tenants import draw_tenants
 
 _WORDS = ("sun", "sea", "hill", "road", "tree", "bird", "rain", "wind", "lamp", "door")
 _FAULTS_FROM_S: Seconds = 0.5
 _FAULTS_UNTIL_S: Seconds = 14.0
+_WITH_QUOTAS = 0.35
+"""Share of simulations with quotas; they take twice as long as others."""
 
 
 class FaultKind(StrEnum):
@@ -38,6 +41,20 @@ class FaultKind(StrEnum):
     STORE_SLOW = "store_slow"
     SETTINGS = "settings"
     """The policy is changed; no fault, but it has to survive them."""
+    ACCOUNTS_CRASH = "accounts_crash"
+    ACCOUNTS_STALL = "accounts_stall"
+    TWO_ACCOUNTS = "two_accounts"
+    """Accounts that were taken for dead come back beside their successors."""
+    ACCOUNTS_UNREACHED = "accounts_unreached"
+    """The link between a scheduler and the accounts is cut."""
+    ACCOUNTS_STORE_AWAY = "accounts_store_away"
+    ACCOUNTS_STORE_EMPTIED = "accounts_store_emptied"
+    ACCOUNTS_STORE_SLOW = "accounts_store_slow"
+
+
+OF_ACCOUNTS = tuple(kind for kind in FaultKind if "accounts" in kind.value)
+"""Kinds of faults that strike the accounts of quotas."""
+_OF_MODELS = tuple(kind for kind in FaultKind if kind not in OF_ACCOUNTS)
 
 
 class Ending(StrEnum):
@@ -123,20 +140,62 @@ class Plan:
     """Whether callbacks of one instant run in an order drawn by lot."""
     applications: tuple[PlannedApplication, ...]
     faults: tuple[Fault, ...]
+    tenants: dict[str, Any] = field(default_factory=dict)
+    """The tree of tenants, as the settings have it; empty: there are no quotas."""
+    midnight_s: Seconds | None = None
+    """When a day of UTC begins; None: not during the simulated."""
+    other: "Plan | None" = None
+    """The plan of a second model on the same accounts, with a queue and processes of its own."""
+
+    @property
+    def of_models(self) -> "tuple[Plan, ...]":
+        """The plans of all models."""
+        return (self,) if self.other is None else (self, self.other)
 
     @property
     def inferences(self) -> int:
         """Calls of clients."""
-        return sum(len(stage) for a in self.applications for stage in a.stages)
+        applications = [a for plan in self.of_models for a in plan.applications]
+        return sum(len(stage) for a in applications for stage in a.stages)
 
     @property
     def fault_free(self) -> bool:
         """Whether nothing goes wrong."""
-        return all(fault.kind is FaultKind.SETTINGS for fault in self.faults)
+        faults = [fault for plan in self.of_models for fault in plan.faults]
+        return all(fault.kind is FaultKind.SETTINGS for fault in faults)
 
 
 def draw_plan(seed: int) -> Plan:
-    """Return the plan of a seed."""
+    """Return the plan of a seed: of one model, or of two whose tenants have quotas."""
+    plan = _plan_of_one_model(seed)
+    has_quotas = random.Random(f"quotas {seed}").random() < _WITH_QUOTAS
+    return draw_quotas(plan) if has_quotas else plan
+
+
+def draw_quotas(plan: Plan) -> Plan:
+    """Return a plan with a second model, and with quotas that bind both."""
+    rng = random.Random(f"tenants {plan.seed}")
+    other = _plan_of_one_model(plan.seed + 1_000_000)
+    names = {"t1": "o/t1", "t2": "o/t2"} if rng.random() < 0.5 else {"t1": "t1", "t2": "t2"}
+    accounts = () if plan.fault_free else _faults_of(rng, OF_ACCOUNTS, rng.randint(0, 3), 1, 1)
+    tenants = draw_tenants(rng, tuple(names.values()))
+    plan, other = (
+        replace(
+            one,
+            applications=tuple(replace(a, tenant=names[a.tenant]) for a in one.applications),
+            tenants=tenants,
+        )
+        for one in (plan, other)
+    )
+    if plan.fault_free:
+        other = replace(other, faults=())
+    faults = tuple(sorted((*plan.faults, *accounts), key=lambda fault: fault.at_s))
+    midnight_s = rng.uniform(2.0, 30.0) if rng.random() < 0.5 else None
+    other = replace(other, midnight_s=midnight_s)
+    return replace(plan, faults=faults, midnight_s=midnight_s, other=other)
+
+
+def _plan_of_one_model(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     replicas, ingresses = rng.randint(1, 4), rng.randint(1, 3)
     kv_tokens = rng.choice((60, 120, 300))
@@ -217,8 +276,13 @@ def _deadline(drawn: str) -> Seconds | None:
 
 def _faults(rng: random.Random, replicas: int, ingresses: int) -> tuple[Fault, ...]:
     """Return what goes wrong; in one simulation of ten nothing does."""
-    kinds = list(FaultKind)
     count = 0 if rng.random() < 0.1 else rng.randint(1, 6)
+    return _faults_of(rng, _OF_MODELS, count, replicas, ingresses)
+
+
+def _faults_of(
+    rng: random.Random, kinds: tuple[FaultKind, ...], count: int, replicas: int, ingresses: int
+) -> tuple[Fault, ...]:
     faults = [
         Fault(
             kind=(kind := rng.choice(kinds)),
@@ -236,7 +300,7 @@ def _faults(rng: random.Random, replicas: int, ingresses: int) -> tuple[Fault, .
 
 
 def _length(rng: random.Random, kind: FaultKind) -> Seconds:
-    if kind in (FaultKind.SCHEDULER_CRASH, FaultKind.INGRESS_CRASH):
+    if kind in (FaultKind.SCHEDULER_CRASH, FaultKind.INGRESS_CRASH, FaultKind.ACCOUNTS_CRASH):
         return rng.choice((0.1, 1.0, 4.0))
     if kind is FaultKind.PORT_BLOCKED:
         return rng.choice((1.5, 5.0, 20.0, 40.0))

@@ -23,6 +23,7 @@ from justitia_ray.units import (
     Seconds,
 )
 from tests.harness.simulation.store import Tags
+from tests.harness.simulation.use_recorder import UseRecorder
 from tests.harness.simulation.virtual_loop import Process
 
 _LONG_ID = re.compile(r"[0-9a-f]{32}\+*|ingress-[0-9a-f]{12}")
@@ -181,6 +182,7 @@ class Recorder:
         """Made to their ends, and not aborted."""
         self._refused: set[tuple[Epoch, RequestId]] = set()
         self._named: dict[Process, Epoch] = {}
+        self.use = UseRecorder(lambda: self.now, self.add_failure)
 
     @property
     def now(self) -> Seconds:
@@ -218,6 +220,7 @@ class Recorder:
         if epoch in self._leaders:
             self.add_failure("epochs_are_of_one_scheduler", f"epoch {epoch} was given out twice")
         self._leaders[epoch] = core
+        self.use.became_leader(epoch)
         if stored is None:
             return
         found = tags_of(core)
@@ -250,6 +253,8 @@ class Recorder:
                 granted.append((self._granted(core, action), action.replica_id))
             elif isinstance(action, EndApplication):
                 self._application_ended(action)
+                if self.use.leads(epoch):
+                    self.use.ended(action.application_id)
             elif isinstance(action, Refuse) and action.reason is not Refusal.UNKNOWN_APPLICATION:
                 self._refused.add((epoch, action.request_id))
             if self.trace.is_kept:
@@ -270,7 +275,9 @@ class Recorder:
         self.leases[grant.lease_id] = lease
         self._by_application.setdefault(inference.application_id, []).append(lease)
         self.grants += 1
-        return core.state.applications[inference.application_id]
+        application = core.state.applications[inference.application_id]
+        self.use.tenants[application.application_id] = application.tenant
+        return application
 
     def _check_order(
         self, core: SchedulerCore, granted: list[tuple[Application, ReplicaId]]
@@ -318,6 +325,16 @@ class Recorder:
                 f"{application_id} was booked {ended.kv_token_time}, {produced} was produced",
             )
 
+    def look_at_engines(self) -> None:
+        """Note what has been produced so far; once a second will do."""
+        produced = {
+            name: float(sum(lease.used for lease in leases))
+            for name, leases in self._by_application.items()
+        }
+        for lease_id in self.holders:
+            produced[self.leases[lease_id].application_id] += self._so_far(lease_id)
+        self.use.produced(produced)
+
     def _so_far(self, lease_id: LeaseId) -> KvTokenTime:
         progress: Progress = self.holders[lease_id].progress(lease_id)  # type: ignore[attr-defined]
         return self._cost(lease_id, progress)
@@ -345,11 +362,16 @@ class Recorder:
     def inference_completed(self, replica: ReplicaId, lease_id: LeaseId, first_pull: int) -> None:
         """An inference was made to its end; the pulls of its replica tell of it from one on."""
         self.finished[lease_id] = FinishedLease(replica, first_pull, self.now)
+        lease = self.leases[lease_id]
+        self.use.completed(lease.request_id, _epoch_of(lease_id), lease.application_id)
 
     def payload_ended(self, replica: str, lease_id: LeaseId, used: Progress) -> None:
         """A payload has ended, however it did."""
         if self.holders.pop(lease_id, None) is not None:
-            self.leases[lease_id].used += self._cost(lease_id, used)
+            lease = self.leases[lease_id]
+            lease.used += self._cost(lease_id, used)
+            if used.output_tokens:
+                self.use.began(lease.request_id, _epoch_of(lease_id), lease.application_id)
             self.add_event(replica, f"ends {lease_id} after {used.output_tokens} tokens")
 
 

@@ -6,20 +6,19 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from justitia_ray.units import Seconds
-from tests.harness.simulation import checks
+from tests.harness.simulation import checks, quota_checks
 from tests.harness.simulation.faults import inject
 from tests.harness.simulation.parts import Parts
 from tests.harness.simulation.plan import Fault, Plan, draw_plan
 from tests.harness.simulation.recorder import Failure, Recorder, Trace
 from tests.harness.simulation.virtual_loop import NothingLeftToDo, VirtualLoop, run_virtually
-from tests.harness.simulation.world import World
+from tests.harness.simulation.world import OTHER_MODEL, World
 
-_LOOK_EVERY_S: Seconds = 1.0
 _ANSWERED_WITHIN_S: Seconds = 210.0
 """After the last fault: thirty inferences of up to 5 s each, one after the other on one replica,
 and three stages with a reader that takes 20 s."""
@@ -63,71 +62,104 @@ def play(plan: Plan, parts: Parts | None = None, *, traced: bool = False) -> Sim
     disabled, collects = logging.root.manager.disable, gc.isenabled()
     logging.disable(logging.CRITICAL)  # what goes wrong on purpose is no news
     gc.disable()  # so that nothing is finalised at an instant that depends on what ran before
-    recorder: Recorder | None = None
+    recorders: list[Recorder] = []
 
     async def main() -> None:
-        nonlocal recorder
-        recorder = Recorder(trace)
-        await _play(World(plan, parts or Parts(), recorder, loop), loop, struck)
+        recorders.extend(Recorder(trace) for _ in plan.of_models)
+        worlds = _worlds(plan, parts or Parts(), recorders, loop)
+        await _play(worlds, loop, struck)
 
     try:
         run_virtually(main(), loop)
     except NothingLeftToDo as error:
-        assert recorder is not None
-        recorder.add_failure("simulations_end", str(error))
+        recorders[0].add_failure("simulations_end", str(error))
     finally:
         logging.disable(disabled)
         if collects:
             gc.enable()
-    assert recorder is not None
     return SimulationRun(
         plan,
-        tuple(recorder.failures),
+        tuple(sorted((f for one in recorders for f in one.failures), key=lambda f: f.at_s)),
         trace.text(),
         loop.time() - VirtualLoop.STARTS_AT,
         loop.taken,
-        recorder.grants,
+        sum(recorder.grants for recorder in recorders),
         struck,
     )
 
 
-async def _play(world: World, loop: VirtualLoop, struck: Counter[str]) -> None:
-    recorder, plan = world.recorder, world.plan
-    world.begin()
-    owners = [
-        world.callers_process.start(world.callers.play(application))
-        for application in plan.applications
+def _worlds(
+    plan: Plan, parts: Parts, recorders: Sequence[Recorder], loop: VirtualLoop
+) -> list[World]:
+    """Return the worlds of all models, which share the accounts of the first."""
+    worlds = [World(plan, parts, recorders[0], loop)]
+    if plan.other is not None:
+        accounts = worlds[0].accounts
+        worlds.append(World(plan.other, parts, recorders[1], loop, OTHER_MODEL, accounts))
+    return worlds
+
+
+async def _play(worlds: list[World], loop: VirtualLoop, struck: Counter[str]) -> None:
+    recorder = worlds[0].recorder
+    faults, owners = list["asyncio.Task[None]"](), list["asyncio.Task[None]"]()
+    for world in worlds:
+        world.begin()
+        owners += [
+            world.callers_process.start(world.callers.play(application))
+            for application in world.plan.applications
+        ]
+        faults.append(asyncio.create_task(_inject_all(world, struck)))
+    watches = [
+        watch(world) for world in worlds for watch in (checks.StrayWatch, checks.OrphanWatch)
     ]
-    faults = asyncio.create_task(_inject_all(world, struck))
-    strays, orphans = checks.StrayWatch(world), checks.OrphanWatch(world)
-    whole_at = max((fault.at_s + fault.for_s for fault in plan.faults), default=0.0)
-    answered_by = max(whole_at, *(a.at_s for a in plan.applications)) + _ANSWERED_WITHIN_S
+    meters = [
+        world.callers_process.start(quota_checks.FinalTotals(world).keep_asking())
+        for world in worlds
+        if world.plan.midnight_s is not None
+    ]
+    plans = [world.plan for world in worlds]
+    whole_at = max((fault.at_s + fault.for_s for p in plans for fault in p.faults), default=0.0)
+    last_at = max(a.at_s for p in plans for a in p.applications)
+    answered_by = max(whole_at, last_at) + _ANSWERED_WITHIN_S
     quiet_by = answered_by
     left = ["not looked at"]
     asked = False
-    while not recorder.failed.is_set() and recorder.now < quiet_by:
-        await asyncio.sleep(_LOOK_EVERY_S)
-        strays.look()
-        orphans.look()
-        if not asked and faults.done() and all(owner.done() for owner in owners):
+    while not any(w.recorder.failed.is_set() for w in worlds) and recorder.now < quiet_by:
+        await asyncio.sleep(quota_checks.LOOK_EVERY_S)
+        for watch in watches:
+            watch.look()
+        for world in worlds:
+            world.recorder.look_at_engines()
+        if not asked and all(one.done() for one in (*faults, *owners)):
             asked, quiet_by = True, max(recorder.now, whole_at) + _QUIET_WITHIN_S
         if asked and recorder.now > whole_at + _SAVED_S:
-            left = checks.leftovers(world)
+            left = [one for world in worlds for one in checks.leftovers(world)]
             if not left:
                 break
     for owner in owners:
         if owner.done() and not owner.cancelled() and owner.exception() is not None:
             recorder.add_failure("owners_are_not_refused", repr(owner.exception()))
-    checks.every_call_has_its_answer(world)
-    if not recorder.failures:
-        checks.nothing_is_left_over(world, left)
-        checks.state_at_risk_is_bounded(world)
-        checks.all_happens_once(world)
-    tasks = await _end(world, loop, [*owners, faults])
-    if not recorder.failures:
-        checks.tasks_end(world, tasks)
-    checks.nothing_fails_unseen(world, loop.uncaught_errors)
-    struck.update({name: count for name, count in world.network.struck.items() if count})
+    if not _failures(worlds):
+        for world in worlds:
+            checks.every_call_has_its_answer(world)
+    if not _failures(worlds):
+        checks.nothing_is_left_over(worlds[0], left)
+        for world in worlds:
+            checks.state_at_risk_is_bounded(world)
+            checks.all_happens_once(world)
+            quota_checks.usage_is_what_ran(world)
+        quota_checks.limits_hold(worlds)
+        quota_checks.use_is_counted_once(worlds)
+    tasks = await _end(worlds, loop, [*owners, *faults, *meters])
+    if not _failures(worlds):
+        checks.tasks_end(worlds[0], tasks)
+    checks.nothing_fails_unseen(worlds[0], loop.uncaught_errors)
+    for world in worlds:
+        struck.update({name: count for name, count in world.network.struck.items() if count})
+
+
+def _failures(worlds: Sequence[World]) -> bool:
+    return any(world.recorder.failures for world in worlds)
 
 
 async def _inject_all(world: World, struck: Counter[str]) -> None:
@@ -141,12 +173,40 @@ def _kind(world: World, fault: Fault) -> str:
 
 
 async def _end(
-    world: World, loop: VirtualLoop, ours: "list[asyncio.Task[None]]"
+    worlds: Sequence[World], loop: VirtualLoop, ours: "list[asyncio.Task[None]]"
 ) -> dict[str, list[str]]:
     """Stop all parts in order; return the tasks that are left, by process."""
-    world.over = True
     for task in ours:
         task.cancel()
+    for world in worlds:
+        world.over = True
+        _stop_callers(world)
+    await asyncio.sleep(_GOODBYE_S)
+    accounts = worlds[0].accounts
+    if accounts is not None:
+        accounts.over = True
+    for world in worlds:
+        for scheduler in world.schedulers:
+            if scheduler.process.alive and not scheduler.process.paused:
+                scheduler.process.start(scheduler.stop())
+    processes = [process for world in worlds for process in world.processes()]
+    for _ in range(_ENDS_WITHIN):
+        await asyncio.sleep(1.0)
+        if not any(process.tasks for process in processes):
+            break
+    tasks = {p.name: [str(task.get_coro()) for task in p.tasks] for p in processes}
+    if accounts is not None:
+        processes += [host.process for host in accounts.hosts]
+    for process in processes:
+        loop.unpark(process)
+        process.die()
+    await asyncio.sleep(0.1)
+    await loop.close_generators()
+    return tasks
+
+
+def _stop_callers(world: World) -> None:
+    """Stop ingresses and replicas, as far as they run."""
     for ingress in world.ingresses:
         if ingress.process.alive:
             ingress.process.start(ingress.stop())
@@ -155,25 +215,6 @@ async def _end(
             world.crash_replica(replica)  # as Serve ends what has nothing to leave
         elif replica.pulls and not replica.draining:
             replica.process.start(replica.answers.leave())
-    await asyncio.sleep(_GOODBYE_S)
-    for scheduler in world.schedulers:
-        if scheduler.process.alive and not scheduler.process.paused:
-            scheduler.process.start(scheduler.stop())
-    processes = [world.callers_process, *world.left]
-    processes += [host.process for host in world.ingresses]
-    processes += [host.process for host in world.seats]
-    processes += [host.process for host in world.schedulers]
-    for _ in range(_ENDS_WITHIN):
-        await asyncio.sleep(1.0)
-        if not any(process.tasks for process in processes):
-            break
-    tasks = {p.name: [str(task.get_coro()) for task in p.tasks] for p in processes}
-    for process in processes:
-        loop.unpark(process)
-        process.die()
-    await asyncio.sleep(0.1)
-    await loop.close_generators()
-    return tasks
 
 
 _BATCH = 50
@@ -283,3 +324,6 @@ def _smaller(plan: Plan) -> Iterator[Plan]:
     if len(plan.applications) > 1:
         for k in range(len(plan.applications)):
             yield replace(plan, applications=plan.applications[:k] + plan.applications[k + 1 :])
+    if plan.other is not None:
+        for other in _smaller(plan.other):
+            yield replace(plan, other=other)

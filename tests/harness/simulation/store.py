@@ -33,6 +33,8 @@ class RedisMemory:
     away: bool = False
     slow_s: Seconds = 0.0
     """Every step takes up to so much longer."""
+    emptied_at: Seconds | None = None
+    """When everything was lost last."""
     saved_at: Seconds | None = None
     """When something was saved last."""
     tags: Tags | None = None
@@ -40,6 +42,7 @@ class RedisMemory:
 
     def empty(self) -> None:
         """Lose everything, as a server without persistence does that is started again."""
+        self.emptied_at = asyncio.get_running_loop().time()
         self.epoch, self.clock, self.settings = 0, None, None
         self.applications, self.replicas, self.usage = {}, {}, {}
         self.tags = None
@@ -48,14 +51,22 @@ class RedisMemory:
 class StoreClient:
     """Client of the simulated store, with the methods of `SchedulerStore`, for one scheduler."""
 
-    def __init__(self, redis: RedisMemory, rng: random.Random, tags: Callable[[], Tags]) -> None:
+    def __init__(
+        self,
+        redis: RedisMemory,
+        rng: random.Random,
+        tags: Callable[[], Tags],
+        on_saved: Callable[[int, Seconds], None] = lambda epoch, began_at: None,
+    ) -> None:
         """Connect a scheduler.
 
         Args:
             redis: What is stored.
             rng: Decides how long each step takes.
             tags: Returns the tags of the scheduler's applications as they are.
+            on_saved: Told of the epoch, and of the beginning, of each save that has succeeded.
         """
+        self._on_saved = on_saved
         self._redis = redis
         self._rng = rng
         self._tags = tags
@@ -104,6 +115,7 @@ class StoreClient:
         encoded = {name: encode(name, record) for name, record in changed.items()}
         known = None if replicas is None else {n: encode(n, r) for n, r in replicas.items()}
         gone, tags = list(removed), self._tags()
+        began_at = asyncio.get_running_loop().time()
         used = {
             day: {name: encode(name, record) for name, record in of_day.items()}
             for day, of_day in (usage or {}).items()
@@ -126,17 +138,21 @@ class StoreClient:
                 redis.usage.setdefault(day, {}).update(of_day)
             redis.tags = tags
             redis.saved_at = asyncio.get_running_loop().time()
+            self._on_saved(epoch, began_at)
             return True
 
         return await self._exchange(step)
 
     async def load_usage(self, days: Iterable[int]) -> dict[int, dict[str, dict[str, Any]]]:
-        """Return the stored usage of days."""
+        """Return the stored usage of days; for none of them nobody is asked."""
+        wanted = list(days)
+        if not wanted:
+            return {}
 
         def step() -> dict[int, dict[str, dict[str, Any]]]:
             return {
                 day: {n: _decoded(n, raw) or {} for n, raw in self._redis.usage[day].items()}
-                for day in days
+                for day in wanted
                 if day in self._redis.usage
             }
 

@@ -241,6 +241,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         process.parked.clear()
 
 
+def unpark(process: Process) -> None:
+    """Let what a paused process should have done follow now, on the loop that runs."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    loop.unpark(process)
+
+
 async def _close(generator: AsyncGenerator[Any]) -> None:
     await generator.aclose()
 

@@ -8,18 +8,21 @@ from typing import Any
 
 from justitia_ray.config import AppConfig
 from justitia_ray.units import ReplicaId, Seconds
+from tests.harness.simulation.accounts import SimulatedAccounts
 from tests.harness.simulation.callers import Callers
 from tests.harness.simulation.connections import Connections
-from tests.harness.simulation.network import Cut, Network, NobodyHandle, SchedulerHandle
+from tests.harness.simulation.network import Cut, DetachedHandle, Network, NobodyHandle
 from tests.harness.simulation.parts import IngressHost, Parts, ReplicaHost, SchedulerHost
 from tests.harness.simulation.plan import Plan
 from tests.harness.simulation.recorder import Recorder
 from tests.harness.simulation.store import RedisMemory
 from tests.harness.simulation.virtual_loop import Process, VirtualLoop
 
-MODEL = "m"
+MODEL, OTHER_MODEL = "m", "n"
 APPLICATION_IDLE_S: Seconds = 60.0
 _WALL_S: Seconds = 1_000_000.0
+_MIDNIGHT_S: Seconds = 20 * 86_400.0
+"""A midnight of UTC, in seconds since 1970."""
 _ENGINE_LAST_WORDS_S: Seconds = 2.0
 _REPLACED_S: Seconds = 3.0
 _ENDED_S: Seconds = 2.0
@@ -27,23 +30,52 @@ _ENDED_S: Seconds = 2.0
 
 
 class World:
-    """All processes of a simulated."""
+    """All processes of one model in a simulation, and the accounts that it shares with others."""
 
-    def __init__(self, plan: Plan, parts: Parts, recorder: Recorder, loop: VirtualLoop) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        parts: Parts,
+        recorder: Recorder,
+        loop: VirtualLoop,
+        model: str = MODEL,
+        accounts: SimulatedAccounts | None = None,
+    ) -> None:
+        """Prepare; `begin` starts everybody.
+
+        Args:
+            plan: The model's plan.
+            parts: What everybody is made of.
+            recorder: Sees everything of this model.
+            loop: Runs it.
+            model: Name of the model.
+            accounts: The accounts of another model, to be shared; None: its own, if the tenants
+                have quotas.
+        """
         self.plan = plan
         self.recorder = recorder
+        self.model = model
         self.redis = RedisMemory()
         self.settings: dict[str, Any] = {
             "policy": plan.policy,
             "policy_options": plan.options,
             "admission": plan.admission,
+            **({"tenants": plan.tenants} if plan.tenants else {}),
         }
+        self._wall_s = _WALL_S
+        if plan.midnight_s is not None:
+            self._wall_s = _MIDNIGHT_S - VirtualLoop.STARTS_AT - plan.midnight_s
         self._parts = parts
         self._loop = loop
         self.rng = random.Random(f"world {plan.seed}")
         self.network = Network(self.rng, self._bug)
         self.connections = Connections(self.network)
-        self.config = _config(plan)
+        self.config = _config(plan, model)
+        self.accounts = accounts
+        if plan.tenants and accounts is None:
+            self.accounts = SimulatedAccounts(self.network, self._wall_s, parts.accounts)
+        if self.accounts is not None:
+            self.accounts.recorders[model] = recorder.use
         self.schedulers: list[SchedulerHost] = []
         """All that there were; the last is the newest."""
         self.replicas: dict[ReplicaId, ReplicaHost] = {}
@@ -54,10 +86,10 @@ class World:
         self.left: list[Process] = []
         """Processes that have ended, to be looked at in the end."""
         self._reached: dict[str, SchedulerHost] = {}
-        self._scheduler = SchedulerHandle(self.network, self._find_scheduler)
+        self.scheduler_handle = DetachedHandle(self.network, self._find_scheduler)
         self._ingress_names = itertools.count()
         self.callers_process = Process("callers")
-        self.callers = Callers(MODEL, self.rng, self.network, recorder, self._open_ingresses)
+        self.callers = Callers(model, self.rng, self.network, recorder, self._open_ingresses)
         self.storms = 0
         self.over = False
         """Nothing that ends is replaced any more."""
@@ -77,8 +109,9 @@ class World:
         """The newest."""
         return self.schedulers[-1]
 
-    def start_scheduler(self, wall_ahead_s: Seconds = _WALL_S) -> None:
+    def start_scheduler(self, wall_ahead_s: Seconds | None = None) -> None:
         """Start a scheduler on the store as it is."""
+        accounts = self.accounts
         host = SchedulerHost(
             len(self.schedulers),
             self.config,
@@ -88,7 +121,8 @@ class World:
             self.recorder,
             self.connections,
             self._steps_down,
-            wall_ahead_s,
+            self._wall_s if wall_ahead_s is None else wall_ahead_s,
+            None if accounts is None else DetachedHandle(self.network, accounts.find),
         )
         self.schedulers.append(host)
         self.recorder.add_event("scheduler", f"process {len(self.schedulers)} starts")
@@ -99,7 +133,7 @@ class World:
             return
         self._end_process(host.process)
         if host is self.scheduler:
-            self.network.later(down_s, partial(self._restart_scheduler, _WALL_S + jump_s))
+            self.network.later(down_s, partial(self._restart_scheduler, self._wall_s + jump_s))
 
     def _restart_scheduler(self, wall_ahead_s: Seconds) -> None:
         if not self.over:
@@ -170,7 +204,7 @@ class World:
         replica_id = f"r{slot}.{len(self.replicas)}"
         host = ReplicaHost(slot, replica_id, self.config, self.recorder)
         self.replicas[replica_id] = host
-        host.begin(self._parts, self.connections, self._scheduler, self.engine_died)
+        host.begin(self._parts, self.connections, self.scheduler_handle, self.engine_died)
         self.recorder.add_event(host.process.name, f"starts as {replica_id}")
         return host
 
@@ -189,11 +223,11 @@ class World:
         self.network.later(down_s, start)
 
     def configure(self, settings: dict[str, Any]) -> None:
-        """Let every ingress know other settings, as Serve does."""
-        self.settings = settings
+        """Let every ingress know other settings, as Serve does; the tenants stay as they are."""
+        self.settings = settings | {"tenants": self.plan.tenants}
         for host in self.ingresses:
             if host.process.alive:
-                host.process.start(host.configure(settings))
+                host.process.start(host.configure(self.settings))
 
     def _new_ingress(self, slot: int) -> IngressHost:
         host = IngressHost(
@@ -202,7 +236,7 @@ class World:
             self.config,
             self._parts,
             self.connections,
-            self._scheduler,
+            self.scheduler_handle,
             NobodyHandle(self.network),
             self.recorder,
         )
@@ -214,6 +248,13 @@ class World:
         return [host for host in self.ingresses if host.process.alive and host.is_ready]
 
     # --- processes
+
+    def processes(self) -> list[Process]:
+        """Return all processes that there were, but for the accounts'."""
+        processes = [self.callers_process, *self.left]
+        processes += [host.process for host in self.ingresses]
+        processes += [host.process for host in self.seats]
+        return processes + [host.process for host in self.schedulers]
 
     def cut(self, one: str, other: str, cut: Cut) -> None:
         """Cut the link between two processes, by name, with all connections over it."""
@@ -245,10 +286,10 @@ class World:
         self.recorder.add_failure("calls_do_not_break", f"{what} raised {error!r}")
 
 
-def _config(plan: Plan) -> AppConfig:
+def _config(plan: Plan, model: str) -> AppConfig:
     return AppConfig.parse(
         {
-            "model": {"name": MODEL, "path": "none"},
+            "model": {"name": model, "path": "none"},
             "engine": {
                 "kind": "fake",
                 "fake": {

@@ -1,0 +1,101 @@
+"""A crowd of calls of one tenant beyond its quota, and what came of it: none passes too many."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from justitia_ray.client.calls import JsonCalls
+from justitia_ray.client.transport import Transport
+from justitia_ray.errors import JustitiaError, ResponseError
+from justitia_ray.protocol.endpoints import TENANT_HEADER
+from justitia_ray.protocol.generation_bodies import COMPLETIONS
+from justitia_ray.units import Seconds
+
+CROWD = "crowd"
+LIMIT = 24
+"""Applications of the crowd a day; each call is one."""
+QUOTAS = {"tenants": {CROWD: {"quotas": [{"unit": "applications", "limit": LIMIT, "per": "day"}]}}}
+"""Settings with the quota; no other tenant has any."""
+_EXHAUSTED = "insufficient_quota"
+
+
+@dataclass
+class CrowdRecord:
+    """Outcomes of the calls of a crowd."""
+
+    answered_at: list[Seconds] = field(default_factory=list)
+    """By this machine's monotonic clock."""
+    refused: int = 0
+    """For the quota."""
+    unreached: int = 0
+    """For accounts that did not answer in time, or with an ingress that died."""
+    wrong: list[str] = field(default_factory=list)
+    """Errors that no call may end with."""
+
+    def flaws(
+        self, usage: Sequence[Mapping[str, Any]], deaths_at: Sequence[Seconds], saved_s: Seconds
+    ) -> list[str]:
+        """Return what is wrong, in words; nothing if quota and usage are kept.
+
+        Args:
+            usage: Rows of `/v1/usage` of the crowd.
+            deaths_at: When schedulers died.
+            saved_s: How old what a dying scheduler has not saved may be. For so long after a death
+                a replica may tell of an end that no successor has heard the beginning of.
+        """
+        answered, found = len(self.answered_at), list(self.wrong)
+        if answered > LIMIT:
+            found.append(f"{answered} calls were answered, {LIMIT} a day is the quota")
+        at_risk = sum(
+            any(abs(at - died_at) <= saved_s for died_at in deaths_at) for at in self.answered_at
+        )
+        for name in ("applications", "inferences"):
+            counted = sum(row[name] for row in usage)
+            if not answered - at_risk <= counted <= max(answered, LIMIT):
+                found.append(
+                    f"usage has {counted} {name}: {answered} were answered, {at_risk} of them in"
+                    " the moment of a death"
+                )
+        return found
+
+
+class Crowd:
+    """Calls as one tenant, steadily, whatever dies."""
+
+    def __init__(self, http: Transport) -> None:
+        """Begin with no call.
+
+        Args:
+            http: The way to the service, with a key whose calls may be for any tenant.
+        """
+        self._calls = JsonCalls(http, max_retries=0)
+        self.record = CrowdRecord()
+
+    async def call(self, number: int) -> None:
+        """Make a call, an application of its own, and note what became of it."""
+        body = {"prompt": CROWD, "max_tokens": 2, "user": f"{CROWD}.{number}#1"}
+        try:
+            await self._calls.call("POST", COMPLETIONS, body, {TENANT_HEADER: CROWD})
+        except ResponseError as error:
+            if error.status == _TOO_MANY and error.code == _EXHAUSTED and error.limit is not None:
+                self.record.refused += 1
+            elif error.status in (_TOO_MANY, _UNAVAILABLE):
+                self.record.unreached += 1
+            else:
+                self.record.wrong.append(f"call {number} of the crowd: {error}")
+        except (ConnectionError, JustitiaError):
+            self.record.unreached += 1
+        else:
+            self.record.answered_at.append(time.monotonic())
+
+    async def play(self, calls: int, every_s: Seconds) -> None:
+        """Make so many calls, one every so often, and wait for all answers."""
+        async with asyncio.TaskGroup() as group:
+            for number in range(calls):
+                group.create_task(self.call(number))
+                await asyncio.sleep(every_s)
+
+
+_TOO_MANY, _UNAVAILABLE = 429, 503

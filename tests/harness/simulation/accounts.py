@@ -1,0 +1,204 @@
+"""The accounts of a simulation: their process, their store, and the way of schedulers to them."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from justitia_ray.accounts.book import QuotaBook
+from justitia_ray.accounts.messages import Answer, Exchange
+from justitia_ray.config import AppConfig
+from justitia_ray.serve.accounts.actor import AccountsActor
+from justitia_ray.serve.accounts.handle import AccountsLink
+from justitia_ray.serve.accounts.service import AccountsService
+from justitia_ray.store.accounts_store import AccountsStore
+from justitia_ray.store.scheduler_store import SchedulerStore
+from justitia_ray.units import Seconds
+from tests.harness.simulation.network import Network
+from tests.harness.simulation.recorder import Recorder
+from tests.harness.simulation.store import RedisMemory, StoreClient
+from tests.harness.simulation.use_recorder import UseRecorder
+from tests.harness.simulation.virtual_loop import Process, unpark
+
+NAME = "accounts"
+_STORED_AGAIN_S: Seconds = 3.0
+"""Time until all is stored again that was lost there: the store is tried twice a second."""
+
+
+class WatchedBook(QuotaBook):
+    """Tells the recorders which claims are lost."""
+
+    recorders: dict[str, UseRecorder]
+
+    def _lose(self, scheduler: str, term: Any, name: str) -> None:
+        claim = term.claims[name]
+        unused = {unit: claim.rest(unit) for unit in claim.holds}
+        super()._lose(scheduler, term, name)
+        lost = {unit: rest for unit, rest in unused.items() if rest > 0}
+        self.recorders[scheduler].claim_lost(claim.tenant, lost)
+
+    @property
+    def claims(self) -> list[str]:
+        """The names of all claims."""
+        return [name for term in self._terms.values() for name in term.claims]
+
+
+class WatchedAccounts(AccountsService):
+    """Keeps its book where the checks can see it."""
+
+    recorders: dict[str, UseRecorder]
+    book_class: type[WatchedBook] = WatchedBook
+
+    async def begin(self) -> None:
+        """Begin a term with a book that is watched."""
+        await super().begin()
+        self.book.__class__ = self.book_class
+        cast(WatchedBook, self.book).recorders = self.recorders
+
+
+class AccountsWithoutRay(AccountsActor):
+    """The accounts' actor as it is, but for how it is started and ended."""
+
+    def __init__(
+        self, make_service: Callable[[], AccountsService], on_end: Callable[[], None]
+    ) -> None:
+        self._config = AppConfig.parse({"model": {"name": "m", "path": "none"}})
+        self._redis = None
+        self._service = None
+        self._starting = None
+        self._idle = None
+        self._make = make_service
+        self._on_end = on_end
+
+    @property
+    def service(self) -> WatchedAccounts | None:
+        """The service, once it has begun its term."""
+        return cast("WatchedAccounts | None", self._service)
+
+    async def _make_service(self) -> AccountsService:
+        return self._make()
+
+    async def _end(self) -> None:
+        await self.retire()
+        self._on_end()
+
+
+class AccountsHost:
+    """A process of the accounts."""
+
+    def __init__(self, accounts: "SimulatedAccounts") -> None:
+        """Start; the first call begins the term."""
+        self.process = Process(NAME)
+
+        def make_service() -> AccountsService:
+            store = AccountsStore(None, "app")
+            client = StoreClient(accounts.redis, accounts.rng, dict)
+            store._store = cast(SchedulerStore, client)
+            service = accounts.service_class(
+                store, lambda reason: self.actor._step_down(reason), wall=accounts.wall
+            )
+            service.recorders = accounts.recorders
+            return service
+
+        self.actor = self.process.run(
+            lambda: AccountsWithoutRay(make_service, lambda: accounts.ended(self))
+        )
+
+    @property
+    def in_charge(self) -> bool:
+        """Whether they live and answer."""
+        return self.process.alive and not self.process.paused and self.actor.service is not None
+
+
+class SimulatedAccounts:
+    """All processes of the accounts that there were, on one store; the last is the newest."""
+
+    def __init__(
+        self, network: Network, wall_ahead_s: Seconds, service_class: type[WatchedAccounts]
+    ) -> None:
+        """Start the first.
+
+        Args:
+            network: Its lots decide the store's delays.
+            wall_ahead_s: How far their wall clock is ahead of the loop's time.
+            service_class: What is served.
+        """
+        self.redis = RedisMemory()
+        self.rng = network.rng
+        self.wall: Callable[[], Seconds] = lambda: network.now + wall_ahead_s
+        self.service_class = service_class
+        self.recorders: dict[str, UseRecorder] = {}
+        """By the name that a scheduler has at the accounts."""
+        self.forgot_at: list[Seconds] = []
+        """When accounts died that knew something which no store did, by the loop's time."""
+        self.over = False
+        """Nothing that ends is replaced any more."""
+        self._network = network
+        self.hosts = [AccountsHost(self)]
+        """All processes that there were."""
+
+    @property
+    def newest(self) -> AccountsHost:
+        """The newest process."""
+        return self.hosts[-1]
+
+    def find(self, source: Process) -> AccountsHost | None:
+        """Return whom a process reaches now; None: nobody."""
+        return self.newest if self.newest.process.alive else None
+
+    def replace_newest(self) -> AccountsHost:
+        """Start a process beside the one that there is, as Ray does when it takes one for dead."""
+        before = self.newest
+        self._note_knowledge(before)
+        self.hosts.append(AccountsHost(self))
+        return before
+
+    def crash(self, host: AccountsHost, down_s: Seconds) -> bool:
+        """End a process; Ray starts another one in a while. Return whether it lived."""
+        if not host.process.alive:
+            return False
+        if host is self.newest:
+            self._note_knowledge(host)
+            self._network.later(down_s, lambda: self._restart(host))
+        unpark(host.process)
+        host.process.die()
+        return True
+
+    def lose_store(self) -> None:
+        """Empty the store; accounts that are in charge put back all that they know."""
+        self.redis.empty()
+        if not self.newest.in_charge:
+            self.forgot_at.append(self._network.now)
+
+    def ended(self, host: AccountsHost) -> None:
+        """A process has ended itself: others lead."""
+
+        def end() -> None:
+            self.crash(host, 0.1)
+
+        self._network.later(0.0, end)
+
+    def _restart(self, host: AccountsHost) -> None:
+        if not self.over and self.newest is host:
+            self.hosts.append(AccountsHost(self))
+
+    def _note_knowledge(self, host: AccountsHost) -> None:
+        """Note whether a process knows something that its successor will not."""
+        service, now = host.actor.service, self._network.now
+        if service is None:
+            return
+        emptied_at = self.redis.emptied_at
+        is_stored = self.redis.epoch == service.book.epoch and service.trouble is None
+        if not is_stored or (emptied_at is not None and now - emptied_at < _STORED_AGAIN_S):
+            self.forgot_at.append(now)
+
+
+class WatchedAccountsLink(AccountsLink):
+    """Shows the recorder what the accounts answer."""
+
+    recorder: Recorder
+
+    async def exchange(self, told: Exchange) -> Answer:
+        """Exchange, then show."""
+        answer = await super().exchange(told)
+        if not answer.is_stale and answer.epoch == told.accounts:
+            self.recorder.use.decided(told, answer.verdicts)
+        return answer

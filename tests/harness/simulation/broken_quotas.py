@@ -1,0 +1,158 @@
+"""Parts that keep quotas and usage with one mistake each, for simulations that have to find it."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from justitia_ray.accounts.messages import Verdict
+from justitia_ray.core.tenants import Unit
+from justitia_ray.core.usage import Day, UsageBook
+from justitia_ray.serve.scheduler.claims import Claim
+from justitia_ray.serve.scheduler.quota_gate import QuotaGate
+from justitia_ray.store.schema import encode
+from justitia_ray.units import Epoch
+from tests.harness.simulation.accounts import WatchedAccounts
+from tests.harness.simulation.parts import WatchedService
+from tests.harness.simulation.plan import Fault, FaultKind, Plan, draw_quotas
+from tests.harness.simulation.store import StoreClient
+
+
+class AccountsThatForgetClaims(WatchedAccounts):
+    """Put back what was used, and not what is claimed."""
+
+    async def begin(self) -> None:
+        """Begin a term without the claims that were stored."""
+        await super().begin()
+        for term in self.book._terms.values():
+            term.claims.clear()
+        self.book.configure(self.book.tree, self._wall())
+
+
+class _GateThatCountsNothing(QuotaGate):
+    """Gives all back that an application or an inference has claimed."""
+
+    def _settle(self, claim: Claim, used: Mapping[Unit, float]) -> None:
+        super()._settle(claim, {})
+
+
+class ServiceThatCountsNothing(WatchedService):
+    """Has that gate."""
+
+    def watch(self, *parts: Any) -> None:
+        """Put the gate in its place."""
+        super().watch(*parts)
+        self.term.gate.__class__ = _GateThatCountsNothing
+
+
+class _GateWithoutSurvivors(QuotaGate):
+    """Never says which claims of its predecessor live."""
+
+    def begin(self, epoch: Epoch) -> None:
+        super().begin(epoch)
+        self._began_at = None
+
+
+class ServiceWithoutSurvivors(WatchedService):
+    """Has that gate."""
+
+    def watch(self, *parts: Any) -> None:
+        """Put the gate in its place."""
+        super().watch(*parts)
+        self.term.gate.__class__ = _GateWithoutSurvivors
+
+
+class _GateThatNeverStops(QuotaGate):
+    """Lets an application go on that has outrun its claim."""
+
+    def _decide(self, claim: Claim, decision: Verdict) -> None:
+        if not claim.is_decided or decision.refused_by is None:
+            super()._decide(claim, decision)
+
+
+class ServiceThatNeverStops(WatchedService):
+    """Has that gate."""
+
+    def watch(self, *parts: Any) -> None:
+        """Put the gate in its place."""
+        super().watch(*parts)
+        self.term.gate.__class__ = _GateThatNeverStops
+
+
+class StoreThatSavesUsageApart(StoreClient):
+    """Saves totals before what they are the totals of, not in one step."""
+
+    async def save(self, *parts: Any) -> bool:
+        """Save twice."""
+        usage = parts[_USAGE] if len(parts) > _USAGE else None
+        await self._exchange(lambda: self._write(usage or {}))
+        return await super().save(*parts)
+
+    def _write(self, usage: Mapping[Day, Mapping[str, Any]]) -> None:
+        for day, of_day in usage.items():
+            encoded = {name: encode(name, record) for name, record in of_day.items()}
+            self._redis.usage.setdefault(day, {}).update(encoded)
+
+
+_USAGE = 6
+"""Place of the totals among the arguments of a save."""
+
+
+class _HastyUsage(UsageBook):
+    """Takes totals for saved that were taken to be."""
+
+    def unsaved_days(self) -> set[Day]:
+        return {day for day, _ in self._changed}
+
+
+class ServiceWithHastyUsage(WatchedService):
+    """Has that book."""
+
+    def note_lead(self) -> None:
+        """Put the book in its place."""
+        self.core.state.usage.__class__ = _HastyUsage
+        super().note_lead()
+
+
+def with_quotas(plan: Plan, *faults: Fault) -> Plan:
+    """Return a plan with quotas and these faults alone."""
+    plan = plan if plan.tenants else draw_quotas(plan)
+    assert plan.other is not None
+    return replace(plan, faults=faults, other=replace(plan.other, faults=()))
+
+
+def accounts_die(plan: Plan) -> Plan:
+    """Let the accounts die again and again while applications come."""
+    times = (2.0, 4.0, 6.0, 8.0)
+    return with_quotas(plan, *(Fault(FaultKind.ACCOUNTS_CRASH, at, 0.1) for at in times))
+
+
+def everybody_dies(plan: Plan) -> Plan:
+    """Let the scheduler die with all ingresses, so that nobody submits again."""
+    kinds = [(FaultKind.INGRESS_CRASH, k) for k in range(plan.ingresses)]
+    kinds.append((FaultKind.SCHEDULER_CRASH, 0))
+    faults = (
+        Fault(kind, at, 1.0, party=party) for at in (2.0, 4.0, 6.0, 8.0) for kind, party in kinds
+    )
+    return with_quotas(plan, *faults)
+
+
+def scheduler_dies_as_it_saves(plan: Plan) -> Plan:
+    """Let the scheduler die again and again while its store is slow."""
+    slow = Fault(FaultKind.STORE_SLOW, 1.0, 15.0)
+    deaths = (Fault(FaultKind.SCHEDULER_CRASH, at, 0.1) for at in (3.0, 5.5, 8.0, 10.5))
+    return with_quotas(plan, slow, *deaths)
+
+
+def midnight_without_store(plan: Plan) -> Plan:
+    """Let a day end while its last totals cannot be stored, and the scheduler die before they are.
+
+    The day begins after that for the successor, too.
+    """
+    plan = with_quotas(
+        plan,
+        Fault(FaultKind.STORE_AWAY, 2.5, 5.0),
+        Fault(FaultKind.SCHEDULER_CRASH, 7.0, 0.1),
+    )
+    assert plan.other is not None
+    other = replace(plan.other, midnight_s=3.0, faults=plan.faults)
+    return replace(plan, midnight_s=3.0, other=other)

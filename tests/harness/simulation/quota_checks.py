@@ -1,0 +1,256 @@
+"""Rules of quotas and usage that a simulation must keep; a function each.
+
+All of them hold what the service has counted against what really ran, as the recorders of use saw
+it: in schedulers and engines, whoever died meanwhile.
+"""
+
+import asyncio
+import itertools
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from ray.exceptions import RayError
+
+from justitia_ray.accounts.windows import LENGTHS
+from justitia_ray.core.tenants import OnExhausted, Quota, Unit, Window, ancestors
+from justitia_ray.core.usage import DAY_S
+from justitia_ray.units import ClientId, Seconds
+from tests.harness.simulation.accounts import WatchedBook
+from tests.harness.simulation.network import here
+from tests.harness.simulation.plan import FaultKind
+from tests.harness.simulation.tenants import COUNTING
+from tests.harness.simulation.use_recorder import Amount
+from tests.harness.simulation.virtual_loop import VirtualLoop
+from tests.harness.simulation.world import World
+
+LOOK_EVERY_S: Seconds = 1.0
+_HANDED_OVER_S: Seconds = 40.0
+"""Time until accounts that have forgotten are told what live applications hold: as long as an
+ingress may be silent, and a little more."""
+_REPORTED_S: Seconds = 3.0
+"""Time until a scheduler has booked an inference that has come to its end: a replica reports once a
+second at most."""
+_LOSING = frozenset(FaultKind) - {
+    FaultKind.SETTINGS,
+    FaultKind.SCHEDULER_CRASH,
+    FaultKind.STORE_AWAY,
+    FaultKind.STORE_SLOW,
+    FaultKind.INGRESS_CRASH,
+    FaultKind.ACCOUNTS_CRASH,
+    FaultKind.ACCOUNTS_STALL,
+    FaultKind.TWO_ACCOUNTS,
+    FaultKind.ACCOUNTS_UNREACHED,
+    FaultKind.ACCOUNTS_STORE_AWAY,
+    FaultKind.ACCOUNTS_STORE_EMPTIED,
+    FaultKind.ACCOUNTS_STORE_SLOW,
+}
+"""Faults that may keep the end of an inference from any scheduler, or empty the store."""
+
+
+def limits_hold(worlds: Sequence[World]) -> None:
+    """No window of a quota that rejects has more than its limit, over all models.
+
+    Metered units may go beyond it by what applications in flight have used beyond their claims.
+    """
+    first = worlds[0]
+    accounts = first.accounts
+    if accounts is None:
+        return
+    began_at = first.network.now - first.recorder.now
+    forgot_at = [at - began_at for at in accounts.forgot_at]
+    tree = first.scheduler.answers.term.driver.settings.tenant_tree
+    for path in tree.described:
+        used = [
+            (one, world)
+            for world in worlds
+            for one in world.recorder.use.amounts
+            if path in ancestors(one.tenant)
+        ]
+        used.sort(key=lambda pair: pair[0].at_s)
+        for quota in tree.node(path).quotas:
+            if quota.on_exhausted is OnExhausted.REJECT:
+                of_unit = [pair for pair in used if pair[0].unit is quota.unit]
+                _check_windows(worlds, path, quota, of_unit, forgot_at)
+
+
+def _check_windows(
+    worlds: Sequence[World],
+    path: ClientId,
+    quota: Quota,
+    used: Sequence[tuple[Amount, World]],
+    forgot_at: Sequence[Seconds],
+) -> None:
+    instants = [one.at_s for one, _ in used]
+    total = [0.0, *itertools.accumulate(one.amount for one, _ in used)]
+    for end, at_s in enumerate(instants, start=1):
+        since_s = _begin(worlds[0], quota, at_s)
+        if any(since_s - _HANDED_OVER_S < lost_s <= at_s for lost_s in forgot_at):
+            continue
+        start = bisect_right(instants, since_s)
+        amount = total[end] - total[start]
+        if amount <= quota.limit:
+            continue
+        beyond = 0.0
+        if quota.unit is Unit.KV_TOKEN_TIME:
+            names = {(one.claim, id(w)): (one, w) for one, w in used[start:end]}
+            beyond = sum(w.recorder.use.overrun(one.claim, at_s) for one, w in names.values())
+        if amount > quota.limit + beyond * (1 + 1e-9):
+            worlds[0].recorder.add_failure(
+                "limits_hold",
+                f"{path} used {amount:g} {quota.name} up to {at_s:.3f} s: {quota.limit:g} is the"
+                f" limit, {beyond:g} were in flight",
+            )
+            return
+
+
+def _begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
+    """Return the instant after which a window began that ends at an instant."""
+    if quota.window is Window.ROLLING:
+        # What engines produce is looked at once a second.
+        return at_s - LENGTHS[quota.per] + LOOK_EVERY_S * (quota.unit is Unit.KV_TOKEN_TIME)
+    midnight_s = world.plan.midnight_s
+    if midnight_s is None or at_s < midnight_s:
+        return -1.0
+    return midnight_s + LOOK_EVERY_S * (quota.unit is Unit.KV_TOKEN_TIME) - 1e-9
+
+
+def use_is_counted_once(worlds: Sequence[World]) -> None:
+    """The accounts have counted all that was let in, and nothing twice.
+
+    A claim whose scheduler died counts as used, whether it was or not; and accounts that die while
+    their store is away may forget.
+    """
+    first = worlds[0]
+    accounts = first.accounts
+    if accounts is None or accounts.forgot_at or not accounts.newest.in_charge:
+        return
+    if _fault_kinds(worlds) & {FaultKind.STORE_EMPTIED}:
+        return  # a scheduler that knows no settings lets in what comes before them
+    service = accounts.newest.actor.service
+    assert service is not None
+    for path, standings in service.book.nodes(accounts.wall()).items():
+        for standing in standings:
+            if standing.limit != COUNTING:
+                continue
+            ran = sum(w.recorder.use.total(standing.unit)[path] for w in worlds)
+            lost = sum(w.recorder.use.maybe_counted(path, standing.unit) for w in worlds)
+            missed = sum(w.recorder.use.maybe_missed(path, standing.unit) for w in worlds)
+            if not ran - missed <= standing.used <= ran + lost:
+                first.recorder.add_failure(
+                    "use_is_counted_once",
+                    f"{path}: {standing.used:g} {standing.unit} are counted, {ran:g} were let in,"
+                    f" {lost} more or {missed} fewer may be",
+                )
+
+
+def usage_is_what_ran(world: World) -> None:
+    """Totals have each application and inference that ran, once; deaths lose what was not saved."""
+    scheduler, use = world.scheduler, world.recorder.use
+    if not scheduler.in_charge:
+        return
+    counted: dict[str, dict[ClientId, float]] = {}
+    for of_day in scheduler.answers.core.state.usage.totals.values():
+        for tenant, totals in of_day.items():
+            for name, amount in totals.record().items():
+                of_name = counted.setdefault(name, {})
+                of_name[tenant] = of_name.get(tenant, 0) + amount
+    opened, produced = use.total(Unit.APPLICATIONS), use.total(Unit.KV_TOKEN_TIME)
+    began: dict[ClientId, int] = {}
+    for tenant in use.begun.values():
+        began[tenant] = began.get(tenant, 0) + 1
+    kept = _certain(world)
+    for tenant in opened:
+        for name, least, most in (
+            ("applications", 0, opened[tenant]),
+            ("inferences", kept.get(tenant, 0), began.get(tenant, 0) + use.again[tenant]),
+            ("kv_token_time", 0, produced[tenant] * (1 + 1e-6)),
+        ):
+            found = counted.get(name, {}).get(tenant, 0)
+            if not least <= found <= most:
+                world.recorder.add_failure(
+                    "usage_is_what_ran",
+                    f"{name} of {tenant}: {found:g} are counted, {least:g} to {most:g} ran",
+                )
+
+
+def _certain(world: World) -> dict[ClientId, int]:
+    """Return how many inferences of each tenant came to their ends and must be counted.
+
+    Not those that a scheduler may have lost that died before it had saved them.
+    """
+    use, found = world.recorder.use, dict[ClientId, int]()
+    if _fault_kinds([world]) & _LOSING:
+        return found
+    ends = sorted(use.terms.values(), key=lambda term: term.began_at)
+    for at_s, tenant in use.finished.values():
+        term, following = None, None
+        for one, after in itertools.zip_longest(ends, ends[1:]):
+            if one.began_at <= at_s:
+                term, following = one, after
+        if term is None or at_s + _REPORTED_S > world.recorder.now:
+            continue
+        is_saved = term.saved_at is not None and at_s + _REPORTED_S < term.saved_at
+        if following is None or is_saved:
+            found[tenant] = found.get(tenant, 0) + 1
+    return found
+
+
+def _fault_kinds(worlds: Sequence[World]) -> set[FaultKind]:
+    return {fault.kind for world in worlds for fault in world.plan.faults}
+
+
+def claims_left(world: World) -> list[str]:
+    """Return what is claimed or held back though nobody wants anything any more."""
+    scheduler, accounts = world.scheduler, world.accounts
+    if accounts is None:
+        return []
+    if not accounts.newest.in_charge:
+        return ["no accounts are in office"]
+    service, gate = accounts.newest.actor.service, scheduler.answers.term.gate
+    assert service is not None
+    left = [f"the accounts hold claim {name}" for name in cast(WatchedBook, service.book).claims]
+    left += [f"the gate holds claim {name}" for name in gate._claims]
+    left += [f"the gate has to tell of claim {claim.name}" for claim, _ in gate._untold]
+    if gate.held_back:
+        left.append(f"the gate holds {gate.held_back} submissions back")
+    return left
+
+
+class FinalTotals:
+    """A day whose totals were said to be final has the same totals whenever it is asked for."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._final: dict[tuple[str, str], dict[str, Any]] = {}
+        self._today = int((VirtualLoop.STARTS_AT + world.scheduler.wall_ahead_s) // DAY_S)
+
+    async def keep_asking(self) -> None:
+        """Ask for the totals of the day that ends, as a meter does that waits for them."""
+        while True:
+            await asyncio.sleep(self._world.rng.uniform(0.1, 2.0))
+            try:
+                told = await self._world.scheduler_handle.usage.remote([self._today])
+            except RayError:
+                continue
+            self._compare(told)
+
+    def _compare(self, told: dict[str, Any]) -> None:
+        found = dict(self._finals(told))
+        if FaultKind.STORE_EMPTIED in _fault_kinds([self._world]):
+            return  # a store that has lost them, with a scheduler that dies, has no finals
+        for name in found.keys() | (self._final.keys() if told["open_from"] > self._today else ()):
+            before, now = self._final.get(name), found.get(name)
+            if name in self._final and before != now:
+                self._world.recorder.add_failure(
+                    "final_totals_are_final", f"{name}: {before} became {now}"
+                )
+        if told["open_from"] > self._today and not self._final:
+            self._world.recorder.add_event(here().name, f"hears final totals {found}")
+        self._final |= found
+
+    def _finals(self, told: dict[str, Any]) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+        for day, of_day in told["days"].items():
+            if int(day) < told["open_from"]:
+                for tenant, totals in of_day.items():
+                    yield (str(day), tenant), totals

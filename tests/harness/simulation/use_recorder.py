@@ -1,0 +1,240 @@
+"""Recorder of real use in a simulation, by tenant: quotas and usage are held against it.
+
+Applications count as they are opened and inferences as they are let in, whichever scheduler does
+it, and once over its death; KV token-time counts as engines produce it, looked at once a second.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from justitia_ray.accounts.messages import ClaimName, Exchange, Verdict
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.tenants import Unit
+from justitia_ray.units import (
+    ApplicationId,
+    ClientId,
+    Epoch,
+    KvTokenTime,
+    RequestId,
+    Seconds,
+)
+
+_TWO = 2
+"""Terms, of which one has ended with a death."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """An amount of a unit that was really used."""
+
+    at_s: Seconds
+    tenant: ClientId
+    unit: Unit
+    amount: float
+    claim: ClaimName
+    """The claim on it: the application's, or the inference's."""
+
+
+@dataclass(slots=True)
+class Term:
+    """A scheduler's time as the leader."""
+
+    began_at: Seconds
+    saved_at: Seconds | None = None
+    """Beginning of its last save that succeeded."""
+
+
+class UseRecorder:
+    """Sees what each scheduler of one model opens and lets in, and what its engines produce."""
+
+    def __init__(self, now: Callable[[], Seconds], fail: Callable[[str, str], None]) -> None:
+        """Begin with nothing.
+
+        Args:
+            now: Returns the seconds since the simulation began.
+            fail: Told of a rule that did not hold, by its name, and how.
+        """
+        self.amounts: list[Amount] = []
+        self.terms: dict[Epoch, Term] = {}
+        self.covered: dict[ApplicationId, list[tuple[Seconds, KvTokenTime]]] = {}
+        """KV token-time of an application that its claim holds, and that was used of those that
+        are over, from instants on."""
+        self._told: defaultdict[ApplicationId, KvTokenTime] = defaultdict(float)
+        self._held: dict[ApplicationId, KvTokenTime] = {}
+        self.tenants: dict[ApplicationId, ClientId] = {}
+        self.lost_claims: Counter[tuple[ClientId, Unit]] = Counter()
+        """Claims of this model that counted as used because nobody accounted for them."""
+        self.begun: dict[tuple[RequestId, Epoch], ClientId] = {}
+        """Inferences of which something was produced, with the schedulers that leased them."""
+        self.finished: dict[RequestId, tuple[Seconds, ClientId]] = {}
+        """Inferences that came to their ends, and when they did first."""
+        self._now = now
+        self._fail = fail
+        self.granted_names: dict[ClaimName, tuple[ClientId, Unit]] = {}
+        """Claims on exact units that the accounts have granted."""
+        self.let_in: set[ClaimName] = set()
+        """Claims of what some scheduler has let in."""
+        self.has_resubmissions = False
+        """Whether an ingress has submitted something again."""
+        self._open: set[ApplicationId] = set()
+        self.again: Counter[ClientId] = Counter()
+        """Inferences that a scheduler let in again after they had ended there."""
+        self._let_in_by: set[tuple[Epoch, RequestId]] = set()
+        self._over: set[ClaimName] = set()
+        self._claimed_again: Counter[ClientId] = Counter()
+        """Inferences whose claims were made again after they had been over."""
+        self._outrun: dict[tuple[Epoch, ApplicationId], Seconds] = {}
+        self._produced: defaultdict[ApplicationId, KvTokenTime] = defaultdict(float)
+
+    # --- schedulers
+
+    def became_leader(self, epoch: Epoch) -> None:
+        """A scheduler leads."""
+        self.terms[epoch] = Term(self._now())
+
+    def saved(self, epoch: Epoch, began_at: Seconds) -> None:
+        """All that a scheduler had booked when a save began is stored."""
+        if epoch in self.terms:
+            self.terms[epoch].saved_at = began_at
+
+    def leads(self, epoch: Epoch) -> bool:
+        """Return whether no later scheduler leads: what an earlier one lets in is not run."""
+        return epoch >= max(self.terms, default=epoch)
+
+    def opened(self, core: SchedulerCore, application_id: ApplicationId) -> None:
+        """A scheduler has an application that it did not have before this event."""
+        tenant = self.tenants[application_id] = core.state.applications[application_id].tenant
+        if application_id not in self._open:
+            self._open.add(application_id)
+            self.let_in.add(application_id)
+            self._add(tenant, Unit.APPLICATIONS, 1, application_id)
+
+    def ended(self, application_id: ApplicationId) -> None:
+        """An application has ended; who opens it again opens another one."""
+        self._open.discard(application_id)
+
+    def admitted(self, core: SchedulerCore, epoch: Epoch, item: ev.InferenceSubmitted) -> None:
+        """A scheduler has let an inference in."""
+        name = item.application_id
+        outrun_at = self._outrun.get((epoch, name))
+        if outrun_at is not None and outrun_at < self._now() and not item.resubmitted:
+            self._fail(
+                "outrun_applications_take_no_more",
+                f"{item.request_id} of {name}, which was refused more at {outrun_at:.3f} s",
+            )
+        claim, tenant = f"{name}#{item.inference_id}", core.state.applications[name].tenant
+        if claim not in self.let_in:
+            self.let_in.add(claim)
+            self._add(tenant, Unit.INFERENCES, 1, claim)
+        if (epoch, item.request_id) in self._let_in_by:
+            self.again[tenant] += 1
+        self._let_in_by.add((epoch, item.request_id))
+
+    def decided(self, told: Exchange, verdicts: tuple[Verdict, ...]) -> None:
+        """A scheduler hears what the accounts have decided."""
+        for use in told.uses:
+            if use.is_over:
+                self._over.add(use.name)
+                used = use.used.get(Unit.KV_TOKEN_TIME, 0)
+                self._told[use.name] += min(used, self._held.pop(use.name, 0))
+                self._cover(use.name, self._told[use.name])
+        for ask, verdict in zip(told.asks, verdicts, strict=False):
+            name = (told.epoch, ask.name)
+            if verdict.refused_by is None and Unit.INFERENCES in verdict.holds:
+                self._claimed_again[ask.tenant] += ask.name in self._over
+                self._over.discard(ask.name)
+            if verdict.refused_by is None:
+                self._outrun.pop(name, None)
+                held = verdict.holds.get(Unit.KV_TOKEN_TIME, 0)
+                self._held[ask.name] = held
+                self._cover(ask.name, self._told[ask.name] + held)
+                for unit in (Unit.APPLICATIONS, Unit.INFERENCES):
+                    if unit in verdict.holds:
+                        self.granted_names[ask.name] = (ask.tenant, unit)
+            elif verdict.holds and ask.name in self._open:
+                self._outrun.setdefault(name, self._now())
+
+    def claim_lost(self, tenant: ClientId, holds: Mapping[Unit, float]) -> None:
+        """The accounts count a claim as used that nobody accounts for."""
+        for unit in holds:
+            self.lost_claims[tenant, unit] += 1
+
+    # --- engines
+
+    def produced(self, so_far: Mapping[ApplicationId, KvTokenTime]) -> None:
+        """Note what was produced in all for each application, by leases that run or are over."""
+        for name, amount in so_far.items():
+            more = amount - self._produced[name]
+            if more > 0:
+                self._add(self.tenants[name], Unit.KV_TOKEN_TIME, more, name)
+                self._produced[name] = amount
+
+    def began(self, request_id: RequestId, epoch: Epoch, application_id: ApplicationId) -> None:
+        """Something of an inference was produced."""
+        self.begun.setdefault((request_id, epoch), self.tenants[application_id])
+
+    def completed(self, request_id: RequestId, epoch: Epoch, application_id: ApplicationId) -> None:
+        """An engine has brought an inference to its end."""
+        self.began(request_id, epoch, application_id)
+        self.finished.setdefault(request_id, (self._now(), self.tenants[application_id]))
+
+    # --- totals
+
+    def total(self, unit: Unit) -> defaultdict[ClientId, float]:
+        """Return what was used of a unit by each tenant."""
+        totals: defaultdict[ClientId, float] = defaultdict(float)
+        for used in self.amounts:
+            if used.unit is unit:
+                totals[used.tenant] += used.amount
+        return totals
+
+    def maybe_counted(self, tenant: ClientId, unit: Unit) -> int:
+        """Return how much may be counted of a unit beyond what was let in, over deaths.
+
+        Claims that were lost, claims that were granted for what an earlier scheduler may have let
+        in, and inferences that are claimed again, for their ends were not heard of.
+        """
+        count = self.lost_claims[tenant, unit]
+        if unit is Unit.INFERENCES:
+            count += self._claimed_again[tenant]
+        if self.has_resubmissions:
+            names = self.granted_names.keys() - self.let_in
+            count += sum(self.granted_names[name] == (tenant, unit) for name in names)
+        return count
+
+    def maybe_missed(self, tenant: ClientId, unit: Unit) -> int:
+        """Return how much may be missed that was let in while the accounts did not answer.
+
+        By schedulers that died before they did.
+        """
+        if len(self.terms) < _TWO:
+            return 0
+        return sum(
+            one.amount == 1 and one.claim not in self.granted_names
+            for one in self.amounts
+            if (one.tenant, one.unit) == (tenant, unit)
+        )
+
+    def overrun(self, application_id: ApplicationId, at_s: Seconds) -> KvTokenTime:
+        """Return what had been produced for an application beyond what its claims covered then.
+
+        By what was in flight as it outran its claim, or as it was cancelled.
+        """
+        produced = sum(
+            one.amount
+            for one in self.amounts
+            if one.claim == application_id and one.unit is Unit.KV_TOKEN_TIME and one.at_s <= at_s
+        )
+        covered = [
+            0.0,
+            *(c for since_s, c in self.covered.get(application_id, ()) if since_s < at_s),
+        ]
+        return max(0.0, produced - covered[-1])
+
+    def _cover(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
+        self.covered.setdefault(application_id, []).append((self._now(), amount))
+
+    def _add(self, tenant: ClientId, unit: Unit, amount: float, name: ClaimName) -> None:
+        self.amounts.append(Amount(self._now(), tenant, unit, amount, name))
