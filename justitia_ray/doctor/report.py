@@ -9,6 +9,7 @@ from typing import Any
 
 from justitia_ray.doctor.front_rules import FRONT_RULES
 from justitia_ray.doctor.rule import Finding, Look, Severity
+from justitia_ray.doctor.scaling_rules import SCALING_RULES
 from justitia_ray.doctor.service_rules import SERVICE_RULES
 from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
 
@@ -43,7 +44,7 @@ def is_wrong(findings: Sequence[Finding]) -> bool:
 def count_checks(look: Look) -> int:
     """Return how many rules were checked."""
     redis = len(REDIS_RULES) + len(PAIR_RULES) if look.saw_redis else 0
-    return len(SERVICE_RULES) + len(FRONT_RULES) + len(STORE_RULES) + redis
+    return len(SERVICE_RULES) + len(SCALING_RULES) + len(FRONT_RULES) + len(STORE_RULES) + redis
 
 
 def report_text(look: Look, findings: Sequence[Finding]) -> str:
@@ -79,7 +80,7 @@ def report_dict(first: Look, second: Look, findings: Sequence[Finding]) -> dict[
 
 
 def _findings(look: Look) -> Iterator[Finding]:
-    for rule in (*SERVICE_RULES, *FRONT_RULES, *STORE_RULES, *REDIS_RULES):
+    for rule in (*SERVICE_RULES, *SCALING_RULES, *FRONT_RULES, *STORE_RULES, *REDIS_RULES):
         yield from rule.findings(look)
 
 

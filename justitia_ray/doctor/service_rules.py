@@ -64,6 +64,12 @@ def _parts_not_seen(look: LeaderLook) -> Iterator[Breach]:
         )
 
 
+def _no_replica(look: LeaderLook) -> Iterator[Breach]:
+    scaling = look.leader.scaling
+    if scaling is None or scaling.wanted:
+        yield from breach_if(not look.leader.replicas, "replicas", waiting=look.leader.waiting)
+
+
 def _silent_replicas(look: LeaderLook) -> Iterator[Breach]:
     limit_s = max(look.limits.replica_s / 2, look.limits.heartbeat_s + 1.0)
     for replica_id, replica in look.leader.replicas.items():
@@ -310,12 +316,8 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
     Rule(
         "no_replica",
         Severity.WRONG,
-        "At least one replica pulls work.",
-        led(
-            lambda look: breach_if(
-                not look.leader.replicas, "replicas", waiting=look.leader.waiting
-            )
-        ),
+        "At least one replica pulls work, unless none is wanted.",
+        led(_no_replica),
         "no replica pulls; {waiting} inferences wait",
         "engines may be loading: see `serve status`, and the logs of deployment Replica",
     ),

@@ -53,7 +53,6 @@ class GpsHistory:
 
 _NEVER = float("inf")
 _INGRESS = "simulation"
-_FIRST_REPLICA = "0"
 _CHANGES = (ev.InferenceSubmitted, ev.DeadlinePassed)
 
 
@@ -95,9 +94,26 @@ class CoreLink:
         capacity = ReplicaCapacity(
             settings.engine.kv_tokens, settings.engine.block_size, settings.engine.max_num_seqs
         )
+        self._capacity = capacity
         for index in range(settings.replicas):
             self.handle(ev.ReplicaPulled(str(index), capacity, capacity.kv_tokens), 0.0)
             self.handle(ev.PullAnswered(str(index)), 0.0)
+
+    def enter(self, server: Server, now: Seconds) -> list[SimulatedSequence]:
+        """Let a replica come; return the sequences that it is to admit at once."""
+        kv_tokens = self._capacity.kv_tokens
+        grants = self.handle(ev.ReplicaPulled(server.name, self._capacity, kv_tokens), now)
+        self.handle(ev.PullAnswered(server.name), now)
+        self.changes += 1
+        return [self._sequence(grant, server, now) for grant in grants]
+
+    def drain(self, server: Server, now: Seconds) -> None:
+        """Let a replica say that it takes nothing more."""
+        held = self.core.state.replicas[server.name].context_tokens
+        free = max(0, self._capacity.kv_tokens - held)
+        drains = ev.ReplicaPulled(server.name, self._capacity, free, progress=None, draining=True)
+        self.handle(drains, now)
+        self.handle(ev.PullAnswered(server.name), now)
 
     def handle(self, event: ev.Event, now: Seconds) -> list[Grant]:
         """Hand an event to the core; return the grants of its answer."""
@@ -185,8 +201,9 @@ class CoreLink:
 
     def withdraw_idle(self, now: Seconds) -> None:
         """Tell the core that idle applications submit nothing more at this instant."""
-        if self.core.applications.any_fell_idle:
-            self.handle(ev.ReplicaReported(_FIRST_REPLICA, withdraws=True), now)
+        replica_id = next(iter(self.core.state.replicas), None)  # any: it reports nothing
+        if replica_id is not None and self.core.applications.any_fell_idle:
+            self.handle(ev.ReplicaReported(replica_id, withdraws=True), now)
             self._gps.record(self._virtual_time, now)
 
     def ask(self, server: Server, now: Seconds) -> list[SimulatedSequence]:

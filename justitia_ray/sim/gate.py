@@ -44,6 +44,8 @@ class Gate:
         self._most_load: Tokens = 0
         """Above that, a replica that runs something has no room for what comes first."""
         self._refused: dict[int, _Standing] = {}
+        self.closed: set[int] = set()
+        """Replicas that are given nothing: not there, or to leave."""
         self.standing: _Standing = (None, -1)
         """The queue as seen last: while it stays, only replicas that change have reason to ask."""
         self._least_behind: Tokens | None = None
@@ -71,7 +73,7 @@ class Gate:
 
     def is_worth_asking(self, server: Server) -> bool:
         """Return whether the core may admit something to a replica, as it stands."""
-        if self.standing[0] is None:
+        if self.standing[0] is None or server.index in self.closed:
             return False
         if server.is_empty:
             return True
@@ -106,6 +108,7 @@ class Gate:
         """
         return (
             self._least_behind is not None
+            and server.index not in self.closed
             and not server.swapped
             and len(server.running) < self._engine.max_num_seqs
             and server.context_tokens + len(server.running) + 1 + self._least_behind
@@ -127,6 +130,8 @@ class Gate:
         first = self.standing[0]
         if first is None or server.swapped or not (server.running or server.is_empty):
             return None  # in the last case, what is on its way will wake it
+        if server.index in self.closed:
+            return None
         watches = self.watches(server)
         if self.is_worth_asking(server) or (watches and (self._by_prompt or self._lets_pass)):
             return server.next_admission(later)

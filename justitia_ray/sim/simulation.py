@@ -261,8 +261,11 @@ class Simulation:
         return admitted or len(server.running) > before
 
     def _admit(self, server: Server, now: Seconds) -> bool:
+        return self._take(server, self._link.ask(server, now), now)
+
+    def _take(self, server: Server, admitted: list[Running], now: Seconds) -> bool:
+        """Send a replica what it is to admit; return whether there is any."""
         prefixes = self._prefixes[server.index]
-        admitted = self._link.ask(server, now)
         for sequence in admitted:
             row = sequence.result
             self._rows[row.application_id, row.inference_id] = row

@@ -64,6 +64,30 @@ def arrival_times(
     return [round(at * window_s, 6) for at in instants]
 
 
+def thinned_arrivals(kind: str, count: int, rng: random.Random, data_dir: Path) -> list[Seconds]:
+    """Return `count` instants drawn from the whole of a trace, sorted; the first is 0.
+
+    The load rises and falls over them as over the trace.
+
+    Args:
+        kind: A name of a recorded trace.
+        count: At most the number of its rows.
+        rng: Draws.
+        data_dir: Where the trace is.
+
+    Raises:
+        ConfigError: If the file is missing or wrong, or holds fewer arrivals.
+    """
+    path = data_dir / "arrivals" / _TRACES[kind]
+    instants = [row.arrival_s for row in read_trace(path)]
+    if len(instants) < count:
+        raise ConfigError(f"{path}: must hold at least {count} arrivals, has {len(instants)}")
+    drawn = sorted(rng.sample(instants, count))
+    if kind == "mooncake":
+        drawn = sorted(at + rng.uniform(0.0, _MOONCAKE_STEP_S) for at in drawn)
+    return [round(at - drawn[0], 6) for at in drawn]
+
+
 def _traced(path: Path, count: int) -> list[Seconds]:
     instants = sorted(row.arrival_s for row in islice(read_trace(path), count))
     if not instants:

@@ -105,6 +105,16 @@ def inspection() -> Json:
                 },
             },
             "ingresses": {"ingress-1": {"silent_s": 12.0, "unread": 1}},
+            "scaling": {
+                "wanted": 2,
+                "asked": 2,
+                "minimum": 1,
+                "maximum": 4,
+                "load_s": 45.0,
+                "asked_s_ago": 0.4,
+                "downscale_delay_s": 120.0,
+                "is_serves": True,
+            },
         },
         "replicas": {
             "r1": {

@@ -8,6 +8,7 @@ import pytest
 from justitia_ray.doctor.front_rules import FRONT_RULES
 from justitia_ray.doctor.report import find
 from justitia_ray.doctor.rule import Rule, Severity
+from justitia_ray.doctor.scaling_rules import SCALING_RULES
 from justitia_ray.doctor.service_rules import SERVICE_RULES
 from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
 from tests.unit.doctor.healthy import Patient, seen_after
@@ -129,6 +130,17 @@ CASES = {
         "leases_agree",
         says("scheduler", broken_rules=["leases_agree: 3-1: inference holds None"]),
         "inference holds None",
+    ),
+    "autoscaler_that_does_not_ask": Case(
+        "autoscaler", says("scheduler", "scaling", asked_s_ago=31.0), "asked 31 s ago at last"
+    ),
+    "replicas_that_leave_too_soon": Case(
+        "downscale_delay_s",
+        says("scheduler", "scaling", load_s=200.0),
+        "takes 200 s to load, and is drained when it has not been wanted for 120 s",
+    ),
+    "queue_that_asks_for_more_than_the_limit": Case(
+        "max_replicas", says("scheduler", "scaling", asked=7), "asks for 7 replicas"
     ),
     "scheduler_that_recovers": Case(
         "scheduler", says("scheduler", recovering=True), "waits for its replicas"
@@ -283,7 +295,7 @@ def test_healthy_service_has_no_finding() -> None:
 
 RULES: dict[str, Rule[Any]] = {
     rule.name: rule
-    for table in (SERVICE_RULES, FRONT_RULES, STORE_RULES, REDIS_RULES, PAIR_RULES)
+    for table in (SERVICE_RULES, SCALING_RULES, FRONT_RULES, STORE_RULES, REDIS_RULES, PAIR_RULES)
     for rule in table
 }
 
@@ -483,3 +495,22 @@ def test_two_schedulers_are_not_compared() -> None:
     new_office(tampered)
 
     assert [] == find(before, tampered.look())
+
+
+def test_model_that_wants_no_replica_needs_none() -> None:
+    """Scaled to zero is well."""
+
+    def rules_of(harm: Harm) -> list[str]:
+        return [f.rule for f in find(seen_after(harm), seen_after(harm))]
+
+    at_zero = both(empty_cluster, says("scheduler", "scaling", wanted=0, minimum=0))
+
+    assert "no_replica" in rules_of(empty_cluster)
+    assert "no_replica" not in rules_of(at_zero)
+
+
+def test_external_autoscaler_need_not_ask() -> None:
+    """It reads a metric."""
+    reads = says("scheduler", "scaling", is_serves=False, asked_s_ago=None, downscale_delay_s=None)
+
+    assert [] == find(seen_after(reads), seen_after(reads))

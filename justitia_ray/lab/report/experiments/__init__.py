@@ -2,6 +2,7 @@
 
 from justitia_ray.lab.report.experiment import Experiment
 from justitia_ray.lab.report.experiments import (
+    autoscaling,
     foretold,
     justitia,
     orders,
@@ -24,6 +25,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     *orders.ORDERS,
     foretold.FORETOLD,
     outlook.OUTLOOK,
+    autoscaling.AUTOSCALING,
     variants.CLOCK,
     variants.SHARE_CAP,
     variants.BACKFILL,

@@ -1,7 +1,7 @@
 """How well expected starts are calibrated, and whether they say more than the last hour does."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from justitia_ray.core.calibration import Quantiles
@@ -18,11 +18,15 @@ from justitia_ray.lab.report.experiment import (
 )
 from justitia_ray.lab.report.experiments import nine_class
 from justitia_ray.lab.report.tasks import PAPER_ENGINE, SuiteLoad, built
+from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.units import Seconds
 
 _PREDICTIONS = {"oracle": "true costs", "learned": "learned costs"}
 _DENSITIES, _QUICK_DENSITIES = (1, 2, 3), (2,)
+_SEATS, _SEATS_DENSITY = 6, 2
+"""Seats of an engine that is short of them, and where its memory is not: the paper's has 256."""
+_SHORT_OF_SEATS = f"{_SEATS_DENSITY}x, true costs, {_SEATS} seats"
 _AT_ARRIVAL, _LATER = "at arrival", "later"
 _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
     ("up to 10 s ahead", 0.0, 10.0),
@@ -41,6 +45,7 @@ class Telling:
 
     load: SuiteLoad
     prediction: str
+    engine: EngineProfile = PAPER_ENGINE
 
     def run(self) -> list[tuple[Told, Quantiles]]:
         """Return what was told and came, beside what the last hour says.
@@ -48,7 +53,7 @@ class Telling:
         Raises:
             ConfigError: If the data directory lacks files.
         """
-        settings = RunSettings(PAPER_ENGINE, prediction=self.prediction, seed=self.load.seed)
+        settings = RunSettings(self.engine, prediction=self.prediction, seed=self.load.seed)
         told = tell(built(self.load), settings)
         return list(zip(told, by_last_hour(told), strict=True))
 
@@ -56,7 +61,7 @@ class Telling:
         """Return load, engine and predictions."""
         return {
             "load": self.load.configuration(),
-            "engine": asdict(PAPER_ENGINE),
+            "engine": asdict(self.engine),
             "prediction": self.prediction,
         }
 
@@ -68,7 +73,9 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
         for density in scale.pick(_DENSITIES, _QUICK_DENSITIES):
             task = Telling(nine_class.load(scale, seed, density), prediction)
             found |= {Arm(f"{density}x, {label}", name): task for name in names}
-    return found
+    engine = replace(PAPER_ENGINE, max_num_seqs=_SEATS)
+    task = Telling(nine_class.load(scale, seed, _SEATS_DENSITY), "oracle", engine)
+    return found | {Arm(_SHORT_OF_SEATS, name): task for name in names}
 
 
 def _measure(outcomes: Outcomes) -> Measures:
@@ -115,32 +122,31 @@ _METRICS = (
 
 
 def _targets() -> tuple[Target, ...]:
+    groups = [f"{density}x, {label}" for label in _PREDICTIONS.values() for density in _DENSITIES]
     targets = []
-    for label in _PREDICTIONS.values():
-        for density in _DENSITIES:
-            for name in (_AT_ARRIVAL, _LATER):
-                arm = Arm(f"{density}x, {label}", name)
-                where = f"{density}x, {label}, {name}"
-                targets += [
-                    Target(
-                        f"at least 75 % start from p10 to p90 ({where})",
-                        arm,
-                        "covered",
-                        at_least=_LEAST,
-                    ),
-                    Target(
-                        f"at most 85 % start from p10 to p90 ({where})",
-                        arm,
-                        "covered",
-                        at_most=_MOST,
-                    ),
-                    Target(
-                        f"pinball loss below the last hour's ({where})",
-                        arm,
-                        "pinball_ratio",
-                        at_most=1.0,
-                    ),
-                ]
+    for group in (*groups, _SHORT_OF_SEATS):
+        for name in (_AT_ARRIVAL, _LATER):
+            arm, where = Arm(group, name), f"{group}, {name}"
+            targets += [
+                Target(
+                    f"at least 75 % start from p10 to p90 ({where})",
+                    arm,
+                    "covered",
+                    at_least=_LEAST,
+                ),
+                Target(
+                    f"at most 85 % start from p10 to p90 ({where})",
+                    arm,
+                    "covered",
+                    at_most=_MOST,
+                ),
+                Target(
+                    f"pinball loss below the last hour's ({where})",
+                    arm,
+                    "pinball_ratio",
+                    at_most=1.0,
+                ),
+            ]
     return tuple(targets)
 
 
@@ -153,8 +159,9 @@ OUTLOOK = Experiment(
         "soon as it waits and again while it waits on. Eight in ten of the true starts should lie "
         "between p10 and p90. Beside it stand the last hour's waiting times of its class (of one "
         "that has waited, those that were longer, less that), as one would tell them without "
-        "looking at the queue. The calibration starts anew in each run. Below, the same by how "
-        "far ahead it was said: there no target holds, as each horizon is chosen by its answer."
+        "looking at the queue. The calibration starts anew in each run. The last engine is short "
+        "of seats, all others of memory. Below, the same by how far ahead it was said: there no "
+        "target holds, as each horizon is chosen by its answer."
     ),
     arms=_arms,
     measure=_measure,

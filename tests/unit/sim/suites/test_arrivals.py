@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.suites.options import ARRIVALS, arrival_times
+from justitia_ray.sim.suites.options import ARRIVALS, arrival_times, thinned_arrivals
 from tests.unit.sim.data_directory import REAL, needs_real_data, write_text
 
 HEADER = "arrival_s,input_tokens,output_tokens\n"
@@ -45,6 +45,23 @@ def test_mooncake_s_steps_of_three_seconds_are_spread(tmp_path: Path) -> None:
     assert 0.0 == instants[0] < instants[-1] == 6.0
     # Half of them were before 3 s, and the stretch from 5.9 s or so to 6 s moves few across.
     assert 50 == pytest.approx(sum(at < 3 for at in instants), abs=3)
+
+
+def test_thinned_trace_rises_and_falls_as_the_whole(tmp_path: Path) -> None:
+    """Nine in ten arrive in the first hundred seconds, of all and of those that are drawn."""
+    rows = "".join(f"{5 + at / 9},1,1\n" for at in range(900))
+    rows += "".join(f"{105 + at},1,1\n" for at in range(100))
+    path = tmp_path / "arrivals" / "azure_code_2023.csv"
+    write_text(path, HEADER + rows)
+
+    instants = thinned_arrivals("azure-code", 200, random.Random("0"), tmp_path)
+
+    assert 200 == len(instants)
+    assert 0.0 == instants[0]
+    assert sorted(instants) == instants
+    assert 180 == pytest.approx(sum(at < 100 for at in instants), abs=15)
+    with pytest.raises(ConfigError, match=r"must hold at least 1001 arrivals, has 1000"):
+        thinned_arrivals("azure-code", 1_001, random.Random("0"), tmp_path)
 
 
 @pytest.mark.parametrize("kind", ARRIVALS)

@@ -1,0 +1,195 @@
+"""How many replicas: by predicted drain time, by Serve's count of requests, or always as many."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from justitia_ray.lab.autoscaling import EVERY_S, TRACES, HourLoad, run_scaled, scaled_figures
+from justitia_ray.lab.report.experiment import (
+    Arm,
+    Chart,
+    Experiment,
+    Found,
+    ReportMetric,
+    Scale,
+    Series,
+    Task,
+    compare_with,
+    measure_each,
+)
+from justitia_ray.lab.report.tasks import PAPER_ENGINE, PAPER_KV_TOKENS
+from justitia_ray.sim.autoscaling import Autoscaler, FixedSize
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.units import Seconds
+
+_LOADS_S: tuple[Seconds, ...] = (30.0, 180.0)
+_TARGET_S: Seconds = 60.0
+_MOST, _FIRST = 10, 2
+"""Replicas at most, and at the start."""
+_APPLICATIONS, _QUICK_APPLICATIONS = 720, 180
+"""Applications in the hour: 720 keep three replicas busy in the mean."""
+_PREDICTION = "noisy:2"
+_USUAL_USE, _ITERATION_S = 0.7, 0.03
+_REPLICA_KV_PER_S = _USUAL_USE * PAPER_KV_TOKENS / _ITERATION_S
+"""Service a second of a full replica of that engine, by which all arms are judged."""
+_FITTING = 12.0
+"""Requests that about fill a replica in this load: what an operator would have to find out."""
+_UP_S: Seconds = 10.0
+_OURS, _SERVE = "drain time", "requests, Serve's defaults"
+_FITTED, _SAME_DELAYS = "requests, 12 a replica", "requests, 12 a replica, our delays"
+_FIXED = (3, 4, 6)
+
+
+def _patience_s(load_s: Seconds) -> Seconds:
+    """Return the default of `autoscaling.downscale_delay_s` for a loading time."""
+    return max(120.0, 2 * load_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A run of one autoscaler."""
+
+    load: HourLoad
+    load_s: Seconds
+    """Time that a replica takes to load."""
+    requests: float | None = None
+    """Serve's `target_ongoing_requests`; None: by drain time."""
+    up_s: Seconds = _UP_S
+    down_s: Seconds = 600.0
+    fixed: int | None = None
+    """Always so many."""
+
+    def run(self) -> Mapping[str, float | None]:
+        """Run it and return what is said of it.
+
+        Raises:
+            ConfigError: If the data directory lacks files.
+        """
+        settings = RunSettings(
+            PAPER_ENGINE,
+            replicas=2 * _MOST,
+            prediction=_PREDICTION,
+            seed=self.load.seed,
+            report_interval_s=1.0,
+        )
+        first = _FIRST if self.fixed is None else self.fixed
+        run = run_scaled(self.load.build(), settings, self._autoscaler(), self.load_s, first)
+        return scaled_figures(run, _TARGET_S, _REPLICA_KV_PER_S)
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Return load, engine, and how replicas are decided on."""
+        load = {"trace": self.load.trace, "count": self.load.count, "seed": self.load.seed}
+        own = {"load_s": self.load_s, "requests": self.requests, "fixed": self.fixed}
+        delays = {"up_s": self.up_s, "down_s": self.down_s, "every_s": EVERY_S}
+        return {
+            "load": load,
+            "engine": asdict(PAPER_ENGINE),
+            "prediction": _PREDICTION,
+            **own,
+            **delays,
+        }
+
+    def _autoscaler(self) -> Autoscaler:
+        if self.fixed is not None:
+            return FixedSize(self.fixed)
+        # Ray takes seconds to import, and none of the other experiments needs it.
+        from justitia_ray.lab.serve_scaling import DrainScaler, RequestsScaler, scaling_config
+
+        config = scaling_config(1, _MOST, self.requests, self.up_s, self.down_s)
+        if self.requests is not None:
+            return RequestsScaler(config)
+        rules = {"minimum": 1, "maximum": _MOST, "target_drain_s": _TARGET_S}
+        return DrainScaler(config, rules)
+
+
+def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+    found: dict[Arm, Task] = {}
+    count = _QUICK_APPLICATIONS if scale.is_quick else _APPLICATIONS
+    for trace in scale.pick(TRACES, TRACES[1:2]):
+        load = HourLoad(trace, count, seed, scale.data_dir)
+        for load_s in _LOADS_S:
+            group = _group(trace, load_s)
+            down_s = _patience_s(load_s)
+            found |= {
+                Arm(group, _OURS): Scaled(load, load_s, None, _UP_S, down_s),
+                Arm(group, _SERVE): Scaled(load, load_s, 2.0, 30.0),
+                Arm(group, _FITTED): Scaled(load, load_s, _FITTING, 30.0),
+                Arm(group, _SAME_DELAYS): Scaled(load, load_s, _FITTING, _UP_S, down_s),
+            }
+            for replicas in _FIXED:
+                found[Arm(group, f"always {replicas}")] = Scaled(load, 0.0, fixed=replicas)
+    return found
+
+
+def _group(trace: str, load_s: Seconds) -> str:
+    return f"{trace}, {load_s:g} s to load"
+
+
+def _charts(scale: Scale, found: Found) -> list[Chart]:
+    """Return completion over cost, a chart for each trace and loading time."""
+    charts = []
+    for trace in scale.pick(TRACES, TRACES[1:2]):
+        for load_s in _LOADS_S:
+            group = _group(trace, load_s)
+            names = [arm.name for arm in found[0][1] if arm.group == group]
+            series = [Series(name, _points(found, Arm(group, name))) for name in names]
+            charts.append(
+                Chart(
+                    f"autoscaling-{trace}-{load_s:g}",
+                    f"Completion and cost: {group}",
+                    "replica-hours",
+                    "mean completion (s)",
+                    series,
+                    kind="marks",
+                )
+            )
+    return charts
+
+
+def _points(found: Found, arm: Arm) -> list[tuple[float, float]]:
+    outcomes: list[Any] = [of_seed[arm] for _, of_seed in found]
+    known = [one for one in outcomes if isinstance(one, Mapping)]
+    if not known:
+        return []
+    count = len(known)
+    return [
+        (
+            sum(one["replica_h"] for one in known) / count,
+            sum(one["mean_jct_s"] for one in known) / count,
+        )
+    ]
+
+
+AUTOSCALING = Experiment(
+    name="autoscaling",
+    title="Replicas by predicted drain time",
+    source="the papers have fixed sizes only",
+    about=(
+        "An hour of recorded arrivals, thinned to 720 applications of nine classes, which keep "
+        "three replicas busy in the mean; from 1 to 10 replicas, 2 at the start, that take 30 s or "
+        "3 min to load. `drain time` is the service's policy: the class that Serve is given, the "
+        "scheduler's sizing, and Serve's own functions for delays and bounds; costs are predicted "
+        "with a noise of factor 2. `requests` is Serve's default policy, called as its controller "
+        "does, with the requests that wait and run; with Serve's default of 2 a replica, and with "
+        "the 12 that about fill one in this load. That is kind to it: in the service itself Serve "
+        "does not see them. Reaction is the time from when the work that is truly left takes the "
+        "replicas asked for more than 60 s, to when more are asked for. Arrivals of an hour rise "
+        "and fall little: here a fixed size, if it is the right one, has the shortest completion "
+        "times for its hours, and no autoscaler was told it."
+    ),
+    arms=_arms,
+    measure=measure_each(lambda outcome: outcome),
+    metrics=(
+        ReportMetric("mean_jct_s", "mean completion", unit="s"),
+        ReportMetric("p99_jct_s", "p99", unit="s"),
+        ReportMetric("replica_h", "replica-hours", digits=2),
+        ReportMetric("reaction_s", "reaction", unit="s"),
+        ReportMetric("late_share", "time with more than 60 s of work", is_share=True),
+        ReportMetric("peak", "most replicas", better=None),
+    ),
+    comparisons=(
+        *compare_with(_SAME_DELAYS, "mean_jct_s", "p99_jct_s", "replica_h"),
+        *compare_with(_SERVE, "mean_jct_s", "replica_h"),
+    ),
+    charts=_charts,
+)

@@ -1,0 +1,152 @@
+"""Ray Serve's autoscaler in a simulated run: its own rules and delays, with its policy or ours.
+
+Serve's functions are called as its controller calls them; only its clock is the simulation's. Ray
+is imported here and by whoever runs such a run, not by whoever names one.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ray.serve.autoscaling_policy import (
+    _apply_delay_logic,
+    _apply_scaling_factors,
+    _get_cold_start_scale_up_replicas,
+    default_autoscaling_policy,
+)
+from ray.serve.config import AutoscalingConfig, AutoscalingContext
+
+from justitia_ray.scaling.demand import read_demand
+from justitia_ray.scaling.sizing import Fleet, Sizer, SizingRules
+from justitia_ray.serve.drain_policy import DrainTimePolicy
+from justitia_ray.sim.autoscaling import FleetView
+from justitia_ray.units import Seconds
+
+Policy = Callable[[AutoscalingContext], tuple[int | float, dict[str, Any]]]
+
+
+def scaling_config(
+    minimum: int, maximum: int, requests: float | None, up_s: Seconds, down_s: Seconds
+) -> AutoscalingConfig:
+    """Return Serve's settings of an autoscaler.
+
+    Args:
+        minimum: Replicas at least.
+        maximum: Replicas at most.
+        requests: Requests of a replica that its default policy aims at; None: Serve's default.
+        up_s: Delay of a rise.
+        down_s: Delay of a fall.
+    """
+    aims = {} if requests is None else {"target_ongoing_requests": requests}
+    return AutoscalingConfig(
+        min_replicas=minimum,
+        max_replicas=maximum,
+        upscale_delay_s=up_s,
+        downscale_delay_s=down_s,
+        **aims,
+    )
+
+
+class ServeScaler:
+    """An autoscaler of simulated replicas that decides as Serve's controller does."""
+
+    def __init__(self, config: AutoscalingConfig, policy: Policy) -> None:
+        """Begin with no history.
+
+        Args:
+            config: Bounds, delays, factors, look-back.
+            policy: Says how many replicas are wanted.
+        """
+        self._config = config
+        self._policy = policy
+        self._state: dict[str, Any] = {}
+        self._requests: deque[tuple[Seconds, int]] = deque()
+        """Requests that waited or ran, over the look-back."""
+
+    def target(self, view: FleetView) -> int:
+        """Return how many replicas there are to be, after Serve's delays and bounds."""
+        config = self._config
+        self._requests.append((view.now, view.requests))
+        while self._requests[0][0] < view.now - config.look_back_period_s:
+            self._requests.popleft()
+        context = AutoscalingContext(
+            deployment_id=None,
+            deployment_name="Replica",
+            app_name="simulated",
+            current_num_replicas=view.running,
+            target_num_replicas=view.target,
+            running_replicas=[],
+            total_num_requests=sum(n for _, n in self._requests) / len(self._requests),
+            total_queued_requests=None,
+            aggregated_metrics=None,
+            raw_metrics=None,
+            capacity_adjusted_min_replicas=config.min_replicas,
+            capacity_adjusted_max_replicas=config.max_replicas,
+            policy_state=dict(self._state),
+            last_scale_up_time=None,
+            last_scale_down_time=None,
+            current_time=view.now,
+            config=config,
+        )
+        decided = self._decided(context, view.now)
+        return int(min(config.max_replicas, max(config.min_replicas, decided)))
+
+    def _decided(self, context: AutoscalingContext, now: Seconds) -> int:
+        """Return what Serve's wrapper makes of the policy's wish, at an instant of ours."""
+        cold = _get_cold_start_scale_up_replicas(context)
+        if cold is not None:
+            return int(cold)
+        wanted, _ = self._policy(context)
+        scaled = _apply_scaling_factors(wanted, context.current_num_replicas, self._config)
+        if context.current_num_replicas == 0 and scaled > 0:
+            return int(scaled)
+        decided, self._state = _apply_delay_logic(
+            max(0, scaled), context.target_num_replicas, self._config, self._state, _now=now
+        )
+        return int(decided)
+
+
+class DirectAnswers:
+    """The answers of a simulated scheduler: those that its actor would give, at once."""
+
+    def __init__(self) -> None:
+        """Begin with a scheduler that has seen nothing."""
+        self.view: FleetView | None = None
+        """The queue and the time, as soon as a decision is due."""
+        self._sizer = Sizer()
+
+    def latest(self, question: Mapping[str, Any]) -> tuple[dict[str, Any], Seconds] | None:
+        """Return the answer now; it is never old."""
+        if self.view is None:
+            return None
+        rules = SizingRules(**question["rules"])
+        demand = read_demand(self.view.core, self.view.now, rules.hold_s)
+        return self._sizer.size(demand, rules, Fleet(**question["fleet"])).as_json(), 0.0
+
+
+class DrainScaler(ServeScaler):
+    """Serve's autoscaler with our policy."""
+
+    def __init__(self, config: AutoscalingConfig, rules: Mapping[str, Any]) -> None:
+        """Begin with a scheduler that has seen nothing.
+
+        Args:
+            config: Bounds and delays.
+            rules: `SizingRules`, as a dict.
+        """
+        self._answers = DirectAnswers()
+        policy = DrainTimePolicy("simulated", "simulated", dict(rules), answers=self._answers)
+        super().__init__(config, policy)
+
+    def target(self, view: FleetView) -> int:
+        """Return how many replicas there are to be."""
+        self._answers.view = view
+        return super().target(view)
+
+
+class RequestsScaler(ServeScaler):
+    """Serve's autoscaler with its default policy: requests over a target for each replica."""
+
+    def __init__(self, config: AutoscalingConfig) -> None:
+        """Begin with no history."""
+        super().__init__(config, default_autoscaling_policy)

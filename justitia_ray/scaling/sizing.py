@@ -1,0 +1,345 @@
+"""The number of replicas that a model's demand asks for, and why.
+
+Wanted are so many replicas that all work expected yet is served within the target, that more comes
+in no faster than it is served, and that what open applications were promised is kept. A replica
+that is started now serves once it is loaded: the work is looked at as it will be then, with what
+arrives meanwhile and without what is served meanwhile; work that lasts for longer than a loading is
+looked at as it is. More replicas than the present inferences could fill are not asked for.
+
+No delays and no steps are here: those are Ray Serve's own.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+from justitia_ray.core.clock.pace import USUAL_ITERATION_S
+from justitia_ray.scaling.demand import Demand
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
+
+_INFLOW_HALF_LIVES_S: tuple[Seconds, ...] = (120.0, 300.0)
+"""The lower of two inflows counts: a burst is for the work that it brings to say, and replicas are
+not kept for a load that has gone."""
+_RATE_HALF_LIFE_S: Seconds = 300.0
+"""Half-life, in replica-seconds, of the time in which full replicas are measured."""
+_PRIOR_S: Seconds = 20.0
+"""Replica-seconds for which the rate that is guessed counts."""
+_LEAST_APART_S: Seconds = 0.05
+"""Time between two readings of which anything is learned."""
+_USUAL_USE = 0.7
+"""Share of the KV memory that a full replica has in use, until that is measured."""
+_FULL = 0.4
+"""A replica is full if something waits and so much of its KV, or of its seats, is in use."""
+_MOST_BUSY = 0.7
+"""Share of the rate that the inflow may take: a queue at 1 grows without end. Of 0.6, 0.7 and 0.9
+the one with the shortest completion times for its replica-hours in simulations."""
+
+
+class SizeReason(StrEnum):
+    """Why so many replicas are wanted: a closed list."""
+
+    NOTHING = "nothing"
+    OPEN = "open"
+    DRAIN = "drain"
+    INFLOW = "inflow"
+    USABLE = "usable"
+    PROMISE = "promise"
+
+
+WHY_SO_MANY: Mapping[SizeReason, str] = {
+    SizeReason.NOTHING: "no application is open, or all have been idle for long",
+    SizeReason.OPEN: "applications are open: one replica serves them",
+    SizeReason.DRAIN: "what is asked is to be served within the target",
+    SizeReason.INFLOW: "more is asked each second than fewer replicas serve",
+    SizeReason.USABLE: "what waits and runs would not fill more replicas",
+    SizeReason.PROMISE: "with fewer, open applications would start later than they were promised",
+}
+"""The sentence for each reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizingRules:
+    """Limits and times that an operator sets."""
+
+    minimum: int = 1
+    """Replicas at least; 0: none while nothing is open."""
+    maximum: int | None = None
+    """Replicas at most; None: no limit."""
+    target_drain_s: Seconds = 60.0
+    """Time within which all work expected is to be served."""
+    load_s: Seconds = 120.0
+    """Time that a replica takes to load, until that is measured."""
+    hold_s: Seconds = 60.0
+    """Time for which an application counts of which nothing waits or runs."""
+
+    def bounded(self, replicas: int) -> int:
+        """Return a number of replicas within the limits."""
+        capped = replicas if self.maximum is None else min(replicas, self.maximum)
+        return max(self.minimum, capped)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Replicas that do not serve yet, as whoever starts them knows."""
+
+    starting: int = 0
+    """Replicas that were asked for and do not serve yet."""
+    load_s: Seconds | None = None
+    """Time that a replica takes to load, as measured; None: none was seen to."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizeDecision:
+    """How many replicas are wanted, and what that rests on."""
+
+    wanted: int
+    """Within the limits."""
+    asked: int
+    """Before the limits."""
+    reason: SizeReason
+    drain_s: Seconds
+    """Time in which the replicas that serve now would serve all work expected."""
+    work: KvTokenTime
+    inflow_kv_per_s: float
+    """KV token-time that is asked for each second, lately."""
+    replica_kv_per_s: float | None
+    """KV token-time that a full replica serves each second; None: nothing is known of any."""
+    load_s: Seconds
+    floor: int
+    """Replicas at least, for what was promised."""
+    replicas: int
+    """Replicas that take work."""
+    starting: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as people are told it."""
+        return asdict(self) | {"reason": self.reason.value, "why": WHY_SO_MANY[self.reason]}
+
+
+class ReplicaRate:
+    """Service a second of a full replica: measured while replicas are full, guessed before."""
+
+    def __init__(self) -> None:
+        self._service: KvTokenTime = 0
+        """Decaying sums of the time that replicas were full, from here on."""
+        self._replica_s: Seconds = 0
+        self._iterating: KvTokenTime = 0
+        """Decaying sums of all time, from here on."""
+        self._held_token_s: float = 0
+        self._kv_tokens: float | None = None
+        self._seats: float = 0
+
+    def observe(self, before: Demand, now: Demand) -> None:
+        """Learn from two readings; the first held until the second."""
+        if now.replicas:
+            self._kv_tokens = now.kv_tokens / now.replicas
+            self._seats = now.seats / now.replicas
+        lasted_s, served = now.at - before.at, now.served - before.served
+        if not before.replicas or served <= 0:
+            return
+        keep = 0.5 ** (lasted_s / _RATE_HALF_LIFE_S)
+        held = (before.held_tokens + now.held_tokens) / 2
+        self._iterating = keep * self._iterating + served
+        self._held_token_s = keep * self._held_token_s + held * lasted_s
+        if _is_full(before) and _is_full(now):
+            replica_s = before.replicas * lasted_s
+            keep = 0.5 ** (replica_s / _RATE_HALF_LIFE_S)
+            self._service = keep * self._service + served
+            self._replica_s = keep * self._replica_s + replica_s
+
+    def kv_per_s(self, now: Demand) -> float | None:
+        """Return the rate; None if no replica was ever seen."""
+        if self._kv_tokens is None:
+            return None
+        used = _USUAL_USE * self._kv_tokens
+        if now.running and self._seats:
+            used = min(used, self._seats * max(1.0, now.held_tokens / now.running))
+        guess = max(1.0, used / self._iteration_s)
+        return (self._service + guess * _PRIOR_S) / (self._replica_s + _PRIOR_S)
+
+    @property
+    def _iteration_s(self) -> Seconds:
+        if self._iterating > 0 and self._held_token_s > 0:
+            return self._held_token_s / self._iterating
+        return USUAL_ITERATION_S
+
+
+def _is_full(demand: Demand) -> bool:
+    return bool(demand.waiting) and (
+        demand.held_tokens >= _FULL * demand.kv_tokens or demand.running >= _FULL * demand.seats
+    )
+
+
+class Inflow:
+    """Work that is asked for each second: what was served, and by how much more is expected."""
+
+    def __init__(self) -> None:
+        # As if nothing had been asked for that long: the first second is no rate.
+        self._lasted_s = list(_INFLOW_HALF_LIVES_S)
+        self._asked: list[KvTokenTime] = [0.0] * len(self._lasted_s)
+
+    def observe(self, before: Demand, now: Demand) -> None:
+        """Learn from two readings."""
+        lasted_s = now.at - before.at
+        asked = now.served - before.served + now.work - before.work
+        for which, half_life_s in enumerate(_INFLOW_HALF_LIVES_S):
+            keep = 0.5 ** (lasted_s / half_life_s)
+            self._asked[which] = keep * self._asked[which] + asked
+            self._lasted_s[which] = keep * self._lasted_s[which] + lasted_s
+
+    @property
+    def kv_per_s(self) -> float:
+        """KV token-time a second; expectations that fall count as asked less."""
+        rates = (a / s for a, s in zip(self._asked, self._lasted_s, strict=True))
+        return max(0.0, min(rates))
+
+
+class Promises:
+    """When each waiting application was promised to have started, at the latest.
+
+    A promise is made at the speed of the replicas there are when the application is seen first, and
+    is the target where that is later: within it the number of replicas may fall.
+    """
+
+    def __init__(self) -> None:
+        self._due_at: dict[ApplicationId, Seconds] = {}
+
+    def replicas_needed(self, demand: Demand, kv_per_s: float, target_s: Seconds) -> int:
+        """Note new promises, forget those of others, and return how many replicas keep all.
+
+        A promise that the present replicas cannot keep asks for them all, and for no more.
+        """
+        due_at = self._due_at
+        self._due_at = {}
+        if not demand.replicas:
+            return 0
+        floor = 0
+        for name, work in demand.promises.items():
+            in_s = work / (demand.replicas * kv_per_s)
+            due = due_at.get(name, demand.at + max(target_s, in_s))
+            self._due_at[name] = due
+            left_s = due - demand.at
+            needed = work / kv_per_s / left_s if left_s > 0 else demand.replicas
+            floor = max(floor, min(demand.replicas, math.ceil(needed - _ROUNDING)))
+        return floor
+
+
+_ROUNDING = 1e-6
+"""Tolerance of a number of replicas: what is served just in time asks for no more of them."""
+
+
+class Sizer:
+    """Sizes the replicas of one model from reading to reading."""
+
+    def __init__(self) -> None:
+        self._rate = ReplicaRate()
+        self._inflow = Inflow()
+        self._promises = Promises()
+        self._last: Demand | None = None
+        self._late_since: Seconds | None = None
+        """Since when the work has been more than the replicas asked for serve in the target."""
+
+    def size(self, demand: Demand, rules: SizingRules, fleet: Fleet) -> SizeDecision:
+        """Learn from a reading, and return how many replicas are wanted.
+
+        Args:
+            demand: The demand now; readings come in order, a second or so apart.
+            rules: What the operator wants.
+            fleet: What is known of replicas that do not serve yet.
+        """
+        last = self._last
+        if last is None:
+            self._last = demand
+            self._rate.observe(demand, demand)
+        elif demand.at - last.at >= _LEAST_APART_S:
+            self._last = demand
+            if demand.served < last.served:  # another scheduler has begun to count
+                self._inflow = Inflow()
+            else:
+                self._rate.observe(last, demand)
+                self._inflow.observe(last, demand)
+        kv_per_s = self._rate.kv_per_s(demand)
+        load_s = rules.load_s if fleet.load_s is None else fleet.load_s
+        floor = 0
+        if kv_per_s is not None:
+            floor = self._promises.replicas_needed(demand, kv_per_s, rules.target_drain_s)
+        asked, reason = self._asked(demand, rules, fleet, load_s, kv_per_s)
+        if floor > asked:
+            asked, reason = floor, SizeReason.PROMISE
+        return SizeDecision(
+            wanted=rules.bounded(asked),
+            asked=asked,
+            reason=reason,
+            drain_s=_drain_s(demand, kv_per_s, load_s),
+            work=demand.work,
+            inflow_kv_per_s=self._inflow.kv_per_s,
+            replica_kv_per_s=kv_per_s,
+            load_s=load_s,
+            floor=floor,
+            replicas=demand.replicas,
+            starting=fleet.starting,
+        )
+
+    def _asked(
+        self,
+        demand: Demand,
+        rules: SizingRules,
+        fleet: Fleet,
+        load_s: Seconds,
+        kv_per_s: float | None,
+    ) -> tuple[int, SizeReason]:
+        if not demand.applications and not demand.waiting and not demand.running:
+            return 0, SizeReason.NOTHING
+        if kv_per_s is None:
+            return 1, SizeReason.OPEN  # the first one tells how much one serves
+        have = demand.replicas + fleet.starting
+        served = kv_per_s * (demand.replicas + fleet.starting / 2) * load_s
+        later = max(0.0, demand.work + self._inflow.kv_per_s * load_s - served)
+        usable = _usable(demand)
+        standing = min(self._inflow.kv_per_s / kv_per_s, usable) / _MOST_BUSY
+        now_needed = demand.work / rules.target_drain_s / kv_per_s
+        # One that is started is to serve for at least as long as it loads: it is paid for both.
+        later_needed = later / max(rules.target_drain_s, load_s) / kv_per_s
+        if self._is_lasting(now_needed > have, demand.at, load_s):
+            # One that had been started when it began would serve by now: it is no burst.
+            draining = now_needed
+        elif later_needed > have:
+            draining = later_needed
+        else:
+            # What will have been served by the time that another one is loaded is no reason to
+            # start it, but it is one to keep those that serve it.
+            draining = min(have, max(now_needed, later_needed))
+        needed, reason = max(
+            (standing, SizeReason.INFLOW),
+            (min(draining, usable), SizeReason.USABLE if usable < draining else SizeReason.DRAIN),
+        )
+        asked = math.ceil(needed - _ROUNDING)
+        return (asked, reason) if asked > 1 else (1, SizeReason.OPEN)
+
+    def _is_lasting(self, is_late: bool, at: Seconds, load_s: Seconds) -> bool:
+        """Note whether there is too much work, and return whether that has lasted for a loading."""
+        if not is_late:
+            self._late_since = None
+        elif self._late_since is None:
+            self._late_since = at
+        return self._late_since is not None and at - self._late_since >= load_s
+
+
+def _usable(demand: Demand) -> float:
+    """Return how many replicas everything that waits or runs would fill."""
+    if not demand.replicas:
+        return math.inf
+    by_kv = demand.usable_kv_tokens / max(1.0, _USUAL_USE * demand.kv_tokens / demand.replicas)
+    by_seats = demand.sequences / max(1.0, demand.seats / demand.replicas)
+    return max(by_kv, by_seats)
+
+
+def _drain_s(demand: Demand, kv_per_s: float | None, load_s: Seconds) -> Seconds:
+    if not demand.work:
+        return 0.0
+    loading_s = 0.0 if demand.replicas else load_s
+    if kv_per_s is None:
+        return loading_s
+    return loading_s + demand.work / (max(1, demand.replicas) * kv_per_s)

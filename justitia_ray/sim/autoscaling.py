@@ -1,0 +1,194 @@
+"""A run in which an autoscaler decides how many replicas there are: they load, and drain.
+
+A replica that is started takes its loading time before it serves; one that is to stop is given
+nothing more, and leaves once it runs nothing. Those that load go first, then the newest, as Ray
+Serve does it. Replicas are paid for from their start to their end.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.sim.results import RunResult
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import Simulation
+from justitia_ray.sim.workload import WorkloadApplication
+from justitia_ray.units import KvTokenTime, Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """View that an autoscaler has at one instant."""
+
+    now: Seconds
+    core: SchedulerCore
+    running: int
+    """Replicas that serve."""
+    target: int
+    """Replicas that were asked for last."""
+    requests: int
+    """Inferences that wait or run."""
+
+
+class Autoscaler(Protocol):
+    """Decides how many replicas there are to be."""
+
+    def target(self, view: FleetView) -> int:
+        """Return how many there are to be from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSize:
+    """An autoscaler that always wants the same number."""
+
+    replicas: int
+
+    def target(self, view: FleetView) -> int:
+        """Return that number."""
+        return self.replicas
+
+
+@dataclass(frozen=True, slots=True)
+class FleetReading:
+    """The replicas and the load at one instant."""
+
+    at: Seconds
+    target: int
+    running: int
+    true_work: KvTokenTime
+    """Service that live applications still need, by their true costs."""
+
+
+@dataclass(slots=True)
+class ScaledRun:
+    """Outcome of a run, with that of its replicas."""
+
+    result: RunResult
+    replica_s: Seconds = 0.0
+    """Seconds of all replicas together, from their starts to their ends."""
+    readings: list[FleetReading] = field(default_factory=list)
+    """A reading at each decision."""
+
+
+class AutoscaledSimulation(Simulation):
+    """A simulated run of which the number of replicas changes, to be made once."""
+
+    def __init__(
+        self,
+        applications: Sequence[WorkloadApplication],
+        settings: RunSettings,
+        autoscaler: Autoscaler,
+        *,
+        load_s: Seconds,
+        initial: int,
+        every_s: Seconds = 1.0,
+    ) -> None:
+        """Begin with some replicas that serve.
+
+        Args:
+            applications: The workload.
+            settings: Of the run; `replicas` is the most there can be, those that drain included.
+            autoscaler: Decides.
+            load_s: Time that a replica takes to load.
+            initial: Replicas that serve from the start.
+            every_s: Time between two decisions.
+        """
+        super().__init__(applications, settings)
+        self._autoscaler = autoscaler
+        self._load_s = load_s
+        self._every_s = every_s
+        self._decides_at: Seconds = 0.0
+        self._target = initial
+        self._serving = list(range(initial))
+        """Replicas that take work, in the order in which they came."""
+        self._loading: list[tuple[Seconds, int]] = []
+        """Replicas that load, and when each will serve, in that order."""
+        self._draining: list[int] = []
+        self._free = list(range(settings.replicas - 1, initial - 1, -1))
+        """Replicas that are not there, the next to be started last."""
+        self._since: dict[int, Seconds] = dict.fromkeys(self._serving, 0.0)
+        """When each that is there was started."""
+        for index in self._free:
+            self._gate.closed.add(index)
+            self._idle.discard(index)
+            self._link.handle(ev.ReplicaLost(str(index)), 0.0)
+        self._scaled = ScaledRun(self._result)
+
+    def run_scaled(self) -> ScaledRun:
+        """Run until everything has ended; return what came of it, replicas included."""
+        self.run(lambda ended: None)
+        first_at = min((one.arrived_at_s for one in self._applications), default=0.0)
+        end_at = first_at + self._result.makespan_s
+        for since in self._since.values():
+            self._scaled.replica_s += max(0.0, end_at - since)
+        return self._scaled
+
+    def _next_due(self) -> Seconds:
+        due = super()._next_due()
+        if self._link.ended == len(self._applications):
+            return due
+        ready = self._loading[0][0] if self._loading else math.inf
+        return min(due, self._decides_at, ready)
+
+    def _step(self, now: Seconds) -> None:
+        while self._loading and self._loading[0][0] <= now:
+            _, index = self._loading.pop(0)
+            self._open(index, now)
+        if now >= self._decides_at:
+            self._decide(now)
+            self._decides_at = now + self._every_s
+        super()._step(now)
+        for index in [one for one in self._draining if self._is_done(one)]:
+            self._draining.remove(index)
+            self._link.handle(ev.ReplicaLost(str(index)), now)
+            self._end(index, now)
+
+    # --- inside
+
+    def _decide(self, now: Seconds) -> None:
+        state = self._core.state
+        running = len(self._serving)
+        view = FleetView(now, self._core, running, self._target, len(state.inferences))
+        self._target = self._autoscaler.target(view)
+        true_work = sum(
+            max(0, (one.true_kv_token_time or 0) - one.kv_token_time)
+            for one in state.applications.values()
+        )
+        self._scaled.readings.append(FleetReading(now, self._target, running, true_work))
+        while len(self._serving) + len(self._loading) < self._target and self._free:
+            index = self._free.pop()
+            self._since[index] = now
+            self._loading.append((now + self._load_s, index))
+        while len(self._serving) + len(self._loading) > self._target:
+            if self._loading:
+                self._end(self._loading.pop()[1], now)
+            else:
+                self._drain(self._serving.pop(), now)
+
+    def _open(self, index: int, now: Seconds) -> None:
+        self._gate.closed.discard(index)
+        self._servers[index].advance(now)
+        self._idle.add(index)
+        self._serving.append(index)
+        server = self._servers[index]
+        if self._take(server, self._link.enter(server, now), now):
+            server.start_iteration()
+            self._schedule({index}, set(), now, others=True)
+
+    def _drain(self, index: int, now: Seconds) -> None:
+        self._gate.closed.add(index)
+        self._tries.set(index, None)
+        self._link.drain(self._servers[index], now)
+        self._draining.append(index)
+
+    def _is_done(self, index: int) -> bool:
+        server = self._servers[index]
+        return server.is_empty and not server.swapped
+
+    def _end(self, index: int, now: Seconds) -> None:
+        self._idle.discard(index)
+        self._scaled.replica_s += now - self._since.pop(index)
+        self._free.insert(0, index)

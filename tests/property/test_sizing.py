@@ -1,0 +1,86 @@
+"""The sizing of replicas, whatever is read: within its limits, and never none where one is due."""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from justitia_ray.scaling.demand import Demand
+from justitia_ray.scaling.sizing import Fleet, Sizer, SizingRules
+
+KV, SEATS = 10_000, 64
+MOST = 20
+
+works = st.floats(0, 1e12)
+counts = st.integers(0, 500)
+
+
+@st.composite
+def demands(draw: st.DrawFn) -> Demand:
+    """Return a reading that a queue might give."""
+    replicas = draw(st.integers(0, MOST))
+    running = draw(counts) if replicas else 0
+    held = draw(st.integers(0, replicas * KV))
+    return Demand(
+        at=draw(st.floats(0, 1e6)),
+        served=draw(works),
+        queued=draw(works),
+        in_flight=draw(works),
+        expected_more=draw(works),
+        waiting=draw(counts),
+        running=running,
+        applications=draw(counts),
+        usable_kv_tokens=held + draw(st.integers(0, 10**9)),
+        sequences=draw(counts),
+        replicas=replicas,
+        kv_tokens=replicas * KV,
+        seats=replicas * SEATS,
+        held_tokens=held,
+        promises=draw(st.dictionaries(st.sampled_from("abcd"), works)),
+    )
+
+
+rules = st.builds(
+    SizingRules,
+    minimum=st.integers(0, 3),
+    maximum=st.integers(3, MOST),
+    target_drain_s=st.floats(1, 1e3),
+    load_s=st.floats(0, 1e3),
+)
+fleets = st.builds(Fleet, st.integers(0, MOST), st.none() | st.floats(0, 1e3))
+
+
+@given(st.lists(demands(), min_size=1, max_size=8), rules, fleets)
+def test_wanted_is_within_the_limits_and_not_none_where_anything_is(
+    readings: list[Demand], own: SizingRules, fleet: Fleet
+) -> None:
+    """Serve starts from zero by this number alone."""
+    sizer = Sizer()
+    for reading in sorted(readings, key=lambda one: one.at):
+        decision = sizer.size(reading, own, fleet)
+
+        assert own.minimum <= decision.wanted <= MOST
+        assert decision.drain_s >= 0
+        assert decision.floor <= reading.replicas
+        if reading.waiting or reading.running or reading.applications:
+            assert decision.asked >= 1
+
+
+@given(demands(), rules, fleets, st.floats(1, 10))
+def test_more_work_never_asks_for_fewer(
+    reading: Demand, own: SizingRules, fleet: Fleet, factor: float
+) -> None:
+    """A longer queue must not end replicas."""
+    more = replace(reading, queued=reading.queued * factor)
+
+    fewer = Sizer().size(reading, own, fleet)
+    assert fewer.asked <= Sizer().size(more, own, fleet).asked
+
+
+@given(demands(), rules, fleets)
+def test_longer_target_never_asks_for_more(reading: Demand, own: SizingRules, fleet: Fleet) -> None:
+    """An operator who has time pays less."""
+    patient = replace(own, target_drain_s=2 * own.target_drain_s)
+
+    asked = Sizer().size(reading, own, fleet).asked
+    assert Sizer().size(reading, patient, fleet).asked <= asked

@@ -1,0 +1,118 @@
+"""Autoscalers on recorded arrivals: what is said of a run, and Serve's own rules in one."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from ray.serve.config import AutoscalingContext
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.lab.autoscaling import reaction_times, scaled_figures
+from justitia_ray.lab.serve_scaling import (
+    DrainScaler,
+    RequestsScaler,
+    ServeScaler,
+    scaling_config,
+)
+from justitia_ray.sim.autoscaling import AutoscaledSimulation, FleetReading, FleetView, ScaledRun
+from justitia_ray.sim.results import RunResult
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.workload import WorkloadApplication
+from tests.unit.sim.small_run import app, engine
+
+
+def view(now: float, running: int, target: int, requests: int = 0) -> FleetView:
+    """Return what an autoscaler sees."""
+    return FleetView(now, SchedulerCore(), running, target, requests)
+
+
+def targets(scaler: ServeScaler, *steps: tuple[float, int, int]) -> Iterator[int]:
+    """Yield the decision at each (instant, replicas, requests); each decision is carried out."""
+    target = steps[0][1]
+    for now, running, requests in steps:
+        target = scaler.target(view(now, running, target, requests))
+        yield target
+
+
+def test_serves_default_is_requests_over_target_after_its_delay() -> None:
+    """Forty requests at ten a replica are four, once they have been wanted for 30 s."""
+    scaler = RequestsScaler(scaling_config(1, 10, 10.0, 30.0, 600.0))
+    steps = [(float(10 * i), 1, 40) for i in range(5)]
+
+    assert [1, 1, 1, 4, 4] == [*targets(scaler, *steps)]
+
+
+def test_requests_are_averaged_over_serves_look_back() -> None:
+    """Thirty seconds: a burst of a moment counts for its part of them."""
+    scaler = RequestsScaler(scaling_config(1, 10, 10.0, 0.0, 600.0))
+    steps = [(0.0, 1, 0), (10.0, 1, 0), (20.0, 1, 80), (30.0, 1, 0)]
+
+    assert [1, 1, 3, 3] == [*targets(scaler, *steps)]
+
+
+def test_bounds_are_serves() -> None:
+    """A policy may want what it likes."""
+
+    def wants(_: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+        return 99, {}
+
+    assert 10 == ServeScaler(scaling_config(1, 10, None, 0.0, 0.0), wants).target(view(0.0, 1, 1))
+
+
+def reading(at: float, target: int, work: float) -> FleetReading:
+    """Return a reading of which as many serve as were asked for."""
+    return FleetReading(at, target, target, work)
+
+
+def test_reaction_is_from_too_much_work_to_the_rise() -> None:
+    """One replica serves 100 in the target time: 150 at 10 s is too much, the rise is at 30 s."""
+    readings = [
+        reading(0.0, 1, 50),
+        reading(10.0, 1, 150),
+        reading(20.0, 1, 180),
+        reading(30.0, 2, 180),
+        reading(40.0, 2, 120),
+    ]
+
+    assert [20.0] == reaction_times(readings, 100)
+
+
+def test_work_that_is_served_without_a_rise_is_no_reaction() -> None:
+    """The autoscaler was right to wait."""
+    readings = [reading(0.0, 1, 150), reading(10.0, 1, 90), reading(20.0, 2, 90)]
+
+    assert [] == reaction_times(readings, 100)
+
+
+def test_figures_are_hours_shares_and_nothing_where_nothing_was() -> None:
+    """A fixed size has no reaction."""
+    run = ScaledRun(RunResult(), 7_200.0, [reading(0.0, 2, 300), reading(1.0, 2, 100)])
+
+    assert {
+        "mean_jct_s": None,
+        "p99_jct_s": None,
+        "replica_h": 2.0,
+        "reaction_s": None,
+        "late_share": 0.5,
+        "peak": 2,
+    } == scaled_figures(run, 10.0, 10.0)
+
+
+def load() -> list[WorkloadApplication]:
+    """Return a burst after a quiet time, and a late one."""
+    burst = [app(f"b{i}", (50, 50), at=100.0) for i in range(12)]
+    return [app("first", (50, 10)), *burst, app("late", (50, 10), at=2_000.0)]
+
+
+def test_drain_time_scales_a_run_from_zero_up_and_back() -> None:
+    """The class that Serve is given, in the simulator: nothing is lost, and a burst gets more."""
+    rules = {"minimum": 0, "maximum": 4, "target_drain_s": 60.0, "load_s": 5.0}
+    scaler = DrainScaler(scaling_config(0, 4, None, 0.0, 30.0), rules)
+    settings = RunSettings(engine(100), replicas=8, report_interval_s=1.0)
+    run = AutoscaledSimulation(load(), settings, scaler, load_s=5.0, initial=0).run_scaled()
+    at = {one.at: one.target for one in run.readings}
+
+    assert 14 == sum(one.finished_at_s is not None for one in run.result.applications)
+    assert 4 == max(at.values())
+    assert 0 == at[1_999.0]
+    assert 1 == run.readings[-1].target
+    assert run.replica_s < 4 * run.result.makespan_s / 3

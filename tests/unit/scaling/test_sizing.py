@@ -1,0 +1,293 @@
+"""The number of replicas that a demand asks for; the rates are those that are guessed at first."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from justitia_ray.core.clock.pace import USUAL_ITERATION_S
+from justitia_ray.scaling.demand import Demand
+from justitia_ray.scaling.sizing import (
+    WHY_SO_MANY,
+    Fleet,
+    SizeDecision,
+    Sizer,
+    SizeReason,
+    SizingRules,
+)
+
+KV = 10_000
+SEATS = 100
+RATE = 0.7 * KV / USUAL_ITERATION_S
+"""KV token-time a second that a replica is taken to serve before any is measured."""
+RULES = SizingRules(minimum=0, maximum=10, target_drain_s=60.0, load_s=0.0)
+
+
+def demand(replicas: int = 1, **more: Any) -> Demand:
+    """Return a demand with so many inferences that they would fill any number of replicas."""
+    usual: dict[str, Any] = {
+        "at": 0.0,
+        "applications": 1,
+        "waiting": 1_000,
+        "usable_kv_tokens": 100 * KV,
+        "sequences": 1_000,
+        "replicas": replicas,
+        "kv_tokens": replicas * KV,
+        "seats": replicas * SEATS,
+    }
+    return Demand(**usual | more)
+
+
+def size(wanted: Demand, rules: SizingRules = RULES, fleet: Fleet | None = None) -> SizeDecision:
+    """Return the first decision of a new sizer."""
+    return Sizer().size(wanted, rules, fleet or Fleet())
+
+
+def test_every_reason_has_a_sentence() -> None:
+    """The list is closed, and operators read it."""
+    assert {*WHY_SO_MANY} == {*SizeReason}
+
+
+def test_nothing_open_wants_the_minimum() -> None:
+    """An empty queue is the one reason to have none."""
+    nothing = demand(applications=0, waiting=0)
+
+    assert (0, SizeReason.NOTHING) == (size(nothing).wanted, size(nothing).reason)
+    assert 2 == size(nothing, replace(RULES, minimum=2)).wanted
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        pytest.param({"applications": 1, "waiting": 0}, id="an application between two calls"),
+        pytest.param({"applications": 0, "waiting": 1}, id="a call of none that counts"),
+        pytest.param({"applications": 0, "waiting": 0, "running": 1}, id="a call that runs"),
+    ],
+)
+def test_anything_there_wants_one(there: dict[str, int]) -> None:
+    """Serve's own count is 0 for all of these: our queue and our connections hold the calls."""
+    assert (1, SizeReason.OPEN) == (
+        size(demand(0, **there)).wanted,
+        size(demand(0, **there)).reason,
+    )
+
+
+def test_first_start_from_zero_is_one_whatever_waits() -> None:
+    """Of a replica that was never seen nobody knows how much it serves."""
+    decision = size(demand(0, queued=1e12))
+
+    assert (1, None) == (decision.wanted, decision.replica_kv_per_s)
+
+
+def test_later_start_from_zero_is_as_many_as_the_work_asks_for() -> None:
+    """What one served is known from before."""
+    sizer = Sizer()
+    sizer.size(demand(1), RULES, Fleet())
+    decision = sizer.size(demand(0, at=1.0, queued=RATE * 60 * 3), RULES, Fleet())
+
+    assert (3, SizeReason.DRAIN) == (decision.wanted, decision.reason)
+
+
+def test_work_over_rate_and_target_is_the_number() -> None:
+    """240 replica-seconds in 60 s: four, whatever it is made of."""
+    part = RATE * 60 * 4 / 3
+    decision = size(demand(1, queued=part, in_flight=part, expected_more=part))
+
+    assert (4, SizeReason.DRAIN) == (decision.wanted, decision.reason)
+    assert 240.0 == pytest.approx(decision.drain_s)
+
+
+def test_drain_time_is_of_the_replicas_that_serve_and_after_the_loading_time_of_the_first() -> None:
+    """A queue without a replica waits for one first."""
+    work, rules = RATE * 100, replace(RULES, load_s=30.0)
+    sizer = Sizer()
+    with_two = sizer.size(demand(2, queued=work), rules, Fleet())
+    with_none = sizer.size(demand(0, at=1.0, queued=work), rules, Fleet())
+
+    assert 50.0 == pytest.approx(with_two.drain_s)
+    assert 130.0 == pytest.approx(with_none.drain_s)
+    assert 0.0 == size(demand(0)).drain_s
+
+
+def test_wanted_is_within_the_limits_and_asked_is_not() -> None:
+    """An operator sees what the limit costs."""
+    decision = size(demand(1, queued=RATE * 60 * 40))
+
+    assert (10, 40) == (decision.wanted, decision.asked)
+    assert 40 == size(demand(1, queued=RATE * 60 * 40), replace(RULES, maximum=None)).wanted
+
+
+def test_what_is_served_before_another_could_be_loaded_starts_none() -> None:
+    """Two replicas serve 200 replica-seconds in 100 s; one of three would come too late."""
+    rules = replace(RULES, load_s=100.0)
+    soon_gone = demand(2, queued=RATE * 200)
+
+    assert 2 == size(soon_gone, rules).wanted
+    assert 4 == size(soon_gone, RULES).wanted
+
+
+def test_measured_loading_time_goes_before_that_of_the_rules() -> None:
+    """A guess is for the time before the first start."""
+    soon_gone = demand(2, queued=RATE * 200)
+
+    assert 2 == size(soon_gone, RULES, Fleet(load_s=100.0)).wanted
+    assert 100.0 == size(soon_gone, RULES, Fleet(load_s=100.0)).load_s
+
+
+def test_longer_loading_time_asks_for_fewer() -> None:
+    """What is left then may take as long again: a start is to be worth its loading."""
+    backlog = demand(1, queued=RATE * 700)
+    quick = size(backlog, replace(RULES, load_s=10.0))
+    slow = size(backlog, replace(RULES, load_s=200.0))
+
+    assert 10 == quick.wanted
+    assert 3 == slow.wanted  # 700 − 200 replica-seconds are left, in 200 s
+
+
+def test_replicas_that_load_count_for_half_of_the_time_and_are_not_asked_for_twice() -> None:
+    """Otherwise each second of loading would ask for the same ones again."""
+    rules = replace(RULES, load_s=60.0)
+    backlog = demand(1, queued=RATE * 60 * 4)
+    first = size(backlog, rules)
+    again = size(backlog, rules, Fleet(starting=first.wanted - 1))
+
+    assert 3 == first.wanted  # 60 of 240 replica-seconds are served meanwhile
+    assert first.wanted == again.wanted
+
+
+def test_queue_that_lasts_for_longer_than_a_loading_is_drained_within_the_target() -> None:
+    """Callers that wait for each answer keep a short queue for ever; it is not gone by then."""
+    sizer, rules = Sizer(), replace(RULES, load_s=100.0, target_drain_s=10.0)
+    wanted = [
+        sizer.size(demand(1, at=float(at), queued=RATE * 40), rules, Fleet()).wanted
+        for at in (0, 50, 99, 100, 150)
+    ]
+    served = sizer.size(demand(4, at=160.0, queued=RATE * 40), rules, Fleet())
+    burst = sizer.size(demand(4, at=170.0, queued=RATE * 200), rules, Fleet())
+
+    assert [1, 1, 1, 4, 4] == wanted
+    assert [4, 4] == [served.wanted, burst.wanted]
+
+
+def test_more_replicas_than_the_inferences_fill_are_not_asked_for() -> None:
+    """One long inference is served no sooner by ten replicas."""
+    one = demand(1, queued=RATE * 600, waiting=1, sequences=1, usable_kv_tokens=KV)
+    decision = size(one)
+
+    assert (2, SizeReason.USABLE) == (decision.wanted, decision.reason)
+
+
+def test_seats_fill_a_replica_as_kv_does() -> None:
+    """Short prompts take seats and hardly any KV."""
+    short = demand(1, queued=RATE * 600, sequences=250, usable_kv_tokens=100)
+
+    assert (3, SizeReason.USABLE) == (size(short).wanted, size(short).reason)
+
+
+def test_inflow_above_what_is_served_asks_for_more() -> None:
+    """A queue that is short now and grows each second is no short queue."""
+    sizer, served = Sizer(), 0.0
+    for second in range(3_000):
+        served = RATE * 2 * second
+        decision = sizer.size(demand(2, at=float(second), served=served), RULES, Fleet())
+
+    assert SizeReason.INFLOW == decision.reason
+    assert RATE * 2 == pytest.approx(decision.inflow_kv_per_s, rel=0.01)
+    assert 3 == decision.wanted
+
+
+def test_load_that_has_gone_keeps_no_more_than_what_is_left_fills() -> None:
+    """The inflow is remembered for minutes; one caller that calls on needs one replica."""
+    sizer = Sizer()
+    for second in range(1_000):
+        busy = demand(4, at=float(second), served=RATE * 4 * second)
+        sizer.size(busy, RULES, Fleet())
+    one = demand(4, at=1_001.0, served=RATE * 4_000, waiting=0, usable_kv_tokens=10, sequences=1)
+
+    assert 1 == sizer.size(one, RULES, Fleet()).wanted
+
+
+def test_readings_of_one_moment_tell_of_no_rate() -> None:
+    """What was served in no time would be served at any speed."""
+    sizer = Sizer()
+    sizer.size(demand(1), RULES, Fleet())
+    decision = sizer.size(demand(1, at=5e-324, served=2.0, held_tokens=2), RULES, Fleet())
+
+    assert RATE == pytest.approx(decision.replica_kv_per_s)
+    assert 0.0 == decision.inflow_kv_per_s
+
+
+def test_service_of_full_replicas_is_measured() -> None:
+    """A guess counts for 20 replica-seconds, and for ever less."""
+    sizer = Sizer()
+    for second in range(2_000):
+        full = demand(2, at=float(second), served=1_000.0 * second, running=100, held_tokens=2 * KV)
+        decision = sizer.size(full, RULES, Fleet())
+
+    assert 500.0 == pytest.approx(decision.replica_kv_per_s, rel=0.05)
+
+
+def test_service_of_idle_replicas_is_no_measure_of_full_ones() -> None:
+    """A quiet night says nothing of how much a replica could serve."""
+    sizer = Sizer()
+    for second in range(2_000):
+        quiet = demand(2, at=float(second), served=10.0 * second, waiting=0, held_tokens=10)
+        decision = sizer.size(quiet, RULES, Fleet())
+
+    assert decision.replica_kv_per_s is not None
+    assert decision.replica_kv_per_s > 1_000.0
+
+
+def test_scheduler_that_counts_anew_is_no_inflow() -> None:
+    """The total of a new scheduler begins at 0."""
+    sizer = Sizer()
+    sizer.size(demand(1, served=1e9), RULES, Fleet())
+    decision = sizer.size(demand(1, at=1.0, served=0.0), RULES, Fleet())
+
+    assert 0.0 == decision.inflow_kv_per_s
+
+
+# --- what was promised
+
+
+def promised(at: float, replicas: int, replica_s: float, **more: Any) -> Demand:
+    """Return a demand that has no work but a promise, which takes so many replica-seconds."""
+    return demand(replicas, at=at, promises={"a": RATE * replica_s}, **more)
+
+
+def test_promise_beyond_the_target_keeps_its_replicas() -> None:
+    """400 replica-seconds were promised in 100 s by four: until they are served all four stay."""
+    sizer = Sizer()
+    first = sizer.size(promised(0.0, 4, 400.0), RULES, Fleet())
+    later = sizer.size(promised(50.0, 4, 200.0), RULES, Fleet())
+    kept = sizer.size(promised(75.0, 4, 25.0), RULES, Fleet())
+
+    assert (4, SizeReason.PROMISE) == (first.wanted, first.reason)
+    assert 4 == later.wanted
+    assert 1 == kept.wanted
+
+
+def test_promise_within_the_target_lets_replicas_go() -> None:
+    """20 s by four are 80 replica-seconds: two serve them within the target of 60 s."""
+    decision = size(promised(0.0, 4, 80.0))
+
+    assert (2, SizeReason.PROMISE) == (decision.wanted, decision.reason)
+
+
+def test_promise_that_cannot_be_kept_asks_for_no_more_than_there_are() -> None:
+    """How many more are started is for the work to say."""
+    sizer = Sizer()
+    sizer.size(promised(0.0, 2, 200.0), RULES, Fleet())
+    late = sizer.size(promised(500.0, 2, 200.0), RULES, Fleet())
+
+    assert 2 == late.wanted
+
+
+def test_promise_is_made_anew_once_an_application_has_started_and_waits_again() -> None:
+    """The first one was kept."""
+    sizer = Sizer()
+    sizer.size(promised(0.0, 4, 400.0), RULES, Fleet())
+    sizer.size(demand(4, at=90.0), RULES, Fleet())
+    again = sizer.size(promised(200.0, 4, 80.0), RULES, Fleet())
+
+    assert 2 == again.wanted
