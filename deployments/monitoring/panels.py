@@ -7,6 +7,7 @@ number of one that is gone stays unused.
 from grafana_foundation_sdk.builders.dashboard import Row
 
 from deployments.monitoring.panel_kinds import Query, curves, figure
+from deployments.monitoring.panels_admission import OUTLOOKS, TENANTS
 from deployments.monitoring.promql import (
     RANGE,
     WINDOW,
@@ -145,6 +146,26 @@ _CURVES = (
             Query(gauge(m.KV_CAPACITY_TOKENS, "model"), "{{model}} capacity"),
         ),
         axis="tokens",
+    ),
+    curves(
+        118,
+        "Replicas wanted and there",
+        "What the queue asks for, beside the replicas that take leases. Wanted for long and not"
+        " there: nodes that do not come, or an autoscaler that does not ask.",
+        (
+            Query(greatest(m.WANTED_REPLICAS, "model"), "{{model}} wanted"),
+            Query(gauge(m.PULLING_REPLICAS, "model"), "{{model}} there"),
+        ),
+        width=12,
+    ),
+    curves(
+        119,
+        "Drain time",
+        "How long the present replicas need for all that waits, runs, and is expected of open"
+        " applications: autoscaling aims at autoscaling.target_drain_s.",
+        (Query(greatest(m.DRAIN_SECONDS, "model"), "{{model}}"),),
+        unit="s",
+        width=12,
     ),
     curves(
         112,
@@ -525,4 +546,6 @@ ROWS = (
     (Row("Replicas").id(300).collapsed(False), _REPLICAS),
     (Row("Scheduler").id(400).collapsed(False), _SCHEDULER),
     (Row("Predictor").id(500).collapsed(False), _PREDICTOR),
+    (Row("Outlooks and refusals").id(600).collapsed(False), OUTLOOKS),
+    (Row("Quotas and use").id(700).collapsed(False), TENANTS),
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Protocol, TypeVar
 
+from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.observability.metrics import BOUNDED_LABELS, LABEL_VALUES, TABLE, Metric, SetBy
 
 OTHER = "other"
@@ -110,11 +111,11 @@ class Measures:
             set_by: The kind of process.
             common: Labels that all series of the process have, where their metric has them.
             max_classes: Most application classes with series of their own; the rest is `other`.
-            max_tenants: Most tenants with series of their own.
+            max_tenants: Most tenants with series of their own, and most nodes.
         """
         self._common = dict(common)
-        self._told_apart = dict(zip(BOUNDED_LABELS, (max_classes, max_tenants), strict=True))
-        self._known: dict[str, set[str]] = {label: {OTHER} for label in BOUNDED_LABELS}
+        bounds = zip(BOUNDED_LABELS, (max_classes, max_tenants, max_tenants), strict=True)
+        self._told_apart = {label: ToldApart(most, OTHER) for label, most in bounds}
         self._series: dict[tuple[str, ...], CounterSeries | GaugeSeries | HistogramSeries] = {}
         for metric in TABLE:
             if metric.set_by == set_by and metric.kind == "counter":
@@ -140,14 +141,8 @@ class Measures:
         return self._one(metric, values, HistogramSeries)
 
     def label(self, name: str, value: str) -> str:
-        """Return the label of a class or a tenant: its own name, or `other`."""
-        known = self._known[name]
-        if value in known:
-            return value
-        if len(known) > self._told_apart[name]:  # `other` is among them
-            return OTHER
-        known.add(value)
-        return value
+        """Return the label of a class or a tenant: its own name, or that which it counts for."""
+        return self._told_apart[name].name_of(value)
 
     def export(self, backend: MetricsBackend) -> None:
         """Export every series, whatever series fails.

@@ -10,9 +10,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from justitia_ray.core.actions import Refusal
+from justitia_ray.core.calibration import HORIZONS, Fell
 from justitia_ray.core.entities import Outcome
-from justitia_ray.core.tenants import Period, Unit
+from justitia_ray.core.outlook import Reason
+from justitia_ray.core.tenants import TIERS, Period, Unit
 from justitia_ray.predictor.estimate import Source
+from justitia_ray.protocol.refusals import DropReason
 from justitia_ray.recognition.harnesses import HARNESSES
 from justitia_ray.recognition.rules import CONVERSATION
 
@@ -30,11 +33,13 @@ _QUEUE_S = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600
 _COMPLETION_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _LAG_S = (0.01, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 """Applications that were not behind are in the first bucket: Ray takes no boundary of 0 or less."""
+_EXCHANGE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _RELATIVE_ERROR = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 100.0)
 DECISION_S = (1e-5, 2.51e-5, 5.01e-5, 1e-4, 2.51e-4, 5.01e-4, 1e-3, 1e-2, 1e-1)
 """Ends of steps of the `DecisionMeter`, closest around the limit of a decision, 1e-4."""
 MAX_LAG_CANDIDATES = 2_000
-"""Most live applications that are searched for the greatest lag; the scheduler waits meanwhile."""
+"""Most live applications that are searched for the greatest lag, or counted by reason and tier; the
+scheduler waits meanwhile."""
 
 LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "outcome": tuple(outcome.value for outcome in Outcome),
@@ -49,6 +54,14 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
         Refusal.QUOTA_EXHAUSTED.value,
         Refusal.CAP_REACHED.value,
     ),
+    "horizon": tuple(HORIZONS),
+    "fell": tuple(fell.value for fell in Fell),
+    "outlook": tuple(reason.value for reason in Reason),
+    "deadline": ("made", "missed", "refused"),
+    "tier": tuple(TIERS),
+    "direction": ("prompt", "output"),
+    "exchange": ("answered", "failed"),
+    "dropped_reason": tuple(reason.value for reason in DropReason),
     "unit": tuple(unit.value for unit in Unit),
     "per": tuple(period.value for period in Period),
     "recognized_by": (
@@ -63,9 +76,12 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
 headers, and fields of a body, recognise under further names.
 
 The reasons leave out those that end an admitted inference: that is an outcome."""
-BOUNDED_LABELS = ("application_class", "tenant")
-"""Labels whose values callers make; beyond `metrics.max_classes` and `metrics.max_tenants` they are
-`other`."""
+BOUNDED_LABELS = ("application_class", "tenant", "node")
+"""Labels whose values callers and operators make; beyond `metrics.max_classes`, and for tenants and
+nodes `metrics.max_tenants`, they are `other`. Nodes are named as `tenants` of the `user_config`
+describes them, `acme/*` among them."""
+OPEN_LABELS = ("code",)
+"""Labels whose values follow from another one; see the process that sets them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +146,16 @@ PULLING_REPLICAS = Metric(
     "justitia_pulling_replicas",
     "Replicas that pull and are given leases.",
 )
+WANTED_REPLICAS = Metric(
+    "justitia_wanted_replicas",
+    "Replicas that the queue asks for, from `autoscaling.min_replicas` to `max_replicas`; without"
+    " `autoscaling` at least 1, for 60 s of work.",
+)
+DRAIN_SECONDS = Metric(
+    "justitia_drain_seconds",
+    "Seconds in which the replicas that take work would serve all that waits, runs, and is expected"
+    " of open applications; with none, after the time that one takes to load.",
+)
 QUEUE_WAIT_SECONDS = Metric(
     "justitia_queue_wait_seconds",
     "Seconds from the submission of an inference to its first lease; those that an earlier"
@@ -149,6 +175,32 @@ REFUSALS_TOTAL = Metric(
     " `queue_full`, `cap_reached`), applications, each once (`too_many_applications`,"
     " `not_stored`), and both, each by itself (`quota_exhausted`).",
     ("reason",),
+)
+
+EXPECTED_STARTS_TOTAL = Metric(
+    "justitia_expected_starts_total",
+    "Starts that the scheduler had foretold and that have come, by how far ahead they were expected"
+    " (`horizon`: at most so far), and where they fell: `early`, before p10; `within` p10 to p90;"
+    " `late`. What it asks itself is among them.",
+    ("horizon", "fell"),
+)
+APPLICATIONS_BY_OUTLOOK = Metric(
+    "justitia_applications_by_outlook",
+    "Live applications by the reason why they stand where they do, those that the quotas hold back"
+    f" among them (`quota`). Of more than {MAX_LAG_CANDIDATES:,} live ones, those that arrived"
+    " first. Counted as often as takes at most 1 % of the scheduler's time.",
+    ("outlook",),
+)
+APPLICATIONS_BY_TIER = Metric(
+    "justitia_applications_by_tier",
+    "Live applications by service tier; counted with those by outlook.",
+    ("tier",),
+)
+DEADLINES_TOTAL = Metric(
+    "justitia_deadlines_total",
+    "Inferences with a deadline: `made` it, with their first lease; `missed` it in the queue;"
+    " `refused` when they were submitted, for they could not make it.",
+    ("deadline",),
 )
 
 # --- fairness
@@ -200,6 +252,57 @@ QUOTA_LEFT_RATIO = Metric(
     "What is left of a tenant's quota, over its limit; 0 is exhausted. Of all models, as the"
     " accounts said last; of tenants without series of their own the least.",
     ("tenant", "unit", "per"),
+)
+
+QUOTA_LIMIT = Metric(
+    "justitia_quota_limit",
+    "Limit of a described node's quota, in its unit; of a pattern, `acme/*`, the sum over its nodes"
+    " that something was used or claimed of.",
+    ("node", "unit", "per"),
+)
+QUOTA_USED = Metric(
+    "justitia_quota_used",
+    "Use in the window of a described node's quota, without what is reserved; summed as the limit.",
+    ("node", "unit", "per"),
+)
+QUOTA_RESERVED = Metric(
+    "justitia_quota_reserved",
+    "Claims of live applications on a described node's quota that they have not used; summed as the"
+    " limit.",
+    ("node", "unit", "per"),
+)
+QUOTA_EXCEEDED = Metric(
+    "justitia_quota_exceeded",
+    "How often a quota refused or deprioritised, or would have (`shadow`), since the accounts were"
+    " started.",
+    ("node", "unit", "per"),
+)
+NODE_TOKENS_TOTAL = Metric(
+    "justitia_node_tokens_total",
+    "Tokens of inferences that have ended, by the lowest described node of their tenant; `other`"
+    " has none.",
+    ("node", "direction"),
+)
+NODE_KV_TOKEN_TIME_TOTAL = Metric(
+    "justitia_node_kv_token_time_total",
+    "Service that replicas reported, in token·iterations, by the lowest described node of the"
+    " tenant; `other` has none.",
+    ("node",),
+)
+ACCOUNTS_EXCHANGES_TOTAL = Metric(
+    "justitia_accounts_exchanges_total",
+    "Exchanges of the scheduler with the accounts of quotas: `answered`, or `failed` and repeated.",
+    ("exchange",),
+)
+ACCOUNTS_EXCHANGE_SECONDS = Metric(
+    "justitia_accounts_exchange_seconds",
+    "Seconds of an exchange with the accounts that was answered, their save included.",
+    (),
+    _EXCHANGE_S,
+)
+WAITING_CLAIMS = Metric(
+    "justitia_waiting_claims",
+    "Claims of applications and inferences that the accounts have not decided yet.",
 )
 
 # --- decisions, leases and ends
@@ -254,6 +357,13 @@ OUTSTANDING_INFERENCES = Metric(
     "justitia_outstanding_inferences",
     "Inferences that an ingress has submitted and not answered.",
     ("replica",),
+    set_by="ingress",
+)
+DROPPED_CALLS_TOTAL = Metric(
+    "justitia_dropped_calls_total",
+    "Calls that an ingress answered with an error once their admission had begun, by the error's"
+    " `code` and by `X-Justitia-Dropped-Reason`.",
+    ("replica", "code", "dropped_reason"),
     set_by="ingress",
 )
 PREDICTIONS_TOTAL = Metric(

@@ -5,10 +5,13 @@ from collections.abc import Mapping
 from typing import Literal
 
 from justitia_ray.core.actions import EndApplication
+from justitia_ray.errors import JustitiaError
 from justitia_ray.observability import metrics as m
 from justitia_ray.observability.measures import OTHER, Measures
 from justitia_ray.predictor.estimate import Source
 from justitia_ray.predictor.observation import is_lesson
+from justitia_ray.protocol.errors import dropped_pairs, status_of
+from justitia_ray.protocol.refusals import drop_reason
 from justitia_ray.units import ApplicationId, Epoch, Tokens
 
 _MAX_SOURCES = 50_000
@@ -17,7 +20,7 @@ _MAX_SOURCES = 50_000
 
 
 class IngressMetrics:
-    """Counts an ingress's estimates by source, and their errors when the applications end."""
+    """Counts an ingress's estimates by source, their errors at the ends, and dropped calls."""
 
     def __init__(self, measures: Measures) -> None:
         """Start to measure for an ingress."""
@@ -27,6 +30,10 @@ class IngressMetrics:
         self._sources: OrderedDict[ApplicationId, Source] = OrderedDict()
         """Sources of open applications."""
         self._missed = measures.counter(m.PREDICTOR_MISSED_TOTAL)
+        self._dropped = {
+            pair: measures.counter(m.DROPPED_CALLS_TOTAL, pair[0] or "none", pair[1].value)
+            for pair in dropped_pairs()
+        }
         self._epoch_changes = measures.counter(m.EPOCH_CHANGES_TOTAL)
         self._epoch: Epoch = 0
 
@@ -53,6 +60,12 @@ class IngressMetrics:
     def record_recognition(self, rule: str) -> None:
         """Count an inference by the rule that recognised its application, "" if none did."""
         self._measures.counter(m.RECOGNIZED_TOTAL, rule or "none").increase()
+
+    def record_drop(self, error: JustitiaError) -> None:
+        """Count a call that an error ended; one that comes before admission is not counted."""
+        reason = drop_reason(error)
+        if reason is not None:
+            self._dropped[status_of(error)[2] or "", reason].increase()
 
     def record_missed_estimate(self) -> None:
         """Count an estimate that the predictor did not give in time."""

@@ -2,11 +2,10 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any
 
-from justitia_ray.accounts.messages import NodeStanding
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, EndApplication, Grant, Refusal, Refuse
@@ -15,7 +14,10 @@ from justitia_ray.core.state import State
 from justitia_ray.observability import metrics as m
 from justitia_ray.observability.measures import Measures
 from justitia_ray.observability.metrics import MAX_LAG_CANDIDATES
-from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
+from justitia_ray.observability.outlook_metrics import OutlookMetrics
+from justitia_ray.observability.tenant_metrics import TenantMetrics
+from justitia_ray.scaling.sizing import SizeDecision
+from justitia_ray.units import ApplicationId, Epoch, Seconds
 
 _STEPS_A_DECADE = 10
 """Steps for each power of ten, which is then the end of a step."""
@@ -43,6 +45,8 @@ _QUEUE_GAUGES = (
     m.BACKLOG_KV_TOKEN_TIME,
     m.LIVE_APPLICATIONS,
     m.PULLING_REPLICAS,
+    m.WANTED_REPLICAS,
+    m.DRAIN_SECONDS,
     m.VIRTUAL_TIME_PER_SECOND,
     m.GREATEST_GPS_LAG_SECONDS,
 )
@@ -134,7 +138,11 @@ def _greatest_lag_s(core: SchedulerCore) -> Seconds:
 
 
 class SchedulerMetrics:
-    """Counts the decisions of a core, and measures its state before an export."""
+    """Counts the decisions of a core, and measures its state before an export.
+
+    Attributes:
+        tenants: Metrics of the tree of tenants.
+    """
 
     def __init__(self, measures: Measures, clock: Callable[[], Seconds]) -> None:
         """Start to measure.
@@ -145,6 +153,8 @@ class SchedulerMetrics:
         """
         self._measures = measures
         self._live_lag = LiveLag(clock)
+        self._outlooks = OutlookMetrics(measures, clock)
+        self.tenants = TenantMetrics(measures)
         self._granted = measures.counter(m.LEASES_TOTAL, "granted")
         self._bounded = measures.counter(m.BOUNDED_APPLICATIONS_TOTAL)
         self._violations = measures.counter(m.BOUND_VIOLATIONS_TOTAL)
@@ -184,6 +194,8 @@ class SchedulerMetrics:
                     self._measures.counter(m.REFUSALS_TOTAL, Refusal.NOT_STORED.value).increase()
                 else:
                     self._ended(action)
+            elif isinstance(action, Refuse) and action.reason is Refusal.DEADLINE:
+                self._outlooks.record_deadline(event)
             elif isinstance(action, Refuse) and action.reason in _INFERENCE_REFUSALS:
                 self._measures.counter(m.REFUSALS_TOTAL, action.reason.value).increase()
 
@@ -195,8 +207,18 @@ class SchedulerMetrics:
         now: Seconds,
         *,
         store_reachable: bool,
+        held_back: int = 0,
     ) -> None:
-        """Set the gauges, and the totals that the core and the meter count themselves."""
+        """Set the gauges, and the totals that the core and the meter count themselves.
+
+        Args:
+            core: The core, told of what holds applications back outside of it.
+            decisions: Durations of its decisions.
+            epoch: The scheduler's.
+            now: The core's instant.
+            store_reachable: Whether what is saved arrives.
+            held_back: Applications that wait for the accounts before they are opened.
+        """
         state, counters = core.state, core.state.counters
         virtual_time = float(core.ledger.fair_share.clock.virtual_time)
         replicas = state.replicas.values()
@@ -217,32 +239,21 @@ class SchedulerMetrics:
             rate = (virtual_time - self._last[1]) / (now - self._last[0])
             self._measures.gauge(m.VIRTUAL_TIME_PER_SECOND).value = max(0.0, rate)
         self._last = (now, virtual_time)
+        self._outlooks.measure(core, held_back)
         self._set_totals(core, decisions)
 
-    def measure_quotas(
-        self, nodes: Mapping[ClientId, Sequence[NodeStanding]], refusals: int
-    ) -> None:
-        """Set what is left of the quotas, and the total of what they refused.
-
-        Args:
-            nodes: The quotas of each node.
-            refusals: Applications and inferences refused for a quota since the start.
-        """
-        measures, left = self._measures, dict[tuple[str, str, str], float]()
-        for path, standings in nodes.items():
-            label = measures.label("tenant", path)
-            for one in standings:
-                key = (label, one.unit.value, one.per)
-                left[key] = min(left.get(key, 1.0), float(one.remaining / one.limit))
-        for (tenant, unit, per), ratio in left.items():
-            measures.gauge(m.QUOTA_LEFT_RATIO, tenant, unit, per).value = ratio
-        measures.counter(m.REFUSALS_TOTAL, Refusal.QUOTA_EXHAUSTED.value).set_total(refusals)
+    def measure_size(self, size: SizeDecision) -> None:
+        """Set how many replicas are wanted, and how long the present ones would take."""
+        self._measures.gauge(m.WANTED_REPLICAS).value = size.wanted
+        self._measures.gauge(m.DRAIN_SECONDS).value = size.drain_s
 
     def step_down(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
         """Set the gauges of a scheduler that has lost its queue to another one; totals stay."""
         for metric in _QUEUE_GAUGES:
             self._measures.gauge(metric).value = 0
         self._measures.gauge(m.STORE_REACHABLE).value = 1  # nothing is left to save
+        self._outlooks.step_down()
+        self.tenants.step_down()
         self._set_totals(core, decisions)
 
     def _set_totals(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
@@ -255,6 +266,7 @@ class SchedulerMetrics:
         measures.counter(m.REFUSALS_TOTAL, rejected).set_total(counters.rejected_applications)
         for outcome, count in counters.ended.items():
             measures.counter(m.INFERENCE_OUTCOMES_TOTAL, outcome.value).set_total(count)
+        self.tenants.measure_usage(counters, core.state.tenants)
         served: dict[str, float] = {}
         for tenant, amount in counters.served.items():
             label = measures.label("tenant", tenant)
@@ -269,6 +281,7 @@ class SchedulerMetrics:
         inference = state.inferences[grant.request_id]
         if inference.attempts > 1 or inference.resubmitted:
             return  # the inference may have run meanwhile
+        self._outlooks.record_start(inference)
         application = state.applications[inference.application_id]
         labels = self._labels(application.application_class, application.tenant)
         self._measures.histogram(m.QUEUE_WAIT_SECONDS, *labels).observe(grant.waited_s)

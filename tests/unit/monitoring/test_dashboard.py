@@ -41,6 +41,8 @@ def labels_of(node: Any) -> set[str]:
         return set(node.modifier.labels) if node.modifier else set()
     if isinstance(node, promql.BinaryExpr):
         return labels_of(node.lhs) | labels_of(node.rhs)
+    if isinstance(node, promql.ParenExpr):
+        return labels_of(node.expr)
     if isinstance(node, promql.Call):
         return set().union(*map(labels_of, node.args)) - {"le"}
     if isinstance(node, promql.NumberLiteral):

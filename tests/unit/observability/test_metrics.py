@@ -8,6 +8,7 @@ import pytest
 from justitia_ray.observability.metrics import (
     BOUNDED_LABELS,
     LABEL_VALUES,
+    OPEN_LABELS,
     TABLE,
     Metric,
     SetBy,
@@ -33,6 +34,6 @@ def test_names_differ() -> None:
 
 def test_every_label_is_bounded() -> None:
     """A label whose values callers make without end takes the memory of whoever scrapes it."""
-    known = {*BOUNDED_LABELS, *LABEL_VALUES, "replica"}
+    known = {*BOUNDED_LABELS, *OPEN_LABELS, *LABEL_VALUES, "replica"}
 
     assert known == {label for metric in TABLE for label in metric.own_labels}

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from justitia_ray.core.entities import Outcome
+from justitia_ray.errors import AttemptsExhausted, QueueFull, QuotaExhausted, UnknownModel
 from justitia_ray.observability.part_metrics import IngressMetrics, PredictorMetrics, ReplicaMetrics
 from tests.unit.observability.recording_backend import ENDED, exported, measures
 
@@ -94,3 +95,26 @@ def test_predictor_tells_what_it_learns_and_what_serves() -> None:
         told.counts["trainings_total", result] for result in ("took_over", "rejected", "failed")
     )
     assert {("model_version", "vote"): 3} == told.gauges
+
+
+def test_dropped_calls_are_told_by_code_and_reason() -> None:
+    """A quota of minutes and a budget have one reason and two codes; 404s of models have none."""
+    source = measures("ingress")
+    metrics = IngressMetrics(source)
+    for error in (
+        QueueFull("full"),
+        QuotaExhausted("spent", 1.0, {"period_s": 60.0}),
+        QuotaExhausted("spent", None),
+        AttemptsExhausted("gave up"),
+        UnknownModel("no such model"),
+    ):
+        metrics.record_drop(error)
+    told = exported(source).counts
+
+    assert {
+        ("queue_full", "queue_full"),
+        ("rate_limit_exceeded", "quota"),
+        ("insufficient_quota", "quota"),
+        ("engine_error", "attempts"),
+    } == {key[1:] for key, count in told.items() if key[0] == "dropped_calls_total" and count}
+    assert 0 == told["dropped_calls_total", "deadline_missed", "deadline"]

@@ -12,10 +12,13 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Lag, Refusal, Refuse
 from justitia_ray.core.entities import Application, Outcome
 from justitia_ray.core.state import SchedulerLimits
+from justitia_ray.core.tenants import TenantNode, TenantTree
 from justitia_ray.observability import scheduler_metrics
 from justitia_ray.observability.scheduler_metrics import DecisionMeter, LiveLag, SchedulerMetrics
+from justitia_ray.observability.tenant_metrics import ExchangeMeter
 from tests.core_driver import CoreDriver
 from tests.unit.observability.recording_backend import ENDED, RecordingBackend, exported, measures
+from tests.unit.observability.test_tenant_metrics import STANDING
 
 
 class Watch:
@@ -215,13 +218,15 @@ def test_application_that_is_not_stored_is_refused_and_has_no_outcome(watch: Wat
 
 def test_scheduler_that_lost_its_office_tells_of_no_queue(watch: Watch) -> None:
     """All of it is its successor's: a sum over both would count it twice, for ever."""
-    driver = watch.driver
+    driver, measuring = watch.driver, watch.metrics.tenants
     driver.open("a", 1_000)
     driver.submit("x")
     driver.pull(seats=1)
     watch.decisions.record_decisions(1e-3)
     driver.submit("y")
     watch.told()
+    measuring.measure_quotas({"acme": (STANDING,)}, TenantTree({"acme": TenantNode()}), 0)
+    measuring.measure_exchanges(ExchangeMeter(), 3)
     driver.pull(finished={"1-1": 10}, seats=1)
     watch.metrics.step_down(driver.core, watch.decisions)
     told = exported(watch.measures)
@@ -230,7 +235,9 @@ def test_scheduler_that_lost_its_office_tells_of_no_queue(watch: Watch) -> None:
     assert (True, 7) == (virtual_time >= 0, epoch)
     assert 1 == told.gauges.pop(("store_reachable",))
     assert dict.fromkeys(told.gauges, 0) == told.gauges
-    assert 8 == len(told.gauges)
+    assert {"quota_left_ratio", "quota_used", "waiting_claims", "applications_by_outlook"} <= {
+        name for name, *_ in told.gauges
+    }
     assert 1 == told.counts["inference_outcomes_total", "finished"]
 
 

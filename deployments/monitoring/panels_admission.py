@@ -1,0 +1,168 @@
+"""The dashboard's rows on admission: why applications wait, what is refused, who uses how much."""
+
+from deployments.monitoring.panel_kinds import Query, curves
+from deployments.monitoring.promql import (
+    WINDOW,
+    gauge,
+    greatest,
+    per_second,
+    quantile,
+)
+from justitia_ray.observability import metrics as m
+
+
+def _share_of_starts(fell: str) -> str:
+    """Return the share, by horizon, of the starts of the window that fell there."""
+    some = per_second(m.EXPECTED_STARTS_TOTAL, "horizon", window=WINDOW, where={"fell": fell})
+    every = per_second(m.EXPECTED_STARTS_TOTAL, "horizon", window=WINDOW)
+    # Nothing is drawn where nothing started.
+    return f"{some} / ({every} > 0)"
+
+
+OUTLOOKS = (
+    curves(
+        601,
+        "Applications by outlook",
+        "Live applications by the reason why they stand where they do. Many at turn is a queue;"
+        " headroom is a first one that fits nowhere, replica is that none takes work, quota a"
+        " limit of a tenant, tool their callers, recovery and store a scheduler that has just begun"
+        " or cannot save.",
+        (Query(gauge(m.APPLICATIONS_BY_OUTLOOK, "outlook"), "{{outlook}}"),),
+        stacked=True,
+    ),
+    curves(
+        602,
+        "Starts within p10 to p90",
+        "Share of the starts that came between the p10 and the p90 that were told, by how far ahead"
+        " they were expected. Meant to stay at 80 %.",
+        (Query(_share_of_starts("within"), "{{horizon}}"),),
+        unit="percentunit",
+        highest=1,
+    ),
+    curves(
+        603,
+        "Starts later than p90",
+        "Share of the starts that came later than the p90 that was told. Meant to stay at 10 %:"
+        " more means that callers were promised too much.",
+        (Query(_share_of_starts("late"), "{{horizon}}"),),
+        unit="percentunit",
+        highest=1,
+        thresholds={0.2: "yellow"},
+    ),
+    curves(
+        604,
+        "Deadlines",
+        "Inferences with a deadline, each second: they made it, missed it in the queue, or were"
+        " refused at once because they could not make it. Many that are missed and few that are"
+        " refused at once are outlooks that are too bright.",
+        (Query(per_second(m.DEADLINES_TOTAL, "deadline"), "{{deadline}}"),),
+        unit="ops",
+    ),
+    curves(
+        605,
+        "Applications by tier",
+        "Live applications by the service tier that they asked for.",
+        (Query(gauge(m.APPLICATIONS_BY_TIER, "tier"), "{{tier}}"),),
+        stacked=True,
+    ),
+    curves(
+        606,
+        "Dropped calls",
+        "Calls that ingresses answered with an error once their admission had begun, each second,"
+        " by the error's code and X-Justitia-Dropped-Reason: what callers see of refusals.",
+        (
+            Query(
+                per_second(m.DROPPED_CALLS_TOTAL, "code", "dropped_reason"),
+                "{{dropped_reason}}: {{code}}",
+            ),
+        ),
+        unit="ops",
+    ),
+)
+
+TENANTS = (
+    curves(
+        701,
+        "Quota in use",
+        "Use and claims of each described node, over the limit of its quota: at 100 % its"
+        " applications are refused, wait behind all others, or would (shadow).",
+        (
+            Query(
+                f"({greatest(m.QUOTA_USED, 'node', 'unit', 'per')}"
+                f" + {greatest(m.QUOTA_RESERVED, 'node', 'unit', 'per')})"
+                f" / ({greatest(m.QUOTA_LIMIT, 'node', 'unit', 'per')} > 0)",
+                "{{node}} {{unit}} per {{per}}",
+            ),
+        ),
+        unit="percentunit",
+        thresholds={1: "red"},
+    ),
+    curves(
+        702,
+        "Reserved of quotas",
+        "Part of each quota that live applications have claimed and not used. It comes back when"
+        " they end: where it is most of a limit, predictions are far above the use.",
+        (
+            Query(
+                f"{greatest(m.QUOTA_RESERVED, 'node', 'unit', 'per')}"
+                f" / ({greatest(m.QUOTA_LIMIT, 'node', 'unit', 'per')} > 0)",
+                "{{node}} {{unit}} per {{per}}",
+            ),
+        ),
+        unit="percentunit",
+    ),
+    curves(
+        703,
+        "Quotas exceeded",
+        "How often each quota has refused or deprioritised, or would have, since the accounts were"
+        " started. A shadow quota that rises would refuse callers if it rejected.",
+        (
+            Query(
+                greatest(m.QUOTA_EXCEEDED, "node", "unit", "per"), "{{node}} {{unit}} per {{per}}"
+            ),
+        ),
+    ),
+    curves(
+        704,
+        "Tokens by node",
+        "Tokens each second of the inferences that ended then, by the lowest described node of"
+        " their tenant: long ones come in steps.",
+        (Query(per_second(m.NODE_TOKENS_TOTAL, "node", "direction"), "{{node}} {{direction}}"),),
+        axis="tokens/s",
+    ),
+    curves(
+        705,
+        "Service by node",
+        "KV token-time each second by the lowest described node of the tenant: what the KV quotas"
+        " and the shares of the tree are about.",
+        (Query(per_second(m.NODE_KV_TOKEN_TIME_TOTAL, "node"), "{{node}}"),),
+        axis="token·iterations/s",
+        stacked=True,
+    ),
+    curves(
+        706,
+        "Exchanges with the accounts",
+        "Exchanges of the schedulers with the accounts, each second: none without quotas. What"
+        " fails is repeated, and applications that are opened wait meanwhile.",
+        (Query(per_second(m.ACCOUNTS_EXCHANGES_TOTAL, "exchange"), "{{exchange}}"),),
+        unit="ops",
+    ),
+    curves(
+        707,
+        "Time of an exchange",
+        "In what time half and 99 % of the exchanges with the accounts were answered, their save"
+        " included. Each application that is opened under a quota waits for one.",
+        (
+            Query(quantile(0.5, m.ACCOUNTS_EXCHANGE_SECONDS), "p50"),
+            Query(quantile(0.99, m.ACCOUNTS_EXCHANGE_SECONDS), "p99"),
+        ),
+        unit="s",
+    ),
+    curves(
+        708,
+        "Claims that wait",
+        "Claims of applications and inferences that the accounts have not decided. They stay above"
+        " 0 while the accounts are away, up to scheduler.quota_timeout_s.",
+        (Query(gauge(m.WAITING_CLAIMS, "model"), "{{model}}"),),
+    ),
+)

@@ -1,0 +1,32 @@
+"""Write the alerts for the Prometheus operator: `python -m deployments.monitoring.prometheus_rule`.
+
+`k8s/components/alerts/prometheus-rule.yaml` is `alerts.yml` inside a PrometheusRule, because
+kustomize reads no file outside its folder. Run it at the repository's root after a change of the
+alerts; a test fails while the file is an older one.
+"""
+
+from pathlib import Path
+from textwrap import indent
+
+ALERTS = Path(__file__).with_name("alerts.yml")
+FILE = Path(__file__).parents[2] / "k8s/components/alerts/prometheus-rule.yaml"
+_HEAD = """\
+# Written by deployments/monitoring/prometheus_rule.py from alerts.yml there: edit that one.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: justitia
+  namespace: justitia
+  labels: {app.kubernetes.io/part-of: justitia}
+spec:
+"""
+
+
+def rule_text() -> str:
+    """Return the PrometheusRule, without the comment that heads the alerts."""
+    alerts = ALERTS.read_text(encoding="utf-8")
+    return _HEAD + indent(alerts[alerts.index("groups:\n") :], "  ")
+
+
+if __name__ == "__main__":
+    FILE.write_text(rule_text(), encoding="utf-8")

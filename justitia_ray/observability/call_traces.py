@@ -1,0 +1,375 @@
+"""The spans of a call: in the queue, under each lease, and as a whole; and of its application.
+
+A call that is not traced costs a hash of its application's name. Spans are made when they end, by
+hand, and given to whoever exports them.
+"""
+
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from justitia_ray.application_key import split_key
+from justitia_ray.core.actions import EndApplication, Grant
+from justitia_ray.errors import JustitiaError
+from justitia_ray.observability import span_conventions as c
+from justitia_ray.observability.trace_context import (
+    TRACEPARENT,
+    ApplicationSampler,
+    TraceContext,
+    read_traceparent,
+)
+from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds
+
+ASKED_AFTER_S: Seconds = 0.05
+"""A traced call that waits for longer is told by the scheduler why, once."""
+
+Kind = Literal["internal", "server", "client"]
+Value = str | int | float | bool
+AskOutlooks = Callable[[tuple[ApplicationId, ...]], Awaitable[Mapping[str, Any]]]
+"""Returns the outlooks of applications, as `core.outlook` has them as JSON."""
+
+
+@dataclass(slots=True)
+class Span:
+    """A span that has begun, and is exported when it ends."""
+
+    name: str
+    context: TraceContext
+    parent: TraceContext | None
+    started_ns: int
+    """Nanoseconds since 1970, as the end."""
+    kind: Kind = "internal"
+    ended_ns: int = 0
+    attributes: dict[str, Value] = field(default_factory=dict)
+    links: tuple[TraceContext, ...] = ()
+    error: str | None = None
+    """Class of the error that ended it."""
+
+    def set(self, attribute: c.Attribute, value: Value | None) -> None:
+        """Set an attribute; None: it is not known."""
+        if value is not None:
+            self.attributes[attribute.name] = value
+
+
+Export = Callable[[Span], None]
+
+
+def _child_of(parent: TraceContext) -> TraceContext:
+    return TraceContext(parent.trace_id, random.getrandbits(64) or 1, parent.is_sampled)
+
+
+def _error_name(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return "cancelled"
+    return type(error).__name__
+
+
+class CallTrace(Protocol):
+    """The trace of one call, told of what happens to it, in this order."""
+
+    headers: Mapping[str, str]
+    """Headers for the replica, once the call was submitted."""
+
+    def note_submitted(self, application_id: ApplicationId) -> None:
+        """Note that the call waits in the queue, as an inference of an application."""
+
+    def note_granted(self, grant: Grant) -> None:
+        """Note a lease."""
+
+    def note_lost(self, error: BaseException) -> None:
+        """Note that the lease could not be used to its end: the call waits again."""
+
+    def end(self, status: int | None = None) -> None:
+        """End it: answered with a status, or by the exception that is being handled; once."""
+
+
+class Untraced:
+    """The trace of a call where tracing is off."""
+
+    headers: Mapping[str, str] = {}
+
+    def note_submitted(self, application_id: ApplicationId) -> None:
+        """Note nothing."""
+
+    def note_granted(self, grant: Grant) -> None:
+        """Note nothing."""
+
+    def note_lost(self, error: BaseException) -> None:
+        """Note nothing."""
+
+    def end(self, status: int | None = None) -> None:
+        """End nothing."""
+
+
+UNTRACED = Untraced()
+
+
+class CallFacts(NamedTuple):
+    """Facts of a call that are known before it is submitted."""
+
+    path: str
+    tier: str
+    application_class: str | None
+    traceparent: str | None
+    """Header of the caller."""
+
+
+class CallTracer:
+    """Begins the traces of calls to one model, and ends those of its applications."""
+
+    def __init__(
+        self,
+        sampler: ApplicationSampler,
+        export: Export,
+        model: str,
+        ask_outlooks: AskOutlooks,
+        *,
+        parent: Literal["application", "caller"] = "application",
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            sampler: Says which applications are traced.
+            export: Takes the spans.
+            model: The model's name.
+            ask_outlooks: Asks the scheduler where applications stand.
+            parent: Whose trace a call belongs to if its caller sends a context: that of its
+                application, with a link to the caller's span, or the caller's, with a link to the
+                application's, and traced if the caller's is.
+            clock: Nanoseconds since 1970.
+        """
+        self.sampler = sampler
+        self.export = export
+        self.model = model
+        self.ask_outlooks = ask_outlooks
+        self.joins_callers = parent == "caller"
+        self.clock = clock
+
+    def begin(self, facts: CallFacts) -> CallTrace:
+        """Begin the trace of a call."""
+        return TracedCall(self, facts)
+
+    def end_application(self, ended: EndApplication) -> None:
+        """Export the span of an application that is over, if it is traced."""
+        context = self.sampler.context(ended.application_id)
+        if not context.is_sampled:
+            return
+        span = Span(
+            f"{c.APPLICATION} {ended.application_class}",
+            context,
+            None,
+            round(1e9 * ended.arrived_at),
+            ended_ns=round(1e9 * ended.ended_at),
+        )
+        _describe(span, c.APPLICATION, self.model)
+        _name(span, ended.application_id, ended.application_class)
+        span.set(c.OUTCOME, ended.outcome.value)
+        span.set(c.INFERENCES, ended.inferences)
+        span.set(c.INPUT_TOKENS, ended.prompt_tokens)
+        span.set(c.OUTPUT_TOKENS, ended.output_tokens)
+        span.set(c.PREDICTED, float(ended.predicted_kv_token_time))
+        span.set(c.SERVED, float(ended.kv_token_time))
+        span.set(c.TAG, float(ended.virtual_finish_time))
+        span.set(c.LAG, None if ended.lag is None else float(ended.lag.seconds))
+        self.export(span)
+
+
+def _describe(span: Span, operation: str, model: str) -> None:
+    span.set(c.OPERATION, operation)
+    span.set(c.PROVIDER, c.PROVIDER_NAME)
+    span.set(c.MODEL, model)
+
+
+def _name(span: Span, application_id: ApplicationId, application_class: str | None) -> None:
+    tenant, own_id = split_key(application_id)
+    span.set(c.CONVERSATION, own_id)
+    span.set(c.AGENT, application_class)
+    span.set(c.TENANT, tenant)
+
+
+class TracedCall:
+    """The trace of a call where tracing is on; whether it is traced shows at its submission."""
+
+    def __init__(self, tracer: CallTracer, facts: CallFacts) -> None:
+        self.headers: Mapping[str, str] = {}
+        self._tracer = tracer
+        self._facts = facts
+        self._began_ns = tracer.clock()
+        self._call: Span | None = None
+        """The call as a whole; None: not traced, or ended."""
+        self._waits: Span | None = None
+        self._runs: Span | None = None
+        self._attempt = 0
+        self._application_id: ApplicationId = ""
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking: asyncio.Task[None] | None = None
+
+    def note_submitted(self, application_id: ApplicationId) -> None:
+        """Decide whether the call is traced; then it waits from now on."""
+        facts, tracer = self._facts, self._tracer
+        own = parent = tracer.sampler.context(application_id)
+        links: tuple[TraceContext, ...] = ()
+        if facts.traceparent is not None:
+            caller = read_traceparent(facts.traceparent)
+            if caller is not None:
+                parent, link = (caller, own) if tracer.joins_callers else (own, caller)
+                links = (link,)
+        if not parent.is_sampled:
+            # An engine that is told nothing would trace by a sampler of its own.
+            self.headers = {TRACEPARENT: parent.traceparent}
+            return
+        operation = c.operation_of(facts.path)
+        call = Span(
+            f"{operation} {tracer.model}",
+            _child_of(parent),
+            parent,
+            self._began_ns,
+            "server",
+            links=links,
+        )
+        _describe(call, operation, tracer.model)
+        _name(call, application_id, facts.application_class)
+        call.set(c.TIER, facts.tier)
+        self._call, self._application_id = call, application_id
+        self._wait()
+
+    def note_granted(self, grant: Grant) -> None:
+        """End the wait; the lease begins."""
+        if self._call is None or self._waits is None:
+            return
+        self._stop_asking()
+        self._waits.set(c.WAITED, grant.waited_s)
+        self._export(self._waits)
+        self._waits = None
+        runs = self._child(c.LEASE_SPAN, "client")
+        runs.set(c.ATTEMPT, self._attempt)
+        runs.set(c.LEASE, grant.lease_id)
+        runs.set(c.PRIORITY, grant.priority)
+        runs.set(c.REPLICA, grant.replica_id)
+        self._runs = runs
+        self.headers = {TRACEPARENT: runs.context.traceparent}
+
+    def note_lost(self, error: BaseException) -> None:
+        """End the lease with its error; the call waits again."""
+        if self._runs is not None:
+            self._fail(self._runs, error)
+            self._export(self._runs)
+            self._runs = None
+            self._wait()
+
+    def end(self, status: int | None = None) -> None:
+        """End all that has not ended."""
+        call = self._call
+        if call is None:
+            return
+        self._call = None
+        self._stop_asking()
+        error = sys.exception()
+        for span in (self._waits, self._runs, call):
+            if span is None:
+                continue
+            if status is not None:
+                self._tell_status(span, status)
+            elif error is not None:
+                self._fail(span, error)
+            self._export(span)
+
+    # --- inside
+
+    def _wait(self) -> None:
+        self._attempt += 1
+        self._waits = self._child(c.QUEUE_SPAN)
+        self._waits.set(c.ATTEMPT, self._attempt)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(ASKED_AFTER_S, self._begin_asking)
+
+    def _begin_asking(self) -> None:
+        self._asking = asyncio.create_task(self._ask())
+
+    async def _ask(self) -> None:
+        """Ask the scheduler where the application stands, while the call waits."""
+        span = self._waits
+        with suppress(JustitiaError):  # it is being started again, say
+            outlooks = await self._tracer.ask_outlooks((self._application_id,))
+            outlook = outlooks.get(self._application_id)
+            if span is not None and outlook is not None:
+                span.set(c.POSITION, outlook["position"])
+                span.set(c.REASON, outlook["reason"])
+                span.set(c.TAG, outlook.get("virtual_finish_time"))
+
+    def _stop_asking(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
+
+    def _child(self, name: str, kind: Kind = "internal") -> Span:
+        assert self._call is not None
+        parent = self._call.context
+        return Span(name, _child_of(parent), parent, self._tracer.clock(), kind)
+
+    @staticmethod
+    def _tell_status(span: Span, status: int) -> None:
+        if span.kind == "server":
+            span.set(c.STATUS, status)
+        if status >= 500:
+            span.error = str(status)
+            span.set(c.ERROR, span.error)
+
+    @staticmethod
+    def _fail(span: Span, error: BaseException) -> None:
+        span.error = _error_name(error)
+        span.set(c.ERROR, span.error)
+
+    def _export(self, span: Span) -> None:
+        span.ended_ns = self._tracer.clock()
+        self._tracer.export(span)
+
+
+class EngineTracer:
+    """Makes the spans of calls on an engine, as children of the leases that callers hold."""
+
+    def __init__(
+        self,
+        export: Export,
+        model: str,
+        replica_id: ReplicaId,
+        clock: Callable[[], int] = time.time_ns,
+    ) -> None:
+        """Prepare; see `CallTracer`."""
+        self._export = export
+        self._model = model
+        self._replica_id = replica_id
+        self._clock = clock
+
+    def begin(self, path: str, lease_id: LeaseId, headers: Mapping[str, str]) -> Span | None:
+        """Return the span of a call that begins; None if its lease is not traced."""
+        lease = read_traceparent(headers.get(TRACEPARENT))
+        if lease is None or not lease.is_sampled:
+            return None
+        span = Span(c.ENGINE_SPAN, _child_of(lease), lease, self._clock())
+        _describe(span, c.operation_of(path), self._model)
+        span.set(c.LEASE, lease_id)
+        span.set(c.REPLICA, self._replica_id)
+        return span
+
+    def end(self, span: Span, status: int, prompt_tokens: int, output_tokens: int) -> None:
+        """Export a span whose call has ended, by the exception that is being handled if any."""
+        error = sys.exception()
+        if error is not None:
+            span.error = _error_name(error)
+            span.set(c.ERROR, span.error)
+        if status:
+            span.set(c.STATUS, status)
+        span.set(c.INPUT_TOKENS, prompt_tokens)
+        span.set(c.OUTPUT_TOKENS, output_tokens)
+        span.ended_ns = self._clock()
+        self._export(span)

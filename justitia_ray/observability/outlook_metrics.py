@@ -1,0 +1,76 @@
+"""Metrics of outlooks and deadlines: why applications wait, and what came of what was foretold."""
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.entities import Inference
+from justitia_ray.core.outlook import Reason
+from justitia_ray.core.tenants import DEFAULT_TIER, TIERS
+from justitia_ray.observability import metrics as m
+from justitia_ray.observability.measures import Measures
+from justitia_ray.observability.metrics import MAX_LAG_CANDIDATES
+from justitia_ray.units import Seconds
+
+_SHARE = 0.01
+"""Share of the scheduler's time that counting the applications may take."""
+
+
+class OutlookMetrics:
+    """Counts live applications by reason and tier, starts by what was foretold, and deadlines."""
+
+    def __init__(self, measures: Measures, clock: Callable[[], Seconds]) -> None:
+        """Start to measure.
+
+        Args:
+            measures: The series of a scheduler.
+            clock: Precise, and never goes back; for the time that measuring may take.
+        """
+        self._measures = measures
+        self._clock = clock
+        self._due_at: Seconds = 0.0
+        self._deadlines = {
+            name: measures.counter(m.DEADLINES_TOTAL, name) for name in m.LABEL_VALUES["deadline"]
+        }
+
+    def record_start(self, inference: Inference) -> None:
+        """Count the first lease of an inference that has a deadline."""
+        if inference.starts_by is not None:
+            self._deadlines["made"].increase()
+
+    def record_deadline(self, event: ev.Event) -> None:
+        """Count an inference that an event has led to refuse for its deadline."""
+        is_new = isinstance(event, ev.InferenceSubmitted)
+        self._deadlines["refused" if is_new else "missed"].increase()
+
+    def measure(self, core: SchedulerCore, held_back: int) -> None:
+        """Count the live applications, unless that was done lately, and the starts.
+
+        Args:
+            core: The core, told of what holds applications back outside of it.
+            held_back: Applications that wait for the accounts before they are opened.
+        """
+        for (band, fell), count in core.outlooks.starts.fell.items():
+            self._measures.counter(m.EXPECTED_STARTS_TOTAL, band, fell).set_total(count)
+        began_at = self._clock()
+        if began_at < self._due_at:
+            return
+        live = list(islice(core.state.applications.values(), MAX_LAG_CANDIDATES))
+        reasons = core.outlooks.count_reasons(live) if live else Counter[Reason]()
+        reasons[Reason.QUOTA] += held_back
+        tiers = Counter(one.tier if one.tier in TIERS else DEFAULT_TIER for one in live)
+        self._set(reasons, tiers)
+        now = self._clock()
+        self._due_at = now + (now - began_at) / _SHARE
+
+    def step_down(self) -> None:
+        """Set the gauges of a scheduler that has lost its queue to nothing."""
+        self._set(Counter(), Counter())
+
+    def _set(self, reasons: Counter[Reason], tiers: Counter[str]) -> None:
+        for reason in Reason:
+            self._measures.gauge(m.APPLICATIONS_BY_OUTLOOK, reason.value).value = reasons[reason]
+        for tier in TIERS:
+            self._measures.gauge(m.APPLICATIONS_BY_TIER, tier).value = tiers[tier]

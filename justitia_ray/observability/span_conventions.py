@@ -1,0 +1,99 @@
+"""The table of spans and their attributes; the names are used nowhere else.
+
+`gen_ai.*` are OpenTelemetry's semantic conventions for generative AI, status Development: what they
+change, this file changes. `justitia.*` are this project's. No prompt and no answer is among them.
+"""
+
+from dataclasses import dataclass
+
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.protocol.pooling_bodies import COHERE_EMBED, EMBEDDINGS
+
+_OPERATIONS = {
+    CHAT: "chat",
+    RESPONSES: "chat",
+    MESSAGES: "chat",
+    COMPLETIONS: "text_completion",
+    EMBEDDINGS: "embeddings",
+    COHERE_EMBED: "embeddings",
+}
+APPLICATION = "invoke_agent"
+"""Operation of an application as a whole."""
+QUEUE_SPAN = "justitia.queue"
+LEASE_SPAN = "justitia.lease"
+ENGINE_SPAN = "justitia.engine"
+
+
+def operation_of(path: str) -> str:
+    """Return the conventions' name of an endpoint's operation; the path's last part without one."""
+    return _OPERATIONS.get(path) or path.rpartition("/")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """A row of the table."""
+
+    name: str
+    spans: tuple[str, ...]
+    """Spans that have it."""
+    description: str
+
+
+_CALL = "call"
+_APPLICATION = "application"
+_ALL = (_APPLICATION, _CALL)
+
+OPERATION = Attribute(
+    "gen_ai.operation.name", (*_ALL, ENGINE_SPAN), "`chat`, `text_completion`, `invoke_agent`, …"
+)
+PROVIDER = Attribute("gen_ai.provider.name", (*_ALL, ENGINE_SPAN), "`justitia_ray`.")
+MODEL = Attribute("gen_ai.request.model", (*_ALL, ENGINE_SPAN), "The model's name.")
+CONVERSATION = Attribute(
+    "gen_ai.conversation.id", _ALL, "The application's id, as its tenant has it."
+)
+AGENT = Attribute("gen_ai.agent.name", _ALL, "The application's class.")
+INPUT_TOKENS = Attribute(
+    "gen_ai.usage.input_tokens", (_APPLICATION, ENGINE_SPAN), "Prompt tokens, as the engine counts."
+)
+OUTPUT_TOKENS = Attribute(
+    "gen_ai.usage.output_tokens", (_APPLICATION, ENGINE_SPAN), "Tokens generated."
+)
+STATUS = Attribute("http.response.status_code", (_CALL, ENGINE_SPAN), "The answer's status.")
+ERROR = Attribute(
+    "error.type",
+    (_CALL, QUEUE_SPAN, LEASE_SPAN, ENGINE_SPAN),
+    "The error's class, or `cancelled`; not there without one.",
+)
+TENANT = Attribute("justitia.tenant", _ALL, "The application's tenant.")
+TIER = Attribute("justitia.tier", (_CALL,), "The service tier that the call asked for.")
+OUTCOME = Attribute("justitia.outcome", (_APPLICATION,), "How the application ended.")
+INFERENCES = Attribute("justitia.inferences", (_APPLICATION,), "Its inferences.")
+PREDICTED = Attribute(
+    "justitia.predicted_kv_token_time", (_APPLICATION,), "Its predicted cost, in token·iterations."
+)
+SERVED = Attribute("justitia.kv_token_time", (_APPLICATION,), "Its true cost.")
+LAG = Attribute("justitia.gps_lag_s", (_APPLICATION,), "Seconds behind ideal fair sharing.")
+TAG = Attribute(
+    "justitia.virtual_finish_time",
+    (_APPLICATION, QUEUE_SPAN),
+    "Its tag F; of a call that waits for longer than 50 ms.",
+)
+POSITION = Attribute(
+    "justitia.position", (QUEUE_SPAN,), "Applications before its own, where it waits so long."
+)
+REASON = Attribute(
+    "justitia.reason",
+    (QUEUE_SPAN,),
+    "Why it waits, where it waits so long: see [why and when](why-and-when.md#reasons).",
+)
+WAITED = Attribute("justitia.waited_s", (QUEUE_SPAN,), "Its wait, by the scheduler's clock.")
+ATTEMPT = Attribute("justitia.attempt", (QUEUE_SPAN, LEASE_SPAN), "1, and more after a lost lease.")
+LEASE = Attribute("justitia.lease_id", (LEASE_SPAN, ENGINE_SPAN), "The lease.")
+PRIORITY = Attribute("justitia.priority", (LEASE_SPAN,), "Its place in the engine: lower is first.")
+REPLICA = Attribute("justitia.replica", (LEASE_SPAN, ENGINE_SPAN), "The leased replica.")
+
+PROVIDER_NAME = "justitia_ray"
+TABLE: tuple[Attribute, ...] = tuple(
+    value for value in tuple(globals().values()) if isinstance(value, Attribute)
+)
+"""Every attribute, in the order of this file."""

@@ -1,0 +1,22 @@
+"""Programs that no Python package brings: a test without one is skipped, and fails in CI."""
+
+import os
+import shutil
+
+import pytest
+
+
+def debian_program(name: str, package: str) -> str:
+    """Return the path of a program; skip the calling test without it, or fail it where `CI` is set.
+
+    Args:
+        name: The program.
+        package: Debian's package that has it, which `.ci/run` installs.
+    """
+    path = shutil.which(name)
+    if path is not None:
+        return path
+    reason = f"no {name} on the PATH; Debian's package `{package}` has it"
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason}: .ci/run installs it")
+    pytest.skip(reason)

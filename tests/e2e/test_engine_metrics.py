@@ -1,0 +1,62 @@
+"""vLLM's own metrics, in Ray's exporter, under the names that Ray's dashboard of LLMs asks for."""
+
+import re
+
+import httpx
+import pytest
+from prometheus_client.samples import Sample
+from ray.dashboard.modules.metrics.dashboards.serve_llm_dashboard_panels import (
+    serve_llm_dashboard_config,
+)
+
+from tests.eventually import eventually
+from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.exporter import scraped
+from tests.integration.service import Service
+
+pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
+
+WITHIN_S = 90.0
+"""Ray's workers export every few seconds, late on busy cores."""
+_NOT_HERE = re.compile("ray_vllm_(kv_offload|nixl|external|prefix_cache|num_requests_swapped).*")
+"""Metrics of KV connectors and of prefix caching, which are off here, and one that vLLM dropped."""
+
+
+def asked_by_rays_dashboard() -> set[str]:
+    """Return the series of vLLM that Ray's dashboard selects."""
+    rows = serve_llm_dashboard_config.rows
+    targets = [target for row in rows for panel in row.panels for target in panel.targets]
+    names = {name for target in targets for name in re.findall(r"ray_vllm_\w+", target.expr)}
+    return {name for name in names if not _NOT_HERE.fullmatch(name)}
+
+
+async def test_rays_dashboard_of_llms_finds_its_series(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    """An operator of Ray knows that dashboard: each panel of an engine has its data."""
+    (replica_id,) = await service.pulling()
+    name = service.config.model.name
+    answer = await http.post(COMPLETIONS, json=completion("a b c", 20, ignore_eos=True))
+    assert 200 == answer.status_code
+    asked = asked_by_rays_dashboard()
+    assert "ray_vllm_time_to_first_token_seconds_bucket" in asked
+
+    def of_the_engine(samples: list[Sample]) -> list[Sample]:
+        wanted = {"model_name": name, "ReplicaId": replica_id}
+        return [sample for sample in samples if wanted.items() <= sample.labels.items()]
+
+    missing: set[str] = asked
+    seen: list[Sample] = []
+
+    async def all_are_there() -> bool:
+        nonlocal missing, seen
+        seen = of_the_engine(await scraped())
+        missing = asked - {sample.name for sample in seen}
+        return not missing
+
+    try:
+        await eventually(all_are_there, "the series are exported", WITHIN_S, every_s=0.5)
+    except AssertionError as late:
+        raise AssertionError(f"{late}; not {sorted(missing)}") from None
+    generated = [s.value for s in seen if s.name == "ray_vllm_generation_tokens_total"]
+    assert 20 <= sum(generated)

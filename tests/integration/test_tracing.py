@@ -1,0 +1,201 @@
+"""Traces of applications, as a collector has them: one each, over two ingress processes."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from justitia_ray.observability.trace_context import ApplicationSampler, TraceContext
+from tests.eventually import eventually
+from tests.harness.otlp_receiver import OtlpReceiver, ReceivedSpan, otlp_receiver
+from tests.integration.bodies import CHAT, COMPLETIONS, chat, completion
+from tests.integration.load import OpenStream, every_seat_taken
+from tests.integration.service import ENDLESS, MODEL, Service, Serving
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+NAME = "traced"
+INGRESSES = 2
+CALLS = 16
+"""So many that all come to one of two ingresses once in 30,000 times."""
+SECRET_WORD = "persimmon"
+EXPORTED_WITHIN_S = 60.0
+"""Spans are sent every 5 s, late on busy cores."""
+CALLER = TraceContext(0xFEED, 0xBEEF, is_sampled=True)
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[OtlpReceiver]:
+    """A collector that runs while the service does."""
+    with otlp_receiver() as received:
+        yield received
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def service(serving: Serving, collector: OtlpReceiver) -> AsyncIterator[Service]:
+    """Two ingresses and one engine, whose every application is traced."""
+    headers = serving.directory / "otlp-headers"
+    headers.write_text("authorization=Bearer%20of-the-collector\n")
+    tracing = {"endpoint": collector.url, "sample_ratio": 1.0, "headers_file": str(headers)}
+    service = serving.service(NAME, replicas=1, tracing=tracing)
+    service.ingresses = INGRESSES
+    await service.deploy()
+    yield service
+    serving.remove(NAME)
+
+
+def trace_of(key: str) -> str:
+    """Return the id of an application's trace, as the documentation says how."""
+    return f"{ApplicationSampler(NAME, MODEL, 1.0).context(key).trace_id:032x}"
+
+
+async def whole(collector: OtlpReceiver, key: str) -> list[ReceivedSpan]:
+    """Return the trace of an application, once its own span is there."""
+
+    def trace() -> list[ReceivedSpan]:
+        spans = collector.trace(trace_of(key))
+        return spans if any(not span.parent_id for span in spans) else []
+
+    spans: list[ReceivedSpan] = await eventually(
+        trace, f"the trace of {key} is exported", EXPORTED_WITHIN_S
+    )
+    return spans
+
+
+async def test_calls_of_an_application_are_one_trace(
+    service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
+) -> None:
+    """Whichever ingress a call comes to, what it did is found under its application."""
+    headers = {
+        "x-justitia-application": "report-1",
+        "x-justitia-tenant": "acme",
+        "x-justitia-class": "report",
+    }
+
+    async def call_anew() -> httpx.Response:
+        async with service.http() as fresh:  # a connection stays at one ingress
+            return await fresh.post(CHAT, json=chat(SECRET_WORD, 3), headers=headers)
+
+    answers = await asyncio.gather(*(call_anew() for _ in range(CALLS)))
+    assert {200} == {answer.status_code for answer in answers}
+    (await http.post("/v1/applications/acme|report-1/close")).raise_for_status()
+    await whole(collector, "acme|report-1")
+
+    def all_calls() -> list[ReceivedSpan]:
+        spans = collector.trace(trace_of("acme|report-1"))
+        return spans if 4 * CALLS + 1 == len(spans) else []
+
+    spans = await eventually(all_calls, "all spans are exported", EXPORTED_WITHIN_S)
+    by_id = {span.span_id: span for span in spans}
+    (root,) = [span for span in spans if not span.parent_id]
+    assert {
+        "invoke_agent report": 1,
+        f"chat {MODEL}": CALLS,
+        "justitia.queue": CALLS,
+        "justitia.lease": CALLS,
+        "justitia.engine": CALLS,
+    } == Counter(span.name for span in spans)
+    parents = {(span.name, by_id[span.parent_id].name) for span in spans if span is not root}
+    assert {
+        (f"chat {MODEL}", "invoke_agent report"),
+        ("justitia.queue", f"chat {MODEL}"),
+        ("justitia.lease", f"chat {MODEL}"),
+        ("justitia.engine", "justitia.lease"),
+    } == parents
+    assert "acme" == root.attributes["justitia.tenant"]
+    assert 3 * CALLS == root.attributes["gen_ai.usage.output_tokens"]
+    ingresses = {s.resource["service.instance.id"] for s in spans if s.name == f"chat {MODEL}"}
+    assert INGRESSES == len(ingresses)
+    engines = [span for span in spans if span.name == "justitia.engine"]
+    assert {3} == {span.attributes["gen_ai.usage.output_tokens"] for span in engines}
+    assert {"replica"} == {span.resource["justitia.process"] for span in engines}
+    for span in spans:
+        assert root.started_ns <= span.started_ns + 1e9  # two processes' clocks
+        assert span.started_ns <= span.ended_ns
+
+
+async def test_collector_is_sent_its_headers_and_no_text(
+    http: httpx.AsyncClient, collector: OtlpReceiver
+) -> None:
+    """Spans go to people and places that may not see what users write."""
+    names = {"x-justitia-application": "quiet", "x-justitia-tenant": "acme"}
+    answer = await http.post(CHAT, json=chat(SECRET_WORD, 3), headers=names)
+    said = answer.json()["choices"][0]["message"]["content"]
+    (await http.post("/v1/applications/acme|quiet/close")).raise_for_status()
+    await whole(collector, "acme|quiet")
+
+    assert said.strip()
+    assert {"Bearer of-the-collector"} == {one["authorization"] for one in collector.headers}
+    for body in collector.bodies:
+        assert SECRET_WORD.encode() not in body
+        assert said.strip().encode() not in body
+
+
+async def test_call_that_waits_shows_its_position_and_the_reason(
+    service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
+) -> None:
+    """All seats are taken: the trace says that others were first, and for how long."""
+    names = {"x-justitia-application": "late", "x-justitia-tenant": "acme"}
+
+    async def has_waited() -> bool:
+        known = await http.get("/v1/applications/acme|late")
+        return known.status_code == 200 and known.json()["age_s"] > 1.0
+
+    async with every_seat_taken(service, http):
+        call = asyncio.create_task(http.post(COMPLETIONS, json=completion(), headers=names))
+        await eventually(has_waited, "it has waited for a second")
+    assert 200 == (await call).status_code
+    (await http.post("/v1/applications/acme|late/close")).raise_for_status()
+    spans = await whole(collector, "acme|late")
+    (waits,) = [span for span in spans if span.name == "justitia.queue"]
+
+    assert {"justitia.reason", "justitia.position", "justitia.virtual_finish_time"} <= set(
+        waits.attributes
+    )
+    assert "headroom" == waits.attributes["justitia.reason"]
+    assert 0 == waits.attributes["justitia.position"]
+    waited_s = (waits.ended_ns - waits.started_ns) / 1e9
+    assert waits.attributes["justitia.waited_s"] == pytest.approx(waited_s, abs=1.0)
+
+
+async def test_callers_own_trace_is_linked(
+    http: httpx.AsyncClient, collector: OtlpReceiver
+) -> None:
+    """Who starts from the agent's trace finds that of the service, and the other way round."""
+    names = {
+        "x-justitia-application": "linked",
+        "x-justitia-tenant": "acme",
+        "traceparent": CALLER.traceparent,
+    }
+    (await http.post(CHAT, json=chat(), headers=names)).raise_for_status()
+    (await http.post("/v1/applications/acme|linked/close")).raise_for_status()
+    spans = await whole(collector, "acme|linked")
+    (call,) = [span for span in spans if span.name == f"chat {MODEL}"]
+
+    assert ((f"{CALLER.trace_id:032x}", f"{CALLER.span_id:016x}"),) == call.links
+    assert [] == collector.trace(f"{CALLER.trace_id:032x}")
+
+
+async def test_caller_that_leaves_is_seen_where_it_left(
+    service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
+) -> None:
+    """A trace that ends nowhere is no answer to where it went."""
+    names = {"x-justitia-application": "left", "x-justitia-tenant": "acme"}
+    async with service.http() as mine:
+        mine.headers.update(names)
+        stream = OpenStream(mine, completion(max_tokens=ENDLESS))
+        await eventually(stream.has_begun, "it runs", 60.0)
+        await stream.leave()
+    (await http.post("/v1/applications/acme|left/close")).raise_for_status()
+    spans = await whole(collector, "acme|left")
+
+    def of_error() -> set[str]:
+        spans = collector.trace(trace_of("acme|left"))
+        return {s.name for s in spans if s.attributes.get("error.type") == "cancelled"}
+
+    assert spans
+    wanted = {f"text_completion {MODEL}", "justitia.lease", "justitia.engine"}
+    await eventually(lambda: wanted == of_error(), "the spans say so", EXPORTED_WITHIN_S)

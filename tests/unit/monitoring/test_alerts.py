@@ -1,0 +1,123 @@
+"""The alerts: each fires and is silent where it should, and asks for what is exported."""
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import promql_parser as promql
+import pytest
+import yaml
+
+from deployments.monitoring.prometheus_rule import ALERTS, FILE, rule_text
+from deployments.monitoring.promql import CLUSTER_LABELS
+from justitia_ray.observability.metrics import TABLE
+from tests.debian_programs import debian_program
+from tests.pages import ROOT
+
+TESTS = ALERTS.with_name("alerts_test.yml")
+(GROUP,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+RULES: list[dict[str, Any]] = GROUP["rules"]
+CASES: list[dict[str, Any]] = yaml.safe_load(TESTS.read_text(encoding="utf-8"))["tests"]
+METRICS = {name: metric for metric in TABLE for name in metric.exported}
+every_alert = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run promtool; its words are in `stdout` and `stderr`."""
+    program = debian_program("promtool", "prometheus")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+
+
+def selected(expression: str) -> list[promql.VectorSelector]:
+    """Return what an expression selects, anywhere in it."""
+    found: list[promql.VectorSelector] = []
+
+    def visit(node: promql.Expr) -> None:
+        if isinstance(node, promql.VectorSelector):
+            found.append(node)
+
+    promql.walk(promql.parse(expression), visit)
+    return found
+
+
+def expected_samples(case: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the firing alerts that a case expects, at all of its instants."""
+    return [sample for asked in case["promql_expr_test"] for sample in asked["exp_samples"]]
+
+
+def test_every_case_holds() -> None:
+    """An alert that stays silent in a failure is worse than none: it is relied upon."""
+    done = promtool("test", "rules", str(TESTS))
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+
+
+def test_case_that_does_not_hold_is_found(tmp_path: Path) -> None:
+    """Promtool has to run the cases: an alert with another threshold breaks one."""
+    text = ALERTS.read_text(encoding="utf-8").replace("drain_seconds) > 600", "drain_seconds) > 60")
+    (tmp_path / ALERTS.name).write_text(text)
+    (tmp_path / TESTS.name).write_text(TESTS.read_text(encoding="utf-8"))
+
+    done = promtool("test", "rules", str(tmp_path / TESTS.name))
+
+    assert 0 != done.returncode
+    assert "JustitiaDrainTimeAboveTarget" in done.stdout + done.stderr
+
+
+@every_alert
+def test_alert_has_a_case_that_fires_and_one_that_is_silent(rule: dict[str, Any]) -> None:
+    """The silent one keeps it from being switched off after a week."""
+    cases = [case for case in CASES if case["name"].startswith(f"{rule['alert']} ")]
+    fires = {case["name"].split()[1]: bool(expected_samples(case)) for case in cases}
+
+    assert {"fires": True, "is": False} == fires
+    for case in cases:
+        asked = {one["expr"] for one in case["promql_expr_test"]}
+        assert {f'ALERTS{{alertname="{rule["alert"]}", alertstate="firing"}}'} == asked
+        assert case["input_series"]
+
+
+@every_alert
+def test_alert_selects_only_what_is_exported(rule: dict[str, Any]) -> None:
+    """A rule over a metric of another name is silent for ever, and nothing says so."""
+    named = selected(rule["expr"])
+    grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by\s*\(([^)]*)\)", rule["expr"]))))
+
+    assert named
+    for selector in named:
+        labels = {*METRICS[str(selector.name)].labels, *CLUSTER_LABELS, "le"}
+        assert grouped <= labels, selector.name
+
+
+@every_alert
+def test_alert_tells_clusters_and_applications_apart(rule: dict[str, Any]) -> None:
+    """One healthy cluster must not hide another one in the same Prometheus."""
+    groupings = re.findall(r"by\s*\(([^)]*)\)", rule["expr"])
+
+    assert len(groupings) == len(selected(rule["expr"]))
+    for grouping in groupings:
+        assert {*CLUSTER_LABELS, "application"} <= {*re.split(r",\s*", grouping)}
+
+
+@every_alert
+def test_alert_says_how_bad_it_is_and_what_to_do(rule: dict[str, Any]) -> None:
+    """Whoever is woken by it did not write it; the runbook's section has to be there."""
+    annotations = rule["annotations"]
+    page, _, section = annotations["runbook_url"].partition("#")
+    titles = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", title).lower().replace(" ", "-") for title in titles}
+
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert annotations["summary"]
+    assert 100 < len(annotations["description"])
+    assert section in anchors
+    assert f"`{rule['alert']}`" in (ROOT / page).read_text(encoding="utf-8")
+
+
+def test_prometheus_rule_is_the_generated_one() -> None:
+    """After a change of the alerts: `python -m deployments.monitoring.prometheus_rule`."""
+    written = FILE.read_text(encoding="utf-8")
+
+    assert rule_text() == written
+    assert {"groups": [GROUP]} == yaml.safe_load(written)["spec"]

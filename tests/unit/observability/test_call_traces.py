@@ -1,0 +1,331 @@
+"""The spans of a call, as they are exported."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import pytest
+
+from justitia_ray.core.actions import EndApplication, Grant
+from justitia_ray.core.entities import Outcome
+from justitia_ray.errors import AdmissionError, ConnectionLost, QueueFull
+from justitia_ray.observability.call_traces import (
+    ASKED_AFTER_S,
+    CallFacts,
+    CallTracer,
+    EngineTracer,
+    Span,
+)
+from justitia_ray.observability.span_conventions import TABLE
+from justitia_ray.observability.trace_context import (
+    ApplicationSampler,
+    TraceContext,
+    read_traceparent,
+)
+from tests.eventually import eventually
+
+KEY = "acme|report-17"
+CHAT = "/v1/chat/completions"
+CALLER = TraceContext(5, 7, is_sampled=True)
+OUTLOOK = {"position": 3, "reason": "turn", "virtual_finish_time": 812.0}
+GRANT = Grant("q", "i", "l-1", "r-1", 4, 100, 0.25)
+
+
+class Exported:
+    """A tracer with a clock of whole steps, and the spans that it exports."""
+
+    def __init__(
+        self, ratio: float = 1.0, parent: Literal["application", "caller"] = "application"
+    ) -> None:
+        self.spans: list[Span] = []
+        self.asked: list[tuple[str, ...]] = []
+        self.answer: Mapping[str, Any] | Exception = {KEY: OUTLOOK}
+        self.now = 0
+        self.sampler = ApplicationSampler("justitia", "small", ratio)
+        self.tracer = CallTracer(
+            self.sampler, self.spans.append, "small", self.ask, parent=parent, clock=self.clock
+        )
+
+    def clock(self) -> int:
+        self.now += 1
+        return self.now
+
+    async def ask(self, names: tuple[str, ...]) -> Mapping[str, Any]:
+        self.asked.append(names)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+    def begin(self, traceparent: str | None = None) -> Any:
+        return self.tracer.begin(CallFacts(CHAT, "default", "report", traceparent))
+
+    def named(self, name: str) -> list[Span]:
+        return [span for span in self.spans if span.name == name]
+
+
+def attributes_are_of_the_table(spans: list[Span]) -> bool:
+    """Return whether the table has each attribute of each span, for that span."""
+    kinds = {"chat small": "call", "invoke_agent report": "application"}
+    rows = [{row.name for row in TABLE if kinds.get(s.name, s.name) in row.spans} for s in spans]
+    return all(set(span.attributes) <= row for span, row in zip(spans, rows, strict=True))
+
+
+async def test_call_is_a_tree_of_its_wait_and_its_lease() -> None:
+    """Who reads the trace sees where the time went: in the queue, or on the replica."""
+    exported = Exported()
+    trace = exported.begin()
+    trace.note_submitted(KEY)
+    trace.note_granted(GRANT)
+    trace.end(200)
+    waits, runs, call = exported.spans
+    application = exported.sampler.context(KEY)
+
+    assert ["justitia.queue", "justitia.lease", "chat small"] == [s.name for s in exported.spans]
+    assert application == call.parent
+    assert [call.context, call.context] == [waits.parent, runs.parent]
+    assert {application.trace_id} == {span.context.trace_id for span in exported.spans}
+    assert 3 == len({span.context.span_id for span in exported.spans})
+    assert call.started_ns < waits.started_ns < waits.ended_ns < runs.started_ns < runs.ended_ns
+    assert runs.ended_ns < call.ended_ns
+    assert ("internal", "client", "server") == (waits.kind, runs.kind, call.kind)
+    assert {"justitia.waited_s": 0.25, "justitia.attempt": 1} == waits.attributes
+    assert {
+        "justitia.attempt": 1,
+        "justitia.lease_id": "l-1",
+        "justitia.priority": 4,
+        "justitia.replica": "r-1",
+    } == runs.attributes
+    assert {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "justitia_ray",
+        "gen_ai.request.model": "small",
+        "gen_ai.conversation.id": "report-17",
+        "gen_ai.agent.name": "report",
+        "justitia.tenant": "acme",
+        "justitia.tier": "default",
+        "http.response.status_code": 200,
+    } == call.attributes
+
+
+async def test_replica_is_told_of_the_lease() -> None:
+    """The engine's spans are children of the lease that they run under."""
+    exported = Exported()
+    trace = exported.begin()
+    trace.note_submitted(KEY)
+    trace.note_granted(GRANT)
+    told = read_traceparent(trace.headers["traceparent"])
+    trace.end(200)
+
+    assert exported.named("justitia.lease")[0].context == told
+
+
+async def test_lost_lease_is_followed_by_another_wait() -> None:
+    """A stream that went on elsewhere shows both replicas, and what was between them."""
+    exported = Exported()
+    trace = exported.begin()
+    trace.note_submitted(KEY)
+    trace.note_granted(GRANT)
+    trace.note_lost(ConnectionLost("r-1"))
+    trace.note_granted(GRANT)
+    trace.end(200)
+
+    attempts = [(s.name, s.attributes["justitia.attempt"], s.error) for s in exported.spans[:-1]]
+    assert [
+        ("justitia.queue", 1, None),
+        ("justitia.lease", 1, "ConnectionLost"),
+        ("justitia.queue", 2, None),
+        ("justitia.lease", 2, None),
+    ] == attempts
+    assert exported.spans[-1].error is None
+
+
+async def test_error_ends_all_that_has_begun() -> None:
+    """A refusal is seen where it happened, in the queue, and at the call."""
+    exported = Exported()
+    trace = exported.begin()
+    trace.note_submitted(KEY)
+    try:
+        raise QueueFull("full", 5.0)
+    except QueueFull:
+        trace.end()
+    trace.end(200)
+
+    assert [("justitia.queue", "QueueFull"), ("chat small", "QueueFull")] == [
+        (span.name, span.attributes["error.type"]) for span in exported.spans
+    ]
+    assert attributes_are_of_the_table(exported.spans)
+
+
+async def test_caller_that_leaves_is_no_error_of_a_class() -> None:
+    """It is told apart from what failed."""
+    exported = Exported()
+    trace = exported.begin()
+    trace.note_submitted(KEY)
+    try:
+        raise asyncio.CancelledError
+    except asyncio.CancelledError:
+        trace.end()
+
+    assert {"cancelled"} == {span.error for span in exported.spans}
+
+
+async def test_unsampled_call_makes_no_spans_and_says_so() -> None:
+    """An engine that traces by itself would else begin a trace of its own for each call."""
+    exported = Exported(ratio=0.0)
+    trace = exported.begin()
+    trace.note_submitted(KEY)
+    trace.note_granted(GRANT)
+    trace.note_lost(ConnectionLost("r-1"))
+    trace.end(200)
+    told = read_traceparent(trace.headers["traceparent"])
+
+    assert [] == exported.spans
+    assert told is not None
+    assert not told.is_sampled
+
+
+@pytest.mark.parametrize("parent", ["application", "caller"])
+async def test_caller_that_traces_is_linked_or_joined(
+    parent: Literal["application", "caller"],
+) -> None:
+    """Either way one finds the other trace."""
+    exported = Exported(parent=parent)
+    trace = exported.begin(CALLER.traceparent)
+    trace.note_submitted(KEY)
+    trace.end(200)
+    call, own = exported.spans[-1], exported.sampler.context(KEY)
+
+    expected = (own, (CALLER,)) if parent == "application" else (CALLER, (own,))
+    assert expected == (call.parent, call.links)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "parent", "sampled", "is_traced"),
+    [
+        (0.0, "application", True, False),
+        (1.0, "application", False, True),
+        (0.0, "caller", True, True),
+        (1.0, "caller", False, False),
+    ],
+)
+async def test_trace_is_whole_whoever_samples(
+    ratio: float, parent: Literal["application", "caller"], sampled: bool, is_traced: bool
+) -> None:
+    """Whose trace it is decides: half a trace is worth nothing."""
+    exported = Exported(ratio, parent)
+    trace = exported.begin(TraceContext(5, 7, is_sampled=sampled).traceparent)
+    trace.note_submitted(KEY)
+    trace.end(200)
+
+    assert is_traced == bool(exported.spans)
+
+
+async def test_call_that_waits_is_told_why() -> None:
+    """The scheduler is asked once, and only for what is traced and waits."""
+    exported = Exported()
+    trace = exported.begin()
+    trace.note_submitted(KEY)
+    await eventually(lambda: exported.asked, "it is asked", 10 + ASKED_AFTER_S)
+    trace.note_granted(GRANT)
+    trace.end(200)
+    (waits,) = exported.named("justitia.queue")
+
+    assert [(KEY,)] == exported.asked
+    assert (3, "turn", 812.0) == tuple(
+        waits.attributes[f"justitia.{name}"]
+        for name in ("position", "reason", "virtual_finish_time")
+    )
+
+
+@pytest.mark.parametrize("answer", [{}, AdmissionError("it is being started again")])
+async def test_scheduler_that_does_not_know_changes_nothing(answer: Any) -> None:
+    """The application may have ended meanwhile, and the scheduler with it."""
+    exported = Exported()
+    exported.answer = answer
+    trace = exported.begin()
+    trace.note_submitted(KEY)
+    await eventually(lambda: exported.asked, "it is asked", 10 + ASKED_AFTER_S)
+    trace.note_granted(GRANT)
+    trace.end(200)
+
+    assert "justitia.reason" not in exported.named("justitia.queue")[0].attributes
+
+
+def ended(key: str = KEY) -> EndApplication:
+    """Return an application that is over."""
+    return EndApplication(
+        key, "report", "acme", "i", Outcome.FINISHED, 100, 90, 812.0, 10.0, 11.0, 12.5, 3, 0, 40, 0,
+        prompt_tokens=30,
+    )  # fmt: skip
+
+
+def test_application_is_the_span_that_its_calls_are_children_of() -> None:
+    """It comes last, with what the application cost."""
+    exported = Exported()
+    exported.tracer.end_application(ended())
+    (span,) = exported.spans
+
+    assert "invoke_agent report" == span.name
+    assert (exported.sampler.context(KEY), None) == (span.context, span.parent)
+    assert (10_000_000_000, 12_500_000_000) == (span.started_ns, span.ended_ns)
+    assert {
+        "gen_ai.operation.name": "invoke_agent",
+        "gen_ai.conversation.id": "report-17",
+        "gen_ai.usage.input_tokens": 30,
+        "gen_ai.usage.output_tokens": 40,
+        "justitia.outcome": "finished",
+        "justitia.kv_token_time": 90.0,
+    }.items() <= span.attributes.items()
+
+
+def test_application_that_is_not_traced_has_no_span() -> None:
+    """Its calls have none either."""
+    exported = Exported(ratio=0.0)
+    exported.tracer.end_application(ended())
+
+    assert [] == exported.spans
+
+
+def test_engines_span_has_its_tokens() -> None:
+    """A child of the lease, by the header that came with the call."""
+    spans: list[Span] = []
+    tracer = EngineTracer(spans.append, "small", "r-1")
+    span = tracer.begin(CHAT, "l-1", {"traceparent": CALLER.traceparent})
+    assert span is not None
+    tracer.end(span, 200, 12, 34)
+
+    assert [span] == spans
+    assert (CALLER, "justitia.engine") == (span.parent, span.name)
+    assert (12, 34, "l-1") == tuple(
+        span.attributes[name]
+        for name in (
+            "gen_ai.usage.input_tokens",
+            "gen_ai.usage.output_tokens",
+            "justitia.lease_id",
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "headers", [{}, {"traceparent": TraceContext(5, 7, is_sampled=False).traceparent}]
+)
+def test_engine_makes_no_span_that_nobody_asked_for(headers: dict[str, str]) -> None:
+    """Most calls are not traced."""
+    assert EngineTracer(lambda span: None, "small", "r-1").begin(CHAT, "l-1", headers) is None
+
+
+async def test_attributes_are_those_of_the_table() -> None:
+    """What the documentation lists is what is exported, and where."""
+    exported = Exported()
+    trace = exported.begin()
+    trace.note_submitted(KEY)
+    trace.note_granted(GRANT)
+    trace.note_lost(ConnectionLost("r-1"))
+    trace.end(200)
+    exported.tracer.end_application(ended())
+    tracer = EngineTracer(exported.spans.append, "small", "r-1")
+    span = tracer.begin(CHAT, "l-1", {"traceparent": CALLER.traceparent})
+    assert span is not None
+    tracer.end(span, 200, 1, 1)
+
+    assert attributes_are_of_the_table(exported.spans)

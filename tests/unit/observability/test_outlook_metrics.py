@@ -1,0 +1,126 @@
+"""What a scheduler's metrics say of waiting applications, and of what was foretold and promised."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.outlook import Held, Reason
+from justitia_ray.observability.outlook_metrics import OutlookMetrics
+from justitia_ray.observability.scheduler_metrics import DecisionMeter, SchedulerMetrics
+from tests.core_driver import CoreDriver
+from tests.unit.observability.recording_backend import RecordingBackend, exported, measures
+
+
+@dataclass
+class Clock:
+    """A precise clock that passes 10 ms with each reading."""
+
+    at: float = 0.0
+    readings: list[float] = field(default_factory=list)
+
+    def __call__(self) -> float:
+        self.at += 0.01
+        self.readings.append(self.at)
+        return self.at
+
+
+@pytest.fixture
+def driver() -> CoreDriver:
+    """Return a core with nothing in it."""
+    return CoreDriver(SchedulerCore(lease_prefix="1-"))
+
+
+def told_of(driver: CoreDriver, held_back: int = 0) -> RecordingBackend:
+    """Return what a first export says of a core."""
+    source = measures("scheduler")
+    OutlookMetrics(source, lambda: 0.0).measure(driver.core, held_back)
+    return exported(source)
+
+
+def by(told: RecordingBackend, name: str) -> dict[str, float]:
+    """Return the series of a gauge that are not 0."""
+    return {key[1]: value for key, value in told.gauges.items() if key[0] == name and value}
+
+
+def test_live_applications_are_told_by_reason_and_by_tier(driver: CoreDriver) -> None:
+    """R has the only seat, f is first and fits nowhere, t is behind it, q has outrun its quota.
+
+    Three more are held back by the accounts before they are opened.
+    """
+    for name, tier in (("r", "flex"), ("f", "default"), ("t", "default"), ("q", "of old")):
+        driver.handle(ev.ApplicationArrived(name, "class", "t", 1.0, 1_000, "i0", tier=tier))
+    driver.submit("r-1", application_id="r")
+    driver.pull(seats=1)
+    for name in "ft":
+        driver.submit(f"{name}-1", application_id=name)
+    driver.core.outlooks.held_by = lambda one: (
+        Held(Reason.QUOTA, "acme") if one.application_id == "q" else None
+    )
+    told = told_of(driver, held_back=3)
+
+    assert {"running": 1, "headroom": 1, "turn": 1, "quota": 4} == by(
+        told, "applications_by_outlook"
+    )
+    assert {"flex": 1, "default": 3} == by(told, "applications_by_tier")
+
+
+def test_counting_takes_a_hundredth_of_the_time(driver: CoreDriver) -> None:
+    """The scheduler serves nobody meanwhile: a count of 10 ms is repeated after a second."""
+    source, clock = measures("scheduler"), Clock()
+    metrics = OutlookMetrics(source, clock)
+    driver.open("a")
+    metrics.measure(driver.core, 0)
+    driver.open("b")
+    clock.at += 0.9
+    metrics.measure(driver.core, 0)
+    before = by(exported(source), "applications_by_tier")
+    clock.at += 0.1
+    metrics.measure(driver.core, 0)
+
+    assert {"default": 1} == before
+    assert {"default": 2} == by(exported(source), "applications_by_tier")
+
+
+def test_starts_are_told_by_where_they_fell_and_how_far_ahead(driver: CoreDriver) -> None:
+    """Callers were told p10 to p90: who starts after that was promised too much."""
+    starts = driver.core.outlooks.starts
+    for expected_s, after_s in ((5.0, 5.0), (5.0, 100.0), (100.0, 0.5), (1e5, 1e5)):
+        starts.settle(starts.say(expected_s, 0.0), after_s)
+    told = told_of(driver).counts
+
+    assert {("10s", "within"), ("10s", "late"), ("600s", "early"), ("longer", "within")} == {
+        key[1:] for key, count in told.items() if count == 1
+    }
+
+
+def test_deadlines_are_made_missed_or_refused() -> None:
+    """Those that are refused at once cost their callers nothing but the answer."""
+    driver, source = CoreDriver(SchedulerCore(lease_prefix="1-")), measures("scheduler")
+    metrics = SchedulerMetrics(source, lambda: 0.0)
+
+    def handle(event: ev.Event) -> None:
+        metrics.record_event(event, driver.handle(event), driver.core.state)
+
+    def submit(name: str, deadline_s: float | None, age_s: float = 0.0) -> None:
+        handle(
+            ev.InferenceSubmitted(
+                name, "a", name, "i0", 10, 5, 5, deadline_s=deadline_s, age_s=age_s
+            )
+        )
+
+    driver.open("a", 1_000)
+    submit("made", 5.0)
+    submit("without", None)
+    metrics.record_event(ev.DeadlinePassed(), driver.pull(seats=2), driver.core.state)
+    submit("missed", 5.0)
+    submit("too late", 5.0, age_s=6.0)
+    driver.now += 6.0
+    handle(ev.DeadlinePassed())
+    metrics.measure(driver.core, DecisionMeter(), 7, driver.now, store_reachable=True)
+    told = exported(source).counts
+
+    assert {"made": 1, "missed": 1, "refused": 1} == {
+        key[1]: count for key, count in told.items() if key[0] == "deadlines_total"
+    }

@@ -1,0 +1,102 @@
+"""What a scheduler's metrics say of the tree of tenants, and of its exchanges with the accounts."""
+
+from dataclasses import replace
+
+from justitia_ray.accounts.messages import NodeStanding
+from justitia_ray.core.state import Counters
+from justitia_ray.core.tenants import TenantNode, TenantTree, Unit
+from justitia_ray.observability.tenant_metrics import ExchangeMeter, TenantMetrics
+from tests.unit.observability.recording_backend import exported, measures
+
+STANDING = NodeStanding(
+    Unit.TOKENS, "day", 100.0, 20.0, 50.0, 30.0, 60.0, 86_400.0, "reject", exceeded=2
+)
+"""A quota of 100 tokens a day: 20 used, 50 claimed, 30 left."""
+TREE = TenantTree({"acme": TenantNode(), "acme/*": TenantNode(), "acme/search": TenantNode()})
+
+
+def test_quotas_are_told_by_described_node() -> None:
+    """Callers make names below `acme/*`: they are one series, whose limits and uses add up."""
+    source = measures("scheduler")
+    quotas = dict.fromkeys(("acme", "acme/search", "acme/x", "acme/y"), (STANDING,))
+    TenantMetrics(source).measure_quotas(quotas, TREE, 7)
+    told = exported(source)
+
+    names = ("quota_limit", "quota_used", "quota_reserved", "quota_exceeded")
+    assert {
+        "acme": [100, 20, 50, 2],
+        "acme/search": [100, 20, 50, 2],
+        "acme/*": [200, 40, 100, 4],
+    } == {
+        node: [told.gauges[name, node, "tokens", "day"] for name in names]
+        for node in ("acme", "acme/search", "acme/*")
+    }
+    assert 12 == sum(key[0] in names for key in told.gauges)
+    assert 7 == told.counts["refusals_total", "quota_exhausted"]
+
+
+def test_quota_that_is_gone_from_the_tree_is_nothing() -> None:
+    """A gauge keeps its last value for ever: a quota that was removed would look exhausted."""
+    source = measures("scheduler")
+    metrics = TenantMetrics(source)
+    metrics.measure_quotas({"acme": (STANDING,)}, TREE, 0)
+    metrics.measure_quotas({"acme": (replace(STANDING, per="hour"),)}, TREE, 0)
+    told = exported(source).gauges
+
+    assert 1 == told["quota_left_ratio", "acme", "tokens", "day"]
+    assert (0, 100) == (
+        told["quota_limit", "acme", "tokens", "day"],
+        told["quota_limit", "acme", "tokens", "hour"],
+    )
+
+
+def test_use_is_that_of_the_lowest_described_node() -> None:
+    """So that the nodes add up; a tree that changes moves nothing that was counted before."""
+    source, counters = measures("scheduler"), Counters()
+    metrics = TenantMetrics(source)
+    for tenant in ("acme/search/alice", "acme/x", "acme", "bare"):
+        counters.count_service(tenant, 10)
+        counters.count_tokens(tenant, 3, 4)
+    metrics.measure_usage(counters, TREE)
+    counters.count_service("bare", 5)
+    metrics.measure_usage(counters, TenantTree({"bare": TenantNode()}))
+    told = exported(source).counts
+
+    nodes = ("acme/search", "acme/*", "acme", "other", "bare")
+    assert [10, 10, 10, 10, 5] == [told["node_kv_token_time_total", node] for node in nodes]
+    assert [(3, 4)] * 4 == [
+        tuple(told["node_tokens_total", node, way] for way in ("prompt", "output"))
+        for node in nodes[:4]
+    ]
+
+
+def test_nodes_are_bounded_as_tenants_are() -> None:
+    """An operator may describe thousands: whoever scrapes keeps a few apart."""
+    source, counters = measures("scheduler", max_tenants=2), Counters()
+    tree = TenantTree({name: TenantNode() for name in "abcd"})
+    for tenant in "abcd":
+        counters.count_service(tenant, 1)
+    TenantMetrics(source).measure_usage(counters, tree)
+    told = exported(source).counts
+
+    assert {"a": 1, "b": 1, "other": 2} == {
+        key[1]: count for key, count in told.items() if key[0] == "node_kv_token_time_total"
+    }
+
+
+def test_exchanges_are_counted_and_timed_once() -> None:
+    """The accounts are one process for all: when they are slow, every opening waits for them."""
+    source, meter = measures("scheduler"), ExchangeMeter()
+    metrics = TenantMetrics(source)
+    meter.record_answer(0.25)
+    meter.record_failure()
+    metrics.measure_exchanges(meter, 4)
+    meter.record_answer(0.5)
+    metrics.measure_exchanges(meter, 3)
+    told = exported(source)
+
+    assert [0.25, 0.5] == told.observed["accounts_exchange_seconds",]
+    assert (2, 1) == tuple(
+        told.counts["accounts_exchanges_total", result] for result in ("answered", "failed")
+    )
+    assert 3 == told.gauges["waiting_claims",]
