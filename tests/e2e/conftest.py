@@ -1,6 +1,6 @@
 """The applications of these tests, with real vLLM engines on the CPU, by the shipped files."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ import yaml
 
 from justitia_ray.config import RecognitionSection
 from tests.harness.key_ring import KeyRing
+from tests.harness.otlp_receiver import OtlpReceiver, otlp_receiver
 
 if TYPE_CHECKING:
     from tests.integration.service import Service, Serving
@@ -46,6 +47,13 @@ def _shipped(file: str, serving: "Serving", name: str) -> tuple[dict[str, Any], 
 
 
 @pytest.fixture(scope="session")
+def collector() -> Iterator[OtlpReceiver]:
+    """A collector of traces."""
+    with otlp_receiver() as received:
+        yield received
+
+
+@pytest.fixture(scope="session")
 def keys(serving: "Serving") -> KeyRing:
     """The keys that open all applications of these tests, which let nobody in without one."""
     keys = KeyRing(serving.directory / "keys.yaml")
@@ -73,23 +81,38 @@ async def _deployed(
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def service(serving: "Serving", keys: KeyRing) -> "Service":
-    """`local-cpu.yaml` with one engine, a parser for tools, and an adapter."""
+async def service(collector: OtlpReceiver, serving: "Serving", keys: KeyRing) -> "Service":
+    """`local-cpu.yaml` with one engine, a parser for tools, an adapter, and traces of all calls."""
     args, user_config = _shipped("local-cpu.yaml", serving, "real")
     args["model"]["adapters"] = {ADAPTER: "random:tiny-adapter"}
     args["engine"]["vllm_args"] |= {
         "enable_auto_tool_choice": True,
         "tool_call_parser": "hermes",
+        "otlp_traces_endpoint": collector.url,
         # Random weights would go on with white space wherever JSON allows it.
         "structured_outputs_config": '{"backend": "xgrammar", "disable_any_whitespace": true}',
     }
     # A forced tool is called by a grammar of its schema alone: that of the parser's markup allows
     # white space.
     args["engine"]["env"]["VLLM_ENFORCE_STRICT_TOOL_CALLING"] = "0"
+    args["engine"]["env"]["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
+    args["tracing"] = {"endpoint": collector.url, "sample_ratio": 1.0}
     # No test looks at how long an application is idle; all wait until nothing is left.
     rules = [*RecognitionSection().rules, "conversation"]
     args["recognition"] = {"rules": rules, "conversation_idle_s": 1.0}
     return await _deployed(serving, "real", args, user_config, keys)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def divided(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]:
+    """`local-cpu.yaml` with one engine of two ranks, tensor parallel as in `gpu-tp.yaml`."""
+    args, user_config = _shipped("local-cpu.yaml", serving, "divided")
+    args["engine"]["vllm_args"] |= {
+        "tensor_parallel_size": 2,
+        "distributed_executor_backend": "mp",
+    }
+    yield await _deployed(serving, "divided", args, user_config, keys)
+    serving.remove("divided")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -118,6 +118,29 @@ async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
     await service.until_idle()
 
 
+async def test_death_of_a_rank_ends_the_replica_and_its_streams_go_on(divided: Service) -> None:
+    """One of two ranks is killed: the other, and the engine, leave nothing behind."""
+    (before,) = await divided.pulling()
+    (pid,) = await divided.probe(before, "engine_pids")
+    core = psutil.Process(pid)
+    ranks = [one for one in core.children(recursive=True) if "Worker_TP" in one.name()]
+    async with divided.http() as http:
+        body = completion("one two three", 600, stream_options={"include_usage": True})
+        stream = OpenStream(http, body)
+        await eventually(lambda: len(stream.events) > 2, "the stream has begun", 120.0)
+        ranks[-1].suspend()  # else a quick machine ends the stream before it is killed
+        ranks[-1].kill()
+        last = await stream.end()
+
+    assert 2 == len(ranks)
+    assert "[DONE]" == last
+    assert 600 == text_and_usage(stream)[1]["completion_tokens"]
+    (after,) = await divided.pulling()
+    assert before != after
+    assert not [process for process in (core, *ranks) if process.is_running()]
+    await divided.until_idle()
+
+
 def text_and_usage(stream: OpenStream) -> tuple[str, dict[str, Any]]:
     """Return what a stream of completions said; fails if its events are of two answers."""
     events = [json.loads(event) for event in stream.events[:-1]]

@@ -54,23 +54,36 @@ async def service(graceful: Service) -> Service:
 async def test_new_version_under_load_loses_nothing(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Replicas, ingress and predictor are all replaced; callers and open streams notice nothing."""
+    """Replicas, ingress and predictor are all replaced; callers and open streams notice nothing.
+
+    One engine more than usual may run meanwhile, so that two are always there to take work.
+    """
     old = set(service.actors())
     service.args["replica"] |= {"chunk_interval_s": 0.02}
+    service.rollout = {"rolling_update_percentage": 0.5, "max_surge_percent": 50}
+    taking: list[int] = []
+
+    async def is_replaced() -> bool:
+        taking.append(len(await service.pulling()))
+        return not old & {*service.actors()}
+
     async with known_load(http) as load:
         open_stream = OpenStream(http, completion(max_tokens=3_000))
         await eventually(open_stream.has_begun, "a stream runs")
-        await service.deploy()
+        await asyncio.gather(
+            service.deploy(),
+            eventually(
+                is_replaced,
+                "nothing of the old version is left",
+                _REPLACED_WITHIN_S,
+                every_s=0.2,
+            ),
+        )
         await load.until_more(20)
 
-    await eventually(
-        lambda: not old & {*service.actors()},
-        "nothing of the old version is left",
-        _REPLACED_WITHIN_S,
-        every_s=0.2,
-    )
     assert "[DONE]" == await open_stream.end()
     load.check()
+    assert service.replicas == min(taking) < max(taking)
 
 
 async def test_killed_ingress_takes_only_its_own_callers_with_it(

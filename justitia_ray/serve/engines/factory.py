@@ -33,7 +33,13 @@ async def build_engine(config: AppConfig) -> Engine:
         for path in (model.path, *model.adapters.values())
     ]
     adapters = dict(zip(model.adapters, adapter_paths, strict=True))
-    return VllmEngine(path, model.name, engine.vllm_args, adapters)
+    return VllmEngine(
+        path,
+        model.name,
+        engine.vllm_args,
+        adapters,
+        exports_metrics=engine.metrics and config.metrics.enabled,
+    )
 
 
 def load_prompt_counter(config: AppConfig) -> CountPrompt:

@@ -56,6 +56,8 @@ class VllmEngine:
         vllm_args: Options of `vllm serve`, without dashes: `{"max_model_len": 2048}`. Dictionaries
             are given as JSON text.
         adapters: LoRA adapters: the name that callers give as `model`, and where it is.
+        exports_metrics: Whether vLLM's metrics are Ray's, for its exporter to serve; this process
+            has to belong to a Ray cluster then.
 
     Raises:
         ConfigError: If an option would break the service, e.g. another `scheduling_policy`.
@@ -67,11 +69,14 @@ class VllmEngine:
         served_model_name: str,
         vllm_args: Mapping[str, VllmValue],
         adapters: Mapping[str, str] | None = None,
+        *,
+        exports_metrics: bool = False,
     ) -> None:
         self._model_path = model_path
         self._served_model_name = served_model_name
         self._vllm_args = checked_vllm_args(vllm_args)
         self._adapters = dict(adapters or {})
+        self._exports_metrics = exports_metrics
         self._llm: Any = None
         self._app: Any = None
         """vLLM's FastAPI application; None until it is built."""
@@ -125,8 +130,14 @@ class VllmEngine:
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        stat_loggers = [self._gauges.stat_logger()]
+        if self._exports_metrics:
+            from vllm.v1.metrics.ray_wrappers import RayPrometheusStatLogger
+
+            # In place of vLLM's own of this kind, whose registry nobody scrapes here.
+            stat_loggers.append(RayPrometheusStatLogger)
         self._llm = AsyncLLM.from_engine_args(
-            AsyncEngineArgs.from_cli_args(arguments), stat_loggers=[self._gauges.stat_logger()]
+            AsyncEngineArgs.from_cli_args(arguments), stat_loggers=stat_loggers
         )
         self._core_processes = list(self._llm.engine_core.resources.engine_manager.processes)
         for process in self._core_processes:

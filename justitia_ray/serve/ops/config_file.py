@@ -9,8 +9,15 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from ray.serve.schema import DeploymentSchema, ServeApplicationSchema, ServeDeploySchema
 
-from justitia_ray.config import AppArgs, AppConfig, AppSettings, SchedulingConfig
+from justitia_ray.config import (
+    AppArgs,
+    AppConfig,
+    AppSettings,
+    AutoscalingSection,
+    SchedulingConfig,
+)
 from justitia_ray.errors import ConfigError
+from justitia_ray.serve.ops.engine_ranks import gpu_mistakes
 
 IMPORT_PATH = "justitia_ray.serve.app:build"
 _VALUE_CHARACTERS = 80
@@ -154,6 +161,13 @@ def _check_application(
             errors.append(f"{inner}user_config: only Ingress takes one (got it for {name})")
         if name in {"Replica", *(place.replicas for place in placed)}:
             errors += _scaled_blindly(deployment, inner)
+            scaling = next((p.config.autoscaling for p in placed if p.replicas == name), None)
+            errors += _scaled_twice(deployment, inner, scaling)
+        for place in placed:
+            if name == place.replicas:
+                errors += gpu_mistakes(place.config.engine, deployment, inner)
+    if args is not None:
+        errors += _scaled_from_outside(application, key, args)
     if args is None or settings is None:
         return None
     try:
@@ -174,6 +188,38 @@ def _scaled_blindly(deployment: Mapping[str, Any], key: str) -> Iterator[str]:
             f"{key}autoscaling_config: needs a policy of its own, such as one by"
             " record_autoscaling_stats; Serve's counts the calls that it carries, and an"
             " engine's come by connections of ours"
+        )
+
+
+def _scaled_twice(
+    deployment: Mapping[str, Any], key: str, scaling: AutoscalingSection | None
+) -> Iterator[str]:
+    """Yield what says how many engines there are where `autoscaling` in the arguments does."""
+    if scaling is None or scaling.external:
+        return
+    for name in ("num_replicas", "autoscaling_config"):
+        if deployment.get(name) is not None:
+            yield (
+                f"{key}{name}: leave it out, for autoscaling in args says how many replicas"
+                f" {deployment['name']} has (got {deployment[name]!r})"
+            )
+
+
+def _scaled_from_outside(application: Mapping[str, Any], key: str, args: AppArgs) -> Iterator[str]:
+    """Yield a contradiction about who starts and stops engines: Serve, or something else."""
+    sections = [place.config.autoscaling for place in args.each_model()]
+    inside = [one for one in sections if one is not None and not one.external]
+    outside = [one for one in sections if one is not None and one.external]
+    is_enabled = bool(application.get("external_scaler_enabled"))
+    if is_enabled and inside:
+        yield (
+            f"{key}external_scaler_enabled: Serve then scales nothing itself; put external: true"
+            " into autoscaling, or leave it out"
+        )
+    if outside and not is_enabled:
+        yield (
+            f"{key}external_scaler_enabled: true is needed where autoscaling has external: true,"
+            " for Serve to take numbers of replicas from outside"
         )
 
 

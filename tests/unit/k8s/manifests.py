@@ -13,7 +13,7 @@ import yaml
 from tests.unit.k8s.kustomization import Manifest, render
 
 K8S = Path(__file__).parents[3] / "k8s"
-NAMES = ("base", "overlays/local", "overlays/gpu")
+NAMES = ("base", "overlays/local", "overlays/gpu", "overlays/gpu-tp")
 
 _BESIDE = Path(__file__).parents[4] / "shared" / "data"
 SCHEMAS = Path(os.environ.get("JUSTITIA_DATA") or _BESIDE) / "kuberay"

@@ -25,18 +25,19 @@ def kustomization(directory: Path, text: str, **files: str) -> Path:
     return directory
 
 
-def with_pod_monitor(directory: Path) -> Path:
-    """Return a directory whose kustomization adds the component to the base."""
+def with_components(directory: Path) -> Path:
+    """Return a directory whose kustomization adds both components to the base."""
     up = "/".join([".."] * (len(directory.parts) - 1))
-    text = f"resources: [{up}{K8S}/base]\ncomponents: [{up}{K8S}/components/pod-monitor]\n"
+    names = ", ".join(f"{up}{K8S}/components/{name}" for name in ("pod-monitor", "alerts"))
+    text = f"resources: [{up}{K8S}/base]\ncomponents: [{names}]\n"
     return kustomization(directory, text)
 
 
 @pytest.mark.skipif(KUSTOMIZE is None, reason="needs kustomize 5 on the PATH")
-@pytest.mark.parametrize("name", [*NAMES, "with-pod-monitor"])
+@pytest.mark.parametrize("name", [*NAMES, "with-components"])
 def test_kustomize_renders_the_same(name: str, tmp_path: Path) -> None:
     """What is tested here has to be what `kubectl apply -k` applies."""
-    directory = with_pod_monitor(tmp_path) if name == "with-pod-monitor" else K8S / name
+    directory = with_components(tmp_path) if name == "with-components" else K8S / name
     printed = subprocess.run(
         [str(KUSTOMIZE), "build", str(directory)], check=True, capture_output=True, text=True
     ).stdout
@@ -84,9 +85,10 @@ def test_patch_reaches_one_of_two_places_that_share_an_anchor(tmp_path: Path) ->
     assert [1, 2] == found["b"]
 
 
-def test_component_adds_to_what_there_is(tmp_path: Path) -> None:
-    """Clusters without Prometheus' operator apply everything but the PodMonitor."""
-    found = render(with_pod_monitor(tmp_path))
+def test_components_add_to_what_there_is(tmp_path: Path) -> None:
+    """Clusters without Prometheus' operator apply everything but what it alone knows."""
+    found = render(with_components(tmp_path))
+    added = [name for name in by_name(found) if name not in by_name(manifests("base"))]
 
-    assert len(manifests("base")) + 1 == len(found)
-    assert [] == [m for m in manifests("base") if m["kind"] == "PodMonitor"]
+    assert len(manifests("base")) + 2 == len(found)
+    assert [("PodMonitor", "justitia"), ("PrometheusRule", "justitia")] == added

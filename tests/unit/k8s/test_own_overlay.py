@@ -84,13 +84,16 @@ def test_own_overlay_fits_the_schemas(own: list[Manifest]) -> None:
     assert [] == errors(own)
 
 
-def test_pod_monitor_gets_the_label_that_prometheus_selects_by(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
+def test_what_the_operator_reads_gets_the_label_that_it_selects_by(
+    kind: str, tmp_path: Path
+) -> None:
     """Without it the Prometheus of the usual chart passes over it, and nothing says so."""
     found = rendered(tmp_path, f"resources: [../gpu]\n{MONITOR}")
-    (monitor,) = of_kind(found, "PodMonitor")
+    (manifest,) = of_kind(found, kind)
 
-    assert "prometheus" == monitor["metadata"]["labels"]["release"]
-    assert "justitia" == monitor["metadata"]["namespace"]
+    assert "prometheus" == manifest["metadata"]["labels"]["release"]
+    assert "justitia" == manifest["metadata"]["namespace"]
 
 
 def patch_of_the_readme() -> list[dict[str, Any]]:

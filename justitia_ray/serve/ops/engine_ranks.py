@@ -1,0 +1,78 @@
+"""GPUs of an engine that runs on several: whether its ranks get them from the deployment.
+
+vLLM divides a model by tensors inside a layer (`tensor_parallel_size`) and by layers
+(`pipeline_parallel_size`); each part is a rank, a process with a GPU of its own. Two ways lead to
+the GPUs: processes beside the engine's, with those that Ray gives the replica's own actor, on one
+node (`distributed_executor_backend: mp`); or actors of Ray in the bundles of the replica's
+placement group, on as many nodes as it spans (`ray`). A deployment that mixes them up is waited for
+without end, for ranks that find no GPU; hence it is refused before it is deployed.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from justitia_ray.config import EngineSection
+
+_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
+_BACKEND = "distributed_executor_backend"
+
+
+def gpu_mistakes(engine: EngineSection, deployment: Mapping[str, Any], key: str) -> Iterator[str]:
+    """Yield what keeps the ranks of an engine from their GPUs, a line each.
+
+    Args:
+        engine: The settings of the engine.
+        deployment: What Serve's file says of the deployment of its replicas. One that names no
+            GPU at all, neither for the actor nor in bundles, is taken for one on CPUs.
+        key: Path of the deployment in the file, with a dot at its end.
+    """
+    given = {name.replace("-", "_"): value for name, value in engine.vllm_args.items()}
+    sizes = [given.get(name, 1) for name in _SIZES]
+    if engine.kind != "vllm" or not all(isinstance(size, int) for size in sizes):
+        return  # vLLM's own parser says what is wrong with a size
+    ranks = int(sizes[0]) * int(sizes[1])
+    needs = f"{' x '.join(_SIZES)} is {ranks}"
+    own = float((deployment.get("ray_actor_options") or {}).get("num_gpus") or 0)
+    bundles = [
+        float(bundle.get("GPU", 0)) for bundle in deployment.get("placement_group_bundles") or ()
+    ]
+    if not own and not any(bundles):
+        return
+    if given.get(_BACKEND) == "ray":
+        yield from _of_bundles(ranks, needs, own, bundles, key)
+    elif any(bundles) and not own:
+        yield (
+            f"{key}placement_group_bundles: only ranks that are actors of Ray reach their GPUs;"
+            f" vllm_args needs {_BACKEND}: ray (got {given.get(_BACKEND)!r})"
+        )
+    elif own != ranks and not (ranks == 1 and 0 < own < 1):
+        yield (
+            f"{key}ray_actor_options.num_gpus: {ranks} is allowed, one for each rank ({needs});"
+            f" got {own:g}. For ranks on several nodes, see placement_group_bundles in"
+            " deployments/large-models.md"
+        )
+
+
+def _of_bundles(
+    ranks: int, needs: str, own: float, bundles: list[float], key: str
+) -> Iterator[str]:
+    if own:
+        yield (
+            f"{key}ray_actor_options.num_gpus: 0 is allowed with {_BACKEND}: ray, for the ranks are"
+            f" actors with the GPUs of placement_group_bundles, and the replica's is none (got"
+            f" {own:g})"
+        )
+    if not bundles:
+        yield f"{key}placement_group_bundles: {ranks} of one GPU each are needed ({needs})"
+        return
+    for index, gpus in enumerate(bundles):
+        if gpus not in (0, 1):
+            yield (
+                f"{key}placement_group_bundles[{index}].GPU: 1 is allowed, vLLM puts one rank into"
+                f" a bundle (got {gpus:g})"
+            )
+    if all(gpus in (0, 1) for gpus in bundles) and sum(bundles) != ranks:
+        yield (
+            f"{key}placement_group_bundles: {ranks} with a GPU are needed, one for each rank"
+            f" ({needs}); got {sum(bundles):g}"
+        )
