@@ -160,7 +160,13 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="fewer calls, 2 repeats in place of 5")
     alone = parser.add_mutually_exclusive_group()
-    for name, what in (("metrics", "metrics cost"), ("access", "keys and tokens cost")):
+    for name, what in (
+        ("metrics", "metrics cost"),
+        ("engine-metrics", "vLLM's own metrics cost"),
+        ("tracing", "metrics and traces cost together"),
+        ("access", "keys and tokens cost"),
+        ("quotas", "quotas cost"),
+    ):
         alone.add_argument(
             f"--{name}",
             action="store_const",

@@ -3,8 +3,8 @@
     <!-- table: NAME -->
     <!-- end of table -->
 
-The texts stand below each key in `justitia_ray.config`, and in the rows of the metrics and of the
-doctor's rules.
+The texts stand below each key in `justitia_ray.config`, and in the rows of the metrics, of the
+attributes of spans and of the doctor's rules.
 """
 
 import argparse
@@ -19,14 +19,17 @@ from pydantic import BaseModel
 from justitia_ray.cli.main import command_parser
 from justitia_ray.config import AppArgs, AppSettings
 from justitia_ray.doctor.front_rules import FRONT_RULES
+from justitia_ray.doctor.scaling_rules import SCALING_RULES
 from justitia_ray.doctor.service_rules import SERVICE_RULES
 from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
 from justitia_ray.observability.metrics import EXPORTED_PREFIX
 from justitia_ray.observability.metrics import TABLE as METRICS
+from justitia_ray.observability.span_conventions import TABLE as SPAN_ATTRIBUTES
 
 ROOT = Path(__file__).parents[1]
 SETTINGS_PAGE = ROOT / "deployments" / "README.md"
 METRICS_PAGE = ROOT / "deployments" / "monitoring" / "README.md"
+SPANS_PAGE = ROOT / "deployments" / "observability.md"
 RULES_PAGE = ROOT / "deployments" / "troubleshooting.md"
 
 _FIRST = ("name", "log_encoding", "model", "models")
@@ -54,11 +57,27 @@ def rules_table() -> str:
     """Return a table with a row for every rule of the doctor."""
     rules = [
         (rule.name, rule.severity, rule.holds)
-        for table in (SERVICE_RULES, FRONT_RULES, STORE_RULES, REDIS_RULES, PAIR_RULES)
+        for table in (
+            SERVICE_RULES,
+            SCALING_RULES,
+            FRONT_RULES,
+            STORE_RULES,
+            REDIS_RULES,
+            PAIR_RULES,
+        )
         for rule in table
     ]
     rows = [f"| `{name}` | {severity} | {holds} |" for name, severity, holds in rules]
     return "\n".join(["| rule | a breach is | in a healthy service |", "|---|---|---|", *rows])
+
+
+def spans_table() -> str:
+    """Return a table with a row for every attribute of spans."""
+    rows = [
+        f"| `{row.name}` | {', '.join(f'`{span}`' for span in row.spans)} | {row.description} |"
+        for row in SPAN_ATTRIBUTES
+    ]
+    return "\n".join(["| attribute | of | what |", "|---|---|---|", *rows])
 
 
 def commands_table() -> str:
@@ -77,6 +96,7 @@ TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
     "user_config": (SETTINGS_PAGE, lambda: settings_table(AppSettings)),
     "metrics": (METRICS_PAGE, metrics_table),
     "rules": (RULES_PAGE, rules_table),
+    "spans": (SPANS_PAGE, spans_table),
     "commands": (SETTINGS_PAGE, commands_table),
 }
 """Page and text of each table, by the name in its marker."""

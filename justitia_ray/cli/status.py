@@ -63,7 +63,7 @@ def _facts(status: Json) -> list[tuple[str, str | None]]:
         *_next(status),
         ("ingresses", _count(status, "ingresses", "")),
         ("front", _front(status.get("front"))),
-        ("replicas", f"{len(status['replicas'])}" if "replicas" in status else None),
+        ("replicas", _replica_count(status)),
         ("KV used", f"{used / there:.0%} on average since the start" if there else None),
         ("preemptions", f"{kv['preemptions']:,}" if "preemptions" in kv else None),
         ("predictor", _predictor(status.get("predictor"))),
@@ -76,8 +76,20 @@ def _state(status: Json) -> str:
     if status.get("degraded") is not None:
         return f"degraded: {status['degraded']}"
     if not status.get("replicas", True):
+        if (status.get("size") or {}).get("wanted") == 0:
+            return "ready: no replica is wanted, and the next call starts one"
         return "not ready: no replica pulls; engines may be loading"
     return "recovering" if status.get("recovering") else "ready"
+
+
+def _replica_count(status: Json) -> str | None:
+    """Return how many replicas there are; where as many are not wanted, how many and why."""
+    if "replicas" not in status:
+        return None
+    count, size = len(status["replicas"]), status.get("size")
+    if not size or not size["autoscaled"] or size["wanted"] == count:
+        return f"{count}"
+    return f"{count}, and {size['wanted']} wanted: {size['why']}"
 
 
 def _store(store: Json | None) -> str | None:

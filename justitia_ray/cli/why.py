@@ -76,6 +76,8 @@ def _part(view: Json) -> str:
 
 def _outlook(outlook: Json) -> list[tuple[str, str]]:
     told = [("reason", outlook["reason"]), ("would help", outlook["what_would_help"])]
+    if outlook.get("quota_comes_back_s") is not None:
+        told.append(("quota back", f"in {seconds(outlook['quota_comes_back_s'])}"))
     if outlook["position"] is not None:
         ahead = cell(outlook["ahead_kv_token_time"], ",.0f")
         told.append(("before it", f"{position(outlook)} applications, {ahead} token·iterations"))

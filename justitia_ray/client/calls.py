@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from justitia_ray.client.transport import Response, ServiceUnreachable, StreamedResponse, Transport
 from justitia_ray.errors import ConfigError, ResponseError
+from justitia_ray.protocol.endpoints import RETRY_COUNT_HEADER
 from justitia_ray.protocol.rate_limits import read_limits
 from justitia_ray.protocol.refusals import (
     DROPPED_REASON_HEADER,
@@ -278,8 +279,9 @@ class JsonCalls:
         """
         head, payload = _encode(body, headers)
 
-        async def attempt() -> dict[str, Any]:
-            return json_object(await self._transport.request(method, path, head, payload))
+        async def attempt(repeats: int) -> dict[str, Any]:
+            sent = _numbered(head, repeats)
+            return json_object(await self._transport.request(method, path, sent, payload))
 
         return await self._repeat(attempt)
 
@@ -296,10 +298,10 @@ class JsonCalls:
         """
         head, payload = _encode(body, headers)
 
-        async def attempt() -> tuple[AsyncExitStack, StreamedResponse]:
+        async def attempt(repeats: int) -> tuple[AsyncExitStack, StreamedResponse]:
             async with AsyncExitStack() as stack:
                 streamed = await stack.enter_async_context(
-                    self._transport.stream("POST", path, head, payload)
+                    self._transport.stream("POST", path, _numbered(head, repeats), payload)
                 )
                 if not is_success(streamed.status):
                     error = b"".join([chunk async for chunk in streamed.chunks])
@@ -311,11 +313,11 @@ class JsonCalls:
             async for event in json_events(streamed.chunks):
                 yield event
 
-    async def _repeat(self, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def _repeat(self, attempt: Callable[[int], Awaitable[T]]) -> T:
         for repeats in range(self._max_retries):
             wait_s = _FIRST_BACKOFF_S * 2**repeats
             try:
-                return await attempt()
+                return await attempt(repeats)
             except ServiceUnreachable:
                 pass
             except ResponseError as error:
@@ -325,7 +327,12 @@ class JsonCalls:
                 if is_taken or error.should_retry is False or wait_s > LONGEST_RETRY_S:
                     raise
             await self._sleep(wait_s)
-        return await attempt()
+        return await attempt(self._max_retries)
+
+
+def _numbered(headers: Mapping[str, str], repeats: int) -> dict[str, str]:
+    """Say how often a call was sent before: who comes back goes before who comes first."""
+    return {**headers, RETRY_COUNT_HEADER: str(repeats)}
 
 
 def _encode(

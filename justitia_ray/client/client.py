@@ -21,7 +21,12 @@ import httpx
 from justitia_ray.client.calls import Completion, JsonCalls, Sleep, completion
 from justitia_ray.client.transport import HandleTransport, HttpTransport, Transport
 from justitia_ray.errors import RequestError, ResponseError, UnknownModel
-from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
+from justitia_ray.protocol.endpoints import (
+    APPLICATION_HEADER,
+    CLASS_HEADER,
+    DEADLINE_HEADER,
+    TENANT_HEADER,
+)
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, VirtualTime
 
 T = TypeVar("T")
@@ -83,6 +88,7 @@ class Application:
         weight: float | None = None,
         application_id: ApplicationId | None = None,
         opened_for: str | None = None,
+        deadline_s: Seconds | None = None,
     ) -> None:
         for field, value in {
             "application_class": application_class,
@@ -104,6 +110,7 @@ class Application:
             "weight": weight,
             "application_id": application_id,
             "model": opened_for,
+            "deadline_s": deadline_s,
         }
         self._asked = {field: value for field, value in asked.items() if value is not None}
         self._granted: dict[str, Any] | None = None
@@ -177,13 +184,20 @@ class Application:
         return await self._calls.call("GET", self._path, headers=self._tenant_headers)
 
     async def chat(
-        self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
+        self,
+        messages: Messages,
+        *,
+        max_tokens: Tokens | None = None,
+        deadline_s: Seconds | None = None,
+        **fields: Any,
     ) -> Completion:
         """Run one inference on a conversation.
 
         Args:
             messages: A user's message, or a conversation in OpenAI's form.
             max_tokens: Maximum output. Worth giving: it bounds the KV set aside for the inference.
+            deadline_s: How long it may wait for its start; None: as the application says. One that
+                cannot start in time is answered with 504, `deadline_missed`.
             **fields: Any other field of the OpenAI request or of vLLM's, e.g. `temperature`.
 
         Raises:
@@ -191,18 +205,27 @@ class Application:
             ConnectionError: If it did not answer.
         """
         body = await self._body({"messages": _conversation(messages)}, max_tokens, fields)
-        return await self._run("/v1/chat/completions", body)
+        return await self._run("/v1/chat/completions", body, deadline_s)
 
     async def complete(
-        self, prompt: str, *, max_tokens: Tokens | None = None, **fields: Any
+        self,
+        prompt: str,
+        *,
+        max_tokens: Tokens | None = None,
+        deadline_s: Seconds | None = None,
+        **fields: Any,
     ) -> Completion:
         """Run one inference on a bare prompt; otherwise as `chat`."""
-        return await self._run(
-            "/v1/completions", await self._body({"prompt": prompt}, max_tokens, fields)
-        )
+        body = await self._body({"prompt": prompt}, max_tokens, fields)
+        return await self._run("/v1/completions", body, deadline_s)
 
     async def chat_stream(
-        self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
+        self,
+        messages: Messages,
+        *,
+        max_tokens: Tokens | None = None,
+        deadline_s: Seconds | None = None,
+        **fields: Any,
     ) -> AsyncGenerator[str]:
         """Run one inference on a conversation and yield its text as it is generated.
 
@@ -220,9 +243,8 @@ class Application:
         body = await self._body(
             {"messages": _conversation(messages), "stream": True}, max_tokens, usage | fields
         )
-        async with aclosing(
-            self._calls.events("/v1/chat/completions", body, self._headers)
-        ) as events:
+        headers = self._inference_headers(deadline_s)
+        async with aclosing(self._calls.events("/v1/chat/completions", body, headers)) as events:
             async for event in events:
                 if event.get("usage"):
                     self._count(event["usage"])
@@ -231,8 +253,11 @@ class Application:
                         yield text
         self.inferences += 1
 
-    async def _run(self, path: str, body: Mapping[str, Any]) -> Completion:
-        answer = completion(await self._calls.call("POST", path, body, self._headers))
+    async def _run(
+        self, path: str, body: Mapping[str, Any], deadline_s: Seconds | None
+    ) -> Completion:
+        headers = self._inference_headers(deadline_s)
+        answer = completion(await self._calls.call("POST", path, body, headers))
         self.inferences += 1
         self._count(answer.raw["usage"])
         return answer
@@ -258,14 +283,14 @@ class Application:
     def _path(self) -> str:
         return f"/v1/applications/{quote(self.application_id, safe='')}"
 
-    @property
-    def _headers(self) -> dict[str, str]:
+    def _inference_headers(self, deadline_s: Seconds | None) -> dict[str, str]:
         # Class and tenant are said again so that a service that lost the application opens the
         # same one anew, and not one of the default class.
         return {
             APPLICATION_HEADER: self.application_id,
             CLASS_HEADER: self.application_class,
             **self._tenant_headers,
+            **({} if deadline_s is None else {DEADLINE_HEADER: f"{deadline_s:.6f}"}),
         }
 
     @property
@@ -390,6 +415,7 @@ class JustitiaClient:
         weight: float | None = None,
         application_id: ApplicationId | None = None,
         model: str | None = None,
+        deadline_s: Seconds | None = None,
     ) -> Application:
         """Return an application, to be entered with `async with`.
 
@@ -400,6 +426,8 @@ class JustitiaClient:
             tenant: Tenant on whose behalf it runs; by default the client's tenant.
             weight: Its share of service relative to others, finite and positive; 1 by default.
             application_id: A name for it of the caller's own, by default one of the service's.
+            deadline_s: How long each of its inferences may wait for its start, above 0 and at most
+                a week, unless the call says another time; None: as its tenant's node says.
             model: The model that it begins with and that its calls ask unless they name another;
                 by default the client's. Without either, where several models are served, every call
                 has to name one.
@@ -420,6 +448,7 @@ class JustitiaClient:
             weight=weight,
             application_id=application_id,
             opened_for=self._named_model if model is None else model,
+            deadline_s=deadline_s,
         )
 
     async def models(self) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 from justitia_ray.client.calls import Completion
 from justitia_ray.client.client import Application, JustitiaClient, Messages, fan_out
-from justitia_ray.units import ApplicationId, KvTokenTime, Tokens, VirtualTime
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, VirtualTime
 
 T = TypeVar("T")
 
@@ -102,6 +102,7 @@ class SyncClient:
         weight: float | None = None,
         application_id: ApplicationId | None = None,
         model: str | None = None,
+        deadline_s: Seconds | None = None,
     ) -> "SyncApplication":
         """Return an application, to be entered with `with`; see `JustitiaClient.application`."""
         return SyncApplication(
@@ -113,6 +114,7 @@ class SyncClient:
                 weight=weight,
                 application_id=application_id,
                 model=model,
+                deadline_s=deadline_s,
             ),
         )
 

@@ -1,6 +1,7 @@
 """The composition root: from the configuration to a Serve application. It decides nothing."""
 
 import logging
+from dataclasses import asdict
 from typing import Any
 
 import ray
@@ -8,14 +9,17 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve import Application
 from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from justitia_ray.config import AppArgs, AppConfig, PlacedModel, SharedSections
 from justitia_ray.errors import ConfigError
+from justitia_ray.serve.drain_policy import DrainTimePolicy
 from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
 from justitia_ray.serve.front import read_front
 from justitia_ray.serve.ingress.deployment import Ingress
 from justitia_ray.serve.predictor.deployment import Predictor
 from justitia_ray.serve.replica.deployment import EngineReplica
+from justitia_ray.serve.span_exporter import check_otel_is_installed
 from justitia_ray.serve.stores import embedded_server
 
 logger = logging.getLogger("ray.serve")  # of the controller, where Serve builds
@@ -41,6 +45,8 @@ def build(args: dict[str, Any]) -> Application:
     placed = parsed.each_model()
     _refuse_embedded_store_on_many_nodes(placed[0].config)
     _refuse_tls_behind_haproxy()
+    if parsed.tracing.endpoint is not None:
+        check_otel_is_installed()
     if parsed.access is None:
         logger.warning(
             "%s is OPEN: everybody who reaches it may call it, for any tenant and with any weight."
@@ -71,6 +77,7 @@ def _parts(place: PlacedModel) -> tuple[Application, Application]:
         graceful_shutdown_timeout_s=600,  # longer than the longest generation
         health_check_period_s=2,  # a dead engine leaves by itself; this is for a hung one
         logging_config=quiet,
+        **_scaled(place.config),
     ).bind(values, build_engine)
     predictor = serve.deployment(
         Predictor,
@@ -80,6 +87,32 @@ def _parts(place: PlacedModel) -> tuple[Application, Application]:
         logging_config=quiet,
     ).bind(values)
     return replicas, predictor
+
+
+def _scaled(config: AppConfig) -> dict[str, Any]:
+    """Return the options that let Serve scale a model's engines; none: as the file says."""
+    section = config.autoscaling
+    if section is None or section.external:
+        return {}
+    policy = AutoscalingPolicy(
+        policy_function=DrainTimePolicy,
+        policy_kwargs={
+            "scheduler": config.scheduler_name,
+            "namespace": config.scheduler.namespace,
+            "rules": asdict(section.rules),
+            "poll_s": section.poll_s,
+        },
+    )
+    scaling = AutoscalingConfig(
+        min_replicas=section.min_replicas,
+        max_replicas=section.max_replicas,
+        initial_replicas=section.initial_replicas,
+        upscale_delay_s=section.upscale_delay_s,
+        downscale_delay_s=section.patience_s,
+        downscale_to_zero_delay_s=section.downscale_to_zero_delay_s,
+        policy=policy,
+    )
+    return {"autoscaling_config": scaling}
 
 
 def _logging(sections: SharedSections) -> dict[str, Any] | None:

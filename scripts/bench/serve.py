@@ -144,6 +144,10 @@ SATURATED_STREAM = "saturating streams"
 CHUNKS_JOINED = "saturating streams, chunks joined"
 METRICS = "saturating unary calls, metrics"
 ACCESS = "CPU-bound unary calls, access"
+QUOTAS = "CPU-bound unary calls, quotas"
+IDLE_QUOTAS = "idle unary calls, quotas"
+TRACING = "CPU-bound unary calls, metrics and traces"
+ENGINE_METRICS = "saturating unary calls, vLLM's metrics"
 VLLM_BENCH = "vllm bench serve"
 
 _IDLE_STREAM = Shape(True, (64, 64), (2, 2))
@@ -164,9 +168,17 @@ _UNJOINED = Arm("unjoined", iteration_s=0.01)
 _JOINED_30_MS = Arm("joined", chunk_interval_s=0.03)
 _MEASURED = Arm("measured")
 _UNMEASURED = Arm("unmeasured", metrics=False)
+_ENGINE_MEASURED = Arm("engine-measured", engine_metrics=True)
+_ENGINE_UNMEASURED = Arm("engine-unmeasured", engine_metrics=False)
+_UNOBSERVED = Arm("unobserved", metrics=False)
+_OBSERVED = Arm("observed", tracing_ratio=0.01)
+_ALL_TRACED = Arm("all-traced", tracing_ratio=1.0)
 _OPEN = Arm("open")
 _KEYS = Arm("keys", credential="key")
 _TOKENS = Arm("tokens", credential="token")
+_UNLIMITED = Arm("unlimited")
+_QUOTAS = Arm("quotas", quotas=("applications", "tokens", "kv_token_time"))
+_COUNTED = Arm("counted", quotas=("inferences",))
 
 
 def path_loads(*, quick: bool) -> tuple[Load, ...]:
@@ -296,6 +308,38 @@ def metrics_loads(*, quick: bool) -> tuple[Load, ...]:
     )
 
 
+def engine_metrics_loads(*, quick: bool) -> tuple[Load, ...]:
+    """Return the load that says what vLLM's own metrics cost in Ray's exporter."""
+    return (
+        Load(
+            ENGINE_METRICS,
+            _SATURATED_UNARY,
+            64,
+            192 if quick else 320,
+            0.0,
+            (_ENGINE_MEASURED,),
+            _ENGINE_UNMEASURED,
+            (CPU, TOKENS),
+        ),
+    )
+
+
+def tracing_loads(*, quick: bool) -> tuple[Load, ...]:
+    """Return the load that says what metrics and traces cost together."""
+    return (
+        Load(
+            TRACING,
+            Shape(False, (64, 64), (4, 4)),
+            64,
+            512 if quick else 1_280,
+            0.0,
+            (_OBSERVED, _ALL_TRACED),
+            _UNOBSERVED,
+            (CALLS, CPU),
+        ),
+    )
+
+
 def access_loads(*, quick: bool) -> tuple[Load, ...]:
     """Return the load that says what credentials cost."""
     return (
@@ -309,6 +353,17 @@ def access_loads(*, quick: bool) -> tuple[Load, ...]:
             _OPEN,
             (CALLS, ADDED_CPU),
         ),
+    )
+
+
+def quota_loads(*, quick: bool) -> tuple[Load, ...]:
+    """Return the loads that say what quotas cost: CPU, and the wait for the accounts."""
+    arms, calls = (_QUOTAS, _COUNTED), 512 if quick else 1_280
+    shape = Shape(False, (64, 64), (4, 4))
+    few = 20 if quick else 60
+    return (
+        Load(IDLE_QUOTAS, _IDLE_UNARY, 1, few, 0.03, arms, _UNLIMITED, LATENCY),
+        Load(QUOTAS, shape, 64, calls, 0.0, arms, _UNLIMITED, (CALLS, ADDED_CPU, *LATENCY)),
     )
 
 
@@ -349,11 +404,37 @@ SETTINGS = {
             metrics_loads,
         ),
         Setting(
+            "engine-metrics",
+            "the vLLM engine of `vllm`, with its own metrics in Ray's exporter and without",
+            Path("deployments/local-cpu.yaml"),
+            1,
+            engine_metrics_loads,
+            warm_up_calls=64,
+        ),
+        Setting(
+            "tracing",
+            "the fake engines of `path`, with metrics and one application in a hundred traced, with"
+            " all of them traced, and without both",
+            _LOCAL_FAKE,
+            2,
+            tracing_loads,
+            _FREE_ENGINE,
+        ),
+        Setting(
             "access",
             "the fake engines of `path`, with API keys, with cached JSON Web Tokens, and open",
             _LOCAL_FAKE,
             2,
             access_loads,
+            _FREE_ENGINE,
+        ),
+        Setting(
+            "quotas",
+            "the fake engines of `path`, with quotas of applications, tokens and KV token-time,"
+            " with one of inferences (counted), and without",
+            _LOCAL_FAKE,
+            2,
+            quota_loads,
             _FREE_ENGINE,
         ),
     )

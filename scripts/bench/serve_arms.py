@@ -22,11 +22,14 @@ from scripts.bench.machine import Role, cpu_by_role
 from scripts.bench.own_servers import OwnServer, litellm_proxy, release_cluster, vllm_server
 from tests.harness.key_ring import KeyRing
 from tests.harness.local_cluster import LocalCluster, read_serve_config
+from tests.harness.otlp_receiver import otlp_receiver
 from tests.harness.ray_code import repository_environment
 from tests.harness.token_issuer import running_issuer
 
 _DECLARED_CPUS = 64
 """Ray places by declared CPUs, and the arms declare more than two cores have."""
+_AMPLE = 10**15
+"""Limit of a quota that no benchmark spends."""
 _SERVICE = "justitia_ray.serve.app:build"
 
 
@@ -45,10 +48,16 @@ class Arm:
     iteration_s: Seconds | None = None
     """Iteration of the fake engine, in place of the setting's."""
     metrics: bool = True
+    engine_metrics: bool | None = None
+    """Whether vLLM's own metrics are exported, in place of the file's."""
+    tracing_ratio: float | None = None
+    """Share of applications that are traced, to a receiver of ours; None: tracing is off."""
     credential: Literal["key", "token"] | None = None
     """Kind of its calls' credential: an API key, a JSON Web Token; None: it asks for none."""
     rules: tuple[str, ...] = ()
     """Rules by which applications are recognised, in place of the file's."""
+    quotas: tuple[str, ...] = ()
+    """Units that a quota of every tenant counts; it is never spent."""
     code: Path | None = None
     """Worktree of another release of the project; it runs on a cluster of its own."""
 
@@ -107,6 +116,10 @@ def arm_application(
     for deployment in values["deployments"]:
         if deployment["name"] == arm.engines:
             deployment["num_replicas"] = replicas
+        if deployment["name"] == "Ingress" and arm.quotas:
+            quotas = [{"unit": unit, "limit": _AMPLE, "per": "day"} for unit in arm.quotas]
+            settings = dict(deployment.get("user_config") or {})
+            deployment["user_config"] = settings | {"tenants": {"*": {"quotas": quotas}}}
     return values
 
 
@@ -117,6 +130,8 @@ def arm_args(
     changed: dict[str, Any] = copy.deepcopy(dict(args)) | {"metrics": {"enabled": arm.metrics}}
     if arm.chunk_interval_s is not None:
         changed.setdefault("replica", {})["chunk_interval_s"] = arm.chunk_interval_s
+    if arm.engine_metrics is not None:
+        changed["engine"]["metrics"] = arm.engine_metrics
     if arm.rules:
         changed["recognition"] = {"rules": list(arm.rules)}
     own = dict(fake or {})
@@ -131,7 +146,7 @@ def arm_args(
 def guarded(
     applications: Iterable[dict[str, Any]], arms: Iterable[Arm], directory: Path
 ) -> Iterator[dict[str, str]]:
-    """Let arms ask for credentials, and yield the credential of each by its name.
+    """Let arms ask for credentials and trace, and yield the credential of each by its name.
 
     Args:
         applications: The arms' applications, whose arguments are changed.
@@ -153,6 +168,11 @@ def guarded(
                 credentials[arm.name] = issuer.token(tenant="team", scope=scope)
                 section = {"audience": "justitia", "jwks_ca_file": str(issuer.ca_file)}
                 application["args"]["access"] = {"jwt": [{"issuer": issuer.url, **section}]}
+            if arm.tracing_ratio is not None:
+                application["args"]["tracing"] = {
+                    "endpoint": stack.enter_context(otlp_receiver()).url,
+                    "sample_ratio": arm.tracing_ratio,
+                }
         yield credentials
 
 

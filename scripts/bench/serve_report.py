@@ -10,9 +10,11 @@ from scripts.bench.serve import (
     CONCURRENT,
     CPU_STREAM,
     CPU_UNARY,
+    ENGINE_METRICS,
     IDLE_STREAM,
     METRICS,
     SATURATED_UNARY,
+    TRACING,
     VLLM_BENCH,
     Load,
     Measured,
@@ -127,10 +129,13 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target(f"{VLLM_BENCH}, 32 streams", TOKENS, 0.6, "vllm"),
     ),
     "metrics": (Target(METRICS, CPU, 1.03, "unmeasured", "measured"),),
+    "engine-metrics": (Target(ENGINE_METRICS, CPU, 1.03, "engine-unmeasured", "engine-measured"),),
+    "tracing": (Target(TRACING, CPU, 1.03, "unobserved", "observed"),),
     "access": (
         Target(ACCESS, ADDED_CPU, 0.2, "open", "keys"),
         Target(ACCESS, ADDED_CPU, 0.5, "open", "tokens"),
     ),
+    "quotas": (),
 }
 
 

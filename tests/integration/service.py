@@ -165,6 +165,8 @@ class Service:
     args: Json
     ingresses: int = 1
     """Processes of it."""
+    rollout: Json = field(default_factory=dict)
+    """Options of the engines' deployments that say how a new version replaces the old one."""
     code: Path | None = None
     """Directory of the package that its processes import; None: the one under test."""
     api_key: str | None = None
@@ -200,11 +202,18 @@ class Service:
             "deployments": [
                 of("Ingress", num_replicas=self.ingresses, user_config=self.user_config),
                 *(of(place.predictor) for place in self.placed),
-                *(of(place.replicas, num_replicas=self.replicas) for place in self.placed),
+                *(
+                    of(place.replicas, **self._sized(place), **self.rollout)
+                    for place in self.placed
+                ),
             ],
         }
         self.serving.apply()
         await self.until_whole(within_s)
+
+    def _sized(self, place: PlacedModel) -> Json:
+        """Return how many engines a model has; nothing where `autoscaling` says it."""
+        return {} if place.config.autoscaling else {"num_replicas": self.replicas}
 
     async def until_whole(self, within_s: float = DEPLOYED_WITHIN_S) -> None:
         """Wait until it is whole; a failure says what Serve knows of each part."""

@@ -98,18 +98,31 @@ async def test_credential_gives_the_tenant(guarded: Guarded) -> None:
     assert "acme/search" == await served_tenant(service, token)
 
 
-async def test_narrowed_tenant_is_accounted_to_the_credential_s(guarded: Guarded) -> None:
-    """Opened for a name below it, an application is served as one of the tenant itself."""
+async def test_narrowed_tenant_is_served_as_itself_and_seen_from_above(guarded: Guarded) -> None:
+    """Whoever has the key of the tenant above sees what is below; its other children do not."""
     service, secrets = guarded.service, guarded.keys.secrets
     opening = {"application_class": "c", "application_id": "a", "tenant": "acme/x"}
     async with http_as(service, secrets["acme"], x_justitia_tenant="acme/x") as http:
         await http.post("/v1/applications", json=opening)
         async with http_as(service, secrets["operator"]) as operator:
             status = (await operator.get("/v1/status?applications=10")).json()
+        async with http_as(service, secrets["acme"]) as above:
+            listed = (await above.get("/v1/applications")).json()["models"]
+            by_key = await above.get("/v1/applications/acme%2Fx%7Ca")
+        async with http_as(service, secrets["acme"], x_justitia_tenant="acme/y") as beside:
+            unseen = await beside.get("/v1/applications/a")
+            deep = await beside.get("/v1/applications", headers={"X-Justitia-Tenant": _TOO_DEEP})
         await http.delete("/v1/applications/a")
     seen = {view["application_id"]: view["tenant"] for view in status["first_applications"]}
 
-    assert {"acme/x|a": "acme"} == seen
+    assert {"acme/x|a": "acme/x"} == seen
+    assert [["acme/x|a"]] == [
+        [view["application_id"] for view in one["applications"]] for one in listed.values()
+    ]
+    assert [200, 404, 400] == [by_key.status_code, unseen.status_code, deep.status_code]
+
+
+_TOO_DEEP = "acme/2/3/4/5/6/7/8/9"
 
 
 @pytest.mark.parametrize(

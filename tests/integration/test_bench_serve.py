@@ -50,7 +50,17 @@ _METRICS_LOADS = tuple(
     replace(load, arms=(JUSTITIA,), baseline=_VARIANT)
     for load in SETTINGS["metrics"].loads(quick=True)
 )
-_ALL_ARMS = (*arms_of(_PATH_LOADS), *arms_of(_ACCESS_LOADS))
+_QUOTA_LOADS = tuple(
+    replace(load, baseline=_VARIANT) for load in SETTINGS["quotas"].loads(quick=True)
+)
+_TRACING_LOADS = tuple(
+    replace(load, arms=load.arms[:1], baseline=_VARIANT)
+    for load in SETTINGS["tracing"].loads(quick=True)
+)
+_ALL_ARMS = (
+    *arms_of((*_PATH_LOADS, *_ACCESS_LOADS, *_QUOTA_LOADS)),
+    *arms_of(_TRACING_LOADS)[1:],
+)
 
 
 def shortened(loads: Sequence[Load]) -> list[Load]:
@@ -100,8 +110,10 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
         ("fake", _QUEUE_LOADS),
         ("metrics", _METRICS_LOADS),
         ("access", _ACCESS_LOADS),
+        ("quotas", _QUOTA_LOADS),
+        ("tracing", _TRACING_LOADS),
     ],
-    ids=["path", "fake", METRICS, "access"],
+    ids=["path", "fake", METRICS, "access", "quotas", "tracing"],
 )
 async def test_every_arm_answers_every_kind_of_call(
     running: RunningArms,

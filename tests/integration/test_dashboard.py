@@ -3,7 +3,6 @@
 import asyncio
 import json
 import math
-import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,20 +14,15 @@ import pytest_asyncio
 import ray
 import yaml
 
+from deployments.monitoring.prometheus_rule import ALERTS
 from tests.dashboard_queries import Asked, queries
+from tests.debian_programs import debian_program
 from tests.eventually import eventually
 from tests.harness.local_front import free_port
 from tests.integration.bodies import COMPLETIONS, completion
-from tests.integration.service import Service
+from tests.integration.service import SEATS, Service, Serving
 
-BINARY = shutil.which("prometheus")
-pytestmark = [
-    pytest.mark.ray,
-    pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.skipif(
-        BINARY is None, reason="no prometheus on the PATH; Debian's package `prometheus` has it"
-    ),
-]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 CONFIG = Path(__file__).parents[2] / "deployments/monitoring/prometheus.yml"
 """As users run it. A shorter interval would shorten the time that a scrape may take with it, and a
@@ -57,6 +51,11 @@ class Prometheus:
         result: list[dict[str, Any]] = told["data"]["result"]
         return result
 
+    async def alert_rules(self) -> dict[str, dict[str, Any]]:
+        """Return the alerts that it evaluates by name: `health`, `lastError`, `state`."""
+        told = (await self._http.get("/api/v1/rules")).json()
+        return {rule["name"]: rule for group in told["data"]["groups"] for rule in group["rules"]}
+
     async def is_scraping(self) -> bool:
         """Return whether it runs and has scraped all its targets."""
         try:
@@ -79,10 +78,20 @@ class Prometheus:
         return targets
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def service(serving: Serving) -> AsyncIterator[Service]:
+    """An application with a queue, and a tenant with a quota."""
+    quota = {"unit": "tokens", "limit": 1_000_000_000, "per": "day"}
+    async with serving.deployed_service(
+        "shown", replicas=1, user_config={"tenants": {"team-a": {"quotas": [quota]}}}
+    ) as service:
+        yield service
+
+
 @pytest_asyncio.fixture(loop_scope="session")
 async def prometheus(service: Service, tmp_path: Path) -> AsyncIterator[Prometheus]:
     """Prometheus, as `deployments/monitoring` has it, on Ray's discovery file of targets."""
-    assert BINARY is not None
+    binary = debian_program("prometheus", "prometheus")
     targets = [
         f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}"
         for node in ray.nodes()
@@ -94,11 +103,12 @@ async def prometheus(service: Service, tmp_path: Path) -> AsyncIterator[Promethe
     [job] = settings["scrape_configs"]
     [found_in] = job["file_sd_configs"]
     found_in["files"] = [str(discovery)]
+    settings["rule_files"] = [str(CONFIG.parent / name) for name in settings["rule_files"]]
     config.write_text(yaml.safe_dump(settings))
     port = free_port()
     with (tmp_path / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            BINARY,
+            binary,
             f"--config.file={config}",
             f"--storage.tsdb.path={tmp_path / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}",
@@ -123,7 +133,10 @@ async def prometheus(service: Service, tmp_path: Path) -> AsyncIterator[Promethe
 async def _one_after_another(
     http: httpx.AsyncClient, kind: str, tenant: str, tokens: int, over: asyncio.Event
 ) -> None:
-    """Open applications, serve three inferences of each and close it, until it is over."""
+    """Open applications, serve as many inferences of each as there are seats, until it is over.
+
+    So some wait, and the scheduler foretells when they start.
+    """
     number = 0
     while not over.is_set():
         name = f"seen-{kind}-{number}"
@@ -134,7 +147,7 @@ async def _one_after_another(
         }
         calls = (
             http.post(COMPLETIONS, json=completion(max_tokens=tokens), headers=headers)
-            for _ in range(3)
+            for _ in range(SEATS)
         )
         for answer in await asyncio.gather(*calls):
             assert 200 == answer.status_code, answer.text
@@ -192,3 +205,24 @@ async def _tenants(prometheus: Prometheus) -> set[str]:
     """Return the tenants of the panel that shows who received how much."""
     (asked,) = [asked for asked in queries() if asked.panel == "Service by tenant"]
     return {one["metric"]["tenant"] for one in await prometheus.series(asked.expression())}
+
+
+async def test_alerts_are_evaluated_and_silent_on_a_healthy_service(
+    prometheus: Prometheus, service: Service
+) -> None:
+    """What they select is there as they select it, and none of them is a false alarm.
+
+    Services of other tests, which the cluster has as well, may have used up their quotas.
+    """
+    wanted = {rule["alert"] for rule in yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]}
+
+    async def are_evaluated() -> bool:
+        rules = await prometheus.alert_rules()
+        return wanted == rules.keys() and all(r["health"] == "ok" for r in rules.values())
+
+    await eventually(are_evaluated, "every alert is evaluated", 60.0, every_s=0.5)
+    alerts = [
+        one["labels"] for r in (await prometheus.alert_rules()).values() for one in r["alerts"]
+    ]
+
+    assert [] == [one for one in alerts if one.get("application") == service.name]

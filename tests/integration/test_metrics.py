@@ -11,7 +11,6 @@ import httpx
 import pytest
 import pytest_asyncio
 import ray
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from justitia_ray.core.actions import Grant
@@ -27,6 +26,7 @@ from justitia_ray.serve.transport.handshake import Offer
 from tests.eventually import eventually
 from tests.harness.chaos.stranger import Door, Stranger, keep_knocking
 from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.exporter import scraped
 from tests.integration.load import OpenStream, leave
 from tests.integration.raw_ingress import grants, raw_ingress, until_asked
 from tests.integration.service import Service, Serving
@@ -36,7 +36,10 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 KV_TOKENS = 2_000
 LONG = 1_500
 """Two of these outputs do not fit the memory, so that the engine preempts."""
-_QUOTA = {"unit": "applications", "limit": 1_000, "per": "day"}
+_QUOTAS = [
+    {"unit": "tokens", "limit": 1_000_000, "per": "day"},
+    {"unit": "applications", "limit": 1, "per": "day", "on_exhausted": "shadow"},
+]
 WITHIN_S = 90.0
 """Ray's workers export every few seconds, late on busy cores."""
 
@@ -44,6 +47,7 @@ STILL = {
     m.BOUND_VIOLATIONS_TOTAL,  # would be a defect of the core
     m.TRAININGS_TOTAL,  # a training takes many more applications
     m.MODEL_VERSION,  # so there is no version but 0, the mean
+    m.WAITING_CLAIMS,  # each waits for some milliseconds
     m.PREDICTOR_MISSED_TOTAL,  # it answers as a rule, and on a busy machine not always
 }
 """What has no reason to rise here: it has to be there, and unit tests show that it rises."""
@@ -55,7 +59,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
     async with serving.deployed_service(
         "measured",
         replicas=1,
-        user_config={"admission": "prompt", "tenants": {"team-a": {"quotas": [_QUOTA]}}},
+        user_config={"admission": "prompt", "tenants": {"team-a": {"quotas": _QUOTAS}}},
         fake={"kv_tokens": KV_TOKENS, "max_model_len": KV_TOKENS},
         scheduler={"lease_timeout_s": 2.0},
         metrics={"interval_s": 0.5},
@@ -76,13 +80,7 @@ def values(samples: list[Sample], metric: Metric, **labels: str) -> list[float]:
 
 async def _scraped(application: str) -> list[Sample]:
     """Return what every node's exporter says of one Serve application now."""
-    samples: list[Sample] = []
-    async with httpx.AsyncClient() as http:
-        for node in ray.nodes():
-            url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-            for family in text_string_to_metric_families((await http.get(url)).text):
-                samples += family.samples
-    return [sample for sample in samples if sample.labels.get("application") == application]
+    return [one for one in await scraped() if one.labels.get("application") == application]
 
 
 async def _finish_one(http: httpx.AsyncClient, name: str) -> None:
@@ -104,6 +102,16 @@ async def _ask_for_little(http: httpx.AsyncClient) -> httpx.Response:
     """Ask for ever for what GPS would serve at once: it lags until what runs makes room."""
     while True:
         (await http.post(COMPLETIONS, json=completion())).raise_for_status()
+
+
+async def _miss_a_deadline(http: httpx.AsyncClient) -> None:
+    """Ask for a start within a tenth of a second until one is missed, then until one is made."""
+    statuses = set[int]()
+    while statuses < {200, 504}:
+        deadline_s = "0.1" if 504 not in statuses else "600"
+        headers = {"x-justitia-deadline-s": deadline_s, "x-justitia-tenant": "team-a"}
+        answer = await http.post(COMPLETIONS, json=completion(), headers=headers)
+        statuses.add(answer.status_code)
 
 
 async def _leave_lease_unused(service: Service) -> None:
@@ -159,8 +167,11 @@ async def test_every_metric_is_exported_and_moves(
         await _finish_one(http, f"vote-{number}")
     await _leave_lease_unused(service)
     body = completion(max_tokens=LONG)
-    calls = [asyncio.create_task(http.post(COMPLETIONS, json=body)) for _ in range(16)]
+    calls: list[asyncio.Task[Any]] = [
+        asyncio.create_task(http.post(COMPLETIONS, json=body)) for _ in range(16)
+    ]
     calls.append(asyncio.create_task(_ask_for_little(http)))
+    calls.append(asyncio.create_task(_miss_a_deadline(http)))
     try:
         seen = await _until_risen(service, set(TABLE) - STILL - by_restart)
     finally:

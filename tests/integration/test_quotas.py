@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 import ray
 
+from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.service import MODEL, Service, Serving
 
@@ -113,3 +114,20 @@ async def test_inferences_are_counted_and_caps_hold_for_one_application(
     assert [200, 200, 429, 429] == [answer.status_code for answer in capped]
     assert "application_budget_exhausted" == capped[-1].json()["error"]["code"]
     assert [200, 200, 200] == shadow
+
+
+async def test_answer_to_an_opening_tells_of_the_limits(http: httpx.AsyncClient) -> None:
+    """An agent that opens applications paces itself by what is left, before it is refused."""
+    body = {"application_class": "c", "tenant": "crowd/paced", "application_id": "one"}
+    body["model"] = MODEL
+
+    async def told() -> dict[str, str] | None:
+        answer = await http.post("/v1/applications", json=body)
+        answer.raise_for_status()
+        return dict(answer.headers) if "ratelimit" in answer.headers else None
+
+    headers = await eventually(told, "the limits are known")
+    await http.post("/v1/applications/crowd%2Fpaced|one/close")
+
+    assert f'"crowd/paced:applications/86400";q={_LIMIT}' in headers["ratelimit-policy"]
+    assert "crowd/paced:applications/86400" in headers["ratelimit"]

@@ -5,7 +5,9 @@ same on every path.
 """
 
 import asyncio
+import random
 import time
+from bisect import bisect_right
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from statistics import median
@@ -28,6 +30,12 @@ _STEADY = 14
 _STEADY_S = 8.0
 _ITERATION_S = 0.02
 _NUMBER = "x-caller"
+_CLIENTS = ("openai", "anthropic")
+_MEAN_TOKENS = 40
+_SERVED_PER_S = SEATS / (_MEAN_TOKENS * _ITERATION_S)
+_NEWCOMERS = 0.9
+"""Callers who come for the first time, over what the engine serves."""
+_NEWCOMERS_S = 10.0
 
 
 @dataclass
@@ -109,31 +117,29 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
         yield service
 
 
-async def test_clients_that_obey_get_in_at_their_first_retry(service: Service) -> None:
-    """Both official clients, with an `Idempotency-Key`: every call is answered once in the end.
+@dataclass
+class Told:
+    """What became of the calls that were refused."""
 
-    The n-th that is refused has to wait until n calls have been answered.
+    refused: list[_Call]
+    part_at_first: float
+    """Part of them that got in at their first retry."""
+    median_excess: float
+    """Median of how much longer they waited than they had to, as a part of that.
+
+    Who is refused has to wait until as many calls have been answered as were refused before it and
+    have not come back yet, and one more.
     """
-    async with Callers(service) as callers:
-        until = time.monotonic() + _STEADY_S
 
-        async def keep_busy(number: int) -> None:
-            again = 0
-            while time.monotonic() < until:
-                await callers.call(f"steady-{number}-{again}", "openai")
-                again += 1
 
-        steady = [asyncio.create_task(keep_busy(number)) for number in range(_STEADY)]
-        await asyncio.sleep(until - time.monotonic() - 0.2)
-        began_at = time.monotonic()
-        answers = await asyncio.gather(
-            *(callers.call(f"burst-{n}", ("openai", "anthropic")[n % 2]) for n in range(_CALLERS))
-        )
-        await asyncio.gather(*steady)
-
-    assert all(a["choices"] if isinstance(a, dict) else a.choices for a in answers)
+def told(callers: Callers, began_at: float) -> Told:
+    """Return what became of the calls that were refused since an instant."""
     refused = sorted(
-        (call for name, call in callers.calls.items() if "burst" in name and call.was_refused),
+        (
+            call
+            for call in callers.calls.values()
+            if call.was_refused and call.answers[0][1] > began_at
+        ),
         key=lambda call: call.answers[0][1],
     )
     freed = sorted(
@@ -142,17 +148,71 @@ async def test_clients_that_obey_get_in_at_their_first_retry(service: Service) -
         for status, at, _ in call.answers
         if status == 200 and at > began_at
     )
+    excess = []
+    for number, call in enumerate(refused):
+        refused_at = call.answers[0][1]
+        ahead = sum(other.sent[1] > refused_at for other in refused[:number])
+        after = freed[bisect_right(freed, refused_at) :]
+        if ahead < len(after):
+            had_to_s = after[ahead] - refused_at
+            excess.append((call.sent[1] - after[ahead]) / had_to_s)
     at_first = [call for call in refused if call.answers[1][0] == 200]
-    excess = [
-        (call.sent[1] - free_at) / (free_at - call.answers[0][1])
-        for call, free_at in zip(refused, freed, strict=False)
-        if free_at > call.answers[0][1]
-    ]
-    headers = refused[0].answers[0][2]
-    assert len(refused) > _CALLERS // 2
-    assert len(at_first) >= 0.9 * len(refused)
-    assert median(excess) <= 0.2
+    return Told(refused, len(at_first) / len(refused), median(excess))
+
+
+async def keep_busy(callers: Callers, number: int, until: float) -> None:
+    """Call again and again, so that all engines are busy."""
+    again = 0
+    while time.monotonic() < until:
+        await callers.call(f"steady-{number}-{again}", "openai")
+        again += 1
+
+
+async def test_clients_that_obey_get_in_at_their_first_retry(service: Service) -> None:
+    """Both official clients, with an `Idempotency-Key`: every call is answered once in the end."""
+    async with Callers(service) as callers:
+        until = time.monotonic() + _STEADY_S
+        steady = [asyncio.create_task(keep_busy(callers, n, until)) for n in range(_STEADY)]
+        await asyncio.sleep(until - time.monotonic() - 0.2)
+        began_at = time.monotonic()
+        answers = await asyncio.gather(
+            *(callers.call(f"burst-{n}", _CLIENTS[n % 2]) for n in range(_CALLERS))
+        )
+        await asyncio.gather(*steady)
+
+    assert all(a["choices"] if isinstance(a, dict) else a.choices for a in answers)
+    seen = told(callers, began_at)
+    headers = seen.refused[0].answers[0][2]
+    assert len(seen.refused) > _CALLERS // 2
+    assert seen.part_at_first >= 0.9
+    assert seen.median_excess <= 0.2
     assert "queue_full" == headers["x-justitia-dropped-reason"]
     assert 1 <= int(headers["retry-after"]) <= 120
     assert SEATS < _STEADY
+    await service.until_idle()
+
+
+async def test_newcomers_do_not_take_the_places_of_those_who_come_back(service: Service) -> None:
+    """Nearly as many keep coming for the first time as are served, while a burst comes back."""
+    rng = random.Random(7)
+    async with Callers(service) as callers:
+        until = time.monotonic() + _STEADY_S
+        steady = [asyncio.create_task(keep_busy(callers, n, until)) for n in range(_STEADY)]
+        await asyncio.sleep(until - time.monotonic() - 0.2)
+        began_at = time.monotonic()
+        calls = [
+            asyncio.create_task(callers.call(f"burst-{n}", _CLIENTS[n % 2]))
+            for n in range(_CALLERS // 2)
+        ]
+        while time.monotonic() < began_at + _NEWCOMERS_S:
+            await asyncio.sleep(rng.expovariate(_NEWCOMERS * _SERVED_PER_S))
+            calls.append(
+                asyncio.create_task(callers.call(f"new-{len(calls)}", _CLIENTS[len(calls) % 2]))
+            )
+        await asyncio.gather(*calls, *steady)
+
+    seen = told(callers, began_at)
+    assert len(seen.refused) > _CALLERS // 2
+    assert seen.part_at_first >= 0.9
+    assert seen.median_excess <= 0.2
     await service.until_idle()

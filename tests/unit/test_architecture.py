@@ -31,9 +31,11 @@ SERVE = (
     "predictor",
     "observability",
     "recognition",
+    "scaling",
     "serve.asgi",
     "serve.front",
     "serve.ray_metrics",
+    "serve.span_exporter",
     "serve.stores",
     "serve.detached",
     "serve.accounts.handle",
@@ -91,6 +93,7 @@ RULES: dict[str, Rule] = {
     "json_lines": Rule(BASE),
     "core": Rule(BASE, standard=PURE),
     "accounts": Rule((*BASE, "core"), standard=PURE),
+    "scaling": Rule((*BASE, "core"), standard=PURE),
     "access": Rule((*BASE, "atomic_files"), ("jwt", "pydantic", "yaml")),
     "access.identity": Rule(BASE),
     "protocol": Rule((*BASE, "core"), ("pydantic",)),
@@ -105,6 +108,7 @@ RULES: dict[str, Rule] = {
             "protocol",
             "recognition.harnesses",
             "recognition.rules",
+            "scaling.sizing",
         )
     ),
     "recognition": Rule((*BASE, "protocol"), ("msgspec",)),
@@ -114,7 +118,7 @@ RULES: dict[str, Rule] = {
     "config": Rule(
         (
             *(*BASE, "access.identity", "core", "predictor", "store"),
-            *("recognition.harnesses", "recognition.rules"),
+            *("recognition.harnesses", "recognition.rules", "scaling.sizing"),
         ),
         ("pydantic",),
     ),
@@ -131,11 +135,16 @@ RULES: dict[str, Rule] = {
             *("textworld", "tokenizers", "transformers"),
         ),
     ),
+    # Serve's own rule beside ours: neither is written down a second time.
+    "lab.serve_scaling": Rule((*BASE, "scaling", "serve.drain_policy", "sim"), ("ray",)),
     "serve.asgi": Rule(BASE),
     "serve.detached": Rule((*BASE, "config", "observability"), ("ray",)),
     "serve.lease_router": Rule(("errors",), ("ray",)),
+    # Serve pickles it by value into a process that may not have this package.
+    "serve.drain_policy": Rule((), ("ray",)),
     "serve.front": Rule((*BASE, "protocol")),
     "serve.ray_metrics": Rule((*BASE, "config", "observability"), ("ray",)),
+    "serve.span_exporter": Rule((*BASE, "config", "observability"), ("opentelemetry",)),
     "serve.stores": Rule((*BASE, "config", "store")),
     "serve.transport": Rule(
         (*BASE, "core.events", "core.actions", "core.limits", "protocol", "observability"),

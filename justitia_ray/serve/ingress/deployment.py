@@ -10,9 +10,12 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import AppArgs, AppConfig, AppSettings, SchedulingConfig
+from justitia_ray.core.actions import EndApplication
 from justitia_ray.errors import RequestError, shown_short
+from justitia_ray.observability.call_traces import CallTracer, Export
 from justitia_ray.observability.measures import MetricsBackend
 from justitia_ray.observability.part_metrics import IngressMetrics
+from justitia_ray.observability.trace_context import ApplicationSampler
 from justitia_ray.protocol.inference_body import CountPrompt
 from justitia_ray.serve.asgi import call_asgi
 from justitia_ray.serve.front import raise_descriptor_limit
@@ -36,6 +39,7 @@ from justitia_ray.serve.ingress.token_counter import TokenCounter
 from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
 from justitia_ray.serve.ray_metrics import Exporter, RayMetrics, new_measures
 from justitia_ray.serve.scheduler.handle import SchedulerLink, get_current_scheduler
+from justitia_ray.serve.span_exporter import start_span_exporter
 from justitia_ray.serve.transport.endpoint import dialer
 from justitia_ray.serve.transport.handshake import Keyring, Peer
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS
@@ -68,6 +72,7 @@ class ModelQueue:
         replica_id: ReplicaId = "",
         backend: MetricsBackend | None = None,
         tell_new_scheduler: Callable[[], Awaitable[None]] | None = None,
+        export_span: Export | None = None,
     ) -> None:
         """Put the parts together; `start` begins to talk.
 
@@ -84,6 +89,7 @@ class ModelQueue:
             replica_id: Serve's name of this ingress, for its metrics.
             backend: Exports the metrics; None: they are not exported.
             tell_new_scheduler: Tells a new scheduler what else this ingress knows.
+            export_span: Takes the spans of traces; None: nothing is traced.
         """
         self.config = config
         self.calls = ReplicaCalls(links, replicas)
@@ -101,9 +107,18 @@ class ModelQueue:
                 measures, self._set_gauges, backend, config.metrics.interval_s
             )
         self._estimates = Estimates(predictor, config.prediction, self._metrics)
+        self._tracer: CallTracer | None = None
+        if export_span is not None:
+            self._tracer = CallTracer(
+                ApplicationSampler(config.name, config.model.name, config.tracing.sample_ratio),
+                export_span,
+                config.model.name,
+                self._ask_outlooks,
+                parent=config.tracing.parent,
+            )
         self.client = make_client(
             scheduler_link,
-            self._estimates.note_ended_application,
+            self._note_ended_application,
             self._prepare_scheduler,
             config.ingress.max_outstanding,
             config.ingress.submit_interval_s,
@@ -119,6 +134,7 @@ class ModelQueue:
             specs,
             self._metrics,
             StreamOutlooks(self._ask_outlooks, config.ingress.keepalive_s),
+            self._tracer,
         )
         self.scheduler_calls = SchedulerCalls(scheduler, self.client.pending)
 
@@ -154,6 +170,11 @@ class ModelQueue:
         assert self._metrics is not None
         self._metrics.measure(len(self.client.pending.inferences), self.client.session.epoch)
 
+    def _note_ended_application(self, ended: EndApplication) -> None:
+        self._estimates.note_ended_application(ended)
+        if self._tracer is not None:
+            self._tracer.end_application(ended)
+
     def _note_opening(self, application_id: ApplicationId, is_open: bool) -> None:
         """Tell the metrics whether an application was opened."""
         if self._metrics is not None:
@@ -167,7 +188,8 @@ class ModelQueue:
             await self._tell_new_scheduler()
 
     async def _configure_scheduler(self) -> None:
-        await self._scheduler.configure.remote(self._scheduling.model_dump())
+        epoch = await self._scheduler.configure.remote(self._scheduling.model_dump())
+        self.client.session.configured_epoch = epoch
 
 
 class Ingress:
@@ -195,6 +217,7 @@ class Ingress:
         section = self._args.scheduler
         specs = ApplicationSpecCache(section.application_idle_s, section.max_open_applications)
         backend = RayMetrics()
+        self._spans = start_span_exporter(self._args, "ingress", context.replica_id.unique_id)
         self._queues: list[ModelQueue] = []
         models = []
         me = Peer("ingress", context.replica_id.unique_id)
@@ -220,6 +243,7 @@ class Ingress:
                 replica_id=context.replica_id.unique_id,
                 backend=backend,
                 tell_new_scheduler=tell_new_scheduler,
+                export_span=None if self._spans is None else self._spans.export,
             )
             self._queues.append(queue)
             models.append(
@@ -290,3 +314,5 @@ class Ingress:
         """End all talk; Serve calls this when nothing runs any more."""
         await self._access.stop()
         await asyncio.gather(*(queue.stop() for queue in self._queues))
+        if self._spans is not None:
+            await self._spans.stop()

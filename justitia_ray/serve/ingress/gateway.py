@@ -22,10 +22,13 @@ from justitia_ray.errors import (
     NoReplicaAnswers,
     NotServed,
 )
+from justitia_ray.observability.call_traces import UNTRACED, CallFacts, CallTrace, CallTracer
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.part_metrics import IngressMetrics
+from justitia_ray.observability.trace_context import TRACEPARENT
 from justitia_ray.protocol.endpoints import (
     APPLICATION_HEADER,
+    POSITION_HEADER,
     REPLICA_HEADER,
     TIER_HEADER,
     WAITED_HEADER,
@@ -49,7 +52,7 @@ from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache, Submitter
 from justitia_ray.serve.ingress.token_counter import TokenCounter
 from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
-from justitia_ray.units import ApplicationId
+from justitia_ray.units import ApplicationId, ClientId
 
 logger = logging.getLogger("ray.serve")
 
@@ -62,13 +65,14 @@ def served_by(head: Mapping[str, str], grant: Grant, inference: PendingInference
         grant: The lease that the answer was made under; the first one, if a stream was cut.
         inference: The inference: a caller that named no application may learn it here.
     """
-    application = inference.application
+    application, position = inference.application, inference.position
     return {
         **head,
         APPLICATION_HEADER: split_key(inference.item.application_id)[1],
         TIER_HEADER: DEFAULT_TIER if application is None else application.tier,
         REPLICA_HEADER: grant.replica_id,
         WAITED_HEADER: f"{grant.waited_s:.4f}",
+        **({} if position is None else {POSITION_HEADER: str(position)}),
     }
 
 
@@ -79,33 +83,56 @@ Submit = Callable[[], Awaitable[PendingInference]]
 class Attempts:
     """Runs inferences, over as many leases as each takes."""
 
-    def __init__(self, queue: QueueClient, calls: ReplicaCalls, section: IngressSection) -> None:
+    def __init__(
+        self,
+        queue: QueueClient,
+        calls: ReplicaCalls,
+        section: IngressSection,
+        on_dropped: Callable[[JustitiaError], None] = lambda error: None,
+    ) -> None:
+        """Put the attempts of one model together; `on_dropped` is told of each failed call."""
         self._queue = queue
         self._calls = calls
         self._attempts = section.attempts
+        self._on_dropped = on_dropped
 
-    async def answer(self, submit: Submit, path: str, payload: bytes) -> Answer:
+    async def answer(
+        self, submit: Submit, path: str, payload: bytes, trace: CallTrace = UNTRACED
+    ) -> Answer:
         """Return the whole answer to an inference; cancelled, cancel the inference.
 
         Raises:
             JustitiaError: If the inference cannot run.
         """
-        inference = await submit()
+        inference: PendingInference | None = None
         try:
+            inference = await submit()
+            trace.note_submitted(inference.item.application_id)
             for _ in range(self._attempts):
                 grant = await self._queue.next_grant(inference)
+                trace.note_granted(grant)
                 try:
-                    status, head, whole = await self._calls.unary(grant, path, payload)
+                    answer = await self._calls.unary(grant, path, payload, trace.headers)
                 except LEASE_UNUSABLE as error:
+                    trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
                 else:
                     self._queue.pending.note_answered(inference)
+                    status, head, whole = answer
+                    trace.end(status)
                     return status, served_by(head, grant, inference), whole
             raise AttemptsExhausted(f"gave up after {self._attempts} attempts")
+        except JustitiaError as error:
+            self._on_dropped(error)
+            raise
         finally:
-            self._queue.cancel_inference(inference)  # nothing, if it was answered
+            if inference is not None:
+                self._queue.cancel_inference(inference)  # nothing, if it was answered
+            trace.end()  # nor this
 
-    async def stream(self, submit: Submit, path: str, payload: bytes) -> AsyncGenerator[StreamItem]:
+    async def stream(
+        self, submit: Submit, path: str, payload: bytes, trace: CallTrace = UNTRACED
+    ) -> AsyncGenerator[StreamItem]:
         """Yield (status, headers), then the body; closed early, cancel the inference.
 
         A stream that is cut goes on where it was cut; an empty chunk says that it waits again. A
@@ -114,16 +141,19 @@ class Attempts:
         Raises:
             JustitiaError: If the inference cannot run, before anything was yielded.
         """
-        inference = await submit()
+        inference: PendingInference | None = None
         delivered = Delivered(names=path == RESPONSES)
         try:
+            inference = await submit()
+            trace.note_submitted(inference.item.application_id)
             for _ in range(self._attempts):
                 if delivered.status is not None:
                     yield b""
                 grant = await self._queue.next_grant(inference)
+                trace.note_granted(grant)
                 try:
                     resume = delivered.resume()
-                    parts = self._calls.stream(grant, path, payload, resume)
+                    parts = self._calls.stream(grant, path, payload, resume, trace.headers)
                     async with aclosing(parts):
                         async for item in parts:
                             if isinstance(item, Part):
@@ -140,17 +170,23 @@ class Attempts:
                     raise
                 except LEASE_UNUSABLE as error:
                     delivered.resume()  # raises if the stream cannot go on
+                    trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
                 else:
                     self._queue.pending.note_answered(inference)
+                    trace.end(delivered.status)
                     return
             raise AttemptsExhausted(f"gave up after {self._attempts} attempts")
         except JustitiaError as error:
+            self._on_dropped(error)
+            trace.end()
             if delivered.status is None:
                 raise
             yield error_event(path, _told(error), delivered.chunks)
         finally:
-            self._queue.cancel_inference(inference)  # nothing, if it was answered
+            if inference is not None:
+                self._queue.cancel_inference(inference)  # nothing, if it was answered
+            trace.end()
 
     async def _nack_lease(
         self, inference: PendingInference, grant: Grant, error: Exception
@@ -202,6 +238,7 @@ class Gateway:
         specs: ApplicationSpecCache,
         metrics: IngressMetrics | None = None,
         outlooks: StreamOutlooks | None = None,
+        tracer: CallTracer | None = None,
     ) -> None:
         """Put the gateway of one model together.
 
@@ -212,14 +249,18 @@ class Gateway:
             estimates: Estimates of the model's predictor.
             counter: Counts the model's prompt tokens.
             specs: Specifications of applications that were opened at another model.
-            metrics: Counts estimates; None: nobody does.
+            metrics: Counts estimates and dropped calls; None: nobody does.
             outlooks: Asks where waiting streams stand; None: nobody does.
+            tracer: Traces calls; None: nobody does.
         """
+        self._tracer = tracer
         self.outlooks = outlooks or StreamOutlooks(_nothing, config.ingress.keepalive_s)
         self._config = config
         self._queue = queue
         self._calls = calls
         self._attempts = Attempts(queue, calls, config.ingress)
+        if metrics is not None:
+            self._attempts = Attempts(queue, calls, config.ingress, metrics.record_drop)
         self._paths: frozenset[str] | None = None
         """Paths that the engine answers, once it was asked; they never change in this process."""
         declared = config.engine.vllm_args.get("max_model_len")
@@ -239,7 +280,8 @@ class Gateway:
             JustitiaError: If the inference cannot run; `protocol.errors` has its HTTP answer.
         """
         submit = partial(self.submitter.submit_inference, context, body)
-        return await self._attempts.answer(submit, path, body.payload)
+        trace = self._trace(path, context)
+        return await self._attempts.answer(submit, path, body.payload, trace)
 
     def stream(
         self,
@@ -269,12 +311,26 @@ class Gateway:
             on_submitted(inference.item.application_id)
             return inference
 
-        return self._attempts.stream(submit, path, body.payload)
+        return self._attempts.stream(submit, path, body.payload, self._trace(path, context))
+
+    def _trace(self, path: str, context: RequestContext) -> CallTrace:
+        if self._tracer is None:
+            return UNTRACED
+        facts = CallFacts(
+            path,
+            context.tier,
+            context.application_class,
+            context.headers.get(TRACEPARENT),
+        )
+        return self._tracer.begin(facts)
 
     def standings(self, context: RequestContext) -> tuple[LimitStanding, ...]:
         """Return the limits of a call's tenant, as far as they are known; almost always none."""
-        standings = self._queue.standings
-        return standings.of(context.account, get_running_loop().time()) if standings else ()
+        return self.standings_of(context.tenant) if self._queue.standings else ()
+
+    def standings_of(self, tenant: ClientId) -> tuple[LimitStanding, ...]:
+        """Return the limits of a tenant, as the scheduler told them last."""
+        return self._queue.standings.of(tenant, get_running_loop().time())
 
     def parse(self, path: str, body: bytes, fields: dict[str, Any] | None = None) -> InferenceBody:
         """Read a request's body for this model; see `protocol.endpoints.parse_body`."""

@@ -209,7 +209,10 @@ async def _not_ready(model: ServedModel) -> str | None:
         return str(error)
     if not status["ready"] or status["degraded"] is not None:
         return f"scheduler: {status['degraded'] or 'not in office'}"
-    return None if status["replicas"] else "no replica pulls"
+    scaling = model.config.autoscaling
+    if status["replicas"] or (scaling is not None and scaling.min_replicas == 0):
+        return None  # with none, the next call starts one, and it has to come in for that
+    return "no replica pulls"
 
 
 async def _inspect(model: ServedModel) -> dict[str, Any]:

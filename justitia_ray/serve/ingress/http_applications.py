@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Annotated, Any, Literal
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from justitia_ray.access.identity import MAX_WEIGHT
@@ -19,6 +19,7 @@ from justitia_ray.core.tenants import DEFAULT_TIER
 from justitia_ray.serve.ingress.audit import audit_act
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
+from justitia_ray.serve.ingress.http_errors import headers_of_limits
 from justitia_ray.serve.ingress.http_query import HowMany, how_many
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.openapi import TENANT, ModelQuery, operation
@@ -67,20 +68,26 @@ def add_applications(
     """
 
     @app.post("/v1/applications", openapi_extra=operation(TENANT, body=ApplicationBody))
-    async def open_application(request: Request) -> Json:
-        """Open an application; opening one that is open returns its place."""
+    async def open_application(request: Request, response: Response) -> Json:
+        """Open an application; opening one that is open returns its place.
+
+        Headers tell of the limits of its tenant.
+        """
         body = await bodies.read_model(request, ApplicationBody)
         spec = _spec_of(context_of(request.scope), body)
-        if models.only is not None:
-            return await _open(models.named(body.model), spec)
         answer: Json = {
             "application_id": spec.application_id,
             "predicted_kv_token_time": None,
             "virtual_finish_time": None,
         }
-        if body.model is not None:
-            answer = await _open(models.named(body.model), spec)
-        specs.add_spec(spec, _now())
+        model = models.first
+        if models.only is not None or body.model is not None:
+            model = models.named(body.model)
+            answer = await _open(model, spec)
+        if models.only is None:
+            specs.add_spec(spec, _now())
+        standings = model.gateway.standings_of(spec.tenant)
+        response.headers.update(headers_of_limits(request.url.path, standings))
         return answer
 
     @app.get("/v1/applications", openapi_extra=operation(TENANT))
@@ -105,6 +112,7 @@ def add_applications(
 
         `recognized_by` names the rule by which the application was recognised, if that is known.
         `outlook` says why it waits, who is before it, and when it is expected to start and to end.
+        One that the quotas hold back, or have refused lately, has the state `held` or `refused`.
         """
         key = context_of(request.scope).key_of(application_id)
         asked = models.chosen(model)
@@ -161,15 +169,14 @@ def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
     """
     identity, tenant = context.identity, context.tenant_or(body.tenant)
     identity.check_weight(body.weight)
-    account = identity.account_of(tenant)
     spec = ApplicationSpec(
         body.application_class,
         body.input,
         tenant,
         body.weight,
-        account=account,
         deadline_s=body.deadline_s,
         tier=DEFAULT_TIER if body.service_tier in (None, "auto") else str(body.service_tier),
+        is_retry=context.is_retry,
     )
     if body.application_id is None:
         return spec
@@ -231,7 +238,7 @@ def _view(opened: Json, views: Mapping[str, Json]) -> Json:
         "state": "open" if is_open else parts[0]["state"],
         **(summed if parts else summed | {"predicted_kv_token_time": None}),
         "virtual_finish_time": only.get("virtual_finish_time"),
-        "age_s": max((part["age_s"] for part in parts), default=None),
+        "age_s": max((age for part in parts if (age := part["age_s"]) is not None), default=None),
         "gps_lag": only.get("gps_lag"),
         "outlook": only.get("outlook"),
         "models": dict(views),

@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncGenerator, Callable
 
+from justitia_ray.core.drain import Drain
 from justitia_ray.errors import EngineError, QueueFull, RequestError
 from justitia_ray.serve.ingress.replica_calls import StreamItem, in_fresh_context
 from justitia_ray.units import Seconds
@@ -110,6 +111,8 @@ class IdempotentAttempts:
         self._attempts: dict[str, IdempotentAttempt] = {}
         self._bytes = 0
         """Memory of all kept answers."""
+        self._drain = Drain()
+        """Attempts that are forgotten, and the slots of calls that there was no room for."""
 
     def join_attempt(
         self, key: str, request: bytes, start: Callable[[], AsyncGenerator[StreamItem]]
@@ -132,14 +135,16 @@ class IdempotentAttempts:
                 raise RequestError("Idempotency-Key: it was used with another request body")
             return known.read()
         if len(self._attempts) >= _MOST:
-            raise QueueFull(f"{_MOST} requests with an Idempotency-Key are kept", self._kept_s)
+            raise QueueFull(f"{_MOST} requests with an Idempotency-Key are kept", self._next_slot())
         if self._bytes > self._max_bytes:
             raise QueueFull(
                 f"the answers to requests with an Idempotency-Key take more than"
                 f" {self._max_bytes} bytes (ingress.retry_kept_bytes)",
-                self._linger_s,
+                self._next_slot(),
             )
         attempt = IdempotentAttempt(fingerprint, start(), self._linger_s, self._grown)
+        if known is None:
+            self._drain.arrive("")
         self._attempts[key] = attempt
         attempt.task.add_done_callback(lambda _: self._ended(key, attempt))
         return attempt.read()
@@ -166,3 +171,8 @@ class IdempotentAttempts:
         attempt.kept_bytes = 0
         if self._attempts.get(key) is attempt:
             del self._attempts[key]
+            self._drain.depart("", asyncio.get_running_loop().time())
+
+    def _next_slot(self) -> Seconds:
+        """Return after how long the next call is to come back that there is no room for."""
+        return self._drain.retry_after("", asyncio.get_running_loop().time(), is_whole=True)

@@ -23,8 +23,10 @@ from justitia_ray.protocol.endpoints import (
     FINAL_HEADER,
     INFERENCE_PATHS,
     LEASED_HEADER,
+    POSITION_HEADER,
     RAN_HEADER,
     REPLICA_HEADER,
+    RETRY_COUNT_HEADER,
     TENANT_HEADER,
     WAITED_HEADER,
 )
@@ -101,6 +103,11 @@ _HEADERS = (
         "A retry with the same key and body joins the attempt that runs, or reads its answer"
         " again.",
     ),
+    _header(
+        RETRY_COUNT_HEADER,
+        "How often the call was sent before. One that was refused, and comes back, goes before"
+        " those that come for the first time.",
+    ),
 )
 
 _ANSWER_HEADERS = {
@@ -109,6 +116,7 @@ _ANSWER_HEADERS = {
         APPLICATION_HEADER: "Application of the inference, by whatever it was recognised.",
         REPLICA_HEADER: "Replica that made the answer.",
         WAITED_HEADER: "Seconds that the inference waited in the queue.",
+        POSITION_HEADER: "Applications that were before its own when it came; none if not known.",
         RAN_HEADER: "Of whole answers: seconds that the replica had the inference.",
         LEASED_HEADER: "Of whole answers: seconds of the inference's lease.",
     }.items()

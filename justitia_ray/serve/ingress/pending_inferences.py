@@ -2,10 +2,12 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from justitia_ray.application_key import split_key
 from justitia_ray.core.actions import Grant, Refuse
+from justitia_ray.core.drain import Drain
 from justitia_ray.core.events import ApplicationArrived, ApplicationClosed, InferenceSubmitted
 from justitia_ray.core.stages import StagePosition
 from justitia_ray.protocol.messages import Submission
@@ -31,6 +33,8 @@ class PendingInference:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     lease_id: LeaseId | None = None
     """The lease in use."""
+    position: int | None = None
+    """Applications that were before its own when it came; None: not known."""
 
     def held_lease(self) -> LeaseId | None:
         """Return the lease in use, or the last one granted and not used yet."""
@@ -49,6 +53,8 @@ class PendingInferences:
         """Open applications that take no more inferences."""
         self._positions: dict[ApplicationId, StagePosition] = {}
         """Stages of open applications that have submitted something."""
+        self._drain = Drain()
+        """Ends of inferences here, and slots of those that this ingress had no room for."""
         self._ended: deque[tuple[Seconds, ApplicationId]] = deque()
         """Applications that ended lately: a new leader may know them from an earlier checkpoint."""
 
@@ -58,17 +64,37 @@ class PendingInferences:
         return (0, 1) if position is None else position.next()
 
     def note_submitted(self, item: InferenceSubmitted) -> None:
-        """Count an inference in its application's current stage."""
+        """Count an inference, also in its application's current stage."""
+        self._drain.arrive(split_key(item.application_id)[0])
         if item.application_id in self.applications:
             position = self._positions.setdefault(item.application_id, StagePosition())
             position.submit(item.stage or 0)
 
+    def note_positions(self, positions: Mapping[RequestId, int]) -> None:
+        """Remember how many applications were before these inferences when they came."""
+        for request_id, position in positions.items():
+            inference = self.inferences.get(request_id)
+            if inference is not None:
+                inference.position = position
+
     def note_answered(self, inference: PendingInference) -> None:
         """Drop an answered inference; its application's next one is of a later stage."""
-        self.inferences.pop(inference.item.request_id, None)
+        self.remove(inference)
         position = self._positions.get(inference.item.application_id)
         if position is not None and inference.item.stage is not None:
             position.finish(inference.item.stage)
+
+    def remove(self, inference: PendingInference) -> bool:
+        """Drop an inference that is answered or not wanted any more; return whether it was here."""
+        known = self.inferences.pop(inference.item.request_id, None)
+        if known is not None:
+            tenant = split_key(known.item.application_id)[0]
+            self._drain.depart(tenant, asyncio.get_running_loop().time())
+        return known is not None
+
+    def next_slot(self, tenant: str) -> Seconds:
+        """Return after how long a call of a tenant is to come back that there is no room for."""
+        return self._drain.retry_after(tenant, asyncio.get_running_loop().time(), is_whole=True)
 
     def note_closed(self, application_id: ApplicationId) -> None:
         """Remember a close, for the next leader if it comes before the application's end."""

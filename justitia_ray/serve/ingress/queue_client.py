@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any
 
+from justitia_ray.application_key import split_key
 from justitia_ray.core.actions import (
     EndApplication,
     ForgetApplication,
@@ -96,6 +97,8 @@ class QueueClient:
             raise refusal_error(
                 opened.refusal, arrival.application_id, opened.limit, opened.retry_after_s
             )
+        if opened.standings:
+            self._note_standings({arrival.tenant: opened.standings})
         if arrival.ingress_id != self.session.ingress_id or opened.epoch < self.session.epoch:
             # Opened under an earlier epoch or ingress id: register it again.
             arrival = replace(arrival, ingress_id=self.session.ingress_id, resubmitted=True)
@@ -129,7 +132,8 @@ class QueueClient:
         """
         if len(self.pending.inferences) >= self._max_outstanding:
             raise QueueFull(
-                f"{self._max_outstanding} inferences are outstanding at this ingress", 5.0
+                f"{self._max_outstanding} inferences are outstanding at this ingress",
+                self.pending.next_slot(split_key(item.application_id)[0]),
             )
         application = opening or self.pending.applications.get(item.application_id)
         submitted_at = asyncio.get_running_loop().time()
@@ -174,7 +178,7 @@ class QueueClient:
 
     def cancel_inference(self, inference: PendingInference) -> None:
         """Cancel an inference that is not wanted any more; nothing, if it was answered."""
-        if self.pending.inferences.pop(inference.item.request_id, None) is not None:
+        if self.pending.remove(inference):
             self.session.send(InferenceCancelled(inference.item.request_id))
 
     def _submit_anew(self, inference: PendingInference, *, was_closed: bool = True) -> None:

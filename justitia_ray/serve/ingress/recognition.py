@@ -120,7 +120,7 @@ class ApplicationFinder:
 
     async def _root(self, context: RequestContext, found: Recognized) -> str:
         """Return the application of a session's root; asked once here for each session."""
-        tenant, account = context.tenant, context.account
+        tenant, namespace = context.tenant, context.namespace
         session = _name(tenant, found.application_id)
         known = self._sessions.find(session)
         if known is not None:
@@ -128,10 +128,10 @@ class ApplicationFinder:
         parents = found.parent_application_id
         parent = None if parents is None else _name(tenant, parents)
         own = found.application_id
-        root = await self._ask("claim_session", account, session, own, parent, parents)
+        root = await self._ask("claim_session", namespace, session, own, parent, parents)
         if root is None:
             return own if parents is None else parents
-        self._sessions.add(account, session, root)
+        self._sessions.add(namespace, session, root)
         return root
 
     async def _of_conversation(
@@ -139,7 +139,7 @@ class ApplicationFinder:
     ) -> RequestContext:
         known = None
         if beginnings := conversation.beginnings:
-            known = await self._ask("find_conversation", context.account, beginnings)
+            known = await self._ask("find_conversation", context.namespace, beginnings)
             if known is None:  # a new scheduler may not have been told yet
                 known = next(filter(None, map(self._conversations.find, beginnings)), None)
         return replace(
@@ -154,8 +154,8 @@ class ApplicationFinder:
         """Let an answered call be found by these names, at every ingress."""
         assert context.application_id is not None
         for name in names:
-            self._conversations.add(context.account, name, context.application_id)
-        await self._ask("name_conversation", context.account, names, context.application_id)
+            self._conversations.add(context.namespace, name, context.application_id)
+        await self._ask("name_conversation", context.namespace, names, context.application_id)
 
     async def _ask(self, method: str, *arguments: Any) -> str | None:
         """Call the directory; None where it does not answer."""

@@ -8,7 +8,7 @@ first is sure to be routed.
 import asyncio
 import contextvars
 import logging
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ from justitia_ray.core.actions import Grant
 from justitia_ray.errors import ConnectionLost, EngineError, LeaseError, NoReplicaAnswers
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.engine import ResponseHead
+from justitia_ray.protocol.refusals import LONGEST_RETRY_S
 from justitia_ray.protocol.stream_parts import Part, Resume, joined
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
 from justitia_ray.units import ReplicaId, Seconds
@@ -44,6 +45,7 @@ _NO_ANSWER = (
 )
 """Errors of a call that another replica may answer."""
 _HEADERS = {"content-type": "application/json"}
+_NO_HEADERS: Mapping[str, str] = {}
 _UNSCHEDULED_S: Seconds = 30.0
 """Time that a call without a lease may wait for a replica."""
 _PATHS_S: Seconds = 2.0
@@ -63,19 +65,30 @@ class ReplicaCalls:
         """
         self.links = links
         self._replicas = replicas
+        self._silent_since: Seconds | None = None
+        """Since when no replica has answered a call without a lease; None: the last one did."""
 
-    async def unary(self, grant: Grant, path: str, body: bytes) -> Answer:
-        """Return the whole answer of a leased call.
+    async def unary(
+        self, grant: Grant, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS
+    ) -> Answer:
+        """Return the whole answer of a leased call; `headers` are further ones for the engine.
 
         Raises:
             ConnectionLost, UnknownLease, EngineError: If the lease cannot be used.
         """
         link = await self.links.link_to(grant.replica_id)
-        answer: Answer = await link.call("unary", grant.lease_id, path, _HEADERS, body)
+        answer: Answer = await link.call(
+            "unary", grant.lease_id, path, {**_HEADERS, **headers}, body
+        )
         return answer
 
     async def stream(
-        self, grant: Grant, path: str, body: bytes, resume: Resume | None = None
+        self,
+        grant: Grant,
+        path: str,
+        body: bytes,
+        resume: Resume | None = None,
+        headers: Mapping[str, str] = _NO_HEADERS,
     ) -> AsyncGenerator[Head | Part]:
         """Yield (status, headers), then the parts of a leased call.
 
@@ -84,6 +97,7 @@ class ReplicaCalls:
             path: Path of the OpenAI surface.
             body: JSON request body.
             resume: The place where an earlier attempt was cut; the parts go on there.
+            headers: Further headers for the engine.
 
         Raises:
             CannotContinue: If the stream cannot go on there.
@@ -91,7 +105,7 @@ class ReplicaCalls:
                 cut.
         """
         link = await self.links.link_to(grant.replica_id)
-        arguments = (grant.lease_id, path, _HEADERS, body, resume)
+        arguments = (grant.lease_id, path, {**_HEADERS, **headers}, body, resume)
         async with aclosing(link.stream("stream", *arguments)) as batches:
             async for items in batches:
                 if isinstance(items[0], ResponseHead):
@@ -119,18 +133,30 @@ class ReplicaCalls:
         return answer
 
     async def _ask_any(self, within_s: Seconds, method: str, *arguments: Any) -> Any:
-        """Return the answer of a replica of Serve's choice; one that dies meanwhile is replaced."""
+        """Return the answer of a replica of Serve's choice; one that dies meanwhile is replaced.
+
+        While none answers, a caller is to come back after as long again as that has lasted: how
+        long a replica takes to start is known to nobody here.
+        """
+        loop = asyncio.get_running_loop()
+        began_at = loop.time()
         try:
             async with asyncio.timeout(within_s):
                 while True:
                     try:
-                        return await call_remote(self._replicas, method, *arguments)
+                        answer = await call_remote(self._replicas, method, *arguments)
+                        self._silent_since = None
+                        return answer
                     except _NO_ANSWER as error:
                         reason = type(error).__name__
                         log_event(logger, logging.WARNING, "replica.unusable", reason=reason)
                         await asyncio.sleep(_AGAIN_S)
         except TimeoutError:
-            raise NoReplicaAnswers(f"no replica has answered within {within_s:g} s") from None
+            if self._silent_since is None:
+                self._silent_since = began_at
+            silent_s = loop.time() - self._silent_since
+            message = f"no replica has answered within {within_s:g} s"
+            raise NoReplicaAnswers(message, min(silent_s, LONGEST_RETRY_S)) from None
 
     async def inspect(self, replica_id: ReplicaId) -> dict[str, Any]:
         """Return a replica's `ReplicaReport` as a dict.

@@ -12,6 +12,7 @@ from justitia_ray.protocol.endpoints import (
     APPLICATION_HEADER,
     CLASS_HEADER,
     DEADLINE_HEADER,
+    RETRY_COUNT_HEADER,
     TENANT_HEADER,
 )
 from justitia_ray.units import ApplicationId, Seconds
@@ -29,6 +30,7 @@ IDENTIFYING = tuple(
 )
 """Headers that say for whom a call is, and until when: each may come once."""
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
+_COUNT = re.compile(r"[0-9]{1,9}")
 MAX_DEADLINE_S: Seconds = 604_800.0
 """A week: longer than anything waits."""
 
@@ -78,6 +80,12 @@ class RequestContext:
         )
 
     @property
+    def is_retry(self) -> bool | None:
+        """Whether the caller has sent the call before; None: it does not say."""
+        said = self.headers.get(RETRY_COUNT_HEADER, "")
+        return int(said) > 0 if _COUNT.fullmatch(said) else None
+
+    @property
     def tenant(self) -> str:
         """The tenant that the call is for.
 
@@ -88,14 +96,14 @@ class RequestContext:
         return self.identity.choose_tenant(self.named_tenant)
 
     @property
-    def account(self) -> str:
-        """The tenant whose share, quotas and weight the call uses, see `Identity.account_of`.
+    def namespace(self) -> str:
+        """The tenant whose room the call uses where names are kept, see `Identity.namespace_of`.
 
         Raises:
             Forbidden: As `tenant`.
             RequestError: As `tenant`.
         """
-        return self.identity.account_of(self.tenant)
+        return self.identity.namespace_of(self.tenant)
 
     def tenant_or(self, named: str | None) -> str:
         """Return the tenant that the call is for, by its header or its body.

@@ -29,6 +29,8 @@ BATCH = 500
 that a new leader is sent it would for so long that its connections are taken for lost."""
 _RETRY_S: Seconds = 0.2
 """Pause before a failed call is repeated."""
+_PREPARED_WITHIN_S: Seconds = 5.0
+"""Longest that submissions to a new leader wait for its settings."""
 _GIVE_UP_S: Seconds = 10.0
 """After answering for so long that another one leads, a scheduler is given up: the handle does not
 find its successor."""
@@ -61,7 +63,8 @@ class SchedulerSession:
             scheduler: The way to the scheduler.
             pending: Everything that a scheduler that knows nothing is told.
             take: Takes a message of the leading scheduler.
-            on_new_epoch: Run when another scheduler has become leader.
+            on_new_epoch: Run when another scheduler has become leader, before anything is submitted
+                to it: one that found no stored settings knows no quotas until it is told.
             on_given_up: Called at each failed call once the scheduler is given up.
             submit_interval_s: Least time from one batch of submissions to the next.
             note_addresses: Told where the replicas of grants are, before the grants are taken.
@@ -84,6 +87,11 @@ class SchedulerSession:
         self._cursor = Cursor()
         self._unsent: list[Submission] = []
         self._has_unsent = asyncio.Event()
+        self.configured_epoch: Epoch = 0
+        """Epoch of the scheduler that the owner gave its settings to last; 0 before."""
+        self._is_prepared = asyncio.Event()
+        """Set while the leader has the settings, or does not take them in time."""
+        self._is_prepared.set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -112,6 +120,7 @@ class SchedulerSession:
             AdmissionError: If the scheduler is no leader any more.
         """
         while True:
+            await self._is_prepared.wait()
             try:
                 opened: Opened = await self._scheduler.call("open_application", arrival)
             except ConnectionLost:
@@ -160,6 +169,7 @@ class SchedulerSession:
         while True:
             await self._has_unsent.wait()
             await asyncio.sleep(sent_at + self._submit_interval_s - loop.time())
+            await self._is_prepared.wait()
             sent_at = loop.time()
             batch, self._unsent = self._unsent[:BATCH], self._unsent[BATCH:]
             if not self._unsent:
@@ -218,6 +228,7 @@ class SchedulerSession:
             self._note_addresses(mail.addresses)
             if mail.standings:
                 self._note_standings(mail.standings)
+            self._pending.note_positions(mail.positions)
             for message in self._cursor.fresh(mail.messages):
                 self._take(message)
         return True
@@ -231,18 +242,23 @@ class SchedulerSession:
         resubmitted = self.epoch > 0
         self.epoch = epoch
         self._submit_everything(resubmitted=resubmitted)
-        if resubmitted:
+        if resubmitted or 0 < self.configured_epoch < epoch:
+            self._is_prepared.clear()
+            asyncio.get_running_loop().call_later(_PREPARED_WITHIN_S, self._is_prepared.set)
             self._run(self._announce_epoch(epoch))
 
     async def _announce_epoch(self, epoch: Epoch) -> None:
-        """Run `on_new_epoch`, again while it fails."""
+        """Run `on_new_epoch`, again while it fails; submissions wait for the first time only."""
         while epoch == self.epoch:
             try:
                 await self._on_new_epoch()
                 return
             except (RayError, ConnectionLost) as error:
                 self._note_failure("on_new_epoch", error)
-                await asyncio.sleep(_RETRY_S)
+            finally:
+                if epoch == self.epoch:
+                    self._is_prepared.set()
+            await asyncio.sleep(_RETRY_S)
 
     def _change_ingress_id(self) -> None:
         """Submit everything under another id: the scheduler has ended what the old one had."""

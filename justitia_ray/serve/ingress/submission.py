@@ -12,8 +12,8 @@ from justitia_ray.access.identity import check_tenant
 from justitia_ray.application_key import application_key
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.core.stages import ExpectedStage
-from justitia_ray.core.tenants import DEFAULT_TIER, TenantTree, Unit
-from justitia_ray.errors import RequestError, shown_short
+from justitia_ray.core.tenants import DEFAULT_TIER, TenantTree, Unit, ancestors
+from justitia_ray.errors import JustitiaError, RequestError, shown_short
 from justitia_ray.observability.part_metrics import IngressMetrics
 from justitia_ray.predictor.class_names import check_class_name
 from justitia_ray.predictor.estimate import Estimate, Source
@@ -48,8 +48,6 @@ class ApplicationSpec:
     weight: float | None = None
     application_id: str = field(default_factory=lambda: f"app-{uuid.uuid4().hex}")
     """Id that its tenant has for it."""
-    account: str | None = None
-    """Tenant whose share, quotas and weight it uses; None: its own (`Identity.account_of`)."""
     recognized_by: str = ""
     """Rule by which its inferences were recognised as its own (`recognition`)."""
     idle_s: Seconds | None = None
@@ -58,6 +56,8 @@ class ApplicationSpec:
     """How long each of its inferences may wait, if that is not what is configured."""
     tier: str = DEFAULT_TIER
     """Service tier."""
+    is_retry: bool | None = None
+    """Whether its caller has asked before; None: it does not say."""
 
     def __post_init__(self) -> None:
         if not _ID.fullmatch(self.application_id):
@@ -139,7 +139,8 @@ class Submitter:
     """Opens applications and submits their inferences, with the costs that are predicted for them.
 
     Attributes:
-        tenant_weights: Weight of a tenant's applications that ask for none; 1 otherwise.
+        tenant_weights: Weight of applications that ask for none, by the nearest node of their
+            tenant that is named; 1 otherwise.
         tenants: The tree of tenants: its deadlines are those of calls that say none, its quotas
             say which quantile an application reserves.
     """
@@ -172,7 +173,12 @@ class Submitter:
             TooManyApplications: If there is no room for the application.
         """
         arrival, summary, source = await self._predicted(spec, None, None)
-        tag = await self._queue.open_application(arrival)
+        try:
+            tag = await self._queue.open_application(arrival)
+        except JustitiaError as error:
+            if self._metrics is not None:
+                self._metrics.record_drop(error)
+            raise
         self._estimates.inputs.keep_input(arrival.application_id, summary)
         if self._metrics is not None:
             self._metrics.record_estimate(arrival.application_id, source)
@@ -219,6 +225,7 @@ class Submitter:
                 application.application_class, stage, inferences
             ),
             deadline_s=deadline_s,
+            is_retry=context.is_retry,
         )
         is_last = context.application_id is None or context.is_final
         inference = self._queue.submit_inference(item, opening, is_last=is_last)
@@ -280,10 +287,10 @@ class Submitter:
             named_class or DEFAULT_CLASS,
             text,
             tenant,
-            account=context.account,
             recognized_by=context.recognized_by,
             idle_s=context.idle_s,
             tier=context.tier,
+            is_retry=context.is_retry,
         )
         elsewhere = None
         if context.application_id is not None:
@@ -320,22 +327,22 @@ class Submitter:
         return self._arrival(spec, estimate), summary, estimate.source
 
     def _arrival(self, spec: ApplicationSpec, estimate: Estimate) -> ApplicationArrived:
-        account = spec.account or spec.tenant
-        weight = spec.weight
+        tenant, weight = spec.tenant, spec.weight
         if weight is None:
-            weight = self.tenant_weights.get(account, 1.0)
+            named = (path for path in reversed(ancestors(tenant)) if path in self.tenant_weights)
+            weight = self.tenant_weights.get(next(named, tenant), 1.0)
         deadline_s = spec.deadline_s
         if deadline_s is None:
-            deadline_s = self.tenants.deadline_s(account)
+            deadline_s = self.tenants.deadline_s(tenant)
         stages = self._estimates.stages.expected_stages(spec.application_class, 0)
         kv_share, token_share = (
-            _reserved_share(self.tenants, account, unit)
+            _reserved_share(self.tenants, tenant, unit)
             for unit in (Unit.KV_TOKEN_TIME, Unit.TOKENS)
         )
         return ApplicationArrived(
             spec.key,
             spec.application_class,
-            account,
+            tenant,
             weight,
             estimate.kv_token_time,
             self._queue.session.ingress_id,
@@ -345,6 +352,7 @@ class Submitter:
             expected_stages=stages,
             deadline_s=deadline_s,
             tier=spec.tier,
+            is_retry=spec.is_retry,
             reserve_kv_token_time=None if kv_share is None else estimate.quantile(kv_share),
             reserve_tokens=(
                 None if token_share is None else _tokens(estimate, stages, token_share)

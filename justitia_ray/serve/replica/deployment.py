@@ -13,8 +13,10 @@ from ray.exceptions import RayActorError
 from justitia_ray.config import AppConfig
 from justitia_ray.core.entities import Outcome
 from justitia_ray.errors import EngineError
+from justitia_ray.observability.call_traces import EngineTracer
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.part_metrics import ReplicaMetrics
+from justitia_ray.observability.trace_context import TRACEPARENT
 from justitia_ray.protocol.endpoints import LEASED_HEADER, RAN_HEADER
 from justitia_ray.protocol.engine import (
     Engine,
@@ -30,6 +32,7 @@ from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.puller import Puller
 from justitia_ray.serve.replica.start_deadline import start_deadline
 from justitia_ray.serve.scheduler.handle import SchedulerLink, get_current_scheduler
+from justitia_ray.serve.span_exporter import start_span_exporter
 from justitia_ray.serve.transport.endpoint import dialer, listen
 from justitia_ray.serve.transport.handshake import Keyring, Peer
 from justitia_ray.serve.transport.listener import Caller, Listener, Serve
@@ -69,6 +72,11 @@ class EngineReplica:
         self._leases = LeaseTable(
             self._replica_id, self._engine, self._config.replica.lease_grace_s
         )
+        self._spans = start_span_exporter(self._config, "replica", self._replica_id)
+        self._tracer: EngineTracer | None = None
+        if self._spans is not None:
+            model = self._config.model.name
+            self._tracer = EngineTracer(self._spans.export, model, self._replica_id)
         section, keyring = self._config.transport, Keyring()
         dial = dialer(section, Peer("replica", self._replica_id), keyring, SCHEDULER_METHODS).dial
         self._scheduler = SchedulerLink(await get_current_scheduler(self._config), keyring, dial)
@@ -217,6 +225,8 @@ class EngineReplica:
             await self._listener.stop()
         await self._scheduler.close()
         await self._engine.stop()
+        if self._spans is not None:
+            await self._spans.stop()
 
     def _set_gauges(self) -> None:
         """Set the gauges."""
@@ -240,6 +250,11 @@ class EngineReplica:
         status = 0
         try:
             async with self._leases.hold_lease(lease_id) as lease:
+                span = None
+                if self._tracer is not None:
+                    span = self._tracer.begin(path, lease_id, headers)
+                    if span is not None:
+                        headers = {**headers, TRACEPARENT: span.context.traceparent}
                 call = EngineCall(lease_id, lease.priority, path, headers, body, earlier)
                 try:
                     async with aclosing(self._engine.call(call)) as items:
@@ -251,6 +266,10 @@ class EngineReplica:
                     if caller.is_lost:
                         lease.outcome = None  # its caller may want it elsewhere
                     raise
+                finally:
+                    if self._tracer is not None and span is not None:
+                        used = self._engine.progress(lease_id)
+                        self._tracer.end(span, status, used.prompt_tokens, used.output_tokens)
                 lease.outcome = Outcome.FINISHED if status < 400 else Outcome.FAILED
         except EngineError as error:
             self._engine_died(error)

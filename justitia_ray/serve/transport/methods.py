@@ -78,11 +78,14 @@ class _IngressMail(msgspec.Struct, frozen=True, array_like=True):
     forgotten: bool
     addresses: dict[ReplicaId, str]
     standings: dict[ClientId, tuple[LimitStanding, ...]] = {}
+    positions: dict[RequestId, int] = {}
 
 
 def _unpack_ingress_mail(mail: _IngressMail) -> IngressMail:
     messages = tuple((n, _INGRESS_MESSAGES[name](raw)) for n, name, raw in mail.messages)
-    return IngressMail(mail.epoch, messages, mail.forgotten, mail.addresses, mail.standings)
+    return IngressMail(
+        mail.epoch, messages, mail.forgotten, mail.addresses, mail.standings, mail.positions
+    )
 
 
 _INGRESS_MAIL = Form(
@@ -93,6 +96,7 @@ _INGRESS_MAIL = Form(
         mail.forgotten,
         mail.addresses,
         mail.standings,
+        mail.positions,
     ),
     _unpack_ingress_mail,
 )

@@ -162,6 +162,97 @@ def test_mistake_that_serve_would_not_name_is_one_sentence(
     assert re.search(said, errors[0])
 
 
+RAY = {"distributed_executor_backend": "ray"}
+ONE = {"GPU": 1}
+
+
+def on_gpus(vllm_args: dict[str, Any], **deployment: Any) -> dict[str, Any]:
+    """Return a file with a vLLM engine of these options in a deployment of these settings."""
+    args = {
+        "model": {"name": "large", "path": "org/large"},
+        "engine": {"kind": "vllm", "vllm_args": vllm_args},
+    }
+    replica = {"name": "Replica", **deployment}
+    return {"applications": [application(args=args, deployments=[replica])]}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param(on_gpus({}, ray_actor_options={"num_gpus": 1}), id="one rank, one GPU"),
+        pytest.param(on_gpus({}, ray_actor_options={"num_gpus": 0.5}), id="a part of a GPU"),
+        pytest.param(on_gpus({"tensor_parallel_size": 2}), id="two ranks on CPUs"),
+        pytest.param(
+            on_gpus({"tensor-parallel-size": 4}, ray_actor_options={"num_gpus": 4}),
+            id="processes beside the engine's",
+        ),
+        pytest.param(
+            on_gpus(
+                RAY | {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+                ray_actor_options={"num_cpus": 2},
+                placement_group_bundles=[{"CPU": 2, "GPU": 1}, ONE, ONE, ONE],
+            ),
+            id="actors in bundles",
+        ),
+    ],
+)
+def test_ranks_that_get_their_gpus_are_fine(
+    values: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both of vLLM's ways to several GPUs are open."""
+    assert (0, []) == errors_of(values, tmp_path, capsys)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        pytest.param(
+            on_gpus({"tensor_parallel_size": 4}, ray_actor_options={"num_gpus": 1}),
+            r"ray_actor_options\.num_gpus: 4 is allowed, one for each rank .* is 4\); got 1",
+            id="fewer GPUs than ranks",
+        ),
+        pytest.param(
+            on_gpus({}, ray_actor_options={"num_gpus": 2}),
+            r"ray_actor_options\.num_gpus: 1 is allowed",
+            id="a GPU that no rank uses",
+        ),
+        pytest.param(
+            on_gpus({"tensor_parallel_size": 2}, placement_group_bundles=[ONE, ONE]),
+            r"placement_group_bundles: .*vllm_args needs distributed_executor_backend: ray",
+            id="processes reach no bundle",
+        ),
+        pytest.param(
+            on_gpus(
+                RAY | {"tensor_parallel_size": 2},
+                ray_actor_options={"num_gpus": 1},
+                placement_group_bundles=[ONE, ONE],
+            ),
+            r"ray_actor_options\.num_gpus: 0 is allowed with distributed_executor_backend: ray",
+            id="the replica takes the GPU of a rank",
+        ),
+        pytest.param(
+            on_gpus(RAY | {"tensor_parallel_size": 2}, placement_group_bundles=[{"GPU": 2}]),
+            r"placement_group_bundles\[0\]\.GPU: 1 is allowed",
+            id="vLLM refuses a bundle of two",
+        ),
+        pytest.param(
+            on_gpus(RAY | {"pipeline_parallel_size": 3}, placement_group_bundles=[ONE, ONE]),
+            r"placement_group_bundles: 3 with a GPU are needed, one for each rank .*; got 2",
+            id="fewer bundles than ranks",
+        ),
+    ],
+)
+def test_ranks_without_a_gpu_are_told_before_they_wait_for_one(
+    values: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ray would keep them pending, and Serve the application DEPLOYING, without end."""
+    status, errors = errors_of(values, tmp_path, capsys)
+
+    assert 2 == status
+    assert 1 == len(errors)
+    assert re.search(r"applications\[0\]\.deployments\[0\]\." + said, errors[0])
+
+
 def test_models_of_an_application_are_told_with_their_policies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -190,3 +281,63 @@ def test_mistakes_in_several_models_are_found_before_they_are_deployed(
         "applications[0].deployments[0].user_config.models: there is no model 'x'; org/m, n are"
         " served",
     ] == errors
+
+
+@pytest.mark.parametrize(
+    ("autoscaling", "deployment", "application", "said"),
+    [
+        pytest.param(
+            {"max_replicas": 4},
+            {"num_replicas": 2},
+            {},
+            "applications[0].deployments[1].num_replicas: leave it out, for autoscaling in args"
+            " says how many replicas Replica has (got 2)",
+            id="a number beside autoscaling",
+        ),
+        pytest.param(
+            {"max_replicas": 4},
+            {},
+            {"external_scaler_enabled": True},
+            "applications[0].external_scaler_enabled: Serve then scales nothing itself; put"
+            " external: true into autoscaling, or leave it out",
+            id="Serve's policy beside another scaler",
+        ),
+        pytest.param(
+            {"max_replicas": 4, "external": True},
+            {"num_replicas": 1},
+            {},
+            "applications[0].external_scaler_enabled: true is needed where autoscaling has"
+            " external: true, for Serve to take numbers of replicas from outside",
+            id="another scaler that Serve would refuse",
+        ),
+    ],
+)
+def test_two_that_say_how_many_replicas_are_refused(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    autoscaling: dict[str, Any],
+    deployment: dict[str, Any],
+    application: dict[str, Any],
+    said: str,
+) -> None:
+    """Serve would take one of them without a word."""
+    values = deepcopy(FILE)
+    values["applications"][0] |= application
+    values["applications"][0]["args"]["autoscaling"] = autoscaling
+    values["applications"][0]["deployments"].append({"name": "Replica", **deployment})
+
+    assert (2, [said]) == errors_of(values, tmp_path, capsys)
+
+
+@pytest.mark.parametrize("is_external", [True, False])
+def test_one_that_says_how_many_replicas_is_fine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], is_external: bool
+) -> None:
+    """With another scaler the number is that of the start."""
+    values = deepcopy(FILE)
+    values["applications"][0]["args"]["autoscaling"] = {"max_replicas": 4, "external": is_external}
+    if is_external:
+        values["applications"][0]["external_scaler_enabled"] = True
+        values["applications"][0]["deployments"].append({"name": "Replica", "num_replicas": 1})
+
+    assert (0, []) == errors_of(values, tmp_path, capsys)

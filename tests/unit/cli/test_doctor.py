@@ -11,6 +11,7 @@ import pytest
 from justitia_ray.cli import doctor
 from justitia_ray.cli.main import main
 from justitia_ray.doctor.front_rules import FRONT_RULES
+from justitia_ray.doctor.scaling_rules import SCALING_RULES
 from justitia_ray.doctor.service_rules import SERVICE_RULES
 from justitia_ray.doctor.store_rules import STORE_RULES
 from justitia_ray.errors import ResponseError
@@ -20,7 +21,7 @@ from tests.unit.doctor.healthy import inspection
 
 Json = dict[str, Any]
 HEALTHY = inspection()
-CHECKS = len(SERVICE_RULES) + len(FRONT_RULES) + len(STORE_RULES)
+CHECKS = len(SERVICE_RULES) + len(SCALING_RULES) + len(FRONT_RULES) + len(STORE_RULES)
 
 SERVE_FILE = """
 applications:

@@ -183,6 +183,11 @@ def stored(**changes: Any) -> dict[str, Any]:
     return {"store": ANSWER["store"] | changes}
 
 
+def sized(**size: Any) -> dict[str, Any]:
+    """Return how many replicas the queue asks for."""
+    return {"autoscaled": True, "why": "it is so", **size}
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -203,6 +208,12 @@ def stored(**changes: Any) -> dict[str, Any]:
         ({"recovering": True}, "state         recovering\n"),
         ({}, "state         ready\n"),
         ({"replicas": {}}, "state         not ready: no replica pulls; engines may be loading\n"),
+        (
+            {"replicas": {}, "size": sized(wanted=0)},
+            "state         ready: no replica is wanted, and the next call starts one\n",
+        ),
+        ({"size": sized(wanted=5)}, ", and 5 wanted: it is so\n"),
+        ({"size": sized(wanted=5, autoscaled=False)}, "replicas      1\n"),
     ],
 )
 def test_line_says_what_an_operator_has_to_know(change: dict[str, Any], told: str) -> None:

@@ -68,6 +68,23 @@ def test_why_tells_of_each_queue_that_the_application_is_in(
     assert text.index("model         n\n") < text.index("reason        running")
 
 
+def test_why_says_when_a_quota_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one that was refused, nothing else is known: it has no place."""
+    outlook = dict.fromkeys(_OUTLOOK) | {
+        "reason": "quota:acme",
+        "what_would_help": "the next period of the quota",
+        "quota_comes_back_s": 720.0,
+    }
+    view = _VIEW | {"state": "refused", "waiting": 0, "outlook": outlook}
+    with noting_service((200, view)) as url:
+        assert 0 == main(["why", "report-17", "--url", url])
+    text = capsys.readouterr().out
+
+    assert "state         refused; 0 waiting, 0 running\n" in text
+    assert "reason        quota:acme\n" in text
+    assert text.endswith("quota back    in 12 min\n")
+
+
 def test_application_of_somebody_else_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
     """The service does not tell one from the other, and the command adds nothing."""
     error = {"error": {"message": "application 'x' is not open", "code": "application_not_found"}}

@@ -43,6 +43,26 @@ async def test_opening_sends_what_was_said_and_reads_the_tag(
     assert asked.body["model"] == "small"
 
 
+async def test_deadline_is_the_application_s_and_each_call_may_have_its_own(
+    client: JustitiaClient, service: FakeService
+) -> None:
+    """The service takes the header before the application's; a call without one sends none."""
+    async with client.application("SC", input="q", deadline_s=30.0) as app:
+        await app.chat("q")
+        await app.chat("q", deadline_s=0.25, temperature=0)
+        await app.complete("q", deadline_s=5)
+        async with aclosing(app.chat_stream("q", deadline_s=7)) as texts:
+            _ = [text async for text in texts]
+
+    [opened] = service.sent(OPEN)
+    assert 30.0 == opened.body["deadline_s"]
+    calls = [*service.sent(CHAT), *service.sent("/v1/completions")]
+    assert [None, "0.250000", "7.000000", "5.000000"] == [
+        call.headers.get("x-justitia-deadline-s") for call in calls
+    ]
+    assert not any("deadline_s" in call.body for call in calls)
+
+
 async def test_a_clean_exit_closes_and_an_exception_cancels(
     client: JustitiaClient, service: FakeService
 ) -> None:

@@ -129,3 +129,55 @@ def test_controller_without_an_answer_holds_up_nothing(
     assert [5.0] == controller.waited_s
     (warning,) = warnings(caplog)
     assert type(error).__name__ in warning
+
+
+# --- how many replicas
+
+
+def replicas_of(**sections: Any) -> Any:
+    """Return the deployment of the engines of an application with these sections."""
+    ingress = app.build(ARGS | sections)
+    ((replicas, _),) = ingress._bound_deployment.init_args[1]
+    return replicas._bound_deployment
+
+
+def test_without_autoscaling_the_file_says_how_many(behind: Behind) -> None:
+    """Old files work: Serve's `num_replicas` stands under `deployments`."""
+    behind(HTTPOptions(), haproxy=False)
+
+    assert replicas_of()._deployment_config.autoscaling_config is None
+
+
+def test_autoscaling_gives_serve_our_policy_with_its_own_delays(behind: Behind) -> None:
+    """Bounds and delays are Serve's; the rules go to the scheduler with each question."""
+    behind(HTTPOptions(), haproxy=False)
+    section = {"min_replicas": 0, "max_replicas": 5, "load_s": 200.0, "target_drain_s": 30.0}
+    scaling = replicas_of(autoscaling=section)._deployment_config.autoscaling_config
+
+    assert (0, 5, 10.0, 400.0) == (
+        scaling.min_replicas,
+        scaling.max_replicas,
+        scaling.upscale_delay_s,
+        scaling.downscale_delay_s,
+    )
+    assert "justitia_ray.serve.drain_policy.DrainTimePolicy" == scaling.policy.policy_function
+    assert {
+        "scheduler": "scheduler/demo/m",
+        "namespace": "justitia",
+        "rules": {
+            "minimum": 0,
+            "maximum": 5,
+            "target_drain_s": 30.0,
+            "load_s": 200.0,
+            "hold_s": 60.0,
+        },
+        "poll_s": 1.0,
+    } == scaling.policy.policy_kwargs
+
+
+def test_external_autoscaler_is_left_alone_by_serve(behind: Behind) -> None:
+    """Two that decide would undo each other's decisions."""
+    behind(HTTPOptions(), haproxy=False)
+    section = {"max_replicas": 5, "external": True}
+
+    assert replicas_of(autoscaling=section)._deployment_config.autoscaling_config is None

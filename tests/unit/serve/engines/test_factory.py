@@ -1,8 +1,15 @@
-"""The counter of an ingress: what loading it brings into the process."""
+"""What is made of the settings: an engine, and the counter of an ingress."""
 
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.config import AppConfig
+from justitia_ray.serve.engines import vllm_engine
+from justitia_ray.serve.engines.factory import build_engine
 
 _PROGRAM = """
 import sys
@@ -25,3 +32,28 @@ def test_tokenizer_without_a_class_of_its_own_is_loaded_without_torch(tmp_path: 
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     assert "3 False\n" == said
+
+
+@pytest.mark.parametrize(
+    ("engine", "service", "exports"),
+    [(True, True, True), (False, True, False), (True, False, False)],
+)
+async def test_engine_exports_its_metrics_where_both_settings_say_so(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: bool, service: bool, exports: bool
+) -> None:
+    """Who switches metrics off means all of them."""
+    made: dict[str, Any] = {}
+
+    def record(*arguments: Any, **options: Any) -> object:
+        made.update(options)
+        return object()
+
+    monkeypatch.setattr(vllm_engine, "VllmEngine", record)
+    values = {
+        "model": {"name": "m", "path": str(tmp_path)},
+        "engine": {"metrics": engine},
+        "metrics": {"enabled": service},
+    }
+    await build_engine(AppConfig.parse(values))
+
+    assert exports == made["exports_metrics"]

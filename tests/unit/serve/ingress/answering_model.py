@@ -42,7 +42,7 @@ class AnsweringReplicas:
         """Return the paths that are answered: all."""
         return frozenset({*INFERENCE_PATHS, *UNSCHEDULED_PATHS})
 
-    async def unary(self, grant: Grant, path: str, payload: bytes) -> Answer:
+    async def unary(self, grant: Grant, path: str, payload: bytes, headers: Any) -> Answer:
         """Answer an inference whole."""
         return 200, _JSON, b"{}"
 
@@ -51,7 +51,7 @@ class AnsweringReplicas:
         return 200, _JSON, b"{}"
 
     async def stream(
-        self, grant: Grant, path: str, payload: bytes, resume: Any = None
+        self, grant: Grant, path: str, payload: bytes, resume: Any, headers: Any
     ) -> AsyncIterator[Head | Part]:
         """Answer an inference in a stream."""
         yield 200, {"content-type": "text/event-stream"}

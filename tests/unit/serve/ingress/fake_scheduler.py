@@ -5,6 +5,7 @@ from typing import Any
 
 from justitia_ray.core.actions import Refusal
 from justitia_ray.core.events import ApplicationArrived, NackReason
+from justitia_ray.core.limits import LimitStanding
 from justitia_ray.protocol.mailbox import Mailbox
 from justitia_ray.protocol.messages import IngressMail, IngressMessage, Opened, Submission
 
@@ -20,6 +21,8 @@ class FakeScheduler:
         self.still_waits = True
         self.refusal: Refusal | None = None
         """Why no application is opened."""
+        self.standings: tuple[LimitStanding, ...] = ()
+        """Limits that the answer to an opening tells of."""
         self.ingress_ids: list[str] = []
         """Under which the ingress has called, each once."""
         self._forgotten: set[str] = set()
@@ -101,4 +104,4 @@ class FakeScheduler:
         return self.still_waits
 
     async def _open_application(self, arrival: ApplicationArrived) -> Opened:
-        return Opened(self.epoch, 42.0, self.refusal)
+        return Opened(self.epoch, 42.0, self.refusal, standings=self.standings)

@@ -251,18 +251,34 @@ async def test_unknown_class_needs_what_it_has_submitted(desk: Desk) -> None:
     assert 1000 == item.predicted_output_tokens
 
 
-async def test_tenant_named_below_the_credential_s_is_no_other_account(desk: Desk) -> None:
-    """Its applications are apart; share, quotas and weight are those of the credential's tenant."""
+@pytest.mark.parametrize(("tenant", "weight"), [("acme/x", 9.0), ("acme/y", 2.0), ("acme", 2.0)])
+async def test_tenant_named_below_the_credential_s_is_the_one_that_counts(
+    desk: Desk, tenant: str, weight: float
+) -> None:
+    """It weighs what the nearest node does that the operator gave a weight: a new name not 1."""
     acme = Identity("acme", frozenset({Scope.INFER}), "key:0")
     submitter = desk.gateway.submitter
     submitter.tenant_weights = {"acme": 2.0, "acme/x": 9.0}
-    headers = {"x-justitia-tenant": "acme/x", "x-justitia-application": "a"}
+    headers = {"x-justitia-tenant": tenant, "x-justitia-application": "a"}
     body = desk.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
     context = read_context(acme, [(k.encode(), v.encode()) for k, v in headers.items()])
     await submitter.submit_inference(context, body)
-    opened = desk.client.pending.applications["acme/x|a"]
+    opened = desk.client.pending.applications[f"{tenant}|a"]
 
-    assert ("acme", 2.0) == (opened.tenant, opened.weight)
+    assert (tenant, weight) == (opened.tenant, opened.weight)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_retry"), [(None, None), ("0", False), ("2", True), ("x", None), ("-1", None)]
+)
+async def test_call_that_comes_again_is_told_to_be_one(
+    desk: Desk, said: str | None, is_retry: bool | None
+) -> None:
+    """As the official clients say it with every call; others say nothing."""
+    headers = {} if said is None else {"x-stainless-retry-count": said}
+    item = await desk.submit({**_IN_A, **headers})
+
+    assert is_retry == item.is_retry == desk.client.pending.applications["t|a"].is_retry
 
 
 async def test_final_inference_closes_its_application(desk: Desk) -> None:
@@ -355,7 +371,20 @@ async def test_opening_that_is_refused_is_no_estimate_of_an_application(
         await desk.open_application("EV", "a")
     desk.metrics.record_opening("t|a")
 
-    assert {} == desk.predictions()
+    told = exported(desk.measures).counts
+    assert not any(count for key, count in told.items() if key[0] == "predictions_total")
+    assert 1 == told["dropped_calls_total", "too_many_applications", "too_many_applications"]
+
+
+async def test_call_that_ends_with_an_error_is_one_dropped_call(desk: Desk) -> None:
+    """Callers are told why in a header; the operator sees how many."""
+    await desk.submit(_IN_A)
+
+    assert [("engine_error", "engine")] == [
+        key[1:]
+        for key, count in exported(desk.measures).counts.items()
+        if key[0] == "dropped_calls_total" and count == 1
+    ]
 
 
 async def test_estimate_of_an_application_that_an_inference_opens_is_counted_at_its_lease(

@@ -156,8 +156,12 @@ async def test_no_attempt_is_begun_while_running_ones_fill_the_memory() -> None:
     source.steps.put_nowait(b"x" * 6_000)
     await anext(running)
     await anext(running)
-    with pytest.raises(QueueFull, match=r"ingress\.retry_kept_bytes"):
-        attempts.join_attempt("another", b"body", source.answer)
+    waits = []
+    for _ in range(3):
+        with pytest.raises(QueueFull, match=r"ingress\.retry_kept_bytes") as refused:
+            attempts.join_attempt("another", b"body", source.answer)
+        waits.append(refused.value.retry_after_s)
+    assert len(set(waits)) == len(waits)
     source.steps.put_nowait(EngineError("dead"))
     with pytest.raises(EngineError):
         await anext(running)

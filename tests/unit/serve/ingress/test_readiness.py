@@ -13,7 +13,7 @@ _READY: dict[str, Any] = {"ready": True, "degraded": None, "replicas": {"r": {}}
 _AWAY = AdmissionError("the scheduler is being started again")
 
 
-async def answer(path: str, status: dict[str, Any] | Exception) -> httpx.Response:
+async def answer(path: str, status: dict[str, Any] | Exception, **config: Any) -> httpx.Response:
     """Ask an application whose scheduler says that."""
 
     async def scheduler_status(applications: int) -> dict[str, Any]:
@@ -21,7 +21,8 @@ async def answer(path: str, status: dict[str, Any] | Exception) -> httpx.Respons
             raise status
         return status
 
-    async with client_of(model_of(scheduler=SimpleNamespace(status=scheduler_status))) as client:
+    scheduler = SimpleNamespace(status=scheduler_status)
+    async with client_of(model_of(scheduler=scheduler, **config)) as client:
         return await client.get(path)
 
 
@@ -52,3 +53,12 @@ async def test_scheduler_that_is_away_asks_to_come_back() -> None:
 
     assert 503 == status.status_code
     assert 900 <= int(status.headers["retry-after-ms"]) <= 1_100  # a second, jittered
+
+
+@pytest.mark.parametrize(("least", "status"), [(0, 200), (1, 503)])
+async def test_model_that_may_have_no_replica_is_ready_without_one(least: int, status: int) -> None:
+    """The call that is to start one must not be kept out by who asks for readiness."""
+    scaling = {"min_replicas": least, "max_replicas": 2}
+    ready = await answer("/readyz", _READY | {"replicas": {}}, autoscaling=scaling)
+
+    assert status == ready.status_code

@@ -1,5 +1,6 @@
 """Calls that need no lease: any replica answers, and one that dies meanwhile is none."""
 
+import asyncio
 from collections import deque
 from typing import Any, cast
 
@@ -62,3 +63,21 @@ async def test_when_no_replica_answers_the_caller_hears_of_it() -> None:
         await calls.paths()
     with pytest.raises(NoReplicaAnswers, match="no replica has answered"):
         await calls.unscheduled("/tokenize", b"")
+
+
+async def test_caller_comes_back_after_as_long_again_as_no_replica_has_answered() -> None:
+    """Not every five seconds for an hour; a replica that answers ends the silence."""
+    handle = Handle(EngineError("dead"))
+    calls, loop = calls_to(handle), asyncio.get_running_loop()
+    waits = []
+    for silent_s in (None, 40.0, 1e4):
+        calls._silent_since = None if silent_s is None else loop.time() - silent_s
+        with pytest.raises(NoReplicaAnswers) as refused:
+            await calls.paths()
+        waits.append(refused.value.retry_after_s or 0.0)
+    handle.paths.results[0] = frozenset({"/tokenize"})
+    await calls.paths()
+
+    assert 0.05 <= waits[0] < 20 < 40.0 <= waits[1] < 60
+    assert 120.0 == waits[2]
+    assert calls._silent_since is None

@@ -4,7 +4,7 @@ import asyncio
 import json
 import re
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
@@ -38,6 +38,8 @@ def test_head_names_replica_and_wait_beside_what_the_engine_said() -> None:
         "x-justitia-tier": "flex",
         "x-justitia-waited-s": "1.2500",
     } == served_by(head, grant, PendingInference(item, 0.0, application=opened))
+    placed = PendingInference(item, 0.0, application=opened, position=7)
+    assert "7" == served_by(head, grant, placed)["x-justitia-position"]
     assert ["content-type"] == list(head)
 
 
@@ -89,7 +91,12 @@ class CutCalls:
         self.resumed: list[Resume | None] = []
 
     async def stream(
-        self, grant: Grant, path: str, body: bytes, resume: Resume | None
+        self,
+        grant: Grant,
+        path: str,
+        body: bytes,
+        resume: Resume | None,
+        headers: Mapping[str, str],
     ) -> AsyncGenerator[Head | Part]:
         self.resumed.append(resume)
         left = self._cuts.popleft() if self._cuts else -1
@@ -259,7 +266,7 @@ async def test_replica_that_answers_differently_ends_the_stream(desk: Desk) -> N
     original = desk.calls.stream
 
     async def other(*args: Any) -> AsyncGenerator[Head | Part]:
-        if args[-1] is None:
+        if args[3] is None:
             async for item in original(*args):
                 yield item
         yield 400, {}

@@ -1,0 +1,118 @@
+"""Measure how well starts are foretold on fake engines that are short of memory, and of seats."""
+
+import argparse
+import asyncio
+import copy
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from justitia_ray.errors import JustitiaError
+from justitia_ray.lab.outlook import Told
+from justitia_ray.units import Seconds
+from scripts.bench.outlook import CELLS, Cell, play, rows, table
+from scripts.bench.output import print_machine, progress_printer, write_json
+from tests.harness.local_cluster import LocalCluster, read_serve_config
+
+_FILE = Path("deployments/local-fake.yaml")
+_DECLARED_CPUS = 16
+_ANSWERED_WITHIN_S: Seconds = 300.0
+
+
+class OutlookCluster(LocalCluster):
+    """Cluster with an application for each cell, of one fake engine each, to be entered."""
+
+    def __init__(self, cells: Sequence[Cell]) -> None:
+        super().__init__(_DECLARED_CPUS)
+        self.values = read_serve_config(_FILE)
+        [application] = self.values["applications"]
+        self.model: str = application["args"]["model"]["name"]
+        self.values["applications"] = [self._application(application, cell) for cell in cells]
+
+    def _application(self, template: dict[str, Any], cell: Cell) -> dict[str, Any]:
+        application = copy.deepcopy(template)
+        application |= {"name": cell.name, "route_prefix": f"/{cell.name}"}
+        args = application["args"]
+        args["name"] = cell.name
+        args["engine"] = {"kind": "fake", "fake": dict(cell.fake)}
+        args["store"] = {"data_dir": f"{self.data_dir}/{cell.name}"}
+        # Where the client shares two cores with everything, silence of seconds is nothing unusual.
+        args["scheduler"] = {"replica_timeout_s": 30, "lease_timeout_s": 60}
+        for deployment in application["deployments"]:
+            if deployment["name"] in ("Replica", "Ingress"):
+                deployment["num_replicas"] = 1
+        return application
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 1 if a call failed, 0 otherwise, whatever the figures are."""
+    options = parse_arguments(arguments)
+    cells = [CELLS[name] for name in options.cells]
+    about = print_machine(("ray",))
+    say = progress_printer()
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    found: dict[str, list[Any]] = {cell.name: [] for cell in cells}
+    try:
+        with OutlookCluster(cells) as cluster:
+            for repeat in range(options.repeats):
+                for cell in cells:
+                    say(f"{cell.name}, repeat {repeat + 1}: {cell.about}")
+                    told = asyncio.run(
+                        _play(cluster, cell, options.calls, options.seed + repeat, f"{repeat}-")
+                    )
+                    scored = rows(told)
+                    print(f"\n{table(scored)}\n", flush=True)
+                    found[cell.name].append([row.as_json() for row in scored])
+    except JustitiaError as error:
+        print(f"scripts/bench_outlook: {error}", file=sys.stderr)
+        return 1
+    results = {"machine": about, "seed": options.seed, "calls": options.calls}
+    write_json(options.json, {**results, "cells": found})
+    return 0
+
+
+async def _play(
+    cluster: OutlookCluster, cell: Cell, calls: int, seed: int, prefix: str
+) -> list[Told]:
+    url = f"http://127.0.0.1:{cluster.port}/{cell.name}"
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=200)
+    async with httpx.AsyncClient(base_url=url, limits=limits, timeout=_ANSWERED_WITHIN_S) as http:
+        return await play(http, cluster.model, cell, calls, seed, prefix)
+
+
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Return the command line's options."""
+    parser = argparse.ArgumentParser(prog="scripts/bench_outlook", description=__doc__)
+    parser.add_argument(
+        "--cell",
+        dest="cells",
+        action="append",
+        choices=tuple(CELLS),
+        help="only this one (default: both)",
+    )
+    parser.add_argument("--calls", type=int, default=300, help="of a cell and repeat (default 300)")
+    parser.add_argument("--quick", action="store_true", help="60 calls")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=1,
+        help="on one scheduler, which goes on learning (default 1: it begins anew)",
+    )
+    parser.add_argument("--seed", type=int, default=1, help="of the first load (default 1)")
+    parser.add_argument("--json", type=Path, help="write the figures there too")
+    options = parser.parse_args(arguments)
+    options.cells = options.cells or list(CELLS)
+    if options.quick:
+        options.calls = 60
+    for name in ("calls", "repeats"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name} {getattr(options, name)}: at least 1 is needed")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

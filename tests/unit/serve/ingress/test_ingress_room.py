@@ -1,0 +1,63 @@
+"""An ingress that has no room, and what callers are told of limits when they open something."""
+
+import asyncio
+
+import pytest
+
+from justitia_ray.core.limits import LimitStanding
+from justitia_ray.errors import QueueFull
+from justitia_ray.serve.ingress.queue_client import QueueClient
+from tests.unit.serve.ingress.fake_scheduler import FakeScheduler
+from tests.unit.serve.scheduler.services import inference, opened
+
+_MOST = 5
+
+
+def client_of(scheduler: FakeScheduler) -> QueueClient:
+    """Return a client with room for five inferences."""
+
+    async def nothing() -> None:
+        return None
+
+    return QueueClient(scheduler, lambda ended: None, nothing, _MOST, 0.0)
+
+
+async def test_calls_that_there_is_no_room_for_come_back_as_room_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each is told another time, by how fast calls end here, ten a second: not all the same."""
+    client = client_of(FakeScheduler())
+    loop = asyncio.get_running_loop()
+    now = 1_000.0
+    monkeypatch.setattr(loop, "time", lambda: now)
+    calls = [client.submit_inference(inference(f"q{i}"), opened()) for i in range(_MOST)]
+    for number in range(100):
+        now += 0.1
+        if number % 2:
+            client.pending.note_answered(calls.pop(0))
+        else:
+            client.cancel_inference(calls.pop(0))
+        calls.append(client.submit_inference(inference(f"r{number}")))
+    waits = []
+    for number in range(20):
+        with pytest.raises(QueueFull) as refused:
+            client.submit_inference(inference(f"s{number}"))
+        assert refused.value.retry_after_s is not None
+        waits.append(refused.value.retry_after_s)
+    monkeypatch.undo()
+
+    assert sorted(set(waits)) == waits
+    assert 0.1 < waits[0] < 0.2
+    assert 2.0 < waits[-1] < 2.5
+
+
+async def test_opening_tells_of_the_limits_of_its_tenant() -> None:
+    """Who only opens applications paces itself, too."""
+    scheduler = FakeScheduler()
+    client = client_of(scheduler)
+    limit = LimitStanding("t", "applications", 9, 4, 60.0, 86_400.0)
+    scheduler.standings = (limit,)
+    await client.open_application(opened())
+
+    (told,) = client.standings.of("t", asyncio.get_running_loop().time())
+    assert ("t", 4) == (told.scope, told.remaining)
