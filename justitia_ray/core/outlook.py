@@ -143,7 +143,8 @@ class Outlooks:
         """Starts that were told and have not come."""
         self._said_of_ends: dict[ApplicationId, list[Said]] = {}
         self._sampled = 0
-        self._now: Seconds = 0.0
+        self._told_now: Seconds = 0.0
+        """The driver's clock, as it was told last."""
         """Instant from which times are told."""
 
     # --- hooks
@@ -184,7 +185,7 @@ class Outlooks:
                 later.
         """
         core = self._core
-        self._now = max(now, core.state.now)
+        self._told_now = now
         asked = (core.state.applications.get(name) for name in application_ids)
         live = [application for application in asked if application is not None]
         if not live:
@@ -196,7 +197,6 @@ class Outlooks:
 
     def count_reasons(self, applications: Iterable[Application]) -> Counter[Reason]:
         """Return how many of these live applications stand where they do for each reason."""
-        self._now = self._core.state.now
         profile = self._walked(WALK_KEPT_S)
         return Counter(self._reason(application, profile)[0] for application in applications)
 
@@ -223,7 +223,6 @@ class Outlooks:
         """
         if not self._serves():
             return 0.0
-        self._now = self._core.state.now
         core, profile = self._core, self._walked(WALK_KEPT_S)
         application = core.state.applications[inference.application_id]
         place = profile.place_by(core.ledger.place(inference))
@@ -238,7 +237,6 @@ class Outlooks:
         each application in it, so that walks take a hundredth of the time at most.
         """
         core = self._core
-        self._now = core.state.now
         kept_s = min(WALK_KEPT_S, _WALK_KEPT_S_EACH * len(core.ledger.queue))
         profile = self._walked(kept_s)
         place = profile.place_of(inference.application_id)
@@ -264,6 +262,11 @@ class Outlooks:
         return max(0, lag.bound_kv_token_time - lag.kv_token_time)
 
     # --- inside
+
+    @property
+    def _now(self) -> Seconds:
+        """The instant of the last event, or of the driver's clock if that was told since."""
+        return max(self._told_now, self._core.state.now)
 
     def _walked(self, max_age_s: Seconds) -> QueueProfile:
         state, profile = self._core.state, self._profile

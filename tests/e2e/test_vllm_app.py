@@ -119,7 +119,7 @@ async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
 
 
 async def test_death_of_a_rank_ends_the_replica_and_its_streams_go_on(divided: Service) -> None:
-    """One of two ranks is killed: the other, and the engine, leave nothing behind."""
+    """A killed rank takes the other, and the engine, with it: nothing is left behind."""
     (before,) = await divided.pulling()
     (pid,) = await divided.probe(before, "engine_pids")
     core = psutil.Process(pid)

@@ -27,7 +27,7 @@ _RULES: dict[str, Any] = {
     "downscale_delay_s": 4.0,
     "poll_s": 0.2,
 }
-"""Those of an operator who does not wait for minutes."""
+"""Delays of an operator who does not wait for minutes."""
 _FAKE = {"iteration_s": 0.02, "max_num_seqs": 2, "kv_tokens": 2 * 65_536}
 """A call of 60 tokens takes 1.2 seconds: 16 callers keep eight such engines busy."""
 

@@ -210,7 +210,7 @@ async def _tenants(prometheus: Prometheus) -> set[str]:
 async def test_alerts_are_evaluated_and_silent_on_a_healthy_service(
     prometheus: Prometheus, service: Service
 ) -> None:
-    """What they select is there as they select it, and none of them is a false alarm.
+    """Alerts select what is there as they select it, and none of them is a false alarm.
 
     Services of other tests, which the cluster has as well, may have used up their quotas.
     """

@@ -119,7 +119,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 @dataclass
 class Told:
-    """What became of the calls that were refused."""
+    """Outcomes of the calls that were refused."""
 
     refused: list[_Call]
     part_at_first: float

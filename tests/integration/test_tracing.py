@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 NAME = "traced"
 INGRESSES = 2
 CALLS = 16
-"""So many that all come to one of two ingresses once in 30,000 times."""
+"""Calls, so many that all come to one of two ingresses once in 30,000 times."""
 SECRET_WORD = "persimmon"
 EXPORTED_WITHIN_S = 60.0
 """Spans are sent every 5 s, late on busy cores."""

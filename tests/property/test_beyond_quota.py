@@ -216,7 +216,7 @@ def test_id_that_is_used_again_takes_nothing_over_from_the_other_tree() -> None:
 def test_to_those_in_the_tree_that_one_leaves_it_is_as_if_it_had_ended(
     steps: list[Step], name: str
 ) -> None:
-    """What it had received stays received there: nobody of its tenant has it for nothing."""
+    """Service received before a move stays received there: nobody has it for nothing."""
     share, ended = _Share(), _Share()
     for step in steps:
         share.take(step)

@@ -49,7 +49,7 @@ _WISHES = st.lists(
 
 
 class _Memory:
-    """What runs, counted apart from the shares."""
+    """KV memory of what runs, counted apart from the shares."""
 
     def __init__(self, shares: dict[str, KvShare]) -> None:
         self.of = shares

@@ -159,13 +159,12 @@ def _check_application(
             errors.append(f"{inner}name: one of {', '.join(allowed)} is allowed (got {name!r})")
         elif user_config is not None:
             errors.append(f"{inner}user_config: only Ingress takes one (got it for {name})")
-        if name in {"Replica", *(place.replicas for place in placed)}:
+        place = next((p for p in placed if p.replicas == name), None)
+        if place is not None or name == "Replica":
             errors += _scaled_blindly(deployment, inner)
-            scaling = next((p.config.autoscaling for p in placed if p.replicas == name), None)
-            errors += _scaled_twice(deployment, inner, scaling)
-        for place in placed:
-            if name == place.replicas:
-                errors += gpu_mistakes(place.config.engine, deployment, inner)
+        if place is not None:
+            errors += _scaled_twice(deployment, inner, place.config.autoscaling)
+            errors += gpu_mistakes(place.config.engine, deployment, inner)
     if args is not None:
         errors += _scaled_from_outside(application, key, args)
     if args is None or settings is None:

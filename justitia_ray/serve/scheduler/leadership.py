@@ -3,11 +3,13 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
+from justitia_ray.core.entities import Application
+from justitia_ray.core.outlook import Held, HeldBy, Reason
 from justitia_ray.errors import SchedulerSuperseded
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.measures import MetricsBackend
@@ -19,13 +21,12 @@ from justitia_ray.serve.scheduler.claims import Accounts
 from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
 from justitia_ray.serve.scheduler.fleet_sizer import FleetSizer
-from justitia_ray.serve.scheduler.holds import held_by
 from justitia_ray.serve.scheduler.outboxes import Outbox, Outboxes
 from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.store.leader import StaleEpoch
 from justitia_ray.store.scheduler_store import DurableState
-from justitia_ray.units import Epoch
+from justitia_ray.units import ApplicationId, ClientId, Epoch
 
 logger = logging.getLogger(__name__)
 
@@ -272,3 +273,24 @@ class Term:
         self._metrics.tenants.measure_exchanges(gate.meter, gate.waiting_claims)
         if not core.recovery.holding:
             self._metrics.measure_size(self.fleet.decision(core, self.driver.now()))
+
+
+def held_by(
+    unstored: Iterable[ApplicationId],
+    node_in_the_way: Callable[[ApplicationId], ClientId | None],
+) -> HeldBy:
+    """Return what tells of applications that are held back outside the core.
+
+    Args:
+        unstored: Applications that wait to be stored.
+        node_in_the_way: Returns the node whose quota keeps an application from more, if one does.
+    """
+    names, store = frozenset(unstored), Held(Reason.STORE)
+
+    def held(application: Application) -> Held | None:
+        if application.application_id in names:
+            return store
+        node = node_in_the_way(application.application_id)
+        return None if node is None else Held(Reason.QUOTA, node)
+
+    return held

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from justitia_ray.core import SchedulerCore
-from justitia_ray.serve.scheduler.holds import held_by
+from justitia_ray.serve.scheduler.leadership import held_by
 from justitia_ray.serve.scheduler.listing import (
     MOST_ASKED,
     application_with_outlook,
