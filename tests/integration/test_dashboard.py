@@ -57,8 +57,10 @@ class Prometheus:
         return {rule["name"]: rule for group in told["data"]["groups"] for rule in group["rules"]}
 
     async def is_scraping(self) -> bool:
-        """Return whether it runs and has scraped all its targets."""
+        """Return whether it runs, is ready and has scraped all its targets."""
         try:
+            if not (await self._http.get("/-/ready")).is_success:
+                return False
             targets = await self._targets()
         except httpx.TransportError:
             return False
