@@ -182,6 +182,8 @@ class Queue:
         """Clients that are hidden whole."""
         self._by_tier: dict[str, dict[ApplicationId, Application]] = {}
         """The waiting applications of each tier."""
+        self._stale: dict[ClientId, None] = {}
+        """Clients that were touched since they were put at their places."""
         self._policy: Policy | None = None
         self._now: Seconds = 0.0
 
@@ -221,21 +223,36 @@ class Queue:
         self.touch_client(client)
 
     def touch_client(self, client: ClientId) -> None:
-        """Put a client where its key says now; a client without waiting work changes nothing."""
+        """Note that the key of a client may have changed; one without waiting work is removed.
+
+        It is put at its place when somebody asks who is first.
+        """
+        assert self._policy is not None
+        members = self._members.get(client)
+        if members is None:
+            return
+        self._stale[client] = None
+        if not members and client not in self._unscheduled:
+            self._order.drop(client)
+            self._parked.drop(client)
+            del self._members[client]
+            self._policy.left(client)
+
+    def _catch_up(self) -> None:
+        """Put the clients where their keys say now. O(1) if none was touched."""
+        if self._stale:
+            stale, self._stale = self._stale, {}
+            for client in stale:
+                self._put_client(client)
+
+    def _put_client(self, client: ClientId) -> None:
         assert self._policy is not None
         members = self._members.get(client)
         if members is None:
             return
         first = members.least()
-        if client in self._hidden and (first is None or client in self._left_out):
+        if first is None or client in self._left_out:
             self._order.drop(client)
-            return
-        if first is None:
-            self._order.drop(client)
-            if client not in self._unscheduled:
-                del self._members[client]
-                self._parked.drop(client)
-                self._policy.left(client)
             return
         eligible_at = self._policy.eligible_at(client)
         if eligible_at > self._now:
@@ -256,11 +273,12 @@ class Queue:
 
     def first(self) -> Application | None:
         """Return the application that comes first, or None if none may be granted."""
-        client = self._order.first()
+        client = self.first_client()
         return None if client is None else self._head(client)
 
     def heads(self) -> Iterator[Application]:
         """Yield who may come first of each client that may be granted. O(N log N)."""
+        self._catch_up()
         for client in self._order:
             members = self._members[client]
             if members.lets_pass:
@@ -274,6 +292,7 @@ class Queue:
         The first k take O(k log k), however many there are. Nothing may be touched meanwhile.
         """
         assert self._policy is not None
+        self._catch_up()
         clients = self._order.in_order()
         coming = next(clients, None)
         begun: list[tuple[Key, ClientId, Application, Iterator[ApplicationId]]] = []
@@ -333,6 +352,7 @@ class Queue:
         O(number of them, those that are parked or hidden included).
         """
         assert self._policy is not None
+        self._catch_up()
         return [
             application
             for tier, applications in self._by_tier.items()
@@ -358,23 +378,30 @@ class Queue:
 
     def first_client(self) -> ClientId | None:
         """Return the client that comes first, or None if nothing may be granted."""
+        self._catch_up()
         return self._order.first()
 
     def client_waits(self, client: ClientId) -> bool:
         """Return whether an inference of the client waits."""
         return client in self._members
 
-    def unpark(self, now: Seconds) -> None:
-        """Let the parked clients go on that may by `now`."""
+    def unpark(self, now: Seconds) -> bool:
+        """Let the parked clients go on that may by `now`; return whether there are any."""
         self._now = now
+        found = False
         while (client := self._parked.first()) is not None:
             if self._parked.key(client)[0] > now:
-                return
+                break
             self._parked.drop(client)
             self.touch_client(client)
+            found = True
+        return found
 
     def next_eligible(self) -> Seconds | None:
         """Return when the next parked client may go on, or None."""
+        if self._policy is None or not self._policy.holds_back:
+            return None
+        self._catch_up()
         client = self._parked.first()
         return None if client is None else self._parked.key(client)[0]
 
@@ -383,6 +410,7 @@ class Queue:
         applications = list(self._applications.values())
         self._policy, self._by_tier = policy, {}
         self._order, self._members, self._parked = policy.order(), {}, LazyHeap()
+        self._stale.clear()
         for application in applications:
             self.touch(application)
 

@@ -131,14 +131,17 @@ class SchedulerCore:
         state, ledger = self.state, self.ledger
         state.now = now = max(now, state.now)
         ledger.fair_share.advance(now)
-        ledger.queue.unpark(now)
+        # An arrival alone brings nothing that could start: its order is looked at with what comes.
+        may_grant = ledger.queue.unpark(now) or type(event) is not ev.ApplicationArrived
         for kind, name in state.deadlines.due(now):
             self._expire[kind](name)
+            may_grant = True
         self._handlers[type(event)](event)
         if state.served:
             self._inferences.enforce_caps()
         ledger.refresh()
-        self._grant()
+        if may_grant:
+            self._grant()
         # Taken at the end: what expired before an event that was refused is told with the next.
         actions, state.actions = state.actions, []
         self.outlooks.observe(actions)

@@ -19,7 +19,6 @@ from collections.abc import Callable
 from math import inf
 from typing import TypeAlias
 
-from justitia_ray.core.clock.fair_share import reweigh_session
 from justitia_ray.core.clock.tenant import Finished, Tenant
 from justitia_ray.core.clock.virtual_clock import GpsSession, VirtualClock
 from justitia_ray.core.queue import LazyHeap
@@ -240,16 +239,3 @@ class Branch:
 
 
 Node: TypeAlias = Tenant | Branch
-
-
-def reweigh_node(clock: VirtualClock, node: Node, weight: float) -> None:
-    """Change the weight of a node in its parent's clock; call after a look at the node."""
-    node.reweigh_all(weight)
-    if node.name not in clock:
-        return
-    session = clock.session(node.name)
-    if session.released:  # what it is still owed is given at the weight that it has inside
-        clock.charge(node.name, 0, weight, session.sequence)
-        clock.release(node.name)
-    else:
-        reweigh_session(clock, node.name, weight)

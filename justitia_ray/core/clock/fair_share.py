@@ -273,23 +273,13 @@ class ServedShare:
 
     def _reweigh(self, application_id: ApplicationId, weight: float) -> None:
         self._note_move(application_id)
-        reweigh_session(self.clock, application_id, weight)
+        self.clock.reweigh(application_id, weight)
 
     def _release(self, application_id: ApplicationId) -> VirtualTime:
         """Release the session of an application that has ended; return its final tag."""
         final = self.clock.session(application_id).finish
         self.clock.release(application_id)
         return final
-
-
-def reweigh_session(clock: VirtualClock, session_id: str, weight: float) -> None:
-    """Change the weight of a session; what GPS still owes it is owed at the new weight."""
-    owed = clock.owed(session_id)
-    if owed:
-        clock.refund(session_id, owed)
-    clock.reweigh(session_id, weight)
-    if owed:
-        clock.charge(session_id, owed, weight, clock.session(session_id).sequence)
 
 
 class UnsettledShare(ServedShare):

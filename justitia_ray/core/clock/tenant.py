@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from justitia_ray.core.clock.fair_share import reweigh_session
 from justitia_ray.core.clock.reference_server import ReferenceServer
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
@@ -144,7 +143,7 @@ class Tenant:
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
         """Change the weight inside the tenant; what is owed stays."""
-        reweigh_session(self.gps, application_id, weight)
+        self.gps.reweigh(application_id, weight)
         self.server.move(application_id, self.gps.session(application_id).finish)
         self._served([application_id])
 

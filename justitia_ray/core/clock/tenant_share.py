@@ -40,7 +40,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
-from justitia_ray.core.clock.branch import Branch, Node, reweigh_node
+from justitia_ray.core.clock.branch import Branch, Node
 from justitia_ray.core.clock.fair_share import (
     MINIMUM_CHARGE,
     SESSION_FIELDS,
@@ -527,7 +527,9 @@ class TenantShare(ServedShare):
         if node.weight == weight:
             return
         self._look_at(node)
-        reweigh_node(self._clock_of(node), node, weight)
+        node.reweigh_all(weight)
+        if node.name in (clock := self._clock_of(node)):
+            clock.reweigh(node.name, weight)
         if isinstance(node, Tenant):
             node.note_carrier()
         if not notes:

@@ -113,7 +113,8 @@ class VirtualClock:
             session = GpsSession(self._virtual_time, weight, sequence)
             self._sessions[session_id] = session
         elif session.released:
-            self._reopen(session, weight, sequence)
+            session.released, session.sequence = False, sequence
+            self.reweigh(session_id, weight)
         session.finish = max(session.finish, self._virtual_time) + amount / session.weight
         self._place(session_id, session)
 
@@ -161,15 +162,19 @@ class VirtualClock:
             self._forget(session_id)
 
     def reweigh(self, session_id: ApplicationId, weight: float) -> None:
-        """Change the weight of a session that GPS owes nothing.
+        """Change the weight of a session; what GPS still owes it is owed at the new weight.
 
         Raises:
-            ValueError: If the session is active: refund, reweigh, charge.
+            KeyError: If the clock does not know it (any more).
         """
-        session = self._sessions[session_id]
-        if session.active:
-            raise ValueError(f"session {session_id} is active; refund it before a weight change")
-        session.weight = weight
+        session, owed = self._sessions[session_id], self.owed(session_id)
+        if not session.active:
+            session.weight = weight
+            return
+        others = self._active_weight - session.weight if self._active_count > 1 else 0
+        self._active_weight, session.weight = others + weight, weight
+        session.finish = self._virtual_time + owed / weight
+        self._place(session_id, session)
 
     def restore_session(
         self,
@@ -191,13 +196,6 @@ class VirtualClock:
         """Return the released sessions that have gone since the last call."""
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
-
-    def _reopen(self, session: GpsSession, weight: float, sequence: int) -> None:
-        owed = session.weight * max(0, session.finish - self._virtual_time)
-        session.released = False
-        self._deactivate(session)
-        session.weight, session.sequence = weight, sequence
-        session.finish = self._virtual_time + owed / weight
 
     def _place(self, session_id: ApplicationId, session: GpsSession) -> None:
         if session.finish > self._virtual_time:

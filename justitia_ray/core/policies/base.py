@@ -77,6 +77,8 @@ class Policy(ABC):
     """The cost function, unless the option `cost` names another."""
     ACCOUNTS_IN_COST: ClassVar[bool] = False
     """Whether the accounts are kept in that cost too, and not in KV token-time."""
+    holds_back: ClassVar[bool] = False
+    """Whether `eligible_at` may be after now."""
 
     @classmethod  # noqa: B027 - optional
     def check(cls, options: PolicyOptions) -> None:

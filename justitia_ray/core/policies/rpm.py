@@ -27,6 +27,7 @@ class RpmPolicy(ClientPolicy):
     waits while its client does.
     """
 
+    holds_back: ClassVar[bool] = True
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
         # Of VTC's limits (5, 20, 30: Table 2) the one that costs least throughput.

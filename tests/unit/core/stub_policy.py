@@ -17,12 +17,16 @@ def stub_context(options: PolicyOptions | None = None, *applications: Applicatio
 class StubPolicy(Policy):
     """First submitted first, unless the test says otherwise."""
 
+    holds_back = True
+
     def __init__(self, *, by_tenant: bool = False) -> None:
         super().__init__(stub_context())
         self.by_tenant = by_tenant
         self.reverse = False
         self.eligible: dict[ClientId, Seconds] = {}
         self.gone: list[ClientId] = []
+        self.asked = 0
+        """Keys of clients that were asked for."""
 
     def client(self, application: Application) -> ClientId:
         """Return the tenant or the application."""
@@ -30,6 +34,7 @@ class StubPolicy(Policy):
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return the order of the first inference, or its reverse."""
+        self.asked += 1
         submitted_at, sequence = application.waiting.first.order
         return (-submitted_at, -sequence) if self.reverse else (submitted_at, sequence)
 

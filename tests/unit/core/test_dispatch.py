@@ -33,6 +33,18 @@ def test_grant_says_how_long_the_inference_waited(core: CoreDriver) -> None:
     assert (grant.waited_s, core.application().first_dispatched_at) == (4.0, 100.0 + 1.5)
 
 
+def test_what_a_lost_replica_ran_is_granted_with_an_arrival(core: CoreDriver) -> None:
+    """It may be the first event after the loss was due, and no other may come for long."""
+    core.open("a")
+    core.submit("x", "a")
+    core.pull("r0", seats=1)
+    core.now += 3
+    core.pull("r1", seats=1)
+    core.now += 3
+
+    assert ["x"] == granted(core.open("b"))
+
+
 def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:
     """It arrived last and GPS would finish it first."""
     for name, cost in (("a", 1000), ("b", 500), ("c", 10)):

@@ -69,6 +69,29 @@ def test_application_with_nothing_waiting_is_out() -> None:
     assert ["a"] == policy.gone
 
 
+def test_client_with_nothing_waiting_has_left_before_anybody_asks() -> None:
+    """The policy must hear of it before the client comes back: it may have to lift its counter."""
+    policy = StubPolicy()
+    gone = application("a", 1)
+    queue = _queue(policy, gone)
+    gone.waiting.remove_inference(gone.waiting.first)
+    queue.touch(gone)
+
+    assert (["a"], False) == (policy.gone, queue.client_waits("a"))
+
+
+def test_key_is_asked_for_once_however_often_a_client_is_touched() -> None:
+    """Below a node of a tree a key is much work, and one event may touch a client three times."""
+    policy = StubPolicy()
+    queue = _queue(policy, application("a", 1), application("b", 2))
+    queue.touch_client("a")
+    queue.touch_client("a")
+
+    assert 0 == policy.asked
+    assert ("a", "a") == (queue.first_client(), queue.first_client())
+    assert 2 == policy.asked  # one of each
+
+
 def test_changed_key_moves_an_application() -> None:
     """Its entry under the old key is skipped, whether it was less or greater."""
     moving, other = application("a", 1, 9), application("b", 5)
@@ -115,6 +138,7 @@ def test_parked_client_that_may_go_on_earlier_is_parked_no_more() -> None:
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
     queue = _queue(policy, application("a", 1))
+    assert 60.0 == queue.next_eligible()
     policy.eligible["a"] = 0.0
     queue.touch_client("a")
 
@@ -127,6 +151,7 @@ def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
     policy.eligible["a"] = 60.0
     parked = application("a", 1)
     queue = _queue(policy, parked)
+    assert 60.0 == queue.next_eligible()
     parked.waiting.remove_inference(parked.waiting.first)
     queue.touch(parked)
 

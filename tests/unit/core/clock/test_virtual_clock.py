@@ -2,8 +2,6 @@
 
 import math
 
-import pytest
-
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from tests.exact import exact
 
@@ -113,16 +111,44 @@ def test_charge_of_a_released_session_takes_over_what_gps_owes() -> None:
     assert (clock.active_weight, clock.take_forgotten(), clock.backlog()) == (2, [], 14)
 
 
-def test_weight_of_an_active_session_cannot_be_changed() -> None:
-    """F would mean another amount of work: it has to be refunded first."""
-    clock = _clock(("a", 4, 1))
-    with pytest.raises(ValueError, match="session a is active"):
-        clock.reweigh("a", 2)
+def test_what_is_owed_stays_when_a_weight_changes() -> None:
+    """F alone would mean another amount of work, and V would go at another pace than GPS."""
+    clock = _clock(("a", 4, 1), ("b", 9, 1))
+    clock.serve(exact(2))  # V = 1, a is owed 3
+    clock.reweigh("a", exact(3))
+
+    session = clock.session("a")
+
+    assert (session.finish, session.weight, clock.owed("a")) == (2, 3, 3)
+    assert (clock.virtual_time, clock.active_weight, clock.backlog()) == (1, 4, 11)
 
     clock.serve(exact(4))
-    clock.reweigh("a", 2)
 
-    assert clock.session("a").weight == 2
+    assert (clock.virtual_time, clock.is_active("a")) == (2, False)
+
+
+def test_weight_of_a_session_that_is_owed_nothing_changes_alone() -> None:
+    """Its tag stays: it is less than V, or V."""
+    clock = _clock(("a", 4, 1))
+    clock.serve(exact(4))
+    clock.reweigh("a", exact(2))
+
+    session = clock.session("a")
+
+    assert (session.finish, session.weight, clock.active_weight) == (4, 2, 0)
+
+
+def test_released_session_keeps_what_it_is_owed_at_another_weight() -> None:
+    """The node of a tree whose applications have all ended may be given another weight."""
+    clock = _clock(("a", 4, 1), ("b", 9, 1))
+    clock.release("a")
+    clock.reweigh("a", exact(2))
+
+    assert (clock.owed("a"), clock.session("a").released, clock.active_weight) == (4, True, 3)
+
+    clock.serve(exact(6))
+
+    assert ("a" in clock, ["a"]) == (False, clock.take_forgotten())
 
 
 def test_restored_clock_goes_on_as_the_other_would() -> None:

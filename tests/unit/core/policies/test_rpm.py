@@ -1,5 +1,6 @@
 """At most so many grants to a client in each minute."""
 
+from tests.core_driver import granted
 from tests.unit.core.policies.policy_driver import PolicyDriver
 
 LIMIT_2 = {"requests_per_minute": 2}
@@ -20,6 +21,18 @@ def test_excess_waits_for_the_next_window() -> None:
     assert [] == driver.step(seats=9)
     driver.now = 120.0
     assert ["a5"] == driver.step(seats=9)
+
+
+def test_arrival_lets_the_excess_go_on_if_its_window_has_begun() -> None:
+    """What an arrival brings starts nothing; the time that has passed may."""
+    driver = PolicyDriver("rpm", LIMIT_2)
+    driver.arrive("a", "a1", "a2", "a3")
+    driver.pull(seats=9)  # it goes on asking
+
+    driver.now = 59.0
+    assert [] == granted(driver.open("b"))
+    driver.now = 60.0
+    assert ["a3"] == granted(driver.open("c"))
 
 
 def test_order_is_that_of_submission_among_those_within_their_limit() -> None:
