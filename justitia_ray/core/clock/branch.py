@@ -61,8 +61,6 @@ class BranchClock(VirtualClock):
     def __init__(self, virtual_time: VirtualTime = 0) -> None:
         super().__init__(virtual_time)
         self._legs: list[tuple[VirtualTime, float]] = []
-        self._by_finish: list[tuple[VirtualTime, float]] | None = None
-        """Tag and weight of the active sessions in order; None: not known."""
         self._found: dict[VirtualTime, KvTokenTime] = {}
         """Answers of `until` by level, since anything changed."""
 
@@ -76,10 +74,7 @@ class BranchClock(VirtualClock):
     def until(self, level: VirtualTime) -> KvTokenTime:
         """Return the service after which V reaches a level, if nobody is charged.
 
-        O(1) for a level that was asked for since the last change, O(N) for another, and O(N log N)
-        for the first one after a charge.
-
-        Added up in the order of the tags, so that the sum is the same after a restart.
+        O(1) for a level that was asked for since the last change, O(N log N) for another.
         """
         served = self._found.get(level)
         if served is None:
@@ -89,14 +84,14 @@ class BranchClock(VirtualClock):
         return served
 
     def _sum_until(self, level: VirtualTime) -> KvTokenTime:
-        if self._by_finish is None:
-            sessions = self._sessions.values()
-            self._by_finish = sorted([(s.finish, s.weight) for s in sessions if s.active])
         now = self._virtual_time
-        served: KvTokenTime = 0
-        for finish, weight in self._by_finish:
-            served += weight * ((finish if finish < level else level) - now)
-        return served
+        parts = [
+            one.weight * ((one.finish if one.finish < level else level) - now)
+            for one in self._sessions.values()
+            if one.active
+        ]
+        parts.sort()  # so that the sum is the same after a restart
+        return sum(parts)
 
     def serve(self, amount: KvTokenTime) -> None:
         """Share `amount` of service among the active sessions."""
@@ -108,16 +103,12 @@ class BranchClock(VirtualClock):
         super()._depart(session_id, session)
 
     def _place(self, session_id: ApplicationId, session: GpsSession) -> None:
-        self._outdate()
+        self._found.clear()
         super()._place(session_id, session)
 
     def _deactivate(self, session: GpsSession) -> None:
-        self._outdate()
-        super()._deactivate(session)
-
-    def _outdate(self) -> None:
-        self._by_finish = None
         self._found.clear()
+        super()._deactivate(session)
 
 
 class Branch:

@@ -116,6 +116,17 @@ class PrefixSums:
             node = node.left
         return node.place, node.amount
 
+    def change_first(self, amount: KvTokenTime) -> None:
+        """Set the amount at the first place; there is one."""
+        path: list[_Node] = []
+        node = self._root
+        while node is not None:
+            path.append(node)
+            node = node.left
+        path[-1].amount = amount
+        for above in reversed(path):
+            above.sum_up()
+
     def _hang(self, node: _Node | None, place: Place, path: list[_Node]) -> None:
         """Put a subtree at the end of a path, and add up along the path."""
         if not path:
@@ -279,7 +290,8 @@ class ReferenceServer:
             place, remaining = first
             served.append(place[2])
             if remaining > amount:
-                self._put(place, remaining - amount)
+                self._owed[place[2]] = (place, remaining - amount)
+                self._work.change_first(remaining - amount)
                 break
             amount -= remaining
             spent += remaining

@@ -97,6 +97,8 @@ class TenantShare(ServedShare):
         self._rekeyed: dict[ClientId, None] = {}
         self._branched: dict[ClientId, None] = {}
         self._changed: dict[ApplicationId, None] = {}
+        self._tags: dict[ApplicationId, VirtualTime] = {}
+        """Keys that were asked for since the last look or change."""
         self._looked_at: dict[ClientId, Tenant] = {}
         self._restored: dict[ClientId, tuple[VirtualTime, int]] = {}
         """Tag and sequence of branches that are being put back."""
@@ -231,9 +233,14 @@ class TenantShare(ServedShare):
 
         Of a withdrawn application: as a submission now would make it (rule 5).
         """
-        if not self.accounts[application_id].withdrawn:
-            return self._key(self._tenants[self._tenant_of[application_id]], application_id)
-        return self._after_resuming(application_id)[1]
+        tag = self._tags.get(application_id)
+        if tag is not None:
+            return tag
+        if self.accounts[application_id].withdrawn:
+            return self._after_resuming(application_id)[1]
+        tenant = self._tenants[self._tenant_of[application_id]]
+        tag = self._tags[application_id] = self._key(tenant, application_id)
+        return tag
 
     def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
         """Return F_x; of a withdrawn application, F_x as a submission now would make it."""
@@ -713,6 +720,7 @@ class TenantShare(ServedShare):
 
     def _look_at(self, node: Node) -> None:
         """Bring a node, and all above it, to the root's V."""
+        self._tags.clear()
         clock = self._clock_of(_top(node))
         for branch in reversed(node.up):
             finished = branch.look(clock.virtual_time, idle=not clock.is_active(branch.name))
@@ -753,6 +761,7 @@ class TenantShare(ServedShare):
 
     def _note_path(self, node: Node) -> None:
         """Note that the keys below a node changed, and so those of all nodes above it."""
+        self._tags.clear()
         while node.parent is not None:
             node.parent.place(node)
             node = node.parent
