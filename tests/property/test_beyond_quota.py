@@ -282,7 +282,7 @@ def test_restored_accounts_have_the_same_keys_in_both_trees(
 def test_nothing_beyond_a_quota_is_granted_while_anything_that_has_quota_waits(
     arrivals: list[tuple[str, int]], beyond_it: set[str], options: dict[str, object]
 ) -> None:
-    """Of any tenant, whatever its weight; and all of it is granted once nothing else waits."""
+    """Work beyond a quota waits for that of all tenants with quota, and is granted after it."""
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant", **options}, tenants=_FLAT))
     for number, (name, cost) in enumerate(arrivals):
         application_id = f"{name}{number}"

@@ -69,7 +69,7 @@ def test_why_tells_of_each_queue_that_the_application_is_in(
 
 
 def test_why_says_when_a_quota_comes_back(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of one that was refused, nothing else is known: it has no place."""
+    """`justitia why` knows of a refused application only when its quota comes back."""
     outlook = dict.fromkeys(_OUTLOOK) | {
         "reason": "quota:acme",
         "what_would_help": "the next period of the quota",

@@ -34,7 +34,7 @@ def test_grant_says_how_long_the_inference_waited(core: CoreDriver) -> None:
 
 
 def test_what_a_lost_replica_ran_is_granted_with_an_arrival(core: CoreDriver) -> None:
-    """It may be the first event after the loss was due, and no other may come for long."""
+    """An arrival may be the first event after a replica was due to be lost, and long the last."""
     core.open("a")
     core.submit("x", "a")
     core.pull("r0", seats=1)

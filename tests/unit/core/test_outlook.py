@@ -293,7 +293,7 @@ def test_position_behind_all_that_are_looked_at_is_not_known(
 def test_walk_for_positions_is_repeated_after_a_millisecond_for_each_application(
     driver: CoreDriver,
 ) -> None:
-    """So that it takes a hundredth of the time; what came since is put in by its tag."""
+    """Positions take a hundredth of the time; what came since the walk is put in by its tag."""
     for name in "abcd":
         wait(driver, name)
     first = driver.core.state.inferences["a1"]

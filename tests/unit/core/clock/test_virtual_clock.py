@@ -112,7 +112,7 @@ def test_charge_of_a_released_session_takes_over_what_gps_owes() -> None:
 
 
 def test_what_is_owed_stays_when_a_weight_changes() -> None:
-    """F alone would mean another amount of work, and V would go at another pace than GPS."""
+    """A tag that stayed would mean another amount of work at another weight."""
     clock = _clock(("a", 4, 1), ("b", 9, 1))
     clock.serve(exact(2))  # V = 1, a is owed 3
     clock.reweigh("a", exact(3))
@@ -128,7 +128,7 @@ def test_what_is_owed_stays_when_a_weight_changes() -> None:
 
 
 def test_weight_of_a_session_that_is_owed_nothing_changes_alone() -> None:
-    """Its tag stays: it is less than V, or V."""
+    """The tag of a session that is owed nothing is at most V, and stays."""
     clock = _clock(("a", 4, 1))
     clock.serve(exact(4))
     clock.reweigh("a", exact(2))

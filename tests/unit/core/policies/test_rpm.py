@@ -24,7 +24,7 @@ def test_excess_waits_for_the_next_window() -> None:
 
 
 def test_arrival_lets_the_excess_go_on_if_its_window_has_begun() -> None:
-    """What an arrival brings starts nothing; the time that has passed may."""
+    """An arrival brings nothing that could start, but the time that has passed may."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.arrive("a", "a1", "a2", "a3")
     driver.pull(seats=9)  # it goes on asking
