@@ -37,8 +37,8 @@ class Checkpoint:
 
     core: SchedulerCore
     epoch: Epoch
-    settings: dict[str, Any]
-    """Scheduling settings in force."""
+    settings: dict[str, Any] | None
+    """Scheduling settings in force; None: not known yet, and those in the store stay."""
     on_saved: Callable[[], None] = lambda: None
     """Called once all of the state is in the store."""
 
@@ -276,7 +276,10 @@ class Checkpointer:
             raise
         if not kept:  # the store was emptied or set back, and holds nothing now
             self._everything = True
-            return await self._write(checkpoint)
+            again = self._take_checkpoint()  # other settings may be in force by now
+            if again is None:
+                return False
+            return await self._write(replace(checkpoint, settings=again.settings))
         self.unsaved.clear()
         core.state.usage.note_saved()
         self._saved_replicas = replicas
