@@ -46,6 +46,20 @@ def test_broken_part_is_found(mistake: str) -> None:
 
 
 @pytest.mark.slow
+def test_calls_end_as_is_stated_where_no_replica_is_in_reach_for_long() -> None:
+    """Two replicas take two leases of each call every two seconds, and twenty end it."""
+    plan = draw_plan(3117)
+    faults = tuple(
+        Fault(FaultKind.PORT_BLOCKED, at_s=6.9, for_s=40.0, party=replica, other=2, both=True)
+        for replica in range(plan.replicas)
+    )
+    simulated = play(replace(plan, faults=faults), traced=True)
+
+    assert (1, 2, ()) == (plan.ingresses, plan.replicas, simulated.failures)
+    assert "AttemptsExhausted('gave up after 20 attempts')" in simulated.trace
+
+
+@pytest.mark.slow
 def test_failing_history_is_made_smaller() -> None:
     """People read it; what has nothing to do with the failure is in their way."""
     broken = BROKEN["tags are put back wrong"]
