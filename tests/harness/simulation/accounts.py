@@ -129,6 +129,8 @@ class SimulatedAccounts:
         """By the name that a scheduler has at the accounts."""
         self.forgot_at: list[Seconds] = []
         """When accounts died that knew something which no store did, by the loop's time."""
+        self.are_struck = False
+        """Whether a fault has struck them, of whichever model's plan."""
         self.over = False
         """Nothing that ends is replaced any more."""
         self._network = network

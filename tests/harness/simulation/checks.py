@@ -148,9 +148,13 @@ def _may_give_up(world: World, record: CallRecord) -> bool:
 
 
 def _may_be_limited(world: World, record: CallRecord) -> bool:
-    """Return whether a quota that rejects is where the refusal of a call says."""
+    """Return whether a quota that rejects is where the refusal of a call says.
+
+    None is named where the accounts were not asked in time: they, or this model, have faults.
+    """
     if record.limited_by is None:
-        return bool(world.plan.tenants) and not world.plan.fault_free
+        accounts = world.accounts
+        return accounts is not None and (accounts.are_struck or not world.plan.fault_free)
     quotas = world.plan.tenants.get(record.limited_by, {}).get("quotas", ())
     return any(quota["on_exhausted"] == OnExhausted.REJECT for quota in quotas)
 

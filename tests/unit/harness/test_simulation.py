@@ -27,6 +27,13 @@ def test_parts_keep_every_rule_whatever_goes_wrong() -> None:
     assert 10 <= len([kind for kind in result.struck if "in vain" not in kind])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3297, 4058, 12585])
+def test_seed_that_has_failed_keeps_every_rule(seed: int) -> None:
+    """Settings that came late; a batch repeated after a stall; accounts struck by another's plan."""
+    assert () == play(draw_plan(seed)).failures
+
+
 def test_history_is_the_same_each_time() -> None:
     """A seed that fails in a search of hours has to fail when somebody looks at it."""
     first, second = (play(draw_plan(7), traced=True) for _ in range(2))
