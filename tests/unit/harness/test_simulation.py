@@ -30,7 +30,7 @@ def test_parts_keep_every_rule_whatever_goes_wrong() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3297, 4058, 12585])
 def test_seed_that_has_failed_keeps_every_rule(seed: int) -> None:
-    """Settings that came late; a batch repeated after a stall; accounts struck by another's plan."""
+    """Settings came late; a batch was repeated after a stall; another plan struck the accounts."""
     assert () == play(draw_plan(seed)).failures
 
 
