@@ -156,9 +156,14 @@ class UseRecorder:
             elif verdict.holds and ask.name in self._open:
                 self._outrun.setdefault(name, self._now())
 
-    def claim_lost(self, tenant: ClientId, holds: Mapping[Unit, float]) -> None:
-        """The accounts count a claim as used that nobody accounts for."""
-        for unit in holds:
+    def claim_lost(self, name: ClaimName, tenant: ClientId, unused: Mapping[Unit, float]) -> None:
+        """The accounts count a claim as used that nobody accounts for, with what was unused of it.
+
+        All of it may have been used. Whoever asks for it again asks for another one.
+        """
+        if not unused:
+            self._over.add(name)
+        for unit in unused:
             self.lost_claims[tenant, unit] += 1
 
     # --- engines
