@@ -125,8 +125,6 @@ def use_is_counted_once(worlds: Sequence[World]) -> None:
     accounts = first.accounts
     if accounts is None or accounts.forgot_at or not accounts.newest.in_charge:
         return
-    if _fault_kinds(worlds) & {FaultKind.STORE_EMPTIED}:
-        return  # a scheduler opens again what had ended, and a claim of one name counts once
     service = accounts.newest.actor.service
     assert service is not None
     for path, standings in service.book.nodes(accounts.wall()).items():
