@@ -314,7 +314,9 @@ class SchedulerService:
             for day in days
             if day in book.totals
         }
-        open_from = min({int(term.driver.now() // DAY_S), *book.unsaved_days()})
+        # A successor books nothing before the last checkpoint, and may in the rest of its day.
+        saved_until = max(0.0, term.checkpointer.instant)
+        open_from = min({int(saved_until // DAY_S), *book.unsaved_days()})
         return {"days": stored | known, "open_from": open_from}
 
     async def status(self, applications: int = 0) -> dict[str, Any]:
