@@ -122,6 +122,12 @@ def latest_instant(applications: Iterable[Record]) -> Seconds:
     return max((at for at in instants if isinstance(at, int | float)), default=-math.inf)
 
 
+def saved_instant(clock: Record | None) -> Seconds:
+    """Return the instant of the checkpoint that a clock's record is of; minus infinity: unknown."""
+    at = (clock or {}).get("saved_at")
+    return at if isinstance(at, int | float) else -math.inf
+
+
 def restore(
     core: SchedulerCore, clock: Record | None, applications: Mapping[ApplicationId, Record]
 ) -> None:

@@ -116,6 +116,7 @@ async def measure_scheduler(case: Case, directory: Path) -> Taken:
     store = SchedulerStore(redis.url, config.store_name)
     service = SchedulerService(Term(config, store, _unexpected))
     await service.term.begin()
+    await service.configure({})
     gaps = _Gaps()
     watching = asyncio.create_task(gaps.watch())
     try:
@@ -172,6 +173,7 @@ async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
         Term(config, SchedulerStore(redis.url, config.store_name), _unexpected)
     )
     await service.term.begin()
+    await service.configure({})
     await _submit(service, case)  # what the client tells it then, it knows
     client = QueueClient(_Calls(service), _unexpected, _nothing, max(1, case.waiting), 0.0)
     client.session.start()

@@ -223,6 +223,7 @@ async def _run_scheduler(
 ) -> None:
     _write_errors_to(log)
     actor = SchedulerActor(AppConfig.parse(config).model_dump())
+    await actor.configure({})
     pipe.send(await actor.link())
     profiler = cProfile.Profile() if profile is not None else None
     marks = 0

@@ -104,6 +104,7 @@ class StoreBench:
         store = SchedulerStore(self._server.url, f"bench/{next(self._stores)}")
         service = SchedulerService(Term(config, store, lambda reason: None))
         await service.term.begin()
+        await service.configure({})
         desk = _Service(service)
         try:
             await desk.open(desk.known)

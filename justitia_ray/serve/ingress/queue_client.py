@@ -160,6 +160,8 @@ class QueueClient:
                 inference.item = replace(inference.item, deadline_s=math.inf)
                 return answer
             is_unknown = answer.reason is Refusal.UNKNOWN_APPLICATION
+            if is_unknown and inference.answers:
+                continue  # its batch was repeated: the scheduler has said more of it since
             if not is_unknown or inference.application is None:
                 name = inference.item.application_id
                 raise refusal_error(answer.reason, name, answer.limit, answer.retry_after_s)

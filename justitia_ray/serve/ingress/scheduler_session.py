@@ -117,7 +117,7 @@ class SchedulerSession:
         """Open an application; the call is repeated while the scheduler is being started.
 
         Raises:
-            AdmissionError: If the scheduler is no leader any more.
+            AdmissionError: If the scheduler is no leader any more, or is given no settings in time.
         """
         while True:
             await self._is_prepared.wait()

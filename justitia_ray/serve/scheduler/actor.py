@@ -81,8 +81,13 @@ class SchedulerService:
     # --- calls of ingresses
 
     async def open_application(self, arrival: ev.ApplicationArrived) -> Opened:
-        """Tag an application; opening one that is open returns its tag."""
+        """Tag an application; opening one that is open returns its tag.
+
+        Raises:
+            AdmissionError: If the scheduler is given no settings in time.
+        """
         term = await self._enter()
+        await term.await_settings()
         term.gate.admit_submission(arrival)
         name, core = arrival.application_id, term.driver.core
         refused = await term.gate.decided(name)
@@ -150,11 +155,17 @@ class SchedulerService:
     async def submit_many(
         self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]
     ) -> IngressMail:
-        """Submit a batch in its order, and return the grants that can be made at once."""
+        """Submit a batch in its order, and return the grants that can be made at once.
+
+        Raises:
+            AdmissionError: If the scheduler is given no settings in time; nothing was taken.
+        """
         term = await self._enter()
         if epoch != term.epoch:
             term.note_epoch(epoch)
             return IngressMail(term.epoch)
+        if items:
+            await term.await_settings()
         outboxes = term.driver.outboxes
         if ingress_id in outboxes.forgotten:
             return IngressMail(term.epoch, forgotten=True)
@@ -206,9 +217,7 @@ class SchedulerService:
             ConfigError: If a setting is not allowed; those in force stay.
         """
         term = await self._enter()
-        if term.driver.configure(settings):
-            term.gate.settings_changed()
-            term.checkpointer.save_everything()
+        term.configure(settings)
         return term.epoch
 
     # --- calls of replicas
@@ -305,7 +314,9 @@ class SchedulerService:
             for day in days
             if day in book.totals
         }
-        open_from = min({int(term.driver.now() // DAY_S), *book.unsaved_days()})
+        # A successor books nothing before the last checkpoint, and may in the rest of its day.
+        saved_until = max(0.0, term.checkpointer.instant)
+        open_from = min({int(saved_until // DAY_S), *book.unsaved_days()})
         return {"days": stored | known, "open_from": open_from}
 
     async def status(self, applications: int = 0) -> dict[str, Any]:

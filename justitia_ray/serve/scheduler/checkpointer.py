@@ -7,12 +7,13 @@ gathered meanwhile.
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from justitia_ray.core import SchedulerCore
-from justitia_ray.core.snapshot import application_record, clock_record
+from justitia_ray.core.snapshot import application_record, clock_record, saved_instant
 from justitia_ray.core.usage import DAY_S, Day
 from justitia_ray.errors import StoreError
 from justitia_ray.observability.log_events import log_event
@@ -37,8 +38,8 @@ class Checkpoint:
 
     core: SchedulerCore
     epoch: Epoch
-    settings: dict[str, Any]
-    """Scheduling settings in force."""
+    settings: dict[str, Any] | None
+    """Scheduling settings in force; None: not known yet, and those in the store stay."""
     on_saved: Callable[[], None] = lambda: None
     """Called once all of the state is in the store."""
 
@@ -99,6 +100,8 @@ class Checkpointer:
         """Saves that succeeded: what had changed before a save began outlives this process."""
         self.saved_at: Seconds | None = None
         """When the last of them ended, by the loop's clock."""
+        self.instant: Seconds = -math.inf
+        """Instant of the last checkpoint in the store: no successor is told an earlier one."""
         self.trouble: str | None = None
         """Why the store cannot be used at present."""
 
@@ -120,6 +123,7 @@ class Checkpointer:
                 await asyncio.sleep(_RETRY_S)
             else:
                 self._note_store(None)
+                self.instant = saved_instant(stored.clock)
                 self._confirmed_at = asyncio.get_running_loop().time()
                 self._clock.now()
                 self._stalled_s = self._clock.stalled_s
@@ -246,7 +250,8 @@ class Checkpointer:
         records = {name: application_record(core, name) for name in names}
         replicas = frozenset(core.state.replicas)
         replicas_changed = everything or replicas != self._saved_replicas
-        clock = clock_record(core)
+        instant = self._clock.now()
+        clock = {**clock_record(core), "saved_at": instant}
         usage = core.state.usage.take_changed(everything=everything)
         changed = [(name, record) for name, record in records.items() if record is not None]
         kept = True
@@ -276,11 +281,15 @@ class Checkpointer:
             raise
         if not kept:  # the store was emptied or set back, and holds nothing now
             self._everything = True
-            return await self._write(checkpoint)
+            again = self._take_checkpoint()  # other settings may be in force by now
+            if again is None:
+                return False
+            return await self._write(replace(checkpoint, settings=again.settings))
         self.unsaved.clear()
         core.state.usage.note_saved()
         self._saved_replicas = replicas
         self.saves += 1
+        self.instant = instant
         self.saved_at = asyncio.get_running_loop().time()
         self._note_store(None)
         return True

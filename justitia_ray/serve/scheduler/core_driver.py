@@ -10,7 +10,7 @@ from justitia_ray.config import SchedulerSection, SchedulingConfig
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, EndApplication, Grant
-from justitia_ray.core.snapshot import latest_instant, restore
+from justitia_ray.core.snapshot import latest_instant, restore, saved_instant
 from justitia_ray.core.state import SchedulerLimits
 from justitia_ray.errors import StoreError
 from justitia_ray.observability.log_events import application_ended, log_event
@@ -103,6 +103,7 @@ class CoreDriver:
             raise StoreError(f"usage: the stored record is damaged ({error!r})") from error
         if stored.clock is not None:
             self._clock.not_before(latest_instant(stored.applications.values()))
+            self._clock.not_before(saved_instant(stored.clock))
             core.recover(stored.replicas, self.now())
             restore(core, stored.clock, stored.applications)
         log_event(

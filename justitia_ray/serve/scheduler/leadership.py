@@ -10,7 +10,7 @@ from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.entities import Application
 from justitia_ray.core.outlook import Held, HeldBy, Reason
-from justitia_ray.errors import SchedulerSuperseded
+from justitia_ray.errors import AdmissionError, SchedulerSuperseded
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.measures import MetricsBackend
 from justitia_ray.observability.scheduler_metrics import SchedulerMetrics
@@ -26,10 +26,12 @@ from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.store.leader import StaleEpoch
 from justitia_ray.store.scheduler_store import DurableState
-from justitia_ray.units import ApplicationId, ClientId, Epoch
+from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 
 logger = logging.getLogger(__name__)
 
+_SETTINGS_WITHIN_S: Seconds = 5.0
+"""Longest wait of a call for the settings: ingresses give them once they hear of the term."""
 _ADVICE = (
     "two deployments of one name and model on one Redis take the lead from each other: give one"
     " of them another name; to take it back here, end the other one, then run `justitia shutdown`"
@@ -68,6 +70,8 @@ class Term:
         self.epoch: Epoch = 0
         self.serving = asyncio.Event()
         """Set once the state that the last leader left is restored, and not cleared."""
+        self.has_settings = asyncio.Event()
+        """Set once the scheduling settings are known: stored by the last leader, or given since."""
         self.lost: str | None = None
         """Who leads instead, and what to do."""
         self.succeeded = False
@@ -123,6 +127,8 @@ class Term:
         self.epoch, stored = await self.checkpointer.become_leader(above)
         self.driver.begin(stored, self.epoch)
         self.gate.begin(self.epoch)
+        if stored.settings is not None:
+            self.has_settings.set()
         self.serving.set()
         self._tasks = [
             asyncio.create_task(self.clock.keep_beating()),
@@ -158,6 +164,42 @@ class Term:
         self._called_at = self.clock.now()
         await self.serving.wait()
         self.check_lead()
+
+    async def await_settings(self) -> None:
+        """Wait until the scheduling settings are known: without them nothing is let in.
+
+        Tenants, quotas and caps are among them.
+
+        Raises:
+            AdmissionError: If no ingress gives them in time.
+            SchedulerSuperseded: If the lead was lost meanwhile.
+        """
+        if self.has_settings.is_set():
+            return
+        try:
+            async with asyncio.timeout(_SETTINGS_WITHIN_S):
+                await self.has_settings.wait()
+        except TimeoutError:
+            self.check_lead()
+            raise AdmissionError(
+                "the scheduler has found no stored settings, and no ingress has given it any in"
+                f" {_SETTINGS_WITHIN_S:g} s: it lets nothing in before that; try again",
+                _SETTINGS_WITHIN_S,
+            ) from None
+        self.check_lead()
+
+    def configure(self, settings: dict[str, Any]) -> None:
+        """Apply other scheduling settings from now on, and store them with the next save.
+
+        Raises:
+            ConfigError: If a setting is not allowed; those in force stay.
+        """
+        is_changed = self.driver.configure(settings)
+        if is_changed:
+            self.gate.settings_changed()
+        if is_changed or not self.has_settings.is_set():
+            self.checkpointer.save_everything()
+        self.has_settings.set()
 
     def check_lead(self) -> None:
         """Let nobody be served by a scheduler that has lost the lead.
@@ -232,7 +274,8 @@ class Term:
                 )
                 self._begin_again(higher)
 
-        settings = self.driver.settings.model_dump()
+        # The successor of a scheduler that was given none must not take the defaults for them.
+        settings = self.driver.settings.model_dump() if self.has_settings.is_set() else None
         return Checkpoint(self.driver.core, self.epoch, settings, on_saved)
 
     def _save_soon(self) -> None:

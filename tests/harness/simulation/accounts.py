@@ -33,7 +33,7 @@ class WatchedBook(QuotaBook):
         unused = {unit: claim.rest(unit) for unit in claim.holds}
         super()._lose(scheduler, term, name)
         lost = {unit: rest for unit, rest in unused.items() if rest > 0}
-        self.recorders[scheduler].claim_lost(claim.tenant, lost)
+        self.recorders[scheduler].claim_lost(name, claim.tenant, lost)
 
     @property
     def claims(self) -> list[str]:
@@ -129,6 +129,8 @@ class SimulatedAccounts:
         """By the name that a scheduler has at the accounts."""
         self.forgot_at: list[Seconds] = []
         """When accounts died that knew something which no store did, by the loop's time."""
+        self.are_struck = False
+        """Whether a fault has struck them, of whichever model's plan."""
         self.over = False
         """Nothing that ends is replaced any more."""
         self._network = network

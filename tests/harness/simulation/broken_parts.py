@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from justitia_ray.core.events import LeaseFinished
+from justitia_ray.errors import AttemptsExhausted
 from justitia_ray.protocol.engine import ResponseHead
 from justitia_ray.protocol.messages import IngressMail, Pull, ReplicaMail
 from justitia_ray.protocol.stream_parts import Part, Resume
-from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.scheduler_session import SchedulerSession
 from justitia_ray.serve.replica.puller import Puller
 from justitia_ray.serve.scheduler.outboxes import Outbox
@@ -19,6 +19,7 @@ from tests.harness.simulation import broken_quotas
 from tests.harness.simulation.parts import Parts, WatchedLeaseTable, WatchedOutboxes, WatchedService
 from tests.harness.simulation.plan import Ending, Fault, FaultKind, Plan, draw_plan
 from tests.harness.simulation.run import SimulationRun, play
+from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
 
 class _HastyLine(Outbox):
@@ -133,16 +134,33 @@ _METHODS_WITHOUT_RUNS = {
 """Calls that go on though nobody waits for them."""
 
 
-class _ClientThatSendsOnce(QueueClient):
+class _ClientThatSendsOnce(WatchedQueueClient):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.session.__class__ = _SessionThatSendsOnce
 
 
-class _ClientWithoutReason(QueueClient):
+class _ClientWithoutReason(WatchedQueueClient):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.session.__class__ = _SessionWithoutReason
+
+
+class _ClientThatGivesUpEarly(WatchedQueueClient):
+    """Takes every lease for the last that its call may use."""
+
+    async def nack_lease(self, *parts: Any) -> None:
+        await super().nack_lease(*parts)
+        raise AttemptsExhausted("gave up after 1 attempts")
+
+
+def _out_of_reach(plan: Plan) -> Plan:
+    """Keep the only ingress from all replicas for a while."""
+    faults = (
+        Fault(FaultKind.PORT_BLOCKED, at_s=2.0, for_s=3.0, party=replica, other=2, both=True)
+        for replica in range(plan.replicas)
+    )
+    return replace(plan, ingresses=1, faults=tuple(faults))
 
 
 def _cut_before_a_crash(plan: Plan) -> Plan:
@@ -228,6 +246,9 @@ BROKEN: dict[str, Broken] = {
     ),
     "no second key is learned": Broken(
         Parts(keyring=_KeyringThatForgets), 15, "every_call_has_its_answer"
+    ),
+    "calls are given up at the first lease": Broken(
+        Parts(client=_ClientThatGivesUpEarly), 0, "every_call_has_its_answer", _out_of_reach
     ),
     "nobody asks why a lease ended": Broken(
         Parts(client=_ClientWithoutReason),

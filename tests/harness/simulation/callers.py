@@ -5,7 +5,7 @@ import json
 import random
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
@@ -14,18 +14,21 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.application_key import application_key
-from justitia_ray.errors import AdmissionError, DeadlineMissed, QuotaExhausted
+from justitia_ray.errors import AdmissionError, AttemptsExhausted, DeadlineMissed, QuotaExhausted
 from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.submission import ApplicationSpec
-from justitia_ray.units import Seconds
+from justitia_ray.units import ReplicaId, Seconds
 from tests.harness.answers import Answer, StreamedAnswer, unary_answer
 from tests.harness.simulation.network import Network, here
 from tests.harness.simulation.parts import IngressHost
 from tests.harness.simulation.plan import Ending, PlannedApplication, PlannedInference
 from tests.harness.simulation.recorder import Recorder
+from tests.harness.simulation.unusable_leases import NOTE_UNUSABLE, CutOffs, UnusableLease
 
 PATH = "/v1/completions"
 _QUOTA_CODES = ("rate_limit_exceeded", "insufficient_quota")
+_GAVE_UP = "gave up after"
+"""In the error of a stream that was cut too often."""
 _EVENT = "data: "
 _DONE = "[DONE]"
 
@@ -59,6 +62,10 @@ class CallRecord:
     """Whether it was refused for a quota."""
     limited_by: str | None = None
     """Node of that quota; None: not named, for the accounts could not be asked in time."""
+    gave_up: bool = False
+    """Whether it ended because it had used up its leases."""
+    unusable: list[UnusableLease] = field(default_factory=list)
+    """Leases that its last try could not use."""
     tries: int = 0
     answer: Answer | None = None
 
@@ -108,6 +115,7 @@ def _read_events(record: CallRecord, text: str) -> None:
         if "error" in chunk:
             record.verdict, record.detail = Verdict.CUT, str(chunk["error"].get("message"))
             record.limited = chunk["error"].get("code") in _QUOTA_CODES
+            record.gave_up = _GAVE_UP in record.detail
             return
         joined.add_event(chunk)
     if done != 1:
@@ -131,6 +139,7 @@ class Callers:
         network: Network,
         recorder: Recorder,
         ingresses: Callable[[], list[IngressHost]],
+        cut_offs: CutOffs,
     ) -> None:
         """Prepare.
 
@@ -140,6 +149,7 @@ class Callers:
             network: Carries their calls.
             recorder: Told what they do.
             ingresses: Returns those that take connections now.
+            cut_offs: Knows whether they reach the replicas.
         """
         self.records: list[CallRecord] = []
         self.unclosed: list[str] = []
@@ -149,6 +159,7 @@ class Callers:
         self._network = network
         self._recorder = recorder
         self._ingresses = ingresses
+        self._cut_offs = cut_offs
 
     async def play(self, application: PlannedApplication) -> None:
         """Be the owner of one application, from its first call to its end."""
@@ -242,6 +253,7 @@ class Callers:
                             return
                     if not isinstance(error.cause, AdmissionError):
                         record.verdict, record.detail = Verdict.REFUSED, repr(error.cause)
+                        record.gave_up = isinstance(error.cause, AttemptsExhausted)
                         return
                 except RayError as error:
                     record.verdict, record.detail = Verdict.REFUSED, repr(error)
@@ -256,7 +268,13 @@ class Callers:
             context = replace(context, named_deadline=f"{record.planned.deadline_s}")
         raw = body_of(record.planned, self._model)
 
+        record.unusable.clear()
+
+        def note_unusable(replica_id: ReplicaId) -> None:
+            record.unusable.append(self._cut_offs.unusable_lease(replica_id, self._network.now))
+
         def answer() -> Any:
+            NOTE_UNUSABLE.set(note_unusable)
             gateway = host.answers.gateway
             items = gateway.stream(PATH, context, gateway.parse(PATH, raw))
             return _slowly(items, record.planned.reads_every_s)

@@ -110,7 +110,8 @@ def every_call_has_its_answer(world: World) -> None:
     """Each call of a client that stayed is answered, once, with the right text.
 
     A stream may be cut where the protocol says that it cannot go on. A call may be refused if the
-    application was cancelled, if it had a deadline, or for a quota.
+    application was cancelled, if it had a deadline, or for a quota. Either may be given up that has
+    used as many leases as `ingress.attempts` says, all of them at replicas out of its reach.
     """
     for record in world.callers.records:
         wrong = _wrong(world, record)
@@ -128,9 +129,11 @@ def _wrong(world: World, record: CallRecord) -> str:
     if record.verdict is Verdict.REFUSED:
         may_be_refused = record.cancelled or (record.missed and record.planned.deadline_s)
         may_be_refused = may_be_refused or (record.limited and _may_be_limited(world, record))
+        may_be_refused = may_be_refused or (record.gave_up and _may_give_up(world, record))
         return "" if may_be_refused else f"was refused: {record.detail}"
     if record.verdict is Verdict.CUT:
         may_be_cut = record.cancelled or record.planned.choices > 1 or record.limited
+        may_be_cut = may_be_cut or (record.gave_up and _may_give_up(world, record))
         return "" if may_be_cut else f"was cut: {record.detail}"
     if record.detail or record.answer is None:
         return record.detail or "was answered with nothing"
@@ -138,10 +141,20 @@ def _wrong(world: World, record: CallRecord) -> str:
     return difference(fake_answer(PATH, body, world.model, world.plan.kv_tokens), record.answer)
 
 
+def _may_give_up(world: World, record: CallRecord) -> bool:
+    """Return whether a call has used all its leases, each at a replica out of its reach."""
+    is_cut_off = all(lease.is_cut_off for lease in record.unusable)
+    return is_cut_off and len(record.unusable) == world.config.ingress.attempts
+
+
 def _may_be_limited(world: World, record: CallRecord) -> bool:
-    """Return whether a quota that rejects is where the refusal of a call says."""
+    """Return whether a quota that rejects is where the refusal of a call says.
+
+    None is named where the accounts were not asked in time: they, or this model, have faults.
+    """
     if record.limited_by is None:
-        return bool(world.plan.tenants) and not world.plan.fault_free
+        accounts = world.accounts
+        return accounts is not None and (accounts.are_struck or not world.plan.fault_free)
     quotas = world.plan.tenants.get(record.limited_by, {}).get("quotas", ())
     return any(quota["on_exhausted"] == OnExhausted.REJECT for quota in quotas)
 

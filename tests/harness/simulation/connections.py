@@ -141,6 +141,14 @@ class Connections:
             raise
         return ours
 
+    def may_open(self, source: Process, target: Process) -> bool:
+        """Return whether a process could open a connection to another one now."""
+        block = self._blocks.get((source.name, target.name))
+        is_blocked = block is not None and block.until > self._loop.time()
+        is_cut = self._network.cut_between(source.name, target.name) is not None
+        is_there = target.alive and not target.paused
+        return is_there and self._network.conditions.calm and not (is_blocked or is_cut)
+
     async def _refuse(self, *, answers: bool) -> None:
         if not answers:
             await asyncio.Event().wait()  # who dials gives up in the end

@@ -7,7 +7,7 @@ from typing import Any
 from tests.harness.simulation.accounts import NAME, SimulatedAccounts
 from tests.harness.simulation.connections import Block
 from tests.harness.simulation.network import Cut, NetworkConditions
-from tests.harness.simulation.plan import Fault, FaultKind
+from tests.harness.simulation.plan import OF_ACCOUNTS, Fault, FaultKind
 from tests.harness.simulation.store import RedisMemory
 from tests.harness.simulation.world import World
 
@@ -25,6 +25,8 @@ _OTHER_SETTINGS: tuple[dict[str, Any], ...] = (
 def inject(world: World, fault: Fault) -> bool:
     """Let a fault strike now; return whether there was anything to strike."""
     world.recorder.add_event("fault", f"{fault.kind} for {fault.for_s} s, party {fault.party}")
+    if fault.kind in OF_ACCOUNTS:
+        _accounts(world).are_struck = True
     return _FAULTS[fault.kind](world, fault)
 
 

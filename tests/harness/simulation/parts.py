@@ -22,7 +22,6 @@ from justitia_ray.protocol.messages import IngressMail, ReplicaMessage
 from justitia_ray.serve.engines.factory import load_prompt_counter
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.ingress.deployment import ModelQueue
-from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.serve.ingress.token_counter import TokenCounter
@@ -45,6 +44,7 @@ from tests.harness.simulation.connections import Connections, SimulatedDialer
 from tests.harness.simulation.network import DetachedHandle, NobodyHandle, here
 from tests.harness.simulation.recorder import ClaimAssertions, Recorder, tags_of
 from tests.harness.simulation.store import RedisMemory, StoreClient
+from tests.harness.simulation.unusable_leases import WatchedQueueClient
 from tests.harness.simulation.virtual_loop import Process
 
 _LOOK_AT_ONE_IN = 8
@@ -112,7 +112,7 @@ class WatchedDriver(CoreDriver):
 
     def _note_let_in(self, event: ev.Event) -> None:
         if isinstance(event, ev.ApplicationArrived):
-            self.recorder.use.opened(self.core, event.application_id)
+            self.recorder.use.opened(event)
         elif isinstance(event, ev.InferenceSubmitted):
             self.recorder.use.admitted(self.core, self.epoch, event)
 
@@ -247,7 +247,7 @@ class Parts:
     service: type[WatchedService] = WatchedService
     leases: type[WatchedLeaseTable] = WatchedLeaseTable
     puller: type[Puller] = Puller
-    client: type[QueueClient] = QueueClient
+    client: type[WatchedQueueClient] = WatchedQueueClient
     keyring: type[Keyring] = Keyring
     replica_methods: Mapping[str, Method] = field(default_factory=lambda: REPLICA_METHODS)
     accounts: type[WatchedAccounts] = WatchedAccounts

@@ -126,7 +126,7 @@ def use_is_counted_once(worlds: Sequence[World]) -> None:
     if accounts is None or accounts.forgot_at or not accounts.newest.in_charge:
         return
     if _fault_kinds(worlds) & {FaultKind.STORE_EMPTIED}:
-        return  # a scheduler that knows no settings lets in what comes before them
+        return  # who has lost its applications may count one of them again: seed 14381
     service = accounts.newest.actor.service
     assert service is not None
     for path, standings in service.book.nodes(accounts.wall()).items():

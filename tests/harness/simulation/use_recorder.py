@@ -82,6 +82,8 @@ class UseRecorder:
         self.again: Counter[ClientId] = Counter()
         """Inferences that a scheduler let in again after they had ended there."""
         self._let_in_by: set[tuple[Epoch, RequestId]] = set()
+        self._reopened: Counter[ClientId] = Counter()
+        """Applications that came again, and may have the claim that they had."""
         self._over: set[ClaimName] = set()
         self._claimed_again: Counter[ClientId] = Counter()
         """Inferences whose claims were made again after they had been over."""
@@ -103,10 +105,17 @@ class UseRecorder:
         """Return whether no later scheduler leads: what an earlier one lets in is not run."""
         return epoch >= max(self.terms, default=epoch)
 
-    def opened(self, core: SchedulerCore, application_id: ApplicationId) -> None:
-        """A scheduler has an application that it did not have before this event."""
-        tenant = self.tenants[application_id] = core.state.applications[application_id].tenant
+    def opened(self, arrival: ev.ApplicationArrived) -> None:
+        """A scheduler has an application that it did not have before this event.
+
+        One that has ended may come again from an ingress that has not heard of its end: another
+        one, but of the claim of the first if the accounts have not heard of its end either.
+        """
+        application_id, tenant = arrival.application_id, arrival.tenant
+        self.tenants[application_id] = tenant
         if application_id not in self._open:
+            is_again = arrival.resubmitted and application_id in self.let_in
+            self._reopened[tenant] += is_again and application_id not in self._over
             self._open.add(application_id)
             self.let_in.add(application_id)
             self._add(tenant, Unit.APPLICATIONS, 1, application_id)
@@ -156,9 +165,14 @@ class UseRecorder:
             elif verdict.holds and ask.name in self._open:
                 self._outrun.setdefault(name, self._now())
 
-    def claim_lost(self, tenant: ClientId, holds: Mapping[Unit, float]) -> None:
-        """The accounts count a claim as used that nobody accounts for."""
-        for unit in holds:
+    def claim_lost(self, name: ClaimName, tenant: ClientId, unused: Mapping[Unit, float]) -> None:
+        """The accounts count a claim as used that nobody accounts for, with what was unused of it.
+
+        All of it may have been used. Whoever asks for it again asks for another one.
+        """
+        if not unused:
+            self._over.add(name)
+        for unit in unused:
             self.lost_claims[tenant, unit] += 1
 
     # --- engines
@@ -207,11 +221,12 @@ class UseRecorder:
     def maybe_missed(self, tenant: ClientId, unit: Unit) -> int:
         """Return how much may be missed that was let in while the accounts did not answer.
 
-        By schedulers that died before they did.
+        By schedulers that died before they did; and applications that came again after such deaths.
         """
         if len(self.terms) < _TWO:
             return 0
-        return sum(
+        reopened = self._reopened[tenant] if unit is Unit.APPLICATIONS else 0
+        return reopened + sum(
             one.amount == 1 and one.claim not in self.granted_names
             for one in self.amounts
             if (one.tenant, one.unit) == (tenant, unit)

@@ -16,6 +16,7 @@ from tests.harness.simulation.parts import IngressHost, Parts, ReplicaHost, Sche
 from tests.harness.simulation.plan import Plan
 from tests.harness.simulation.recorder import Recorder
 from tests.harness.simulation.store import RedisMemory
+from tests.harness.simulation.unusable_leases import CutOffs
 from tests.harness.simulation.virtual_loop import Process, VirtualLoop
 
 MODEL, OTHER_MODEL = "m", "n"
@@ -89,7 +90,14 @@ class World:
         self.scheduler_handle = DetachedHandle(self.network, self._find_scheduler)
         self._ingress_names = itertools.count()
         self.callers_process = Process("callers")
-        self.callers = Callers(model, self.rng, self.network, recorder, self._open_ingresses)
+        self.callers = Callers(
+            model,
+            self.rng,
+            self.network,
+            recorder,
+            self._open_ingresses,
+            CutOffs(self.connections, lambda replica_id: self.replicas[replica_id].process),
+        )
         self.storms = 0
         self.over = False
         """Nothing that ends is replaced any more."""

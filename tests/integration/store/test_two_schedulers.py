@@ -60,6 +60,8 @@ async def start(server: EmbeddedRedis, name: str) -> AsyncIterator[Start]:
         service = SchedulerService(Term(config(**section), store, lambda reason: None))
         services.append(service)
         await service.term.begin(above)
+        if not service.term.has_settings.is_set():
+            await service.configure({})
         return service
 
     yield start
@@ -169,6 +171,7 @@ async def test_killed_embedded_redis_is_started_again_and_nothing_is_lost(tmp_pa
     store = SchedulerStore(server.url, "a/m")
     service = SchedulerService(Term(config(), store, lambda reason: None, server.start))
     await service.term.begin()
+    await service.configure({})
     epoch = (await service.status())["epoch"]
     replica = PullingReplica(service, epoch)
     await waits_for_work(service)

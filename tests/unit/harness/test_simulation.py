@@ -27,6 +27,13 @@ def test_parts_keep_every_rule_whatever_goes_wrong() -> None:
     assert 10 <= len([kind for kind in result.struck if "in vain" not in kind])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [3297, 4058, 12585])
+def test_seed_that_has_failed_keeps_every_rule(seed: int) -> None:
+    """Settings came late; a batch was repeated after a stall; another plan struck the accounts."""
+    assert () == play(draw_plan(seed)).failures
+
+
 def test_history_is_the_same_each_time() -> None:
     """A seed that fails in a search of hours has to fail when somebody looks at it."""
     first, second = (play(draw_plan(7), traced=True) for _ in range(2))
@@ -43,6 +50,20 @@ def test_broken_part_is_found(mistake: str) -> None:
 
     assert simulated is not None
     assert not play(simulated.plan).failures
+
+
+@pytest.mark.slow
+def test_calls_end_as_is_stated_where_no_replica_is_in_reach_for_long() -> None:
+    """Two replicas take two leases of each call every two seconds, and twenty end it."""
+    plan = draw_plan(3117)
+    faults = tuple(
+        Fault(FaultKind.PORT_BLOCKED, at_s=6.9, for_s=40.0, party=replica, other=2, both=True)
+        for replica in range(plan.replicas)
+    )
+    simulated = play(replace(plan, faults=faults), traced=True)
+
+    assert (1, 2, ()) == (plan.ingresses, plan.replicas, simulated.failures)
+    assert "AttemptsExhausted('gave up after 20 attempts')" in simulated.trace
 
 
 @pytest.mark.slow

@@ -79,6 +79,16 @@ class Rig:
         await eventually(lambda: len(self.scheduler.items) >= count, f"{count} items are taken")
         return list(self.scheduler.items)
 
+    async def submitted(self, last: str) -> list[str]:
+        """Return the inferences that the scheduler has taken, once the last is among them."""
+
+        def taken() -> list[str]:
+            items = self.scheduler.items
+            return [item.request_id for item in items if isinstance(item, InferenceSubmitted)]
+
+        await eventually(lambda: last in taken(), f"{last} is taken")
+        return taken()
+
     async def granted(self) -> tuple[PendingInference, Grant]:
         """Submit an inference with its application, and return it and its lease."""
         ticket = self.client.submit_inference(inference(), opened())
@@ -234,6 +244,36 @@ async def test_application_that_expires_as_an_inference_comes_is_opened_again(ri
     assert isinstance(item, InferenceSubmitted)
     assert "q+" == (await waiting).request_id == item.request_id
     assert not rig.scheduler.batches[-1][1][2:], "it stays open for the next one"
+
+
+_UNKNOWN = Refuse("q", "i", Refusal.UNKNOWN_APPLICATION)
+
+
+async def test_inference_refused_twice_is_submitted_anew_once(rig: Rig) -> None:
+    """Its batch was repeated while the scheduler stood still: the second answer is no news."""
+    ticket = rig.client.submit_inference(inference(), opened())
+    rig.scheduler.post(ended(), _UNKNOWN, _UNKNOWN)
+    await eventually(lambda: len(ticket.answers) == 2, "both refusals are there")
+    waiting = asyncio.ensure_future(rig.client.next_grant(ticket))
+    await rig.taken(4)
+    rig.client.submit_inference(inference("later", "b"))
+    rig.scheduler.post(replace(grant(), request_id="q+"))
+
+    assert ["q", "q+", "later"] == await rig.submitted("later")
+    assert "q+" == (await waiting).request_id
+
+
+async def test_lease_after_a_refusal_is_taken(rig: Rig) -> None:
+    """Another ingress opened the application before the batch was repeated."""
+    ticket = rig.client.submit_inference(inference(), opened())
+    rig.scheduler.post(_UNKNOWN, grant())
+    await eventually(lambda: len(ticket.answers) == 2, "both answers are there")
+
+    lease = await rig.client.next_grant(ticket)
+    rig.client.submit_inference(inference("later", "b"))
+
+    assert "1-1" == lease.lease_id
+    assert ["q", "later"] == await rig.submitted("later")
 
 
 async def test_lease_that_could_not_be_used_is_refused_and_the_next_one_taken(rig: Rig) -> None:

@@ -94,9 +94,11 @@ class Services:
         return service
 
     async def start(self, **scheduler: float) -> SchedulerService:
-        """Return another service, which leads."""
+        """Return another service, which leads, and has settings: stored ones or the defaults."""
         service = self.service(**scheduler)
         await service.term.begin()
+        if not service.term.has_settings.is_set():
+            await service.configure({})  # as an ingress does
         return service
 
     async def serving(self) -> SchedulerService:

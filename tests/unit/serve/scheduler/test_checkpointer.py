@@ -103,3 +103,33 @@ async def test_store_that_fails_between_two_parts_gets_all_of_them_again(
     assert (False, 4) == (saved, written)
     assert again
     assert 10 == len(store.stored_applications())
+
+
+class EmptiedStore(FakeSchedulerStore):
+    """Emptied before its second save is written; the settings change meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: CheckpointedCore | None = None
+        """Who saves next, until the store is emptied."""
+
+    async def save(self, *arguments: Any) -> bool:
+        if self.kept is not None:
+            self.raw.flushall()
+            self.kept.settings = {"policy": "fcfs"}
+            self.kept.checkpointer.save_everything()
+            self.kept = None
+        return await super().save(*arguments)
+
+
+async def test_emptied_store_gets_the_settings_that_came_during_the_save() -> None:
+    """A save that has to write everything anew was begun with those before."""
+    store = EmptiedStore()
+    kept = CheckpointedCore(store)
+    await kept.become_leader()
+    kept.settings = {"policy": "justitia"}
+    await kept.save()
+    store.kept = kept
+    await kept.save()
+
+    assert {"policy": "fcfs"} == store.stored_settings()

@@ -108,9 +108,8 @@ def _live(service: SchedulerService) -> list[str]:
 async def test_scheduler_without_quotas_asks_nobody(services: Services) -> None:
     """A service without quotas starts no accounts, and nothing in it waits for any."""
     accounts = Accounts()
-    service = services.service()
+    service = await services.start()
     service.term.gate._connect = lambda: accounts
-    await service.term.begin()
     await service.submit_many("i", service.term.epoch, 0, (opened(), inference()))
 
     assert ["a"] == _live(service)

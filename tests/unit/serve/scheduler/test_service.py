@@ -411,6 +411,7 @@ async def test_scheduler_without_a_store_waits_for_its_epoch(services: Services)
     waiting, seen = await service.status(), await service.inspect()
     services.store.away = False
     await starting
+    await service.configure({})
 
     for each in (waiting, seen):
         assert (False, AWAY) == (each["ready"], each["degraded"])

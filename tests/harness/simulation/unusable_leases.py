@@ -1,0 +1,60 @@
+"""Leases that calls of clients could not use, each with whether its replica could be reached."""
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.events import NackReason
+from justitia_ray.serve.ingress.pending_inferences import PendingInference
+from justitia_ray.serve.ingress.queue_client import QueueClient
+from justitia_ray.serve.ingress.replica_links import LONGEST_PAUSE_S
+from justitia_ray.units import ReplicaId, Seconds
+from tests.harness.simulation.connections import Connections
+from tests.harness.simulation.network import here
+from tests.harness.simulation.virtual_loop import Process
+
+NOTE_UNUSABLE: ContextVar[Callable[[ReplicaId], None]] = ContextVar("NOTE_UNUSABLE")
+"""Told of each lease that the call under way in an ingress could not use."""
+
+
+class WatchedQueueClient(QueueClient):
+    """Notes each lease that a call could not use."""
+
+    async def nack_lease(
+        self, inference: PendingInference, grant: Grant, reason: NackReason
+    ) -> None:
+        """Note the lease, then give it back."""
+        NOTE_UNUSABLE.get()(grant.replica_id)
+        await super().nack_lease(inference, grant, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class UnusableLease:
+    """A lease that a call could not use."""
+
+    replica_id: ReplicaId
+    is_cut_off: bool
+    """Whether the ingress had no way to the replica, then or just before."""
+
+
+class CutOffs:
+    """When ingresses were last seen to have no way to replicas."""
+
+    def __init__(
+        self, connections: Connections, process_of: Callable[[ReplicaId], Process]
+    ) -> None:
+        self._connections = connections
+        self._process_of = process_of
+        self._seen_at: dict[tuple[str, ReplicaId], Seconds] = {}
+
+    def unusable_lease(self, replica_id: ReplicaId, now: Seconds) -> UnusableLease:
+        """Return a lease that this process, an ingress, could not use just now.
+
+        After the way is open again an ingress does not try it before its pause is over.
+        """
+        ingress, link = here(), (here().name, replica_id)
+        if not self._connections.may_open(ingress, self._process_of(replica_id)):
+            self._seen_at[link] = now
+        seen_at = self._seen_at.get(link)
+        return UnusableLease(replica_id, seen_at is not None and now - seen_at <= LONGEST_PAUSE_S)

@@ -1,0 +1,25 @@
+"""A day whose usage was said to be final stays as it is, also for a scheduler that comes later."""
+
+from justitia_ray.core.usage import DAY_S
+from justitia_ray.serve.scheduler.clock import SteadyClock
+from tests.unit.serve.scheduler.services import Services
+
+_TODAY = 20
+
+
+async def test_successor_whose_clock_is_behind_books_nothing_in_a_final_day() -> None:
+    """A day is final once a checkpoint of the next one is stored: time goes on from there."""
+    walls = iter([_TODAY * DAY_S + 5.0, _TODAY * DAY_S - 60.0])
+    services = Services(clock=lambda: SteadyClock(lambda: 100.0, lambda: next(walls)))
+    first = await services.start()
+    before = (await first.usage([]))["open_from"]
+    await first.term.checkpointer.next_save()
+    after = (await first.usage([]))["open_from"]
+    await first.term.end()
+    second = await services.start()
+    now, later = second.term.driver.now(), (await second.usage([]))["open_from"]
+    await services.close()
+
+    assert before < _TODAY
+    assert (_TODAY, _TODAY) == (after, later)
+    assert _TODAY * DAY_S + 5.0 == now

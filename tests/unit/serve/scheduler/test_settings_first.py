@@ -1,0 +1,101 @@
+"""Nothing is let in before a scheduler has settings: stored ones, or those that it is given."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import AdmissionError
+from justitia_ray.serve.scheduler import leadership
+from justitia_ray.serve.scheduler.actor import SchedulerService
+from tests.unit.serve.scheduler.services import Services, inference, opened, pull
+
+
+@pytest.fixture
+async def services() -> AsyncIterator[Services]:
+    """An empty store; the services on it are stopped at the end."""
+    services = Services()
+    yield services
+    await services.close()
+
+
+async def _call_to_let_in(service: SchedulerService, method: str) -> asyncio.Task[Any]:
+    """Begin a call that would let work in, and return it once it waits or has ended."""
+    calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
+        "open_application": lambda: service.open_application(opened()),
+        "submit_many": lambda: service.submit_many(
+            "i", service.term.epoch, 0, (opened(), inference())
+        ),
+    }
+    call = asyncio.create_task(calls[method]())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return call
+
+
+_LETTING_IN = pytest.mark.parametrize("method", ["open_application", "submit_many"])
+
+
+@_LETTING_IN
+async def test_nothing_is_let_in_before_the_settings_are_known(
+    services: Services, method: str
+) -> None:
+    """A scheduler that found none knows no quota: it lets in what its ingress allows, after it."""
+    service = services.service()
+    await service.term.begin()
+    call = await _call_to_let_in(service, method)
+    live = dict(service.term.driver.core.state.applications)
+    await service.configure({"policy": "fcfs"})
+    answer = await call
+
+    assert {} == live
+    assert service.term.epoch == answer.epoch
+    assert ["a"] == list(service.term.driver.core.state.applications)
+
+
+@_LETTING_IN
+async def test_wait_for_settings_ends_with_an_error_that_says_so(
+    services: Services, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ingresses may be cut off from it: the caller is told, and may try again."""
+    monkeypatch.setattr(leadership, "_SETTINGS_WITHIN_S", 0.01)
+    service = services.service()
+    await service.term.begin()
+    with pytest.raises(AdmissionError, match="no stored settings") as raised:
+        await (await _call_to_let_in(service, method))
+
+    assert 0.01 == raised.value.retry_after_s
+    assert {} == service.term.driver.core.state.applications
+
+
+async def test_epoch_and_mail_do_not_wait_for_settings(services: Services) -> None:
+    """By the epoch an ingress learns that it has to give them."""
+    service = services.service()
+    await service.term.begin()
+    other_epoch = await service.submit_many("i", 0, 0, (opened(),))
+    empty = await service.submit_many("i", service.term.epoch, 0, ())
+
+    assert (service.term.epoch, ()) == (other_epoch.epoch, other_epoch.messages)
+    assert not empty.messages
+
+
+async def test_scheduler_that_was_given_no_settings_leaves_none(services: Services) -> None:
+    """Its successor would take the defaults for what an operator has set."""
+    first = services.service()
+    await first.term.begin()
+    await first.pull(pull(1))
+    await first.term.end()
+    second = services.service()
+    await second.term.begin()
+    held = await _call_to_let_in(second, "open_application")
+    is_held = not held.done()
+    await second.configure({})
+    await held
+    await second.term.end()
+    third = services.service()
+    await third.term.begin()
+    is_free = (await _call_to_let_in(third, "open_application")).done()
+
+    assert is_held
+    assert is_free
