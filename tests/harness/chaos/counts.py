@@ -40,6 +40,7 @@ _BREAKS_RUNS_THERE = frozenset(
         FaultKind.REPLICA_CUT,
         FaultKind.REPLICA_HALF_OPEN,
         FaultKind.PORT_BLOCKED,
+        FaultKind.DRAINING_KILLED,
     }
 )
 """Faults of one replica: answers of the others come through."""
@@ -48,9 +49,10 @@ _BREAKS_RUNS_ANYWHERE = frozenset(
         FaultKind.INGRESS_KILLED,
         FaultKind.INGRESS_CUT,
         FaultKind.INGRESS_HALF_OPEN,
+        FaultKind.ALL_REPLICAS_KILLED,
     }
 )
-"""Faults of an ingress, which may have asked any replica."""
+"""Faults of an ingress, which may have asked any replica, and of all replicas."""
 
 
 @dataclass(frozen=True, slots=True)
