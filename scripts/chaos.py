@@ -176,6 +176,8 @@ def write_raw(file: Path, run: ChaosRun) -> None:
         "run": run.runs,
         "fault": records.faults,
         "tag": records.tags,
+        "sample": records.samples,
+        "fleet": records.fleet,
     }
     with file.open("w", encoding="utf-8") as lines:
         for what, found in noted.items():

@@ -11,6 +11,7 @@
 - **did not come down**: nothing has waited or run for longer than the delays of a scale-down, and
   there are more replicas than the minimum.
 - **did not come back**: something waits, and for long there has been no replica to run it.
+- **wrong loading time**: the scheduler sizes by a time in which no replica can have loaded.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 
 from justitia_ray.config import AutoscalingSection
 from justitia_ray.units import Seconds
+from tests.harness.chaos.app import LOADS_S
 from tests.harness.chaos.counts import GRACE_S, NOTICED_WITHIN_S
 from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import (
@@ -64,6 +66,8 @@ class FleetLimits:
     comes_down_s: Seconds
     """Time after which an idle application has its minimum: an application counts for `hold_s`, and
     each of the delays has passed."""
+    loads_s: Seconds = LOADS_S
+    """Time that a replica takes to load at the least."""
 
     @classmethod
     def of(cls, section: AutoscalingSection) -> "FleetLimits":
@@ -116,6 +120,7 @@ def measure_fleet(
             *_controller_held_up(records),
             *_did_not_come_down(limits, records),
             *_did_not_come_back(records),
+            *_wrong_loading_time(limits, records),
         ),
     )
 
@@ -239,6 +244,12 @@ def _did_not_come_back(records: RunRecords) -> Iterator[str]:
     for since, until in _spans(records.samples, lambda s: bool(s.waiting) and not s.leases):
         if until - since > COMES_BACK_S:
             yield f"did not come back: {until - since:.1f} s without a replica"
+
+
+def _wrong_loading_time(limits: FleetLimits, records: RunRecords) -> Iterator[str]:
+    known = [one.load_s for one in records.samples if one.load_s is not None]
+    if (least := min(known, default=limits.loads_s)) < limits.loads_s:
+        yield f"wrong loading time: {least:.1f} s, and a replica takes {limits.loads_s:g} s"
 
 
 def _spans(

@@ -82,6 +82,8 @@ class SchedulerSample:
     waiting: int = 0
     wanted: int | None = None
     """Replicas that it asks for; None: it does not know."""
+    load_s: Seconds | None = None
+    """Time that a replica takes to load, as it takes it to be."""
 
     @property
     def idle(self) -> bool:

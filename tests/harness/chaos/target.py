@@ -168,6 +168,7 @@ async def keep_sampling(target: ChaosTarget, records: RunRecords) -> None:
     """Do so until cancelled; while there is no scheduler there is no sample."""
     while True:
         status = await target.ask_scheduler("status")
+        size = status.get("size") or {}
         records.samples.append(
             SchedulerSample(
                 time.monotonic(),
@@ -177,7 +178,8 @@ async def keep_sampling(target: ChaosTarget, records: RunRecords) -> None:
                 status.get("saves", 0),
                 {name: one["leases"] for name, one in status.get("replicas", {}).items()},
                 status.get("waiting", 0),
-                (status.get("size") or {}).get("wanted"),
+                size.get("wanted"),
+                size.get("load_s"),
             )
         )
         await asyncio.sleep(_EVERY_S)

@@ -58,6 +58,25 @@ def test_decision_is_not_made_anew_within_a_fraction_of_a_second(core: Scheduler
     assert sizer.decision(core, 100.0) is not sizer.decision(core, 200.0)
 
 
+def test_replicas_that_drain_are_told_of_those_that_run_for_whoever_asks() -> None:
+    """Serve's controller, started again, counts what drains; of what it does not name is no word.
+
+    Earlier policies name none.
+    """
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    for name, draining in (("a", False), ("b", True), ("c", True)):
+        driver.pull(name, draining=draining)
+    sizer = FleetSizer(None)
+
+    def leaving(**named: Any) -> list[str]:
+        answer: list[str] = sizer.answer(driver.core, 100.0, question() | named)["leaving"]
+        return answer
+
+    assert ["b"] == leaving(running=["a", "b", "unknown"])
+    assert [] == leaving(running=["a"])
+    assert [] == leaving()
+
+
 # --- as the service answers
 
 
