@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.harness.chaos.crowd import LIMIT, CrowdRecord
+from justitia_ray.client.transport import HttpTransport
+from tests.harness.chaos.crowd import CROWD, LIMIT, Crowd, CrowdRecord
+from tests.unit.client.fakes import FakeService
 
 _AT = [float(k) for k in range(LIMIT)]
 
@@ -29,3 +31,16 @@ def test_quota_and_usage_are_held_against_answers(
     found = CrowdRecord(answered_at).flaws(usage, [10.0], 1.0)
 
     assert flaws == len(found)
+
+
+@pytest.mark.asyncio
+async def test_no_two_calls_of_a_crowd_have_one_name() -> None:
+    """It plays in each phase; two runs of one name are counted as one inference run twice."""
+    service = FakeService()
+    transport = HttpTransport("http://service", transport=service.http())
+    crowd = Crowd(transport)
+    await crowd.play(2, 0.0)
+    await crowd.play(2, 0.0)
+
+    names = [request.body["user"] for request in service.requests]
+    assert [f"{CROWD}.{number}#1" for number in range(4)] == sorted(names)
