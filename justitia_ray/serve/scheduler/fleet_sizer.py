@@ -35,6 +35,12 @@ class FleetSizer:
         self._last: SizeDecision | None = None
         self._due_at: Seconds = 0.0
 
+    @property
+    def target_drain_s(self) -> Seconds | None:
+        """Time within which all work is to be served; None: nobody scales by it."""
+        is_scaled = self._section is not None or self._asked_at is not None
+        return self._rules.target_drain_s if is_scaled else None
+
     def answer(
         self, core: SchedulerCore, now: Seconds, question: Mapping[str, Any]
     ) -> dict[str, Any]:

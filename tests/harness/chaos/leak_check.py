@@ -124,7 +124,8 @@ def _role(process: psutil.Process, scheduler: int) -> str:
     if title.startswith("ray::IDLE"):
         return IDLE_WORKER
     if title.startswith("ray::"):
-        return title.removeprefix("ray::").split(".")[0].split(":")[0]
+        # A title that is shorter than the one before is padded.
+        return title.removeprefix("ray::").split(".")[0].split(":")[0].strip()
     scripts = [Path(word).name for word in process.cmdline() if word.endswith(".py")]
     if scripts:
         return scripts[0]

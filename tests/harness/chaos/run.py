@@ -24,7 +24,7 @@ from tests.harness.chaos.fleet_faults import FleetFaults, keep_sampling_fleet
 from tests.harness.chaos.leak_check import ResourceCount, count_resources, leaks
 from tests.harness.chaos.load import TWO_CHOICES, PlannedApplication, draw_load, draw_tails
 from tests.harness.chaos.order import measure_order
-from tests.harness.chaos.plan import FaultKind, FaultRound
+from tests.harness.chaos.plan import FaultRound
 from tests.harness.chaos.records import (
     EngineRun,
     InjectedFault,
@@ -231,10 +231,8 @@ class ChaosRun:
         today = int(time.time() // DAY_S)
         told = await self._target.ask_scheduler("usage", [today - 1, today])
         usage = [of_day[CROWD] for of_day in told["days"].values() if CROWD in of_day]
-        killed = FaultKind.SCHEDULER_KILLED
-        deaths_at = [fault.injected_at for fault in self.records.faults if fault.kind is killed]
         saved_s = self._target.config.store.save_interval_s + 1.0 + self._shape.redis_away_s
-        return crowd.record.flaws(usage, deaths_at, saved_s)
+        return crowd.record.flaws(usage, self.records.faults, saved_s)
 
     # --- before and after
 

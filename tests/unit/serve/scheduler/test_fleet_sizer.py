@@ -43,6 +43,17 @@ def test_arguments_say_the_rules_until_somebody_asks(core: SchedulerCore) -> Non
     assert [2, 5, 5, 2] == [own.wanted, asked["wanted"], later.wanted, forgotten.wanted]
 
 
+def test_target_is_that_of_whoever_scales(core: SchedulerCore) -> None:
+    """An alert goes by it; without autoscaling there is none."""
+    sizer = FleetSizer(AutoscalingSection(max_replicas=9, target_drain_s=30.0))
+    sizer.answer(core, 100.0, question(target_drain_s=20.0))
+    asked = sizer.target_drain_s
+    sizer.decision(core, 200.0)
+
+    assert (20.0, 30.0) == (asked, sizer.target_drain_s)
+    assert FleetSizer(None).target_drain_s is None
+
+
 def test_without_arguments_one_is_wanted_for_what_waits() -> None:
     """The metric is there for an operator who thinks of autoscaling."""
     empty = SchedulerCore()
