@@ -45,7 +45,7 @@ class ChaosResult:
     quota: tuple[str, ...] = ()
     """Flaws of the quota and the usage of the crowd."""
     fleet: FleetMeasure | None = None
-    """Of replicas that come and go; None: there are as many as were deployed."""
+    """Measure of replicas that come and go; None: there are as many as were deployed."""
 
     @property
     def failures(self) -> tuple[str, ...]:
