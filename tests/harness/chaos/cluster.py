@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -214,10 +214,10 @@ class ChaosCluster(LocalCluster):
         self.store.resume()
         if self._gcs_is_down:  # nothing can be ended in order without it
             self.start_gcs()
-        try:
-            super().__exit__(kind, error, traceback)
-        finally:
-            self._end_servers()
+        with ExitStack() as ending:
+            ending.callback(self._end_servers)
+            ending.callback(super().__exit__, kind, error, traceback)
+            self.target.close()
 
     @property
     def url(self) -> str:

@@ -59,6 +59,7 @@ class ChaosTarget:
         self.name = name
         self.config = config
         self.wanted = dict(wanted)
+        self._handles: dict[str, DeploymentHandle] = {}
 
     @property
     def journal(self) -> Path:
@@ -102,8 +103,15 @@ class ChaosTarget:
         return bool(status["ready"])
 
     def handle(self, deployment: str) -> DeploymentHandle:
-        """Return a handle of a deployment."""
-        return serve.get_deployment_handle(deployment, self.name)
+        """Return the handle of a deployment."""
+        if deployment not in self._handles:
+            self._handles[deployment] = serve.get_deployment_handle(deployment, self.name)
+        return self._handles[deployment]
+
+    def close(self) -> None:
+        """End the handles: those of a scaled deployment would report to the next cluster."""
+        while self._handles:
+            self._handles.popitem()[1].shutdown()
 
     async def probe(self, member: ServeProcess, method: str, *arguments: Any, **named: Any) -> Any:
         """Return the answer of one process's method.
