@@ -131,6 +131,7 @@ class ChaosRun:
         crowd = Crowd(http)
         try:
             expected = await self._expected(http)
+            await wait_until(self._target.accounts_are_ready, "there are accounts")
             await count_resources(self._target)  # opens connections that it keeps
             before = await self._settled(None)
             sampling = [asyncio.create_task(keep_sampling(self._target, self.records))]
