@@ -27,12 +27,12 @@ from tests.harness.chaos.records import JournalWriter
 
 def journal_file(config: AppConfig) -> Path:
     """Return where the runs of an application are written down."""
-    return Path(config.store.data_dir) / "journal.jsonl"
+    return Path(config.store.data_dir) / f"{config.name}-journal.jsonl"
 
 
 def loads_file(config: AppConfig) -> Path:
     """Return where it is written down which replica of an application began and ended loading."""
-    return Path(config.store.data_dir) / "loads.jsonl"
+    return Path(config.store.data_dir) / f"{config.name}-loads.jsonl"
 
 
 class ChaosReplica(BreakableReplica):
