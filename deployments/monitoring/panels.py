@@ -163,7 +163,10 @@ _CURVES = (
         "Drain time",
         "How long the present replicas need for all that waits, runs, and is expected of open"
         " applications: autoscaling aims at autoscaling.target_drain_s.",
-        (Query(greatest(m.DRAIN_SECONDS, "model"), "{{model}}"),),
+        (
+            Query(greatest(m.DRAIN_SECONDS, "model"), "{{model}}"),
+            Query(greatest(m.TARGET_DRAIN_SECONDS, "model"), "{{model}} target"),
+        ),
         unit="s",
         width=12,
     ),

@@ -156,6 +156,11 @@ DRAIN_SECONDS = Metric(
     "Seconds in which the replicas that take work would serve all that waits, runs, and is expected"
     " of open applications; with none, after the time that one takes to load.",
 )
+TARGET_DRAIN_SECONDS = Metric(
+    "justitia_target_drain_seconds",
+    "Seconds within which all of that is to be served, `autoscaling.target_drain_s`; absent without"
+    " `autoscaling`.",
+)
 QUEUE_WAIT_SECONDS = Metric(
     "justitia_queue_wait_seconds",
     "Seconds from the submission of an inference to its first lease; those that an earlier"

@@ -162,6 +162,8 @@ class SchedulerMetrics:
         """Classes and tenants whose counters exist."""
         self._last: tuple[Seconds, float] | None = None
         """Instant and value of the last reading of V."""
+        self._has_target = False
+        """Whether there was ever a target of the drain time."""
 
     def declare_series(self, state: State) -> None:
         """Declare the series of the applications that an earlier scheduler left."""
@@ -242,15 +244,25 @@ class SchedulerMetrics:
         self._outlooks.measure(core, held_back)
         self._set_totals(core, decisions)
 
-    def measure_size(self, size: SizeDecision) -> None:
-        """Set how many replicas are wanted, and how long the present ones would take."""
+    def measure_size(self, size: SizeDecision, target_drain_s: Seconds | None) -> None:
+        """Set how many replicas are wanted, and how long the present ones would take.
+
+        Args:
+            size: The decision.
+            target_drain_s: How long they are to take; None: nobody has said so.
+        """
         self._measures.gauge(m.WANTED_REPLICAS).value = size.wanted
         self._measures.gauge(m.DRAIN_SECONDS).value = size.drain_s
+        self._has_target = self._has_target or target_drain_s is not None
+        if self._has_target:  # else there is no such series
+            self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = target_drain_s or 0
 
     def step_down(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
         """Set the gauges of a scheduler that has lost its queue to another one; totals stay."""
         for metric in _QUEUE_GAUGES:
             self._measures.gauge(metric).value = 0
+        if self._has_target:
+            self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = 0
         self._measures.gauge(m.STORE_REACHABLE).value = 1  # nothing is left to save
         self._outlooks.step_down()
         self.tenants.step_down()

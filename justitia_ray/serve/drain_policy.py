@@ -36,19 +36,24 @@ class LoadTimes:
     """How long replicas take to load, from how many are wanted and how many run."""
 
     def __init__(self) -> None:
-        self._asked_at: list[float] = []
-        """When each that does not run was asked for, or found to be missing."""
-        self._running = 0
+        self._asked_at: list[float | None] = []
+        """When each that does not run was asked for, or found to be missing; None: not known."""
+        self._running: int | None = None
+        """None before the first sight."""
         self._loads: deque[float] = deque(maxlen=_LOADS_KEPT)
 
     def observe(self, running: int, target: int, now: float) -> None:
         """Note how many run and how many there are to be."""
-        for _ in range(min(max(0, running - self._running), len(self._asked_at))):
-            self._loads.append(now - self._asked_at.pop(0))
+        # A controller that is started again sees none at first, and soon those that ran all along.
+        missing_since = None if self._running is None else now
+        for _ in range(min(max(0, running - (self._running or 0)), len(self._asked_at))):
+            asked_at = self._asked_at.pop(0)
+            if asked_at is not None:
+                self._loads.append(now - asked_at)
         self._running = running
         missing = max(0, target - running)
         while len(self._asked_at) < missing:
-            self._asked_at.append(now)
+            self._asked_at.append(missing_since)
         del self._asked_at[missing:]  # those asked for last are given up first
 
     @property
@@ -90,11 +95,17 @@ class DrainTimePolicy:
         running, target = ctx.current_num_replicas, ctx.target_num_replicas
         self._loads.observe(running, target, ctx.current_time or 0.0)
         fleet = {"starting": max(0, target - running), "load_s": self._loads.usual_s}
-        latest = self._answers.latest({"rules": self._rules, "fleet": fleet})
+        names = [replica.unique_id for replica in ctx.running_replicas or ()]
+        question = {"rules": self._rules, "fleet": fleet, "running": names}
+        latest = self._answers.latest(question)
         if latest is None or latest[1] > self._stale_s:
             wanted, reason = self._without_answer(ctx), "no answer of the scheduler"
         else:
             wanted, reason = int(latest[0]["wanted"]), str(latest[0]["reason"])
+            if wanted:
+                # Serve would count them among those that are wanted. A scheduler of an earlier
+                # version names none.
+                wanted += len({*latest[0].get("leaving", ())} & {*names})
         if wanted and not running:
             # Serve applies no delay here: a smaller number would at once end what is loading.
             wanted = max(wanted, target)

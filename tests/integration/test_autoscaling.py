@@ -1,14 +1,26 @@
 """Engines that come and go by the queue's demand, while callers call."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 import pytest_asyncio
-import ray
 
+from justitia_ray.client.transport import HandleTransport, HttpTransport
 from tests.eventually import eventually
+from tests.harness.chaos.app import loads_file
+from tests.harness.chaos.callers import Callers
+from tests.harness.chaos.counts import count_calls
+from tests.harness.chaos.faults import FaultInjector
+from tests.harness.chaos.fleet import FleetLimits, measure_fleet
+from tests.harness.chaos.fleet_faults import FleetFaults, keep_sampling_fleet
+from tests.harness.chaos.load import draw_load, draw_tails
+from tests.harness.chaos.plan import FaultKind, FaultRound
+from tests.harness.chaos.records import RunRecords, read_journal, read_loads
+from tests.harness.chaos.run import fake_answers
+from tests.harness.chaos.target import ChaosTarget, keep_sampling
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.known_load import known_load
 from tests.integration.load import OpenStream
@@ -21,7 +33,7 @@ _SCALED_WITHIN_S = 240.0
 _RULES: dict[str, Any] = {
     "max_replicas": 4,
     "target_drain_s": 1.5,
-    "load_s": 1.0,
+    "load_s": 2.0,
     "hold_s": 2.0,
     "upscale_delay_s": 0.5,
     "downscale_delay_s": 4.0,
@@ -30,6 +42,11 @@ _RULES: dict[str, Any] = {
 """Delays of an operator who does not wait for minutes."""
 _FAKE = {"iteration_s": 0.02, "max_num_seqs": 2, "kv_tokens": 2 * 65_536}
 """A call of 60 tokens takes 1.2 seconds: 16 callers keep eight such engines busy."""
+_SEED = 1
+_PLAN = (
+    FaultRound(0, (FaultKind.LOADING_KILLED, FaultKind.SCHEDULER_KILLED), 0.0, 0.5),
+    FaultRound(1, (FaultKind.CONTROLLER_KILLED_IN_DRAIN,), 0.0, 0.5),
+)
 
 
 async def until_replicas(service: Service, number: int) -> list[str]:
@@ -50,17 +67,13 @@ async def until_replicas(service: Service, number: int) -> list[str]:
     return found
 
 
-async def several_pull(service: Service) -> bool:
-    """Return whether more than one replica takes work."""
-    return len(await service.pulling()) > 1
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving, request: pytest.FixtureRequest) -> AsyncIterator[Service]:
     """An application with at least so many engines as the tests say."""
     least = request.param
     async with serving.deployed_service(
         f"scaled-{least}",
+        import_path="tests.harness.chaos.app:build_loading",
         replicas=least,
         fake=_FAKE,
         autoscaling={**_RULES, "min_replicas": least},
@@ -94,19 +107,48 @@ async def test_one_four_one_under_load_loses_nothing(
 
 
 @pytest.mark.parametrize("service", [1], indirect=True)
-async def test_killed_scheduler_ends_no_replica(service: Service, http: httpx.AsyncClient) -> None:
-    """While it starts again and recovers its queue is empty, which is no reason to have none."""
-    async with known_load(http, callers=8) as load:
-        await eventually(lambda: several_pull(service), "several pull", _SCALED_WITHIN_S)
-        before = await service.pulling()
-        epoch = (await service.status())["epoch"]
-        ray.kill(service.scheduler(), no_restart=False)
-        await service.until(lambda s: s["ready"] and s["epoch"] > epoch, "another one leads")
-        await load.until_more(10)
-        after = await service.pulling()
+async def test_deaths_while_replicas_come_and_go_lose_nothing(service: Service) -> None:
+    """What `scripts/chaos --autoscaling` shows at length, with three of its kinds of fault.
 
-    assert set(before) <= set(after)
-    load.check()
+    The scheduler is who says how many are wanted; Serve's controller is who starts and ends them.
+    """
+    assert service.config.autoscaling is not None
+    target = ChaosTarget(service.name, service.config, {"Replica": 1, "Ingress": 1, "Predictor": 1})
+    load = draw_load(_SEED, 12, 70, len(_PLAN), (40, 120))
+    load += draw_tails(_SEED, len(_PLAN), 2, (200, 300))
+    records = RunRecords()
+    http = HttpTransport(service.url)
+    callers = Callers(http, HandleTransport(target.handle("Ingress")), records)
+    fleet_faults = FleetFaults(target)
+    injector = FaultInjector(
+        target, callers, records, load, stopped_s=1.0, more_ways=fleet_faults.ways, replicas=1
+    )
+    sampling = [
+        asyncio.create_task(keep(target, records)) for keep in (keep_sampling, keep_sampling_fleet)
+    ]
+    async with asyncio.TaskGroup() as group:
+        for fault_round in _PLAN:
+            await injector.wait_until_ready(fault_round)
+            phase = [planned for planned in load if planned.phase == fault_round.number]
+            group.create_task(callers.play(phase))
+            await fleet_faults.until_due(fault_round)
+            records.faults += await injector.inject_faults(fault_round)
+    await fleet_faults.until_at_minimum()
+    for task in sampling:
+        task.cancel()
+    await asyncio.gather(*sampling, return_exceptions=True)
+    await http.aclose()
+    await service.until_idle()
+    runs = read_journal(target.journal)
+    counts = count_calls(load, records, runs, fake_answers(load, service.config))
+    limits = FleetLimits.of(service.config.autoscaling)
+    fleet = measure_fleet(limits, records, runs, read_loads(loads_file(service.config)))
+
+    assert 3 == len(records.faults)
+    assert ((),) * 5 == (counts.lost, counts.doubled, counts.wrong, counts.cut, counts.broken)
+    assert () == fleet.flaws
+    assert fleet.most > 2
+    assert fleet.taken_off > 1
 
 
 @pytest.mark.parametrize("service", [0], indirect=True)

@@ -291,7 +291,7 @@ class SchedulerService:
         """Return how many replicas are wanted, at once; None while that is not known.
 
         Args:
-            question: `SizingRules` and `Fleet` as dicts, by `rules` and `fleet`.
+            question: As for `FleetSizer.answer`.
         """
         term, core = self.term, self.term.driver.core
         if not term.standing()["ready"] or core.recovery.holding:

@@ -35,19 +35,32 @@ class FleetSizer:
         self._last: SizeDecision | None = None
         self._due_at: Seconds = 0.0
 
+    @property
+    def target_drain_s(self) -> Seconds | None:
+        """Time within which all work is to be served; None: nobody scales by it."""
+        is_scaled = self._section is not None or self._asked_at is not None
+        return self._rules.target_drain_s if is_scaled else None
+
     def answer(
         self, core: SchedulerCore, now: Seconds, question: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the decision for whoever starts replicas, and take its rules from now on.
 
+        `leaving` in it names those of the replicas that the questioner takes for running that
+        drain: a controller of Serve that is started again counts what its predecessor took off.
+
         Args:
             core: The queue.
             now: The core's instant.
-            question: `SizingRules` and `Fleet` as dicts, by `rules` and `fleet`.
+            question: `SizingRules` and `Fleet` as dicts, by `rules` and `fleet`; names of the
+                replicas that run, by `running`, which earlier policies do not send.
         """
         self._rules, self._fleet = SizingRules(**question["rules"]), Fleet(**question["fleet"])
         self._asked_at = now
-        return self.decision(core, now).as_json()
+        known = core.state.replicas
+        named = (name for name in question.get("running", ()) if name in known)
+        leaving = [name for name in named if known[name].draining]
+        return self.decision(core, now).as_json() | {"leaving": leaving}
 
     def decision(self, core: SchedulerCore, now: Seconds) -> SizeDecision:
         """Return how many replicas are wanted now; a fraction of a second old, or more if it costs.

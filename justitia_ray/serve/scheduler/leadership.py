@@ -315,7 +315,8 @@ class Term:
         self._metrics.tenants.measure_quotas(gate.known.nodes, core.state.tenants, gate.refusals)
         self._metrics.tenants.measure_exchanges(gate.meter, gate.waiting_claims)
         if not core.recovery.holding:
-            self._metrics.measure_size(self.fleet.decision(core, self.driver.now()))
+            size = self.fleet.decision(core, self.driver.now())
+            self._metrics.measure_size(size, self.fleet.target_drain_s)
 
 
 def held_by(

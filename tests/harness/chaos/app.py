@@ -3,6 +3,7 @@
 Named by `import_path` in place of `justitia_ray.serve.app:build`.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -19,13 +20,19 @@ from justitia_ray.protocol.engine import Engine, EngineCall, ResponseHead
 from justitia_ray.serve import app
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.engines.vllm_engine import VllmEngine
+from justitia_ray.units import Seconds
 from tests.harness.breakable import BreakableIngress, BreakableReplica
 from tests.harness.chaos.records import JournalWriter
 
 
 def journal_file(config: AppConfig) -> Path:
     """Return where the runs of an application are written down."""
-    return Path(config.store.data_dir) / "journal.jsonl"
+    return Path(config.store.data_dir) / f"{config.name}-journal.jsonl"
+
+
+def loads_file(config: AppConfig) -> Path:
+    """Return where it is written down which replica of an application began and ended loading."""
+    return Path(config.store.data_dir) / f"{config.name}-loads.jsonl"
 
 
 class ChaosReplica(BreakableReplica):
@@ -67,6 +74,29 @@ class ChaosReplica(BreakableReplica):
             self._journal.ended(time.monotonic(), call.lease_id, complete=complete)
 
 
+LOADS_S: Seconds = 1.5
+"""Time that the engine of a `LoadingReplica` takes to load, after its process has started."""
+
+
+class LoadingReplica(ChaosReplica):
+    """A ChaosReplica that loads as an engine with a model does, and writes down when."""
+
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
+    ) -> None:
+        """Load for a time, then start as a ChaosReplica does.
+
+        Args:
+            config: `AppConfig` as a dict.
+            build_engine: Makes the configured engine.
+        """
+        loads = JournalWriter(loads_file(AppConfig.parse(config)))
+        loads.loading(time.monotonic())
+        await asyncio.sleep(LOADS_S)
+        await super().__init__(config, build_engine)
+        loads.loaded(time.monotonic())
+
+
 class ChaosIngress(BreakableIngress):
     """An Ingress that tells what it holds."""
 
@@ -80,6 +110,15 @@ def build(args: dict[str, Any]) -> Application:
 
     Serve calls this in a process of its own, so nothing else sees the exchange.
     """
-    app.EngineReplica = ChaosReplica  # type: ignore[attr-defined]
+    return _build(args, ChaosReplica)
+
+
+def build_loading(args: dict[str, Any]) -> Application:
+    """Return the same around replicas that take their time to load, for autoscaling."""
+    return _build(args, LoadingReplica)
+
+
+def _build(args: dict[str, Any], replica: type[ChaosReplica]) -> Application:
+    app.EngineReplica = replica  # type: ignore[attr-defined]
     app.Ingress = ChaosIngress  # type: ignore[attr-defined]
     return app.build(args)

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -146,7 +146,7 @@ class ChaosCluster(LocalCluster):
 
         Args:
             file: A Serve configuration file of this project.
-            size: In place of the file's.
+            size: In place of the file's; with `autoscaling` in the arguments, not of the replicas.
             args: Arguments of the application, merged into the file's at every depth.
         """
         super().__init__(_CPUS, haproxy=False)
@@ -159,7 +159,6 @@ class ChaosCluster(LocalCluster):
         self._gcs_environment: dict[str, str] = {}
         self.values = read_serve_config(file)
         application = self.values["applications"][0]
-        application["import_path"] = "tests.harness.chaos.app:build"
         application["runtime_env"] = repository_environment()
         arguments = application["args"]
         merge_values(arguments, args)
@@ -173,9 +172,17 @@ class ChaosCluster(LocalCluster):
             "Predictor": size.predictors,
             "Replica": size.replicas,
         }
-        self.target = ChaosTarget(application["name"], AppConfig.parse(arguments), wanted)
+        config = AppConfig.parse(arguments)
+        builder = "build"
+        if config.autoscaling is not None:
+            builder = "build_loading"
+            wanted["Replica"] = config.autoscaling.min_replicas
+        application["import_path"] = f"tests.harness.chaos.app:{builder}"
+        self.target = ChaosTarget(application["name"], config, wanted)
         for name, count in wanted.items():
             self._deployment(name)["num_replicas"] = count
+        if config.autoscaling is not None:
+            del self._deployment("Replica")["num_replicas"]
         self._deployment("Ingress")["user_config"] = ONE_ORDER | QUOTAS
 
     def __enter__(self) -> Self:
@@ -207,10 +214,10 @@ class ChaosCluster(LocalCluster):
         self.store.resume()
         if self._gcs_is_down:  # nothing can be ended in order without it
             self.start_gcs()
-        try:
-            super().__exit__(kind, error, traceback)
-        finally:
-            self._end_servers()
+        with ExitStack() as ending:
+            ending.callback(self._end_servers)
+            ending.callback(super().__exit__, kind, error, traceback)
+            self.target.close()
 
     @property
     def url(self) -> str:

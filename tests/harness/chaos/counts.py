@@ -40,6 +40,7 @@ _BREAKS_RUNS_THERE = frozenset(
         FaultKind.REPLICA_CUT,
         FaultKind.REPLICA_HALF_OPEN,
         FaultKind.PORT_BLOCKED,
+        FaultKind.DRAINING_KILLED,
     }
 )
 """Faults of one replica: answers of the others come through."""
@@ -48,9 +49,10 @@ _BREAKS_RUNS_ANYWHERE = frozenset(
         FaultKind.INGRESS_KILLED,
         FaultKind.INGRESS_CUT,
         FaultKind.INGRESS_HALF_OPEN,
+        FaultKind.ALL_REPLICAS_KILLED,
     }
 )
-"""Faults of an ingress, which may have asked any replica."""
+"""Faults of an ingress, which may have asked any replica, and of all replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ def count_calls(
     names = [inference.name for planned in load for inference in planned.inferences]
     answered = Counter(call.inference for call in records.calls if call.ending is Ending.ANSWERED)
     failed = [call for call in records.calls if call.ending in (Ending.BROKEN, Ending.CUT)]
-    blamed = [call for call in failed if not _took_with_it(records.faults, call)]
+    blamed = [call for call in failed if not went_with_an_ingress(records.faults, call)]
     return Counts(
         inferences=len(names),
         calls=len(records.calls),
@@ -108,7 +110,8 @@ def _last_words(name: str, records: RunRecords) -> str:
     return ends[-1] if ends else f"{name}: never called"
 
 
-def _took_with_it(faults: Sequence[InjectedFault], call: Call) -> bool:
+def went_with_an_ingress(faults: Sequence[InjectedFault], call: Call) -> bool:
+    """Return whether the death of an ingress excuses that a call failed."""
     return any(
         fault.kind is FaultKind.INGRESS_KILLED
         and call.called_at <= fault.injected_at + GRACE_S

@@ -12,6 +12,9 @@ from justitia_ray.errors import JustitiaError, ResponseError
 from justitia_ray.protocol.endpoints import TENANT_HEADER
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
 from justitia_ray.units import Seconds
+from tests.harness.chaos.counts import went_with_an_ingress
+from tests.harness.chaos.plan import FaultKind
+from tests.harness.chaos.records import Call, Ending, InjectedFault
 
 CROWD = "crowd"
 LIMIT = 24
@@ -31,21 +34,27 @@ class CrowdRecord:
     """For the quota."""
     unreached: int = 0
     """For accounts that did not answer in time, or with an ingress that died."""
-    wrong: list[str] = field(default_factory=list)
-    """Errors that no call may end with."""
+    failed: list[Call] = field(default_factory=list)
+    """Calls with an error that only the death of an ingress excuses."""
 
     def flaws(
-        self, usage: Sequence[Mapping[str, Any]], deaths_at: Sequence[Seconds], saved_s: Seconds
+        self, usage: Sequence[Mapping[str, Any]], faults: Sequence[InjectedFault], saved_s: Seconds
     ) -> list[str]:
         """Return what is wrong, in words; nothing if quota and usage are kept.
 
         Args:
             usage: Rows of `/v1/usage` of the crowd.
-            deaths_at: When schedulers died.
+            faults: What was broken.
             saved_s: How old what a dying scheduler has not saved may be. For so long after a death
                 a replica may tell of an end that no successor has heard the beginning of.
         """
-        answered, found = len(self.answered_at), list(self.wrong)
+        answered = len(self.answered_at)
+        found = [
+            f"call {call.inference}: {call.detail}"
+            for call in self.failed
+            if not went_with_an_ingress(faults, call)
+        ]
+        deaths_at = [f.injected_at for f in faults if f.kind is FaultKind.SCHEDULER_KILLED]
         if answered > LIMIT:
             found.append(f"{answered} calls were answered, {LIMIT} a day is the quota")
         at_risk = sum(
@@ -72,10 +81,14 @@ class Crowd:
         """
         self._calls = JsonCalls(http, max_retries=0)
         self.record = CrowdRecord()
+        self._made = 0
 
-    async def call(self, number: int) -> None:
+    async def call(self) -> None:
         """Make a call, an application of its own, and note what became of it."""
-        body = {"prompt": CROWD, "max_tokens": 2, "user": f"{CROWD}.{number}#1"}
+        number, self._made = self._made, self._made + 1
+        name = f"{CROWD}.{number}"
+        body = {"prompt": CROWD, "max_tokens": 2, "user": f"{name}#1"}
+        called_at = time.monotonic()
         try:
             await self._calls.call("POST", COMPLETIONS, body, {TENANT_HEADER: CROWD})
         except ResponseError as error:
@@ -84,7 +97,9 @@ class Crowd:
             elif error.status in (_TOO_MANY, _UNAVAILABLE):
                 self.record.unreached += 1
             else:
-                self.record.wrong.append(f"call {number} of the crowd: {error}")
+                ended_at = time.monotonic()
+                failed = Call(name, name, 1, called_at, ended_at, Ending.BROKEN, str(error))
+                self.record.failed.append(failed)
         except (ConnectionError, JustitiaError):
             self.record.unreached += 1
         else:
@@ -93,8 +108,8 @@ class Crowd:
     async def play(self, calls: int, every_s: Seconds) -> None:
         """Make so many calls, one every so often, and wait for all answers."""
         async with asyncio.TaskGroup() as group:
-            for number in range(calls):
-                group.create_task(self.call(number))
+            for _ in range(calls):
+                group.create_task(self.call())
                 await asyncio.sleep(every_s)
 
 

@@ -47,6 +47,7 @@ class FaultInjector:
         *,
         stopped_s: Seconds,
         more_ways: Mapping[FaultKind, InjectFault],
+        replicas: int = 2,
     ) -> None:
         """Prepare; nothing is broken before `inject_faults`.
 
@@ -57,12 +58,14 @@ class FaultInjector:
             load: Whose tags.
             stopped_s: How long the scheduler is stopped.
             more_ways: For kinds of what the application runs on.
+            replicas: That are to be there before a round begins.
         """
         self._target = target
         self._callers = callers
         self._records = records
         self._load = load
         self._stopped_s = stopped_s
+        self._replicas = replicas
         self._ways: dict[FaultKind, InjectFault] = {
             FaultKind.SCHEDULER_KILLED: self._kill_scheduler,
             FaultKind.SCHEDULER_STOPPED: self._stop_scheduler,
@@ -81,7 +84,7 @@ class FaultInjector:
         Raises:
             JustitiaError: If what was killed is not started again.
         """
-        needed = {"Replica": 2}
+        needed = {"Replica": self._replicas}
         if {FaultKind.INGRESS_KILLED, FaultKind.INGRESS_HALF_OPEN} & {*fault_round.kinds}:
             needed["Ingress"] = 2
         if FaultKind.PREDICTOR_KILLED in fault_round.kinds:
@@ -89,7 +92,7 @@ class FaultInjector:
         for deployment, count in needed.items():
             enough = in_thread(has_enough, self._target, deployment, count)
             await wait_until(enough, f"{count} of {deployment} run")
-        await wait_until(self._has_pulls, "two replicas pull")
+        await wait_until(self._has_pulls, f"{self._replicas} replicas pull")
 
     async def inject_faults(self, fault_round: FaultRound) -> list[InjectedFault]:
         """Carry out the faults of a round at once, and return what was done."""
@@ -199,7 +202,7 @@ class FaultInjector:
         """Return whether enough replicas are known to the scheduler: Serve's word is not enough."""
         status = await self._target.status()
         pulling = [r for r in status["replicas"].values() if not r["draining"]]
-        return len(pulling) >= 2
+        return len(pulling) >= self._replicas
 
     # --- callers
 

@@ -105,7 +105,7 @@ def _processes(scheduler: int) -> tuple[dict[str, int], dict[str, int]]:
         try:
             if process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            role = _role(process, scheduler)
+            role = role_of(process, scheduler)
             counted[role] += 1
             files[role] = max(files[role], process.num_fds())
         except psutil.Error:
@@ -113,7 +113,13 @@ def _processes(scheduler: int) -> tuple[dict[str, int], dict[str, int]]:
     return dict(counted), dict(files)
 
 
-def _role(process: psutil.Process, scheduler: int) -> str:
+def role_of(process: psutil.Process, scheduler: int) -> str:
+    """Return what a process is for.
+
+    Args:
+        process: One that lives.
+        scheduler: Process id of the scheduler.
+    """
     if process == psutil.Process():
         return "this process"
     if process.pid == scheduler:
@@ -124,7 +130,8 @@ def _role(process: psutil.Process, scheduler: int) -> str:
     if title.startswith("ray::IDLE"):
         return IDLE_WORKER
     if title.startswith("ray::"):
-        return title.removeprefix("ray::").split(".")[0].split(":")[0]
+        # A title that is shorter than the one before is padded.
+        return title.removeprefix("ray::").split(".")[0].split(":")[0].strip()
     scripts = [Path(word).name for word in process.cmdline() if word.endswith(".py")]
     if scripts:
         return scripts[0]

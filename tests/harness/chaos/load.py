@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from justitia_ray.errors import ConfigError
@@ -127,6 +127,39 @@ def draw_load(
             _Drawn(output_tokens, two_choices),
         )
         for number, size in enumerate(sizes)
+    )
+
+
+def draw_tails(
+    seed: int, phases: int, streams: int, output_tokens: tuple[Tokens, Tokens]
+) -> tuple[PlannedApplication, ...]:
+    """Return an application for each phase whose streams outlast the rest of its load.
+
+    Args:
+        seed: The same seed and arguments give the same applications.
+        phases: How many.
+        streams: Inferences of each, side by side.
+        output_tokens: Least and most output of an inference.
+    """
+    random_source = random.Random(f"tails {seed}")
+    drawn = _Drawn(output_tokens, 0.0)
+    return tuple(
+        PlannedApplication(
+            f"tail-{phase:04}",
+            "fan-out",
+            random_source.choice(TENANTS),
+            1.0,
+            (
+                tuple(
+                    replace(_inference(random_source, f"tail-{phase:04}.{i}", drawn), stream=True)
+                    for i in range(streams)
+                ),
+            ),
+            phase,
+            0.0,
+            over_handle=False,
+        )
+        for phase in range(phases)
     )
 
 

@@ -61,6 +61,8 @@ LOSES_LEASES = frozenset(
         FaultKind.REPLICA_HALF_OPEN,
         FaultKind.INGRESS_HALF_OPEN,
         FaultKind.PORT_BLOCKED,
+        FaultKind.DRAINING_KILLED,
+        FaultKind.ALL_REPLICAS_KILLED,
     }
 )
 """Faults by which a grant may be lost before its payload comes, or a run be taken away."""

@@ -34,7 +34,38 @@ class FaultKind(StrEnum):
     WRONG_SECRETS = "wrong-secrets"
     SLOW_READER = "slow-reader"
     ACCOUNTS_KILLED = "accounts-killed"
+    LOADING_KILLED = "loading-replica-killed"
+    DRAINING_KILLED = "draining-replica-killed"
+    ALL_REPLICAS_KILLED = "all-replicas-killed"
+    CONTROLLER_KILLED = "controller-killed"
+    CONTROLLER_KILLED_IN_DRAIN = "controller-killed-in-drain"
 
+
+OF_A_SCALED_FLEET = (
+    FaultKind.REPLICA_KILLED,
+    FaultKind.LOADING_KILLED,
+    FaultKind.DRAINING_KILLED,
+    FaultKind.ALL_REPLICAS_KILLED,
+    FaultKind.SCHEDULER_KILLED,
+    FaultKind.SCHEDULER_STOPPED,
+    FaultKind.INGRESS_KILLED,
+    FaultKind.CONTROLLER_KILLED,
+    FaultKind.CONTROLLER_KILLED_IN_DRAIN,
+)
+"""Kinds for replicas that come and go by the load."""
+OF_A_FIXED_FLEET = tuple(
+    kind
+    for kind in FaultKind
+    if kind
+    not in (
+        FaultKind.LOADING_KILLED,
+        FaultKind.DRAINING_KILLED,
+        FaultKind.ALL_REPLICAS_KILLED,
+        FaultKind.CONTROLLER_KILLED,
+        FaultKind.CONTROLLER_KILLED_IN_DRAIN,
+    )
+)
+"""Kinds for replicas of which there are as many as were deployed."""
 
 HALF_OPEN_S: Seconds = 7.0
 """A process that stands still for so long answers none of the five pings after which its peers give
@@ -129,6 +160,24 @@ FAULTS: Mapping[FaultKind, FaultInfo] = {
     FaultKind.ACCOUNTS_KILLED: FaultInfo(
         "the accounts of quotas are killed", "their successors are ready", 5.0
     ),
+    FaultKind.LOADING_KILLED: FaultInfo(
+        "SIGKILL of a replica that is loading", "as many run as Serve wants"
+    ),
+    FaultKind.DRAINING_KILLED: FaultInfo(
+        "SIGKILL of a replica that drains, and runs something if any of those does",
+        "the scheduler can lease its work to others",
+        5.0,
+    ),
+    FaultKind.ALL_REPLICAS_KILLED: FaultInfo(
+        "SIGKILL of all replicas at once", "first run begun after it"
+    ),
+    FaultKind.CONTROLLER_KILLED: FaultInfo(
+        "SIGKILL of Serve's controller", "its successor says how many replicas there are to be"
+    ),
+    FaultKind.CONTROLLER_KILLED_IN_DRAIN: FaultInfo(
+        "SIGKILL of Serve's controller while a replica drains",
+        "its successor says how many replicas there are to be",
+    ),
 }
 
 
@@ -149,6 +198,17 @@ _EXCLUSIVE = (
             FaultKind.REDIS_KILLED,
             FaultKind.REDIS_STOPPED,
             FaultKind.REDIS_EMPTIED,
+        }
+    ),
+    # One that waits for a replica to load or to drain waits long after another of them.
+    frozenset(
+        {
+            FaultKind.LOADING_KILLED,
+            FaultKind.DRAINING_KILLED,
+            FaultKind.REPLICA_KILLED,
+            FaultKind.ALL_REPLICAS_KILLED,
+            FaultKind.CONTROLLER_KILLED,
+            FaultKind.CONTROLLER_KILLED_IN_DRAIN,
         }
     ),
 )

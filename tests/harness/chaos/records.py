@@ -79,6 +79,33 @@ class SchedulerSample:
     saves: int
     leases: Mapping[ReplicaId, int]
     """How many it books on each replica that it knows."""
+    waiting: int = 0
+    wanted: int | None = None
+    """Replicas that it asks for; None: it does not know."""
+    load_s: Seconds | None = None
+    """Time that a replica takes to load, as it takes it to be."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether it knows that nothing waits or runs."""
+        return self.ready and not self.waiting and not any(self.leases.values())
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSample:
+    """Word of Serve's controller on the replicas at one instant."""
+
+    at: Seconds
+    """When it answered."""
+    asked_at: Seconds
+    target: int
+    """Replicas that Serve wants there to be."""
+    states: Mapping[ReplicaId, str]
+    """Serve's state of each replica that it has."""
+
+    def count(self, *states: str) -> int:
+        """Return how many replicas are in one of these states."""
+        return sum(state in states for state in self.states.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +131,10 @@ class RunRecords:
     faults: list[InjectedFault] = field(default_factory=list)
     samples: list[SchedulerSample] = field(default_factory=list)
     tags: list[TagAcrossRestart] = field(default_factory=list)
+    fleet: list[FleetSample] = field(default_factory=list)
+    """Samples of the replicas, where these come and go."""
+    pids: dict[ReplicaId, int] = field(default_factory=dict)
+    """The process of each replica that was seen in these samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +180,14 @@ class JournalWriter:
         """Note that it has ended."""
         self._write(event="ended", at=at, lease_id=lease_id, complete=complete)
 
+    def loading(self, at: Seconds) -> None:
+        """Note that this process begins to load."""
+        self._write(event="loading", at=at)
+
+    def loaded(self, at: Seconds) -> None:
+        """Note that this process has loaded."""
+        self._write(event="loaded", at=at)
+
     def _write(self, **fields: object) -> None:
         line = json.dumps(fields | {"pid": os.getpid()}) + "\n"
         os.write(self._descriptor, line.encode())
@@ -183,3 +222,25 @@ def read_journal(file: Path) -> list[EngineRun]:
             )
         )
     return sorted(runs, key=lambda run: run.began_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Loading of one replica."""
+
+    pid: int
+    began_at: Seconds
+    ended_at: Seconds | None
+    """None: it loads, or died before it had loaded."""
+
+
+def read_loads(file: Path) -> list[Load]:
+    """Return all loadings in the order in which they began."""
+    if not file.exists():
+        return []
+    began: dict[int, float] = {}
+    ended: dict[int, float] = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        record = json.loads(line)
+        (began if record["event"] == "loading" else ended)[record["pid"]] = record["at"]
+    return [Load(pid, at, ended.get(pid)) for pid, at in began.items()]

@@ -12,6 +12,7 @@ OVER_AFTER_S: Seconds = 30.0
 """A fault whose end nothing shows is over by then."""
 PROBES = 3
 """Applications that are opened after the predictor was killed, to see how long they wait."""
+_OF_ONE_REPLICA = (FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED, FaultKind.DRAINING_KILLED)
 _LEFT_WITHIN_S: Seconds = 1.0
 """Callers that are told to leave have left by then."""
 
@@ -47,7 +48,7 @@ def elsewhere_s(
     That takes as long as its turn takes to come: it goes back to the head of its application, and
     no further. None if some of it has not, or there was nothing.
     """
-    if fault.kind not in (FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED):
+    if fault.kind not in _OF_ONE_REPLICA:
         return None
     at = _run_elsewhere(fault, records, runs)
     return None if at is None else at - fault.injected_at
@@ -70,7 +71,7 @@ def fault_windows(records: RunRecords, runs: Sequence[EngineRun]) -> list[FaultW
 
 def had_no_effect(fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]) -> bool:
     """Return whether a fault hit a process that ran nothing, or nobody: nothing is to recover."""
-    if fault.kind in (FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED):
+    if fault.kind in _OF_ONE_REPLICA:
         return not _lost_runs(fault, records, runs)
     if fault.kind is FaultKind.CALLERS_LEFT:
         return not _left_runs(fault, records, runs)
@@ -209,6 +210,18 @@ def _seen_by_the_injector(
     return fault.done_at
 
 
+def _as_many_as_wanted(
+    fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
+) -> Seconds | None:
+    return _first(
+        sample.at
+        for sample in records.fleet
+        if sample.at > fault.injected_at
+        and fault.target not in sample.states
+        and sample.count("RUNNING") == sample.target
+    )
+
+
 def _after(run: EngineRun, fault: InjectedFault) -> bool:
     return run.began_at >= fault.injected_at
 
@@ -250,4 +263,9 @@ _MEASURES: Mapping[FaultKind, _Measure] = {
     FaultKind.WRONG_SECRETS: _next_answer,
     FaultKind.SLOW_READER: _next_answer,
     FaultKind.ACCOUNTS_KILLED: _seen_by_the_injector,
+    FaultKind.LOADING_KILLED: _as_many_as_wanted,
+    FaultKind.DRAINING_KILLED: _taken_back,
+    FaultKind.ALL_REPLICAS_KILLED: _next_run,
+    FaultKind.CONTROLLER_KILLED: _seen_by_the_injector,
+    FaultKind.CONTROLLER_KILLED_IN_DRAIN: _seen_by_the_injector,
 }

@@ -2,12 +2,13 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from justitia_ray.cli.text_table import text_table
 from justitia_ray.units import Seconds
 from tests.harness.chaos.counts import Counts
+from tests.harness.chaos.fleet import FleetMeasure
 from tests.harness.chaos.order import OrderMeasure
 from tests.harness.chaos.plan import FAULTS, FaultKind
 from tests.harness.chaos.records import InjectedFault
@@ -43,6 +44,8 @@ class ChaosResult:
     took_s: Seconds
     quota: tuple[str, ...] = ()
     """Flaws of the quota and the usage of the crowd."""
+    fleet: FleetMeasure | None = None
+    """Measure of replicas that come and go; None: there are as many as were deployed."""
 
     @property
     def failures(self) -> tuple[str, ...]:
@@ -58,6 +61,7 @@ class ChaosResult:
             "out of order": order.unexplained,
             "tag changed": order.tags_changed,
             "quota": self.quota,
+            "fleet": self.fleet.flaws if self.fleet is not None else (),
         }
         return tuple(f"{name}: {told}" for name, all_of in groups.items() for told in all_of)
 
@@ -112,6 +116,7 @@ def document(outcome: ChaosResult) -> dict[str, Any]:
             "tags": order.tags,
             "tags_changed": len(order.tags_changed),
         },
+        "fleet": None if outcome.fleet is None else asdict(outcome.fleet),
         "failures": list(outcome.failures),
         "took_s": _rounded(outcome.took_s),
     }
@@ -164,6 +169,13 @@ def summary(outcome: ChaosResult) -> str:
         if began
         else ""
     )
+    fleet = outcome.fleet
+    came_and_went = (
+        f"\nReplicas: {fleet.fewest} to {fleet.most} ran, {fleet.loaded} loaded,"
+        f" {fleet.taken_off} were taken off; {len(fleet.flaws)} flaws."
+        if fleet is not None
+        else ""
+    )
     return (
         f"{counts.inferences} inferences in {counts.calls} calls: lost {len(counts.lost)},"
         f" doubled {len(counts.doubled)}, wrong {len(counts.wrong)}, cut {len(counts.cut)},"
@@ -172,7 +184,7 @@ def summary(outcome: ChaosResult) -> str:
         f"Order: {order.pairs} grants held against what waited, {order.inverted} inverted,"
         f" {len(order.unexplained)} of them without a reason in flight;"
         f" {order.tags} tags across a scheduler's death, {len(order.tags_changed)} changed."
-        f"{elsewhere}"
+        f"{elsewhere}{came_and_went}"
     )
 
 

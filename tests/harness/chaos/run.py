@@ -12,17 +12,26 @@ from justitia_ray.core.usage import DAY_S
 from justitia_ray.errors import JustitiaError
 from justitia_ray.units import Seconds
 from tests.harness.answers import Answer, fake_answer
+from tests.harness.chaos.app import loads_file
 from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.cluster import ChaosCluster
 from tests.harness.chaos.connection_faults import ConnectionFaults
 from tests.harness.chaos.counts import count_calls
 from tests.harness.chaos.crowd import CROWD, Crowd
 from tests.harness.chaos.faults import ClusterFaults, FaultInjector
+from tests.harness.chaos.fleet import FleetLimits, FleetMeasure, measure_fleet
+from tests.harness.chaos.fleet_faults import FleetFaults, keep_sampling_fleet
 from tests.harness.chaos.leak_check import ResourceCount, count_resources, leaks
-from tests.harness.chaos.load import TWO_CHOICES, PlannedApplication, draw_load
+from tests.harness.chaos.load import TWO_CHOICES, PlannedApplication, draw_load, draw_tails
 from tests.harness.chaos.order import measure_order
-from tests.harness.chaos.plan import FaultKind, FaultRound
-from tests.harness.chaos.records import EngineRun, InjectedFault, RunRecords, read_journal
+from tests.harness.chaos.plan import FaultRound
+from tests.harness.chaos.records import (
+    EngineRun,
+    InjectedFault,
+    RunRecords,
+    read_journal,
+    read_loads,
+)
 from tests.harness.chaos.recovery import (
     OVER_AFTER_S,
     elsewhere_s,
@@ -40,6 +49,8 @@ _CLEAN_WITHIN_S: Seconds = 90.0
 _CROWD_A_PHASE = 8
 _CROWD_EVERY_S: Seconds = 0.25
 """Calls of the crowd in each phase: beyond its quota after three."""
+_FROM_THE_MINIMUM = 0.5
+"""Share of the rounds before which replicas go down to their minimum."""
 _BASELINE = "baseline-"
 """Before the names of what is asked for in the baseline."""
 
@@ -57,6 +68,9 @@ class RunSize:
     everything_redeployed: bool
     output_tokens: tuple[int, int] = (40, 160)
     two_choices: float = TWO_CHOICES
+    tail_streams: int = 0
+    """Streams of each phase that outlast the rest of it: replicas drain meanwhile."""
+    tail_tokens: tuple[int, int] = (250, 600)
 
 
 class ChaosRun:
@@ -93,6 +107,7 @@ class ChaosRun:
         self.runs: tuple[EngineRun, ...] = ()
         """The journal, after `run`."""
         self._unmended: tuple[str, ...] = ()
+        self._scaled = self._target.config.autoscaling
         self._began_at = time.monotonic()
         self.load = draw_load(
             seed,
@@ -101,7 +116,7 @@ class ChaosRun:
             len(plan) + 1,
             shape.output_tokens,
             shape.two_choices,
-        )
+        ) + draw_tails(seed, len(plan) + 1, shape.tail_streams, shape.tail_tokens)
 
     async def run(self) -> ChaosResult:
         """Play and inject the faults to the end.
@@ -116,16 +131,21 @@ class ChaosRun:
         crowd = Crowd(http)
         try:
             expected = await self._expected(http)
+            await wait_until(self._target.accounts_are_ready, "there are accounts")
             await count_resources(self._target)  # opens connections that it keeps
             before = await self._settled(None)
-            sampling = asyncio.create_task(keep_sampling(self._target, self.records))
+            sampling = [asyncio.create_task(keep_sampling(self._target, self.records))]
+            if self._scaled is not None:
+                fleet = keep_sampling_fleet(self._target, self.records)
+                sampling.append(asyncio.create_task(fleet))
             try:
                 await self._play_and_strike(callers, crowd)
+                self._say("all callers are done; waiting until the cluster is whole and idle")
+                after = await self._settled(before)
             finally:
-                sampling.cancel()
-                await asyncio.gather(sampling, return_exceptions=True)
-            self._say("all callers are done; waiting until the cluster is whole and idle")
-            after = await self._settled(before)
+                for task in sampling:
+                    task.cancel()
+                await asyncio.gather(*sampling, return_exceptions=True)
             for name in after.stored:
                 asked_at, closed_at = self.records.closed.get(name, (0.0, 0.0))
                 self._say(
@@ -147,21 +167,27 @@ class ChaosRun:
             everything=self._shape.everything_redeployed,
         )
         connection_faults = ConnectionFaults(self._target, callers, self._shape.stopped_s)
+        fleet_faults = FleetFaults(self._target)
         injector = FaultInjector(
             self._target,
             callers,
             self.records,
             self.load,
             stopped_s=self._shape.stopped_s,
-            more_ways={**cluster_faults.ways, **connection_faults.ways},
+            more_ways={**cluster_faults.ways, **connection_faults.ways, **fleet_faults.ways},
+            **({} if self._scaled is None else {"replicas": self._scaled.min_replicas}),
         )
         try:
             async with asyncio.TaskGroup() as group:
                 for fault_round in self._plan:
+                    if self._scaled is not None and fault_round.draw < _FROM_THE_MINIMUM:
+                        await fleet_faults.until_at_minimum()
                     await injector.wait_until_ready(fault_round)
                     group.create_task(callers.play(self._of_phase(fault_round.number)))
                     group.create_task(crowd.play(_CROWD_A_PHASE, _CROWD_EVERY_S))
                     await asyncio.sleep(fault_round.after_s)
+                    if self._scaled is not None:
+                        await fleet_faults.until_due(fault_round)
                     open_calls = callers.open_calls
                     faults = await injector.inject_faults(fault_round)
                     self.records.faults += faults
@@ -206,10 +232,8 @@ class ChaosRun:
         today = int(time.time() // DAY_S)
         told = await self._target.ask_scheduler("usage", [today - 1, today])
         usage = [of_day[CROWD] for of_day in told["days"].values() if CROWD in of_day]
-        killed = FaultKind.SCHEDULER_KILLED
-        deaths_at = [fault.injected_at for fault in self.records.faults if fault.kind is killed]
         saved_s = self._target.config.store.save_interval_s + 1.0 + self._shape.redis_away_s
-        return crowd.record.flaws(usage, deaths_at, saved_s)
+        return crowd.record.flaws(usage, self.records.faults, saved_s)
 
     # --- before and after
 
@@ -265,7 +289,14 @@ class ChaosRun:
             (*self._unmended, *leaks(before, after)),
             began_at,
             time.monotonic() - began_at,
+            fleet=self._fleet_measure(runs),
         )
+
+    def _fleet_measure(self, runs: Sequence[EngineRun]) -> FleetMeasure | None:
+        if self._scaled is None:
+            return None
+        loads = read_loads(loads_file(self._target.config))
+        return measure_fleet(FleetLimits.of(self._scaled), self.records, runs, loads)
 
 
 def fake_answers(load: Sequence[PlannedApplication], config: AppConfig) -> dict[str, Answer]:

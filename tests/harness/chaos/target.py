@@ -35,7 +35,14 @@ class ServeProcess:
     deployment: str
     replica_id: ReplicaId
     pid: int
-    running: bool
+    """0: it has none yet."""
+    state: str
+    """Serve's word."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it takes calls."""
+        return self.state == "RUNNING"
 
 
 class ChaosTarget:
@@ -52,6 +59,7 @@ class ChaosTarget:
         self.name = name
         self.config = config
         self.wanted = dict(wanted)
+        self._handles: dict[str, DeploymentHandle] = {}
 
     @property
     def journal(self) -> Path:
@@ -95,8 +103,15 @@ class ChaosTarget:
         return bool(status["ready"])
 
     def handle(self, deployment: str) -> DeploymentHandle:
-        """Return a handle of a deployment."""
-        return serve.get_deployment_handle(deployment, self.name)
+        """Return the handle of a deployment."""
+        if deployment not in self._handles:
+            self._handles[deployment] = serve.get_deployment_handle(deployment, self.name)
+        return self._handles[deployment]
+
+    def close(self) -> None:
+        """End the handles: those of a scaled deployment would report to the next cluster."""
+        while self._handles:
+            self._handles.popitem()[1].shutdown()
 
     async def probe(self, member: ServeProcess, method: str, *arguments: Any, **named: Any) -> Any:
         """Return the answer of one process's method.
@@ -111,18 +126,32 @@ class ChaosTarget:
 
     def members(self, deployment: str) -> list[ServeProcess]:
         """Return the processes of a deployment that Serve has, in the order of their ids."""
-        details = _get_global_client().get_serve_details()
-        # While another version is being built Serve names none of them.
-        deployments = details["applications"][self.name]["deployments"]
-        found = deployments.get(deployment, {}).get("replicas", ())
+        return self.sized(deployment)[1]
+
+    def sized(self, deployment: str) -> tuple[int | None, list[ServeProcess]]:
+        """Return how many processes of a deployment Serve wants, and those that it has by id.
+
+        None: while a version is being built, or the controller recovers, it does not say. Waits for
+        the controller while that is being started again. Blocks.
+        """
+        while True:
+            try:
+                details = _get_global_client().get_serve_details()
+            except RayError:
+                time.sleep(_AGAIN_AFTER_S)
+                continue
+            break
+        application = details["applications"].get(self.name, {})
+        known = application.get("deployments", {}).get(deployment, {})
         members = [
             # One that is being started has no process yet.
-            ServeProcess(
-                deployment, one["replica_id"], one.get("pid") or 0, one["state"] == "RUNNING"
-            )
-            for one in found
+            ServeProcess(deployment, one["replica_id"], one.get("pid") or 0, one["state"])
+            for one in known.get("replicas", ())
         ]
-        return sorted(members, key=lambda member: member.replica_id)
+        return (
+            known.get("target_num_replicas"),
+            sorted(members, key=lambda member: member.replica_id),
+        )
 
     def running(self, deployment: str) -> list[ServeProcess]:
         """Return those of them that take calls; Serve notices seconds later that one is dead."""
@@ -147,6 +176,7 @@ async def keep_sampling(target: ChaosTarget, records: RunRecords) -> None:
     """Do so until cancelled; while there is no scheduler there is no sample."""
     while True:
         status = await target.ask_scheduler("status")
+        size = status.get("size") or {}
         records.samples.append(
             SchedulerSample(
                 time.monotonic(),
@@ -155,6 +185,9 @@ async def keep_sampling(target: ChaosTarget, records: RunRecords) -> None:
                 status["degraded"] is not None,
                 status.get("saves", 0),
                 {name: one["leases"] for name, one in status.get("replicas", {}).items()},
+                status.get("waiting", 0),
+                size.get("wanted"),
+                size.get("load_s"),
             )
         )
         await asyncio.sleep(_EVERY_S)

@@ -1,6 +1,6 @@
 """A leak of anything is told, and what Ray keeps by itself is not."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.harness.chaos.leak_check import (
     IDLE_WORKERS_TOLERANCE,
     ResourceCount,
     leaks,
+    role_of,
 )
 from tests.harness.local_cluster import read_serve_config
 
@@ -68,6 +69,33 @@ BEFORE = ResourceCount(
 def test_what_is_left_over_is_told(after: dict[str, Any], told: list[str]) -> None:
     """With nothing to do there is no more of anything than before."""
     assert told == leaks(BEFORE, replace(BEFORE, **after))
+
+
+@dataclass
+class Titled:
+    """A process with a title, as psutil shows it."""
+
+    title: str
+    pid: int = 7
+
+    def cmdline(self) -> list[str]:
+        """Return the title, which Ray sets in place of the command line."""
+        return [self.title]
+
+
+@pytest.mark.parametrize(
+    ("title", "role"),
+    [
+        ("ray::AccountsActor.status", "AccountsActor"),
+        ("ray::AccountsActor" + " " * 40, "AccountsActor"),  # in place of a longer title
+        ("ray::ServeReplica:app:Replica", "replica"),
+        ("ray::IDLE", IDLE_WORKER),
+    ],
+)
+def test_role_is_that_of_the_process_whatever_it_does(title: str, role: str) -> None:
+    """One role under two names is one that is new."""
+    assert role == role_of(Titled(title), 1)
+    assert "scheduler" == role_of(Titled(title), 7)
 
 
 def test_arguments_change_what_they_name_and_keep_the_rest_of_the_file() -> None:

@@ -2,8 +2,15 @@
 
 import pytest
 
-from tests.harness.chaos.crowd import LIMIT, CrowdRecord
+from justitia_ray.client.transport import HttpTransport
+from tests.harness.chaos.crowd import CROWD, LIMIT, Crowd, CrowdRecord
+from tests.harness.chaos.plan import FaultKind
+from tests.harness.chaos.records import Ending
+from tests.unit.client.fakes import FakeService
+from tests.unit.harness.made_up import call, fault
 
+SERVES = "500: Internal Server Error"
+OURS = "500: the replica was lost"
 _AT = [float(k) for k in range(LIMIT)]
 
 
@@ -26,6 +33,37 @@ def test_quota_and_usage_are_held_against_answers(
     answered_at: list[float], usage: list[dict[str, int]], flaws: int
 ) -> None:
     """One answer too many is a flaw, and so is one that is missing with no death to excuse it."""
-    found = CrowdRecord(answered_at).flaws(usage, [10.0], 1.0)
+    killed = fault(FaultKind.SCHEDULER_KILLED, 10.0)
+    found = CrowdRecord(answered_at).flaws(usage, [killed], 1.0)
 
     assert flaws == len(found)
+
+
+@pytest.mark.parametrize(
+    ("killed", "detail", "flaws"),
+    [
+        (FaultKind.INGRESS_KILLED, SERVES, []),
+        (FaultKind.INGRESS_KILLED, OURS, [f"call crowd.1: {OURS}"]),
+        (FaultKind.REPLICA_KILLED, SERVES, [f"call crowd.1: {SERVES}"]),
+    ],
+)
+def test_error_is_a_flaw_unless_an_ingress_took_the_call_with_it(
+    killed: FaultKind, detail: str, flaws: list[str]
+) -> None:
+    """Serve answers for an ingress that has died; nothing else may fail."""
+    failed = call("crowd.1", 1.0, 3.0, ending=Ending.BROKEN, detail=detail)
+
+    assert flaws == CrowdRecord(failed=[failed]).flaws([], [fault(killed, 2.0)], 1.0)
+
+
+@pytest.mark.asyncio
+async def test_no_two_calls_of_a_crowd_have_one_name() -> None:
+    """It plays in each phase; two runs of one name are counted as one inference run twice."""
+    service = FakeService()
+    transport = HttpTransport("http://service", transport=service.http())
+    crowd = Crowd(transport)
+    await crowd.play(2, 0.0)
+    await crowd.play(2, 0.0)
+
+    names = [request.body["user"] for request in service.requests]
+    assert [f"{CROWD}.{number}#1" for number in range(4)] == sorted(names)

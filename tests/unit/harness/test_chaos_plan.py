@@ -6,8 +6,8 @@ import pytest
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
-from tests.harness.chaos.load import CLASSES, draw_load
-from tests.harness.chaos.plan import FaultKind, draw_plan
+from tests.harness.chaos.load import CLASSES, draw_load, draw_tails
+from tests.harness.chaos.plan import OF_A_FIXED_FLEET, OF_A_SCALED_FLEET, FaultKind, draw_plan
 
 
 def test_same_seed_gives_the_same_plan_and_load() -> None:
@@ -46,6 +46,23 @@ def test_plan_that_cannot_be_drawn_is_refused() -> None:
 
     with pytest.raises(ConfigError, match="each may be named once"):
         draw_plan(1, (FaultKind.SCALED, FaultKind.SCALED))
+
+
+def test_each_kind_is_of_a_fleet_that_is_fixed_or_of_one_that_is_scaled() -> None:
+    """A kind that neither run draws from would never be tried."""
+    assert {*FaultKind} == {*OF_A_FIXED_FLEET, *OF_A_SCALED_FLEET}
+    assert FaultKind.LOADING_KILLED not in OF_A_FIXED_FLEET
+
+
+def test_tails_are_long_streams_one_application_a_phase() -> None:
+    """While they run replicas are taken off, and one of these has to run one of them."""
+    tails = draw_tails(1, 4, 3, (250, 600))
+    streams = [inference for planned in tails for inference in planned.inferences]
+
+    assert tails == draw_tails(1, 4, 3, (250, 600)) != draw_tails(2, 4, 3, (250, 600))
+    assert [0, 1, 2, 3] == [planned.phase for planned in tails]
+    assert 12 == len({stream.name for stream in streams})
+    assert all(stream.stream and 250 <= stream.max_tokens <= 600 for stream in streams)
 
 
 LOAD = draw_load(1, 200, 1_000, 33)

@@ -9,7 +9,13 @@ import pytest
 from tests.harness.chaos.counts import Counts
 from tests.harness.chaos.order import FaultWindow, OrderMeasure
 from tests.harness.chaos.plan import FaultKind
-from tests.harness.chaos.records import Ending, EngineRun, InjectedFault, RunRecords
+from tests.harness.chaos.records import (
+    Ending,
+    EngineRun,
+    FleetSample,
+    InjectedFault,
+    RunRecords,
+)
 from tests.harness.chaos.recovery import (
     OVER_AFTER_S,
     elsewhere_s,
@@ -21,6 +27,7 @@ from tests.harness.chaos.recovery import (
 from tests.harness.chaos.report import ChaosResult, FaultOutcome, document
 from tests.unit.harness.made_up import call, fault, run, sample
 
+OF_ONE_REPLICA = (FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED, FaultKind.DRAINING_KILLED)
 LOST = run("a.0", "1-3", 9.0, pid=7, ended_at=None, complete=False)
 OPENED = [("z", 9.0, 9.9), ("a", 12.0, 12.1), ("b", 13.0, 13.4), ("c", 14.0, 14.1)]
 LEFT = [call(name, 8.0, 10.1, ending=Ending.LEFT) for name in ("a.0", "b.0")]
@@ -96,6 +103,24 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
         case(4.0, fault(FaultKind.GCS_KILLED, 10.0, 12.0, done_at=16.0)),
         case(4.0, fault(FaultKind.REDIS_EMPTIED, 10.0, 12.0, done_at=16.0)),
         case(None, fault(FaultKind.REDEPLOYED, 10.0, 12.0)),
+        case(2.0, fault(FaultKind.CONTROLLER_KILLED, 10.0, done_at=12.0)),
+        case(2.0, fault(FaultKind.CONTROLLER_KILLED_IN_DRAIN, 10.0, done_at=12.0)),
+        case(
+            3.0,
+            fault(FaultKind.ALL_REPLICAS_KILLED, 10.0),
+            *(run("a.0", "1-1", 9.0), run("b.0", "1-2", 13.0)),
+        ),
+        # When as many run as are wanted without the dead one, for which Serve takes it for a time.
+        case(
+            4.0,
+            fault(FaultKind.LOADING_KILLED, 10.0, target="b"),
+            fleet=[
+                FleetSample(9.0, 9.0, 1, {"a": "RUNNING"}),
+                FleetSample(10.5, 10.5, 2, {"a": "RUNNING", "b": "RUNNING"}),
+                FleetSample(11.0, 11.0, 2, {"a": "RUNNING", "c": "STARTING"}),
+                FleetSample(14.0, 14.0, 2, {"a": "RUNNING", "c": "RUNNING"}),
+            ],
+        ),
     ],
 )
 def test_each_kind_is_over_when_its_records_show_it(
@@ -105,7 +130,7 @@ def test_each_kind_is_over_when_its_records_show_it(
     assert pytest.approx(seconds) == recovery_s(hit, records, runs)
 
 
-@pytest.mark.parametrize("kind", [FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED])
+@pytest.mark.parametrize("kind", OF_ONE_REPLICA)
 def test_replica_is_recovered_from_when_its_leases_are_taken_back(kind: FaultKind) -> None:
     """How full the others are, and whose turn it is, is not a matter of recovery."""
     samples = [
@@ -121,7 +146,7 @@ def test_replica_is_recovered_from_when_its_leases_are_taken_back(kind: FaultKin
     assert had_no_effect(fault(FaultKind.CALLERS_LEFT, 10.0), RunRecords(), LEFT_RUNS)
 
 
-@pytest.mark.parametrize("kind", [FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED])
+@pytest.mark.parametrize("kind", OF_ONE_REPLICA)
 def test_work_of_a_replica_goes_on_when_the_last_of_its_runs_begins_elsewhere(
     kind: FaultKind,
 ) -> None:

@@ -16,6 +16,7 @@ from justitia_ray.core.tenants import TenantNode, TenantTree
 from justitia_ray.observability import scheduler_metrics
 from justitia_ray.observability.scheduler_metrics import DecisionMeter, LiveLag, SchedulerMetrics
 from justitia_ray.observability.tenant_metrics import ExchangeMeter
+from justitia_ray.serve.scheduler.fleet_sizer import FleetSizer
 from tests.core_driver import CoreDriver
 from tests.unit.observability.recording_backend import ENDED, RecordingBackend, exported, measures
 from tests.unit.observability.test_tenant_metrics import STANDING
@@ -384,3 +385,19 @@ def test_greatest_lag_is_looked_for_among_those_that_came_first(
     assert lag is not None
     assert lag.seconds == LiveLag(lambda: 0.0).greatest_s(driver.core) > 0
     assert 3 == walked.seen
+
+
+def test_target_of_the_drain_time_is_told_where_there_is_one(watch: Watch) -> None:
+    """An alert takes its absence for no autoscaling; one that has stepped down has none."""
+    size = FleetSizer(None).decision(watch.driver.core, watch.driver.now)
+
+    def target() -> float | None:
+        return exported(watch.measures).gauges.get(("target_drain_seconds",))
+
+    watch.metrics.measure_size(size, None)
+    without = target()
+    watch.metrics.measure_size(size, 30.0)
+    there = target()
+    watch.metrics.step_down(watch.driver.core, watch.decisions)
+
+    assert (None, 30.0, 0.0) == (without, there, target())

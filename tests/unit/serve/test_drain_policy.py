@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import ray
+from ray.serve._private.common import DeploymentID, ReplicaID
 from ray.serve.autoscaling_policy import _apply_autoscaling_config
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
@@ -21,14 +22,18 @@ ARGUMENTS: dict[str, Any] = {
     "rules": RULES,
 }
 STALE_S = 15.0
+DEPLOYMENT = DeploymentID("Replica", "demo")
 
 
 class Told:
     """Answers that a test gives, and the questions."""
 
-    def __init__(self, wanted: int | None, age_s: float = 0.0) -> None:
+    def __init__(
+        self, wanted: int | None, age_s: float = 0.0, leaving: list[str] | None = None
+    ) -> None:
         self.wanted = wanted
         self.age_s = age_s
+        self.leaving = {} if leaving is None else {"leaving": leaving}
         self.questions: list[dict[str, Any]] = []
 
     def latest(self, question: dict[str, Any]) -> tuple[dict[str, Any], float] | None:
@@ -36,7 +41,7 @@ class Told:
         self.questions.append(question)
         if self.wanted is None:
             return None
-        return {"wanted": self.wanted, "reason": "drain"}, self.age_s
+        return {"wanted": self.wanted, "reason": "drain", **self.leaving}, self.age_s
 
 
 def context(
@@ -52,7 +57,7 @@ def context(
         app_name="demo",
         current_num_replicas=running,
         target_num_replicas=target,
-        running_replicas=[],
+        running_replicas=[ReplicaID(f"r{number}", DEPLOYMENT) for number in range(running)],
         total_num_requests=requests,
         total_queued_requests=None,
         aggregated_metrics=None,
@@ -78,7 +83,13 @@ def test_scheduler_is_told_rules_and_what_loads() -> None:
     wanted, state = policy(told)(context(2, 5))
 
     assert (3, {"wanted": 3, "reason": "drain"}) == (wanted, state)
-    assert [{"rules": RULES, "fleet": {"starting": 3, "load_s": None}}] == told.questions
+    assert [
+        {
+            "rules": RULES,
+            "fleet": {"starting": 3, "load_s": None},
+            "running": ["r0", "r1"],
+        }
+    ] == told.questions
 
 
 @pytest.mark.parametrize("told", [Told(None), Told(1, age_s=STALE_S + 1)], ids=["none", "old"])
@@ -115,6 +126,28 @@ def test_to_zero_goes_by_serves_delay() -> None:
     assert 0 == decide(context(1, 1, downscale_delay_s=0.0))[0]
 
 
+@pytest.mark.parametrize(
+    ("wanted", "leaving", "asked"),
+    [
+        (1, ["r0"], 2),
+        (3, ["r0", "r1"], 5),
+        (3, [], 3),
+        (3, None, 3),
+        (3, ["r8"], 3),
+        (0, ["r0"], 0),
+    ],
+    ids=["one", "several", "none", "earlier scheduler", "gone since the question", "no need"],
+)
+def test_what_serve_counts_though_it_leaves_is_asked_for_beside(
+    wanted: int, leaving: list[str] | None, asked: int
+) -> None:
+    """A controller that is started again takes what drains for what runs, until it has gone.
+
+    The calls that wait would wait for that, for as long as the longest stream lasts.
+    """
+    assert asked == policy(Told(wanted, leaving=leaving))(context(2, 2))[0]
+
+
 def test_loading_time_is_from_the_wish_to_the_first_sight() -> None:
     """Two are wanted at 10 s; one serves at 40 s, the other at 50 s: the median is told."""
     loads = LoadTimes()
@@ -122,6 +155,22 @@ def test_loading_time_is_from_the_wish_to_the_first_sight() -> None:
         loads.observe(running, target, float(now))
 
     assert 40.0 == loads.usual_s
+
+
+def test_replicas_that_a_new_controller_finds_have_not_loaded() -> None:
+    """For a second after its death none runs; sized by loads of a second there would be too many.
+
+    The one that is missed later has loaded for 30 s.
+    """
+    loads = LoadTimes()
+    for now, running in ((0.0, 0), (0.8, 3), (1.0, 4)):
+        loads.observe(running, 4, now)
+    found = loads.usual_s
+    for now, running in ((10.0, 3), (40.0, 4)):
+        loads.observe(running, 4, now)
+
+    assert found is None
+    assert 30.0 == loads.usual_s
 
 
 def test_replica_that_died_loads_from_when_it_is_missed() -> None:
@@ -136,10 +185,10 @@ def test_replica_that_died_loads_from_when_it_is_missed() -> None:
 def test_start_that_is_given_up_is_no_load() -> None:
     """Those asked for last go first, as Serve ends them."""
     loads = LoadTimes()
-    for now, running, target in ((0, 0, 1), (5, 0, 2), (7, 0, 1), (30, 1, 1)):
+    for now, running, target in ((0, 1, 1), (1, 1, 2), (5, 1, 3), (7, 1, 2), (30, 2, 2)):
         loads.observe(running, target, float(now))
 
-    assert 30.0 == loads.usual_s
+    assert 29.0 == loads.usual_s
 
 
 def test_class_is_for_a_process_that_has_not_this_package() -> None:

@@ -43,6 +43,17 @@ def test_arguments_say_the_rules_until_somebody_asks(core: SchedulerCore) -> Non
     assert [2, 5, 5, 2] == [own.wanted, asked["wanted"], later.wanted, forgotten.wanted]
 
 
+def test_target_is_that_of_whoever_scales(core: SchedulerCore) -> None:
+    """An alert goes by it; without autoscaling there is none."""
+    sizer = FleetSizer(AutoscalingSection(max_replicas=9, target_drain_s=30.0))
+    sizer.answer(core, 100.0, question(target_drain_s=20.0))
+    asked = sizer.target_drain_s
+    sizer.decision(core, 200.0)
+
+    assert (20.0, 30.0) == (asked, sizer.target_drain_s)
+    assert FleetSizer(None).target_drain_s is None
+
+
 def test_without_arguments_one_is_wanted_for_what_waits() -> None:
     """The metric is there for an operator who thinks of autoscaling."""
     empty = SchedulerCore()
@@ -56,6 +67,25 @@ def test_decision_is_not_made_anew_within_a_fraction_of_a_second(core: Scheduler
 
     assert sizer.decision(core, 100.0) is sizer.decision(core, 100.1)
     assert sizer.decision(core, 100.0) is not sizer.decision(core, 200.0)
+
+
+def test_replicas_that_drain_are_told_of_those_that_run_for_whoever_asks() -> None:
+    """Serve's controller, started again, counts what drains; of what it does not name is no word.
+
+    Earlier policies name none.
+    """
+    driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
+    for name, draining in (("a", False), ("b", True), ("c", True)):
+        driver.pull(name, draining=draining)
+    sizer = FleetSizer(None)
+
+    def leaving(**named: Any) -> list[str]:
+        answer: list[str] = sizer.answer(driver.core, 100.0, question() | named)["leaving"]
+        return answer
+
+    assert ["b"] == leaving(running=["a", "b", "unknown"])
+    assert [] == leaving(running=["a"])
+    assert [] == leaving()
 
 
 # --- as the service answers

@@ -1,0 +1,269 @@
+"""Replicas that come and go under faults: their number over a run, and what is wrong with it.
+
+- **out of bounds**: Serve wants fewer replicas than the minimum or more than the maximum, or has
+  more than the maximum that load, run or are found again. What drains is leaving, and counts as
+  gone.
+- **cut by a scale-down**: a run that did not come to its end on a replica that was taken off and
+  that no fault had hit. A run whose caller or ingress has gone is ended on purpose.
+- **fell without an answer**: fewer replicas are wanted than before while the scheduler is away,
+  unless it had asked for fewer itself.
+- **controller held up**: Serve's controller took long to answer though nobody had killed it.
+- **did not come down**: nothing has waited or run for longer than the delays of a scale-down, and
+  there are more replicas than the minimum.
+- **did not come back**: something waits, and for long there has been no replica to run it.
+- **wrong loading time**: the scheduler sizes by a time in which no replica can have loaded.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from justitia_ray.config import AutoscalingSection
+from justitia_ray.units import Seconds
+from tests.harness.chaos.app import LOADS_S
+from tests.harness.chaos.counts import GRACE_S, NOTICED_WITHIN_S
+from tests.harness.chaos.plan import FaultKind
+from tests.harness.chaos.records import (
+    Call,
+    Ending,
+    EngineRun,
+    FleetSample,
+    InjectedFault,
+    Load,
+    RunRecords,
+    SchedulerSample,
+)
+
+ANSWERS_WITHIN_S: Seconds = 4.0
+"""Longest answer of a controller that nothing holds up, on cores that are never idle. The policy
+gives the scheduler 5 s for an answer: a controller that waited for it would need longer."""
+COMES_DOWN_S: Seconds = 6.0
+"""Beyond the delays of a scale-down: a loop of Serve's controller, the end of a process, a poll."""
+COMES_BACK_S: Seconds = 60.0
+"""Longest time without a replica while something waits: Serve notices a death after some seconds,
+and to start a process takes as long again on busy cores."""
+_FOUND_AGAIN_S: Seconds = 5.0
+"""After a controller's death its successor counts the replicas that it finds."""
+
+_PRESENT = ("STARTING", "UPDATING", "RECOVERING", "RUNNING")
+_OF_THE_CONTROLLER = (FaultKind.CONTROLLER_KILLED, FaultKind.CONTROLLER_KILLED_IN_DRAIN)
+_AWAY = (FaultKind.SCHEDULER_KILLED, FaultKind.SCHEDULER_STOPPED)
+_TAKES_RUNS_WITH_IT = (
+    FaultKind.INGRESS_KILLED,
+    FaultKind.SCHEDULER_KILLED,
+    FaultKind.SCHEDULER_STOPPED,
+    FaultKind.ALL_REPLICAS_KILLED,
+)
+"""Faults by which a run on a replica that is well may be given up: its ingress is gone, or its
+lease has expired with a scheduler that heard nothing of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLimits:
+    """Limits and delays of the replicas' number, from the arguments of the application."""
+
+    minimum: int
+    maximum: int
+    comes_down_s: Seconds
+    """Time after which an idle application has its minimum: an application counts for `hold_s`, and
+    each of the delays has passed."""
+    loads_s: Seconds = LOADS_S
+    """Time that a replica takes to load at the least."""
+
+    @classmethod
+    def of(cls, section: AutoscalingSection) -> "FleetLimits":
+        """Return those of an `autoscaling` section."""
+        delays = section.patience_s
+        if section.min_replicas == 0:  # the last one goes by a delay of its own, after the others
+            to_zero = section.downscale_to_zero_delay_s
+            delays += section.patience_s if to_zero is None else to_zero
+        return cls(section.min_replicas, section.max_replicas, section.hold_s + delays)
+
+
+@dataclass(frozen=True, slots=True)
+class FleetMeasure:
+    """Replicas of one run."""
+
+    fewest: int
+    """That ran at once."""
+    most: int
+    loaded: int
+    """Replicas that loaded to the end."""
+    taken_off: int
+    """Replicas that Serve took off, other than those that a fault hit."""
+    flaws: tuple[str, ...]
+
+
+def measure_fleet(
+    limits: FleetLimits, records: RunRecords, runs: Sequence[EngineRun], loads: Sequence[Load]
+) -> FleetMeasure:
+    """Return the measure, see the top of this file.
+
+    Args:
+        limits: What the application was deployed with.
+        records: With samples of the fleet.
+        runs: The journal.
+        loads: The journal of loadings.
+    """
+    fleet = records.fleet
+    running = [sample.count("RUNNING") for sample in fleet]
+    hit = _hit(records)
+    drained = {name for sample in fleet for name, state in sample.states.items() if _drains(state)}
+    return FleetMeasure(
+        min(running, default=0),
+        max(running, default=0),
+        sum(load.ended_at is not None for load in loads),
+        len(drained - hit),
+        (
+            *_out_of_bounds(limits, fleet),
+            *_cut_by_a_scale_down(records, runs, drained - hit),
+            *_fell_without_an_answer(records),
+            *_controller_held_up(records),
+            *_did_not_come_down(limits, records),
+            *_did_not_come_back(records),
+            *_wrong_loading_time(limits, records),
+        ),
+    )
+
+
+def _drains(state: str) -> bool:
+    return state == "STOPPING"
+
+
+def _hit(records: RunRecords) -> set[str]:
+    """Return the replicas that a fault has killed."""
+    dead = {fault.pid for fault in records.faults if fault.pid is not None}
+    dead |= {int(pid) for f in records.faults if f.kind in _ALL for pid in f.target.split()}
+    return {name for name, pid in records.pids.items() if pid in dead}
+
+
+_ALL = (FaultKind.ALL_REPLICAS_KILLED,)
+
+
+def _out_of_bounds(limits: FleetLimits, fleet: Sequence[FleetSample]) -> Iterator[str]:
+    for sample in fleet:
+        if not limits.minimum <= sample.target <= limits.maximum:
+            yield f"out of bounds: {sample.target} replicas were wanted"
+        present = sample.count(*_PRESENT)
+        if present > limits.maximum:
+            yield f"out of bounds: there were {present} replicas"
+
+
+def _cut_by_a_scale_down(
+    records: RunRecords, runs: Sequence[EngineRun], drained: set[str]
+) -> Iterator[str]:
+    names = {records.pids[name]: name for name in drained if name in records.pids}
+    for run in runs:
+        if run.pid in names and not run.complete and not _was_given_up(run, records):
+            yield f"cut by a scale-down: {run.inference} on {names[run.pid]}"
+
+
+def _was_given_up(run: EngineRun, records: RunRecords) -> bool:
+    if run.ended_at is None:  # its process was ended under it
+        return False
+    ended_at = run.ended_at
+    return any(_has_left(call, run, ended_at) for call in records.calls) or any(
+        fault.kind in _TAKES_RUNS_WITH_IT
+        and fault.injected_at - GRACE_S <= ended_at <= fault.back_at + NOTICED_WITHIN_S
+        for fault in records.faults
+    )
+
+
+def _has_left(call: Call, run: EngineRun, ended_at: Seconds) -> bool:
+    return (
+        call.ending is Ending.LEFT
+        and (call.inference, call.number) == (run.inference, run.call)
+        and abs(call.ended_at - ended_at) <= GRACE_S
+    )
+
+
+def _fell_without_an_answer(records: RunRecords) -> Iterator[str]:
+    for fault in records.faults:
+        if fault.kind not in _AWAY:
+            continue
+        before = [one for one in records.fleet if one.at <= fault.injected_at]
+        asked = [
+            sample.wanted
+            for sample in records.samples
+            if fault.injected_at - GRACE_S <= sample.at <= fault.injected_at
+            and sample.wanted is not None
+        ]
+        if not before:
+            continue
+        least = min([before[-1].target, *asked])
+        until = _answers_again_at(fault, records.samples)
+        away = [one for one in records.fleet if fault.injected_at < one.asked_at < until]
+        if fell := [one.target for one in away if one.target < least]:
+            yield f"fell without an answer: from {least} to {min(fell)} replicas wanted"
+
+
+def _answers_again_at(fault: InjectedFault, samples: Sequence[SchedulerSample]) -> Seconds:
+    """Return when the first scheduler that knows a size had said so after a fault."""
+    return min(
+        (one.at for one in samples if one.at >= fault.back_at and one.wanted is not None),
+        default=fault.back_at,
+    )
+
+
+def _controller_held_up(records: RunRecords) -> Iterator[str]:
+    for sample in records.fleet:
+        took_s = sample.at - sample.asked_at
+        if took_s > ANSWERS_WITHIN_S and not _is_replaced(sample.asked_at, sample.at, records):
+            yield f"controller held up: it answered after {took_s:.1f} s"
+
+
+def _is_replaced(since: Seconds, until: Seconds, records: RunRecords) -> bool:
+    """Return whether Serve's controller was away, or had just begun, at any time in between."""
+    return any(
+        fault.kind in _OF_THE_CONTROLLER
+        and fault.injected_at <= until
+        and since <= (fault.done_at or fault.injected_at) + _FOUND_AGAIN_S
+        for fault in records.faults
+    )
+
+
+def _did_not_come_down(limits: FleetLimits, records: RunRecords) -> Iterator[str]:
+    within_s = limits.comes_down_s + COMES_DOWN_S
+    for since, until in _spans(records.samples, lambda sample: sample.idle):
+        if until - since <= within_s:
+            continue
+        late = [
+            sample
+            for sample in records.fleet
+            if since + within_s < sample.at <= until
+            and sample.target > limits.minimum
+            and not _is_replaced(since, sample.at, records)
+        ]
+        if late:
+            yield (
+                f"did not come down: {late[-1].target} replicas were wanted"
+                f" {late[-1].at - since:.1f} s after the last inference"
+            )
+
+
+def _did_not_come_back(records: RunRecords) -> Iterator[str]:
+    for since, until in _spans(records.samples, lambda s: bool(s.waiting) and not s.leases):
+        if until - since > COMES_BACK_S:
+            yield f"did not come back: {until - since:.1f} s without a replica"
+
+
+def _wrong_loading_time(limits: FleetLimits, records: RunRecords) -> Iterator[str]:
+    known = [one.load_s for one in records.samples if one.load_s is not None]
+    if (least := min(known, default=limits.loads_s)) < limits.loads_s:
+        yield f"wrong loading time: {least:.1f} s, and a replica takes {limits.loads_s:g} s"
+
+
+def _spans(
+    samples: Sequence[SchedulerSample], holds: Callable[[SchedulerSample], bool]
+) -> Iterator[tuple[Seconds, Seconds]]:
+    """Yield from when to when something held in each sample."""
+    since: Seconds | None = None
+    last = 0.0
+    for sample in samples:
+        if holds(sample):
+            since = sample.at if since is None else since
+            last = sample.at
+        elif since is not None:
+            yield since, last
+            since = None
+    if since is not None:
+        yield since, last

@@ -1,0 +1,189 @@
+"""Faults of replicas that come and go: of those that load or drain, of all, and of who scales."""
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+
+import psutil  # type: ignore[import-untyped]
+import ray
+from ray.exceptions import RayError
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+
+from justitia_ray.units import Seconds
+from tests.harness.chaos.app import loads_file
+from tests.harness.chaos.faults import InjectFault, injected_fault
+from tests.harness.chaos.plan import FaultKind, FaultRound
+from tests.harness.chaos.records import (
+    FleetSample,
+    InjectedFault,
+    RunRecords,
+    read_journal,
+    read_loads,
+)
+from tests.harness.chaos.target import ChaosTarget, ServeProcess, in_thread, wait_until
+
+_EVERY_S: Seconds = 0.2
+_UP_WITHIN_S: Seconds = 30.0
+_DRAINS_WITHIN_S: Seconds = 60.0
+_RUNS_SOMETHING_WITHIN_S: Seconds = 20.0
+_CHOOSE_AGAIN_S: Seconds = 0.05
+_WAIT_THEMSELVES = {
+    FaultKind.LOADING_KILLED,
+    FaultKind.DRAINING_KILLED,
+    FaultKind.CONTROLLER_KILLED_IN_DRAIN,
+}
+
+
+async def keep_sampling_fleet(target: ChaosTarget, records: RunRecords) -> None:
+    """Ask Serve's controller for the replicas until cancelled."""
+    while True:
+        asked_at = time.monotonic()
+        wanted, members = await asyncio.to_thread(target.sized, "Replica")
+        if wanted is not None:
+            states = {member.replica_id: member.state for member in members}
+            records.fleet.append(FleetSample(time.monotonic(), asked_at, wanted, states))
+            records.pids |= {one.replica_id: one.pid for one in members if one.pid}
+        await asyncio.sleep(_EVERY_S)
+
+
+class FleetFaults:
+    """Breaks what autoscaling is about."""
+
+    def __init__(self, target: ChaosTarget) -> None:
+        """Prepare; nothing is broken yet.
+
+        Args:
+            target: Running, with `autoscaling`.
+        """
+        self._target = target
+
+    @property
+    def ways(self) -> Mapping[FaultKind, InjectFault]:
+        """How each kind is carried out."""
+        return {
+            FaultKind.LOADING_KILLED: self._kill_loading,
+            FaultKind.DRAINING_KILLED: self._kill_draining,
+            FaultKind.ALL_REPLICAS_KILLED: self._kill_all,
+            FaultKind.CONTROLLER_KILLED: self._kill_controller,
+            FaultKind.CONTROLLER_KILLED_IN_DRAIN: self._kill_controller_in_drain,
+        }
+
+    async def until_due(self, fault_round: FaultRound) -> None:
+        """Wait until the load of a round has brought several replicas, or has had its time to.
+
+        Those that hit a replica that loads or drains wait for one themselves.
+        """
+        if _WAIT_THEMSELVES & {*fault_round.kinds}:
+            return
+        deadline = time.monotonic() + _UP_WITHIN_S
+        while time.monotonic() < deadline:
+            if len(await asyncio.to_thread(self._target.running, "Replica")) > 1:
+                return
+            await asyncio.sleep(_EVERY_S)
+
+    async def until_at_minimum(self) -> None:
+        """Wait until there are as few replicas as there may be.
+
+        Raises:
+            JustitiaError: If it takes minutes.
+        """
+        await wait_until(in_thread(self._target.is_whole), "there are as few replicas as may be")
+
+    async def _kill_loading(self, fault_round: FaultRound) -> InjectedFault:
+        victims: list[ServeProcess] = []
+
+        async def one_loads() -> bool:
+            loads = read_loads(loads_file(self._target.config))
+            loading = {load.pid for load in loads if load.ended_at is None}
+            members = await asyncio.to_thread(self._target.members, "Replica")
+            victims[:] = [m for m in members if m.pid in loading and psutil.pid_exists(m.pid)]
+            return bool(victims)
+
+        await wait_until(one_loads, "a replica loads", _DRAINS_WITHIN_S)
+        return _killed(FaultKind.LOADING_KILLED, fault_round, victims[0])
+
+    async def _kill_draining(self, fault_round: FaultRound) -> InjectedFault:
+        victim = await self._draining()
+        return _killed(FaultKind.DRAINING_KILLED, fault_round, victim)
+
+    async def _draining(self) -> ServeProcess:
+        """Return a replica that drains and runs something; in the end any that drains."""
+        draining: list[ServeProcess] = []
+
+        async def one_drains() -> bool:
+            members = await asyncio.to_thread(self._target.members, "Replica")
+            draining[:] = [
+                one
+                for one in members
+                if one.state == "STOPPING" and one.pid and psutil.pid_exists(one.pid)
+            ]
+            return bool(draining)
+
+        deadline = time.monotonic() + _RUNS_SOMETHING_WITHIN_S
+        while True:
+            await wait_until(one_drains, "a replica drains", _DRAINS_WITHIN_S)
+            runs = await asyncio.to_thread(read_journal, self._target.journal)
+            busy = {run.pid for run in runs if run.ended_at is None}
+            if found := [one for one in draining if one.pid in busy]:
+                return found[0]
+            if time.monotonic() > deadline:
+                return draining[0]
+            await asyncio.sleep(_CHOOSE_AGAIN_S)
+
+    async def _kill_all(self, fault_round: FaultRound) -> InjectedFault:
+        members = await asyncio.to_thread(self._target.members, "Replica")
+        pids = [member.pid for member in members if member.pid]
+        injected_at = time.monotonic()
+        for pid in pids:
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(pid, signal.SIGKILL)
+        return injected_fault(
+            FaultKind.ALL_REPLICAS_KILLED,
+            fault_round,
+            injected_at,
+            injected_at,
+            " ".join(str(pid) for pid in pids),
+        )
+
+    async def _kill_controller(self, fault_round: FaultRound) -> InjectedFault:
+        return await self._replace_controller(FaultKind.CONTROLLER_KILLED, fault_round)
+
+    async def _kill_controller_in_drain(self, fault_round: FaultRound) -> InjectedFault:
+        draining = await self._draining()
+        fault = await self._replace_controller(FaultKind.CONTROLLER_KILLED_IN_DRAIN, fault_round)
+        return replace(fault, target=draining.replica_id)
+
+    async def _replace_controller(self, kind: FaultKind, fault_round: FaultRound) -> InjectedFault:
+        before = await asyncio.to_thread(_controller_pid)
+        assert before is not None
+        injected_at = time.monotonic()
+        os.kill(before, signal.SIGKILL)
+        await wait_until(in_thread(self._is_succeeded, before), "another controller has recovered")
+        fault = injected_fault(kind, fault_round, injected_at, injected_at, pid=before)
+        return replace(fault, done_at=time.monotonic())
+
+    def _is_succeeded(self, before: int) -> bool:
+        wanted, _ = self._target.sized("Replica")
+        return wanted is not None and _controller_pid() not in (None, before)
+
+
+def _controller_pid() -> int | None:
+    """Return the process of Serve's controller; None while there is none."""
+    with suppress(RayError, ValueError):
+        actor = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+        pid: int = ray.get(actor.get_pid.remote(), timeout=_UP_WITHIN_S)
+        return pid
+    return None
+
+
+def _killed(kind: FaultKind, fault_round: FaultRound, victim: ServeProcess) -> InjectedFault:
+    injected_at = time.monotonic()
+    with suppress(ProcessLookupError):  # it has just ended
+        os.kill(victim.pid, signal.SIGKILL)
+    return injected_fault(
+        kind, fault_round, injected_at, injected_at, victim.replica_id, victim.pid
+    )

@@ -1,0 +1,240 @@
+"""Replicas that come and go: each thing that must not be is found in records that show it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.config import AutoscalingSection
+from tests.harness.chaos.fleet import (
+    ANSWERS_WITHIN_S,
+    COMES_BACK_S,
+    COMES_DOWN_S,
+    FleetLimits,
+    measure_fleet,
+)
+from tests.harness.chaos.plan import FaultKind
+from tests.harness.chaos.records import (
+    Ending,
+    EngineRun,
+    FleetSample,
+    JournalWriter,
+    Load,
+    RunRecords,
+    read_loads,
+)
+from tests.unit.harness.made_up import call, fault, run, sample
+
+LIMITS = FleetLimits(minimum=1, maximum=3, comes_down_s=5.0, loads_s=1.5)
+PIDS = {"a": 1, "b": 2, "c": 3}
+STOPPED = fault(FaultKind.SCHEDULER_STOPPED, 10.0, 30.0)
+KILLED = fault(FaultKind.CONTROLLER_KILLED, 10.0, done_at=13.0)
+BUSY = {"leases": {"a": 1}}
+
+
+def seen(at: float, target: int, took_s: float = 0.0, **states: str) -> FleetSample:
+    """Return what Serve says; without states, as many run as it wants."""
+    found = states or dict.fromkeys(list(PIDS)[:target], "RUNNING")
+    return FleetSample(at, at - took_s, target, found)
+
+
+def case(told: str | None, *fleet: FleetSample, runs: Sequence[EngineRun] = (), **of: Any) -> Any:
+    """Return samples, runs and other records, and the flaw that is in them; None: there is none."""
+    records = RunRecords(fleet=list(fleet), pids=PIDS, **of)
+    return () if told is None else (told,), records, runs
+
+
+DRAINED = seen(1.0, 2), seen(5.0, 1, a="RUNNING", b="STOPPING"), seen(9.0, 1)
+CUT = "cut by a scale-down: x.0 on b"
+
+
+@pytest.mark.parametrize(
+    ("flaws", "records", "runs"),
+    [
+        case(None, seen(1.0, 1), seen(2.0, 3), seen(3.0, 1)),
+        case("out of bounds: 0 replicas were wanted", seen(1.0, 0)),
+        case("out of bounds: 4 replicas were wanted", seen(1.0, 4)),
+        # One that drains has been taken off, one that is found again has not.
+        case(None, seen(1.0, 3, a="RUNNING", b="STARTING", c="RUNNING", d="STOPPING")),
+        case(
+            "out of bounds: there were 4 replicas",
+            seen(1.0, 3, a="RUNNING", b="STARTING", c="RUNNING", d="RECOVERING"),
+        ),
+        # What a replica that leaves runs is run to its end; its process must not end before.
+        case(None, *DRAINED, runs=[run("x.0", "1-1", 4.0, pid=2)]),
+        case(CUT, *DRAINED, runs=[run("x.0", "1-1", 4.0, pid=2, complete=False)]),
+        case(CUT, *DRAINED, runs=[run("x.0", "1-1", 4.0, pid=2, complete=False, ended_at=None)]),
+        case(None, *DRAINED, runs=[run("x.0", "1-1", 4.0, pid=1, complete=False)]),
+        # A fault cut it, or nobody wanted it any more.
+        case(
+            None,
+            *DRAINED,
+            runs=[run("x.0", "1-1", 4.0, pid=2, complete=False, ended_at=None)],
+            faults=[fault(FaultKind.DRAINING_KILLED, 6.0, pid=2)],
+        ),
+        case(
+            None,
+            *DRAINED,
+            runs=[run("x.0", "1-1", 4.0, pid=2, complete=False, ended_at=None)],
+            faults=[fault(FaultKind.ALL_REPLICAS_KILLED, 6.0, target="1 2 3")],
+        ),
+        case(
+            None,
+            *DRAINED,
+            runs=[run("x.0", "1-1", 4.0, pid=2, complete=False)],
+            calls=[call("x.0", 1.0, 5.0, ending=Ending.LEFT)],
+        ),
+        case(
+            CUT,
+            *DRAINED,
+            runs=[run("x.0", "1-1", 4.0, pid=2, complete=False)],
+            calls=[call("x.0", 1.0, 9.0, ending=Ending.LEFT)],
+        ),
+        case(
+            None,
+            *DRAINED,
+            runs=[run("x.0", "1-1", 4.0, pid=2, complete=False)],
+            faults=[fault(FaultKind.INGRESS_KILLED, 4.5)],
+        ),
+        # A policy that takes no answer for no demand.
+        case(
+            "fell without an answer: from 3 to 1 replicas wanted",
+            seen(9.0, 3),
+            seen(20.0, 1),
+            seen(40.0, 1),
+            faults=[STOPPED],
+            samples=[sample(9.9, wanted=3, **BUSY), sample(30.1, wanted=3, **BUSY)],
+        ),
+        # The last answer was 1, and goes on to hold.
+        case(
+            None,
+            seen(9.0, 3),
+            seen(20.0, 1),
+            faults=[STOPPED],
+            samples=[sample(9.9, wanted=1, **BUSY), sample(30.1, wanted=3, **BUSY)],
+        ),
+        # The scheduler that answers again asks for it.
+        case(
+            None,
+            seen(9.0, 3),
+            seen(31.0, 1),
+            faults=[STOPPED],
+            samples=[sample(9.9, wanted=3, **BUSY), sample(30.1, wanted=1, **BUSY)],
+        ),
+        # A successor that does not know what runs is no more an answer.
+        case(
+            "fell without an answer: from 3 to 1 replicas wanted",
+            seen(9.0, 3),
+            seen(32.0, 1),
+            faults=[STOPPED],
+            samples=[
+                sample(9.9, wanted=3, **BUSY),
+                sample(30.1, ready=False),
+                sample(33.0, wanted=1, **BUSY),
+            ],
+        ),
+        case(
+            f"controller held up: it answered after {ANSWERS_WITHIN_S + 1.0:.1f} s",
+            seen(20.0, 1, took_s=ANSWERS_WITHIN_S + 1.0),
+        ),
+        case(None, seen(12.0, 1, took_s=ANSWERS_WITHIN_S + 1.0), faults=[KILLED]),
+        # In 5 s, and what Serve and this machine take beyond.
+        case(None, seen(5.0 + COMES_DOWN_S, 2), samples=[sample(0.0), sample(6.0 + COMES_DOWN_S)]),
+        case(
+            f"did not come down: 2 replicas were wanted {5.5 + COMES_DOWN_S:.1f} s after the last"
+            " inference",
+            seen(5.5 + COMES_DOWN_S, 2),
+            samples=[sample(0.0), sample(6.0 + COMES_DOWN_S)],
+        ),
+        case(
+            None,
+            seen(5.5 + COMES_DOWN_S, 2),
+            samples=[sample(0.0), sample(1.0, **BUSY), sample(2.0), sample(6.0 + COMES_DOWN_S)],
+        ),
+        case(
+            f"did not come back: {COMES_BACK_S + 1.0:.1f} s without a replica",
+            seen(1.0, 1),
+            samples=[sample(1.0, waiting=2), sample(COMES_BACK_S + 2.0, waiting=2)],
+        ),
+        case(
+            None,
+            seen(1.0, 1),
+            samples=[
+                sample(1.0, waiting=2),
+                sample(30.0, waiting=2, leases={"a": 0}),
+                sample(COMES_BACK_S + 2.0, waiting=2),
+            ],
+        ),
+        # A controller that was started again took those that it found for newly loaded.
+        case(
+            "wrong loading time: 0.8 s, and a replica takes 1.5 s",
+            seen(1.0, 1),
+            samples=[sample(1.0, load_s=4.0, **BUSY), sample(2.0, load_s=0.8, **BUSY)],
+        ),
+    ],
+)
+def test_flaws_of_a_fleet_are_found(
+    flaws: tuple[str, ...], records: RunRecords, runs: Sequence[EngineRun]
+) -> None:
+    """A run that finds nothing says something only if these are found."""
+    assert flaws == measure_fleet(LIMITS, records, runs, []).flaws
+
+
+def test_replicas_that_came_and_went_are_counted() -> None:
+    """A run in which none did would have proven nothing."""
+    records = RunRecords(
+        fleet=[seen(1.0, 1), seen(2.0, 3), seen(3.0, 1, a="RUNNING", b="STOPPING", c="STOPPING")],
+        pids=PIDS,
+        faults=[fault(FaultKind.DRAINING_KILLED, 3.5, pid=3)],
+    )
+    found = measure_fleet(LIMITS, records, [], [Load(1, 0.0, 1.0), Load(2, 1.0, None)])
+
+    assert (1, 3, 1, 1, ()) == (
+        found.fewest,
+        found.most,
+        found.loaded,
+        found.taken_off,
+        found.flaws,
+    )
+
+
+@pytest.mark.parametrize(
+    ("section", "comes_down_s"),
+    [
+        ({"min_replicas": 1}, 60.0 + 240.0),
+        ({"min_replicas": 1, "downscale_delay_s": 4.0, "hold_s": 2.0}, 6.0),
+        # The last one goes after the others, by its own delay where there is one.
+        ({"min_replicas": 0, "downscale_delay_s": 4.0, "hold_s": 2.0}, 10.0),
+        (
+            {
+                "min_replicas": 0,
+                "downscale_delay_s": 4.0,
+                "hold_s": 2.0,
+                "downscale_to_zero_delay_s": 9.0,
+            },
+            15.0,
+        ),
+    ],
+)
+def test_time_to_come_down_is_what_the_arguments_say(
+    section: dict[str, Any], comes_down_s: float
+) -> None:
+    """As in `deployments/autoscaling.md`: what is idle counts for a while, then Serve delays."""
+    limits = FleetLimits.of(AutoscalingSection(max_replicas=4, **section))
+
+    assert (section["min_replicas"], 4) == (limits.minimum, limits.maximum)
+    assert comes_down_s == limits.comes_down_s
+
+
+def test_loadings_are_read_back(tmp_path: Path) -> None:
+    """A replica that is killed while it loads leaves a beginning without an end."""
+    file = tmp_path / "loads.jsonl"
+    writer = JournalWriter(file)
+    writer.loading(1.0)
+    begun = read_loads(file)
+    writer.loaded(2.5)
+
+    assert [] == read_loads(tmp_path / "none")
+    assert [(1.0, None)] == [(load.began_at, load.ended_at) for load in begun]
+    assert [(1.0, 2.5)] == [(load.began_at, load.ended_at) for load in read_loads(file)]
