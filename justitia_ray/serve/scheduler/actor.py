@@ -314,10 +314,10 @@ class SchedulerService:
             for day in days
             if day in book.totals
         }
-        # A successor books nothing before the last checkpoint, and may in the rest of its day.
+        # All of the days before the last checkpoint is in it, and a successor books nothing earlier;
+        # in the rest of the checkpoint's day it may.
         saved_until = max(0.0, term.checkpointer.instant)
-        open_from = min({int(saved_until // DAY_S), *book.unsaved_days()})
-        return {"days": stored | known, "open_from": open_from}
+        return {"days": stored | known, "open_from": int(saved_until // DAY_S)}
 
     async def status(self, applications: int = 0) -> dict[str, Any]:
         """Return the scheduler's part of `/v1/status`, at once, whether it leads or not.

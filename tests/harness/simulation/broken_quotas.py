@@ -6,7 +6,7 @@ from typing import Any
 
 from justitia_ray.accounts.messages import Verdict
 from justitia_ray.core.tenants import Unit
-from justitia_ray.core.usage import Day, UsageBook
+from justitia_ray.core.usage import DAY_S, Day
 from justitia_ray.serve.scheduler.claims import Claim
 from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from justitia_ray.store.schema import encode
@@ -97,20 +97,12 @@ _USAGE = 6
 """Place of the totals among the arguments of a save."""
 
 
-class _HastyUsage(UsageBook):
-    """Takes totals for saved that were taken to be."""
-
-    def unsaved_days(self) -> set[Day]:
-        return {day for day, _ in self._changed}
-
-
 class ServiceWithHastyUsage(WatchedService):
-    """Has that book."""
+    """A scheduler by which a day is final once it is over, saved or not."""
 
-    def note_lead(self) -> None:
-        """Put the book in its place."""
-        self.core.state.usage.__class__ = _HastyUsage
-        super().note_lead()
+    async def usage(self, days: list[Day]) -> dict[str, Any]:
+        """Return totals, those of all days before today as final ones."""
+        return await super().usage(days) | {"open_from": int(self.term.driver.now() // DAY_S)}
 
 
 def with_quotas(plan: Plan, *faults: Fault) -> Plan:
