@@ -314,8 +314,7 @@ class SchedulerService:
             for day in days
             if day in book.totals
         }
-        # All of the days before the last checkpoint is in it, and a successor books nothing earlier;
-        # in the rest of the checkpoint's day it may.
+        # All of earlier days is in the last checkpoint, and a successor books nothing before it.
         saved_until = max(0.0, term.checkpointer.instant)
         return {"days": stored | known, "open_from": int(saved_until // DAY_S)}
 
