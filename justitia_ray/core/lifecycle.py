@@ -56,6 +56,8 @@ class Applications:
         if known is not None:
             known.ingress_id = event.ingress_id
             known.openers[event.ingress_id] = None
+            if event.keeps_ends:
+                known.keepers[event.ingress_id] = None
             state.changed[application_id] = None
             return
         is_retry = True if application_id in self._rejected else event.is_retry
@@ -81,9 +83,13 @@ class Applications:
             tier=event.tier,
         )
         application.openers[event.ingress_id] = None
+        if event.keeps_ends:
+            application.keepers[event.ingress_id] = None
         state.applications[application_id] = application
         state.application_arrived(event.tenant)
-        state.usage.of(event.tenant, state.now).applications += 1
+        if not (event.resubmitted and state.ends.is_over(application_id)):
+            state.usage.of(event.tenant, state.now).applications += 1
+        state.ends.reopen(application_id)
         self._watch_cap(application)
         self._ledger.arrive(application, event.charge_kv_token_time)
         self._fall_idle(application)
@@ -216,6 +222,7 @@ class Applications:
         for ingress_id in application.openers:
             if ingress_id != application.ingress_id:
                 state.actions.append(ForgetApplication(application_id, ingress_id))
+        state.ends.add_application(application_id, application.keepers)
         del state.applications[application_id]
         state.application_departed(application.tenant)
         self._fell_idle.pop(application_id, None)
@@ -286,10 +293,14 @@ class Inferences:
     def submit(self, event: ev.InferenceSubmitted) -> Inference | None:
         """Let a new inference wait; return it instead if it claims a lease of old.
 
-        Submitting one that is known changes nothing.
+        Submitting one that is known changes nothing, nor does one that has ended and is counted.
         """
         state = self._state
         if event.request_id in state.inferences:
+            return None
+        if event.outcome is not None and (
+            event.is_counted or state.ends.is_counted(event.application_id, event.request_id)
+        ):
             return None
         application = state.applications.get(event.application_id)
         if application is None:
@@ -323,6 +334,8 @@ class Inferences:
             sequence=state.next_sequence(),
             resubmitted=event.resubmitted,
             true_output_tokens=event.true_output_tokens,
+            is_counted=event.is_counted,
+            outcome=event.outcome,
         )
         if event.lease_id is None:
             self._set_deadline(inference, event.deadline_s, application.deadline_s)
@@ -348,10 +361,16 @@ class Inferences:
         return None
 
     def wait(self, inference: Inference) -> None:
-        """Put an inference into the queue; suspend it while its ingress is suspect."""
+        """Put an inference into the queue; suspend it while its ingress is suspect.
+
+        One that has ended for its ingress ends here, too: no replica knows what became of it.
+        """
         application = self._state.applications[inference.application_id]
         application.claimed.discard(inference.request_id)
-        if self._ingresses.is_suspect(inference.ingress_id):
+        if inference.outcome is not None:
+            self._ledger.enqueue(application, inference)
+            self.end(inference, inference.outcome)
+        elif self._ingresses.is_suspect(inference.ingress_id):
             self._ingresses.suspend(application, inference)
         else:
             self._ledger.enqueue(application, inference)
@@ -427,6 +446,8 @@ class Inferences:
                 )
             application.failed += outcome is Outcome.FAILED
             state.counters.ended[outcome] += 1
+        if inference.is_counted is not None and (inference.attempts or inference.outcome):
+            state.ends.add_inference(application.application_id, request_id, inference.ingress_id)
         application.unfinished_kv_token_time -= inference.attained
         application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
         self._ledger.inference_ended(application, inference)

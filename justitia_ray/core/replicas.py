@@ -6,7 +6,6 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort
 from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import (
-    Application,
     Inference,
     InferenceState,
     KnownReplica,
@@ -216,7 +215,7 @@ class Replicas:
         amount = max(0, received - inference.attained)
         application = self._state.applications[inference.application_id]
         if isinstance(report, ev.LeaseFinished):
-            if _was_counted(report, application):
+            if self._was_counted(report, inference):
                 amount = 0
         elif report.running:
             self._note_running(lease, inference, report)
@@ -260,7 +259,7 @@ class Replicas:
             self._inferences.requeue(inference)
             return
         application = self._state.applications[inference.application_id]
-        is_counted = _was_counted(end, application)
+        is_counted = self._was_counted(end, inference)
         self._inferences.end(inference, end.outcome, is_counted=is_counted)
         if repeats:
             application.ended_leases[end.lease_id] = None
@@ -284,7 +283,16 @@ class Replicas:
             due = self._state.now + self._state.timeouts.ingress_s
             self._state.deadlines.set(due, DeadlineKind.CLAIM, report.lease_id)
 
+    def _was_counted(self, end: ev.LeaseFinished, inference: Inference) -> bool:
+        """Return whether an earlier scheduler has counted an end, and stored that.
 
-def _was_counted(end: ev.LeaseFinished, application: Application) -> bool:
-    """Return whether an earlier scheduler has booked an end, by its replica or by what it left."""
-    return end.booked or end.lease_id in application.ended_leases
+        What it left says so, or the inference's ingress. The replica, which knows only that the end
+        was taken, is asked where the ingress is of an earlier version and keeps no ends.
+        """
+        application = self._state.applications[inference.application_id]
+        if end.lease_id in application.ended_leases:
+            return True
+        if inference.is_counted is None:
+            return end.booked
+        name = inference.application_id
+        return inference.is_counted or self._state.ends.is_counted(name, inference.request_id)

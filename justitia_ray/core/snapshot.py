@@ -6,7 +6,7 @@ earlier ones are brought to it by the store (`store.migrations`).
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.clock.virtual_clock import VirtualClock
@@ -75,9 +75,13 @@ def clock_record(core: SchedulerCore) -> Record:
 def application_record(core: SchedulerCore, application_id: ApplicationId) -> Record | None:
     """Return what must outlive the scheduler of one application; None if nothing.
 
-    An application that ended while GPS still owed it leaves its session behind, without an account.
+    An application that ended while GPS still owed it leaves its session behind, without an account;
+    one whose end an ingress keeps leaves that.
     """
     record = core.ledger.fair_share.session_record(application_id)
+    ends = core.state.ends.record(application_id)
+    if ends is not None:
+        record = (record or {}) | {"ends": ends}
     if record is None:
         return None
     application = core.state.applications.get(application_id)
@@ -105,10 +109,15 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
     }
 
 
+def durable_names(core: SchedulerCore) -> Iterator[ApplicationId]:
+    """Yield the applications that have a record, some of them twice. O(N)."""
+    yield from core.ledger.fair_share.sessions()
+    yield from core.state.ends.names()
+
+
 def snapshot(core: SchedulerCore) -> Record:
     """Return the whole durable state, as `restore` takes it."""
-    names = [*core.ledger.fair_share.sessions()]
-    records = {name: application_record(core, name) for name in names}
+    records = {name: application_record(core, name) for name in durable_names(core)}
     return {"clock": clock_record(core), "applications": records}
 
 
@@ -154,12 +163,14 @@ def restore(
             share.restore_clock_state(branches)
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"clock.branches: the stored record is damaged ({error!r})") from error
-        _for_each(applications, share.prepare_restore)
+        sessions = {name: record for name, record in applications.items() if [*record] != ["ends"]}
+        _for_each(sessions, share.prepare_restore)
         _for_each(
-            applications,
+            sessions,
             lambda name, record: share.restore_session(name, record, live="state" in record),
         )
     _for_each(applications, lambda name, record: _restore_application(core, name, record))
+    _for_each(applications, lambda name, record: _restore_ends(core, name, record))
     if not same_kind:
         core.state.changed.update(dict.fromkeys(applications))
         core.ledger.restart_clock()
@@ -216,6 +227,12 @@ def _restore_application(
     )
     application.booked_before = application.unfinished_kv_token_time
     core.applications.adopt(application)
+
+
+def _restore_ends(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:
+    if "ends" in record:
+        for ingress_id in core.state.ends.restore(application_id, record["ends"]):
+            core.ingresses.heartbeat(ingress_id)  # if it is lost, that is noticed as of any other
 
 
 def _restore_counted(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:

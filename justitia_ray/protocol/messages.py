@@ -12,6 +12,7 @@ from typing import TypeAlias
 from justitia_ray.core.actions import (
     Abort,
     EndApplication,
+    EndsStored,
     ForgetApplication,
     Grant,
     Refusal,
@@ -34,7 +35,9 @@ Submission: TypeAlias = (
     ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed
 )
 """Items that an ingress sends in batches, in order."""
-IngressMessage: TypeAlias = Grant | Refuse | RefuseApplication | EndApplication | ForgetApplication
+IngressMessage: TypeAlias = (
+    Grant | Refuse | RefuseApplication | EndApplication | ForgetApplication | EndsStored
+)
 ReplicaMessage: TypeAlias = Grant | Abort
 NOT_TAKEN: Epoch = 0
 """In place of an epoch: the call came too late to count, and changed nothing."""
@@ -73,6 +76,9 @@ class IngressMail:
     """The limits of the tenants of these grants, none for a tenant that has none any more."""
     positions: Mapping[RequestId, int] = field(default_factory=dict)
     """Number of applications before each inference that came with this call."""
+    tells_stored: bool = False
+    """Whether the scheduler says which ends are stored (`EndsStored`), to ingresses that keep them:
+    those of earlier versions do not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,7 @@ class SchedulerSession:
             await self._is_prepared.wait()
             sent_at = loop.time()
             batch, self._unsent = self._unsent[:BATCH], self._unsent[BATCH:]
+            batch = self._pending.current(batch)
             if not self._unsent:
                 self._has_unsent.clear()
             asked = self._terms
@@ -229,6 +230,8 @@ class SchedulerSession:
             if mail.standings:
                 self._note_standings(mail.standings)
             self._pending.note_positions(mail.positions)
+            self._pending.unstored.are_kept = mail.tells_stored
+            self._pending.unstored.drop_old(asyncio.get_running_loop().time())
             for message in self._cursor.fresh(mail.messages):
                 self._take(message)
         return True

@@ -8,6 +8,7 @@ from typing import Any
 
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Application
 from justitia_ray.core.outlook import Held, HeldBy, Reason
 from justitia_ray.errors import SchedulerSuperseded
@@ -221,6 +222,7 @@ class Term:
 
         def on_saved() -> None:
             self.admission.note_stored(unstored)
+            self.driver.apply(ev.StateStored())
             if higher > self.epoch:
                 self._higher_epoch = 0
                 log_event(

@@ -310,11 +310,15 @@ class QuotaGate:
             units = self._units(item.tenant).intersection(_OF_APPLICATIONS)
             if not units or item.application_id in state.applications:
                 return None
+            if item.resubmitted and state.ends.is_over(item.application_id):
+                return None  # it is opened for what may be missing of its end
             self._refused.forget(item.application_id)
             wants = {unit: first_want(self._tree, item, unit) for unit in units}
             name = item.application_id
             return self._make(Claim(name, name, item.tenant, wants, may_have_run=item.resubmitted))
         if not isinstance(item, ev.InferenceSubmitted) or item.request_id in state.inferences:
+            return None
+        if item.is_counted and item.outcome is not None:
             return None
         tenant = self._tenant_of(item.application_id)
         if tenant is None or Unit.INFERENCES not in self._units(tenant):
