@@ -253,6 +253,13 @@ class IngressHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class Resubmitted:
+    """An ingress has submitted again all that it has of earlier schedulers."""
+
+    ingress_id: IngressId
+
+
+@dataclass(frozen=True, slots=True)
 class StateStored:
     """All is stored that had changed when `SchedulerCore.take_changed` was called last."""
 
@@ -300,6 +307,7 @@ Event: TypeAlias = (
     | PullAnswered
     | ReplicaLost
     | IngressHeartbeat
+    | Resubmitted
     | StateStored
     | EndsAcknowledged
     | PolicyChanged

@@ -71,10 +71,12 @@ class KeptEnds:
         ends = self._of.get(application_id)
         return ends is not None and bool(ends.openers)
 
-    def reopen(self, application_id: ApplicationId) -> None:
-        """Note that an application is live again."""
-        for ingress_id in list(self._of.get(application_id, _Ends()).openers):
+    def reopen(self, application_id: ApplicationId) -> list[IngressId]:
+        """Note that an application is live again; return the ingresses that may open it, too."""
+        openers = list(self._of.get(application_id, _Ends()).openers)
+        for ingress_id in openers:
             self._drop((ingress_id, application_id, None))
+        return openers
 
     # --- saving
 

@@ -1,6 +1,7 @@
 """The lives of applications and of their inferences, from arrival to end."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from justitia_ray.core import events as ev
@@ -26,7 +27,7 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.stages import MAXIMUM_STAGES, expected_from
 from justitia_ray.core.state import DeadlineKind, State
-from justitia_ray.units import ApplicationId, RequestId, Seconds
+from justitia_ray.units import ApplicationId, IngressId, RequestId, Seconds
 
 _MAXIMUM_REJECTED = 10_000
 """Rejected applications remembered; inferences of them are refused for that reason."""
@@ -44,6 +45,10 @@ class Applications:
         """Applications from a snapshot whose inferences may yet be submitted again."""
         self._rejected: dict[ApplicationId, RefuseApplication] = {}
         """The last that were rejected, in order."""
+        self._awaiting: dict[IngressId, dict[ApplicationId, None]] = {}
+        """Applications that await an ingress."""
+        self._resubmitted: set[IngressId] = set()
+        """Ingresses that have submitted again what they have of earlier schedulers."""
 
     def arrive(self, event: ev.ApplicationArrived) -> None:
         """Open a new application (rule 6); for a known one, note the ingress that speaks for it.
@@ -89,7 +94,7 @@ class Applications:
         state.application_arrived(event.tenant)
         if not (event.resubmitted and state.ends.is_over(application_id)):
             state.usage.of(event.tenant, state.now).applications += 1
-        state.ends.reopen(application_id)
+        self._await(application, state.ends.reopen(application_id))
         self._watch_cap(application)
         self._ledger.arrive(application, event.charge_kv_token_time)
         self._fall_idle(application)
@@ -101,6 +106,7 @@ class Applications:
         state.applications[application.application_id] = application
         state.application_arrived(application.tenant)
         state.sequence = max(state.sequence, application.sequence)
+        self._await(application, application.keepers)
         self._watch_cap(application)
         self._returning[application.application_id] = None
         state.deadlines.set(
@@ -129,8 +135,16 @@ class Applications:
             return
         application.state = ApplicationState.CLOSING
         self._state.changed[event.application_id] = None
-        if application.is_idle:
-            self.end(application, Outcome.FINISHED)
+        self._end_if_over(application)
+
+    def resubmitted(self, ingress_id: IngressId) -> None:
+        """Await an ingress no more: it has submitted again all that it has, or is lost."""
+        self._resubmitted.add(ingress_id)
+        for application_id in self._awaiting.pop(ingress_id, ()):
+            application = self._state.applications.get(application_id)
+            if application is not None:
+                application.awaited.pop(ingress_id, None)
+                self._end_if_over(application)
 
     def reweigh(self, event: ev.WeightChanged) -> None:
         """Change the weight of a live application."""
@@ -169,9 +183,7 @@ class Applications:
         self._state.changed[application.application_id] = None
         if not application.is_idle:
             return
-        if application.state is ApplicationState.CLOSING:
-            self.end(application, Outcome.FINISHED)
-        else:
+        if not self._end_if_over(application):
             self._fall_idle(application)
 
     @property
@@ -228,6 +240,22 @@ class Applications:
         self._fell_idle.pop(application_id, None)
         self._returning.pop(application_id, None)
         state.changed[application_id] = None
+
+    def _end_if_over(self, application: Application) -> bool:
+        """End an application that is closed, with nothing left; return whether it is."""
+        is_closing = application.state is ApplicationState.CLOSING
+        is_over = is_closing and application.is_idle and not application.awaited
+        if is_over:
+            self.end(application, Outcome.FINISHED)
+        return is_over
+
+    def _await(self, application: Application, ingress_ids: Iterable[IngressId]) -> None:
+        """Await ingresses that had an application open, and have not come again."""
+        for ingress_id in ingress_ids:
+            if ingress_id not in self._resubmitted:
+                application.awaited[ingress_id] = None
+                awaiting = self._awaiting.setdefault(ingress_id, {})
+                awaiting[application.application_id] = None
 
     def _reject(self, event: ev.ApplicationArrived) -> None:
         self._state.counters.rejected_applications += event.application_id not in self._rejected

@@ -101,6 +101,7 @@ class SchedulerCore:
             ev.PullAnswered: self._replicas.pull_answered,
             ev.ReplicaLost: lambda event: self._replicas.lose(event.replica_id),
             ev.IngressHeartbeat: lambda event: self.ingresses.heartbeat(event.ingress_id),
+            ev.Resubmitted: lambda event: self.applications.resubmitted(event.ingress_id),
             ev.StateStored: lambda event: self.state.actions.extend(self.state.ends.take_stored()),
             ev.EndsAcknowledged: lambda event: self.state.ends.acknowledge(event.told),
             ev.PolicyChanged: self._policy_changed,
@@ -321,6 +322,7 @@ class SchedulerCore:
             self._inferences.end(inference, Outcome.EXPIRED)
         if ingress_id not in self.state.ingresses:
             self.state.ends.forget_ingress(ingress_id)
+            self.applications.resubmitted(ingress_id)
 
     def _expire_application(self, application_id: str) -> None:
         application = self.state.applications.get(application_id)

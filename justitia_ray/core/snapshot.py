@@ -98,6 +98,7 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "full_weight": application.weight if application.is_deprioritised else None,
         "counted": core.ledger.policy.application_state(application_id),
         "tier": "" if application.tier == DEFAULT_TIER else application.tier,
+        "keepers": [*application.keepers],
     }
     record |= {name: value for name, value in later.items() if value}
     record["weight"] = account.weight  # of its session, too
@@ -220,6 +221,11 @@ def _restore_application(
         ended_leases=dict.fromkeys(reader.items("ended_leases")),
         **fields,
     )
+    if "keepers" in record:
+        keepers = RecordReader(record, ("keepers",), None).items("keepers")
+        application.keepers = {str(name): None for name in keepers}
+        for ingress_id in application.keepers:
+            core.ingresses.heartbeat(ingress_id)  # if it is lost, that is noticed as of any other
     core.ledger.fair_share.accounts[application_id] = Account(
         weight=weight,
         sequence=application.sequence,
@@ -232,7 +238,7 @@ def _restore_application(
 def _restore_ends(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:
     if "ends" in record:
         for ingress_id in core.state.ends.restore(application_id, record["ends"]):
-            core.ingresses.heartbeat(ingress_id)  # if it is lost, that is noticed as of any other
+            core.ingresses.heartbeat(ingress_id)
 
 
 def _restore_counted(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:

@@ -27,12 +27,13 @@ from justitia_ray.core.events import (
     InferenceSubmitted,
     LeaseFinished,
     LeaseProgress,
+    Resubmitted,
 )
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.units import ClientId, Epoch, ReplicaId, RequestId, Seconds, Tokens, VirtualTime
 
 Submission: TypeAlias = (
-    ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed
+    ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed | Resubmitted
 )
 """Items that an ingress sends in batches, in order."""
 IngressMessage: TypeAlias = (
@@ -77,8 +78,8 @@ class IngressMail:
     positions: Mapping[RequestId, int] = field(default_factory=dict)
     """Number of applications before each inference that came with this call."""
     tells_stored: bool = False
-    """Whether the scheduler says which ends are stored (`EndsStored`), to ingresses that keep them:
-    those of earlier versions do not."""
+    """Whether the scheduler says which ends are stored (`EndsStored`) to ingresses that keep them,
+    and awaits their `Resubmitted`: one of an earlier version does neither."""
 
 
 @dataclass(frozen=True, slots=True)

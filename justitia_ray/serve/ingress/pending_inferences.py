@@ -122,13 +122,16 @@ class PendingInferences:
 
     def note_ended(self, application_id: ApplicationId) -> None:
         """Drop an ended application; the next leader may have missed the end."""
-        now = asyncio.get_running_loop().time()
+        self.note_ended_elsewhere(application_id)
+        self._ended.append((asyncio.get_running_loop().time(), application_id))
+        self._drop_long_ended()
+
+    def note_ended_elsewhere(self, application_id: ApplicationId) -> None:
+        """Drop an application whose end another ingress is told of."""
         arrival = self.applications.get(application_id)
         if arrival is not None:
-            self.unstored.add_application(arrival, now)
+            self.unstored.add_application(arrival, asyncio.get_running_loop().time())
         self.forget_application(application_id)
-        self._ended.append((now, application_id))
-        self._drop_long_ended()
 
     def forget_application(self, application_id: ApplicationId) -> None:
         """Drop an application that has ended, or was never begun."""

@@ -237,7 +237,10 @@ class QueueClient:
         elif isinstance(message, EndsStored):
             self.pending.note_stored(message)
         elif isinstance(message, RefuseApplication | ForgetApplication):
-            self.pending.forget_application(message.application_id)
+            if isinstance(message, ForgetApplication):
+                self.pending.note_ended_elsewhere(message.application_id)
+            else:
+                self.pending.forget_application(message.application_id)
             self._on_opening(message.application_id, False)
         else:
             self._deliver(message)

@@ -85,12 +85,15 @@ class UnstoredEnds:
         return application_id in self._applications
 
     def applications(self) -> Iterator[ApplicationArrived]:
-        """Yield the applications that are over, as a successor has to open them again."""
-        return (end.of for end in self._applications.values())
+        """Yield the applications that are over, as a successor has to open them again.
+
+        None for a scheduler of an earlier version, which cannot tell whether they are counted.
+        """
+        return (end.of for end in self._applications.values() if self.are_kept)
 
     def inferences(self) -> Iterator[InferenceSubmitted]:
         """Yield the inferences that are over, as a successor has to be told of them."""
-        return (end.of for end in self._inferences.values())
+        return (end.of for end in self._inferences.values() if self.are_kept)
 
 
 def _keep(ends: OrderedDict[str, _End[_Item]], name: str, end: _End[_Item]) -> None:

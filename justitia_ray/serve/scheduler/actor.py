@@ -154,7 +154,7 @@ class SchedulerService:
         term = await self._enter()
         if epoch != term.epoch:
             term.note_epoch(epoch)
-            return IngressMail(term.epoch)
+            return IngressMail(term.epoch, tells_stored=True)
         outboxes = term.driver.outboxes
         if ingress_id in outboxes.forgotten:
             return IngressMail(term.epoch, forgotten=True)
@@ -176,7 +176,7 @@ class SchedulerService:
         term = await self._enter()
         if epoch != term.epoch:
             term.note_epoch(epoch)
-            return IngressMail(term.epoch)
+            return IngressMail(term.epoch, tells_stored=True)
         outboxes = term.driver.outboxes
         if ingress_id not in outboxes.forgotten:
             term.driver.apply(ev.IngressHeartbeat(ingress_id))

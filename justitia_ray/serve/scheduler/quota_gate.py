@@ -100,6 +100,8 @@ class QuotaGate:
         """Inferences in the queues."""
         self._refused = LatelyRefused()
         self._opening: dict[ApplicationId, asyncio.Future[Decision]] = {}
+        self._resubmitted: list[ev.Resubmitted] = []
+        """Ingresses that have submitted all again, of which something is held back."""
         self._over: list[Use] = []
         self._untold: list[tuple[Claim, Mapping[Unit, float]]] = []
         """Claims that ended before the accounts knew of them, with what they have used."""
@@ -209,6 +211,10 @@ class QuotaGate:
 
     def admit_submission(self, item: Submission, quiet: Outbox | None = None) -> None:
         """Let an item in, or hold it back; `quiet` as for `CoreDriver.apply`."""
+        if isinstance(item, ev.Resubmitted):
+            self._resubmitted.append(item)
+            self._note_resubmitted()
+            return
         if not self.has_quotas:
             self._admission.admit_submission(item, quiet)
             return
@@ -446,6 +452,14 @@ class QuotaGate:
             opening = self._opening.pop(name, None)
             if opening is not None and not opening.done():
                 opening.set_result(Decision(name))
+            self._note_resubmitted()
+
+    def _note_resubmitted(self) -> None:
+        """Tell the core who has submitted all again, once nothing of it is held back."""
+        if not self._queues:
+            items, self._resubmitted = self._resubmitted, []
+            for item in items:
+                self._driver.apply(item)
 
     def _has_ended(self, item: Submission, claim: Claim | None) -> bool:
         """Return whether the application is over that an item was to open once more."""
