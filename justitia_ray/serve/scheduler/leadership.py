@@ -219,10 +219,12 @@ class Term:
         if self.lost is not None:
             return None
         higher, unstored = self._higher_epoch, self.admission.unstored()
+        ended = self.gate.unstored()
 
         def on_saved() -> None:
             self.admission.note_stored(unstored)
             self.driver.apply(ev.StateStored())
+            self.gate.note_stored(ended)
             if higher > self.epoch:
                 self._higher_epoch = 0
                 log_event(

@@ -2,8 +2,8 @@
 
 It stands before write-through admission, and does nothing where no quota is configured. An
 application claims what it is predicted to use when it is opened, an inference itself where
-inferences are counted; what an application has used is told once a second, and at its end, when
-the rest of its claim comes back. An application that outruns its claim asks for twice what it has
+inferences are counted; what an application has used is told once a second, and at its end; the rest
+of its claim comes back once that is stored. An application that outruns its claim asks for twice what it has
 used, but for no more than the limit, and beyond that for a tenth of the limit at a time; while that
 is refused, it takes no more inferences.
 
@@ -15,7 +15,7 @@ that deprioritise, count is let in then.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -63,6 +63,8 @@ _ANSWER_S: Seconds = 5.0
 _STEP = 0.1
 """Share of the limit that an application asks for which has used as much as the limit, over some
 periods perhaps: little enough that it need not wait until all that was used has come back."""
+_STORED_WITHIN_S: Seconds = 5.0
+"""Longest time that a claim which ended is kept at the accounts until its end is stored."""
 _OF_APPLICATIONS = (Unit.APPLICATIONS, Unit.TOKENS, Unit.KV_TOKEN_TIME)
 
 
@@ -103,6 +105,10 @@ class QuotaGate:
         self._resubmitted: list[ev.Resubmitted] = []
         """Ingresses that have submitted all again, of which something is held back."""
         self._over: list[Use] = []
+        """Uses to be told next, of claims that end with them or have ended."""
+        self._unstored: dict[ClaimName, tuple[Seconds, Use]] = {}
+        """Claims that have ended, and when, until that is stored: a successor that knows nothing of
+        it asks for them again."""
         self._untold: list[tuple[Claim, Mapping[Unit, float]]] = []
         """Claims that ended before the accounts knew of them, with what they have used."""
         self._wanted = asyncio.Event()
@@ -161,6 +167,7 @@ class QuotaGate:
             self.known = KnownQuotas()
             self._refused = LatelyRefused()
             self._untold.clear()
+            self._unstored.clear()
         self._wanted.set()
 
     async def run(self) -> None:
@@ -193,7 +200,7 @@ class QuotaGate:
                 await asyncio.sleep(_RETRY_S)
                 continue
             if self._told is None:
-                await self._pause(_EVERY_S if self._claims else _IDLE_S)
+                await self._pause(_EVERY_S if self._claims or self._unstored else _IDLE_S)
 
     def close(self) -> None:
         """Refuse nothing and hold nothing any more: this scheduler leads no longer."""
@@ -206,6 +213,16 @@ class QuotaGate:
         self._queues.clear()
         self._claims.clear()
         self._opening.clear()
+
+    def unstored(self) -> tuple[Use, ...]:
+        """Return the ends of claims that are not known to be stored."""
+        return tuple(use for _, use in self._unstored.values())
+
+    def note_stored(self, ends: Iterable[Use]) -> None:
+        """Tell the accounts of claims whose ends are stored now."""
+        for use in ends:
+            if self._unstored.get(use.name, (0.0, None))[1] is use:
+                self._tell_over(use.name)
 
     # --- submissions
 
@@ -358,6 +375,7 @@ class QuotaGate:
 
     def _make(self, claim: Claim) -> Claim:
         loop = asyncio.get_running_loop()
+        self._tell_over(claim.name)
         claim.deadline = loop.call_later(self._timeout_s, self._give_up, claim)
         self._claims[claim.name] = claim
         self._wanted.set()
@@ -400,16 +418,35 @@ class QuotaGate:
             if claim.name in self._driver.core.state.applications:
                 self._driver.apply(ev.ApplicationDeprioritised(claim.name, is_so))
 
-    def _settle(self, claim: Claim, used: Mapping[Unit, float]) -> None:
-        """Give back the rest of a claim, unless that was done: its name may be a later claim's."""
+    def _settle(
+        self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
+    ) -> None:
+        """Give back the rest of a claim, unless that was done: its name may be a later claim's.
+
+        Args:
+            claim: The claim.
+            used: What was used of it.
+            when_stored: Whether to wait until the end is stored of what the claim was for.
+        """
         if self._claims.get(claim.name) is claim:
             del self._claims[claim.name]
             if claim.deadline is not None:
                 claim.deadline.cancel()
             if claim.is_untold:
                 self._untold.append((claim, used))
+            elif when_stored:
+                self._over.append(Use(claim.name, used))
+                now = asyncio.get_running_loop().time()
+                self._unstored[claim.name] = (now, Use(claim.name, used, is_over=True))
             else:
                 self._over.append(Use(claim.name, used, is_over=True))
+            self._wanted.set()
+
+    def _tell_over(self, name: ClaimName) -> None:
+        """Tell the accounts of the end of a claim, stored or not."""
+        ended = self._unstored.pop(name, None)
+        if ended is not None:
+            self._over.append(ended[1])
             self._wanted.set()
 
     def _ended(self, ended: EndApplication) -> None:
@@ -420,7 +457,7 @@ class QuotaGate:
                 Unit.TOKENS: float(ended.prompt_tokens + ended.output_tokens),
                 Unit.KV_TOKEN_TIME: float(ended.kv_token_time),
             }
-            self._settle(claim, used)
+            self._settle(claim, used, when_stored=True)
 
     # --- inside: what is held back
 
@@ -586,7 +623,7 @@ class QuotaGate:
         for claim in list(self._claims.values()):
             used = used_of(claim, self._driver.core.state)
             if claim.request_id is not None and claim.is_decided and used is None:
-                self._settle(claim, {Unit.INFERENCES: 1.0})
+                self._settle(claim, {Unit.INFERENCES: 1.0}, when_stored=True)
                 continue
             if used and used != claim.told:
                 claim.told = used
@@ -594,6 +631,9 @@ class QuotaGate:
             for ask in self._asks_of(claim, used or {}):
                 self._asked[claim.name] = claim
                 asks.append(ask)
+        for name, (ended_at, _) in list(self._unstored.items()):
+            if now - ended_at > _STORED_WITHIN_S:
+                self._tell_over(name)
         uses, self._over = [*self._over, *uses], []
         for claim, _ in self._untold:
             if claim.name not in self._asked:
@@ -603,7 +643,7 @@ class QuotaGate:
         if self._began_at is not None and now - self._began_at > self._resubmitted_within_s:
             self._began_at, survivors = (
                 None,
-                (*self._claims, *(claim.name for claim, _ in self._untold)),
+                (*self._claims, *self._unstored, *(claim.name for claim, _ in self._untold)),
             )
         return Exchange(
             self._scheduler,

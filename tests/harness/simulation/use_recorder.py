@@ -103,16 +103,19 @@ class UseRecorder:
         """Return whether no later scheduler leads: what an earlier one lets in is not run."""
         return epoch >= max(self.terms, default=epoch)
 
-    def opened(self, core: SchedulerCore, application_id: ApplicationId) -> None:
+    def opened(self, core: SchedulerCore, arrival: ev.ApplicationArrived) -> None:
         """A scheduler has an application that it did not have before this event."""
-        tenant = self.tenants[application_id] = core.state.applications[application_id].tenant
-        if application_id not in self._open:
-            self._open.add(application_id)
-            self.let_in.add(application_id)
-            self._add(tenant, Unit.APPLICATIONS, 1, application_id)
+        name = arrival.application_id
+        tenant = core.state.applications[name].tenant
+        is_same = arrival.resubmitted and name in self.tenants
+        if name not in self._open and not is_same:
+            self.let_in.add(name)
+            self._add(tenant, Unit.APPLICATIONS, 1, name)
+        self._open.add(name)
+        self.tenants[name] = tenant
 
     def ended(self, application_id: ApplicationId) -> None:
-        """An application has ended; who opens it again opens another one."""
+        """An application has ended; whose caller opens it again opens another one."""
         self._open.discard(application_id)
 
     def admitted(self, core: SchedulerCore, epoch: Epoch, item: ev.InferenceSubmitted) -> None:

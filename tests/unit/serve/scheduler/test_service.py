@@ -126,7 +126,8 @@ async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
         await service.pull(pull(1, epoch=0, wait_s=_FOREVER_S)),
     )
 
-    assert (IngressMail(1), IngressMail(1), ReplicaMail(1)) == answers
+    told = IngressMail(1, tells_stored=True)
+    assert (told, told, ReplicaMail(1)) == answers
     names = ("applications", "waiting", "ingresses", "replicas")
     after = await service.status()
     assert [before[name] for name in names] == [after[name] for name in names]
@@ -166,7 +167,8 @@ async def test_newer_call_releases_the_older_one_with_nothing(service: Scheduler
     polls = [asyncio.create_task(service.poll_grants("i", 1, 0)) for _ in range(2)]
     pulls = [asyncio.create_task(service.pull(pull(n, wait_s=_FOREVER_S))) for n in (1, 2)]
 
-    assert (IngressMail(1), ReplicaMail(1)) == (await polls[0], await pulls[0])
+    told = IngressMail(1, tells_stored=True)
+    assert (told, ReplicaMail(1)) == (await polls[0], await pulls[0])
     await cancelled(polls[1])
     await cancelled(pulls[1])
 
@@ -265,7 +267,8 @@ async def test_lost_ingress_that_calls_again_is_told_that_it_was_forgotten(
     assert told == await service.poll_grants("i", 1, 0)
     assert 0 == (await service.status())["waiting"]
     other = InferenceSubmitted("q", "a", "0", "i2", 50, 10, 10, resubmitted=True)
-    assert IngressMail(1) == await service.submit_many("i2", 1, 0, (other,))
+    mail = await service.submit_many("i2", 1, 0, (other,))
+    assert IngressMail(1, tells_stored=True) == mail
     assert 1 == (await service.status())["waiting"]
 
 
