@@ -112,7 +112,7 @@ class WatchedDriver(CoreDriver):
 
     def _note_let_in(self, event: ev.Event) -> None:
         if isinstance(event, ev.ApplicationArrived):
-            self.recorder.use.opened(self.core, event)
+            self.recorder.use.opened(self.core, self.epoch, event)
         elif isinstance(event, ev.InferenceSubmitted):
             self.recorder.use.admitted(self.core, self.epoch, event)
 

@@ -254,7 +254,7 @@ class Recorder:
             elif isinstance(action, EndApplication):
                 self._application_ended(action)
                 if self.use.leads(epoch):
-                    self.use.ended(action.application_id)
+                    self.use.ended(action.application_id, epoch)
             elif isinstance(action, Refuse) and action.reason is not Refusal.UNKNOWN_APPLICATION:
                 self._refused.add((epoch, action.request_id))
             if self.trace.is_kept:

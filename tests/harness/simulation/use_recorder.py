@@ -79,6 +79,7 @@ class UseRecorder:
         self.has_resubmissions = False
         """Whether an ingress has submitted something again."""
         self._open: set[ApplicationId] = set()
+        self._ended_by: set[tuple[Epoch, ApplicationId]] = set()
         self.again: Counter[ClientId] = Counter()
         """Inferences that a scheduler let in again after they had ended there."""
         self._let_in_by: set[tuple[Epoch, RequestId]] = set()
@@ -103,19 +104,24 @@ class UseRecorder:
         """Return whether no later scheduler leads: what an earlier one lets in is not run."""
         return epoch >= max(self.terms, default=epoch)
 
-    def opened(self, core: SchedulerCore, arrival: ev.ApplicationArrived) -> None:
-        """A scheduler has an application that it did not have before this event."""
+    def opened(self, core: SchedulerCore, epoch: Epoch, arrival: ev.ApplicationArrived) -> None:
+        """A scheduler has an application that it did not have before this event.
+
+        It is another one if this very scheduler has ended it, or a caller has opened it.
+        """
         name = arrival.application_id
         tenant = core.state.applications[name].tenant
-        is_same = arrival.resubmitted and name in self.tenants
+        is_known = name in self.let_in and (epoch, name) not in self._ended_by
+        is_same = arrival.resubmitted and is_known
         if name not in self._open and not is_same:
             self.let_in.add(name)
             self._add(tenant, Unit.APPLICATIONS, 1, name)
         self._open.add(name)
         self.tenants[name] = tenant
 
-    def ended(self, application_id: ApplicationId) -> None:
-        """An application has ended; whose caller opens it again opens another one."""
+    def ended(self, application_id: ApplicationId, epoch: Epoch) -> None:
+        """A scheduler has ended an application."""
+        self._ended_by.add((epoch, application_id))
         self._open.discard(application_id)
 
     def admitted(self, core: SchedulerCore, epoch: Epoch, item: ev.InferenceSubmitted) -> None:
