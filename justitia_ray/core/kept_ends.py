@@ -42,6 +42,7 @@ class KeptEnds:
         self._taken: dict[_Key, None] = {}
         """Those that were taken to be saved, and are not known to be."""
         self._changed: dict[ApplicationId, None] = {}
+        self._inherited: set[ApplicationId] = set()
 
     def __len__(self) -> int:
         """Return the number of kept ends."""
@@ -66,10 +67,9 @@ class KeptEnds:
         ends = self._of.get(application_id)
         return ends is not None and request_id in ends.inferences
 
-    def is_over(self, application_id: ApplicationId) -> bool:
-        """Return whether an application was counted and is over, as far as that is kept."""
-        ends = self._of.get(application_id)
-        return ends is not None and bool(ends.openers)
+    def is_inherited(self, application_id: ApplicationId) -> bool:
+        """Return whether an application is over, and was under an earlier scheduler."""
+        return application_id in self._inherited
 
     def reopen(self, application_id: ApplicationId) -> list[IngressId]:
         """Note that an application is live again; return the ingresses that may open it, too."""
@@ -136,6 +136,8 @@ class KeptEnds:
         for request_id, ingress_id in inferences.items():
             self.add_inference(application_id, request_id, ingress_id)
         self.add_application(application_id, openers)
+        if openers:
+            self._inherited.add(application_id)
         return {*inferences.values(), *openers}
 
     # --- inside
@@ -158,6 +160,8 @@ class KeptEnds:
         ends = self._of[application_id]
         if request_id is None:
             del ends.openers[ingress_id]
+            if not ends.openers:
+                self._inherited.discard(application_id)
         else:
             del ends.inferences[request_id], self._application_of[request_id]
         if not (ends.inferences or ends.openers):

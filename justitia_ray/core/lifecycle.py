@@ -49,6 +49,8 @@ class Applications:
         """Applications that await an ingress."""
         self._resubmitted: set[IngressId] = set()
         """Ingresses that have submitted again what they have of earlier schedulers."""
+        self._opened_before: set[ApplicationId] = set()
+        """Applications that were submitted again to this scheduler, ended ones too."""
 
     def arrive(self, event: ev.ApplicationArrived) -> None:
         """Open a new application (rule 6); for a known one, note the ingress that speaks for it.
@@ -92,12 +94,26 @@ class Applications:
             application.keepers[event.ingress_id] = None
         state.applications[application_id] = application
         state.application_arrived(event.tenant)
-        if not (event.resubmitted and state.ends.is_over(application_id)):
+        if not self.is_counted(event):
             state.usage.of(event.tenant, state.now).applications += 1
+        if event.resubmitted:
+            self._opened_before.add(application_id)
         self._await(application, state.ends.reopen(application_id))
         self._watch_cap(application)
         self._ledger.arrive(application, event.charge_kv_token_time)
         self._fall_idle(application)
+
+    def is_counted(self, event: ev.ApplicationArrived) -> bool:
+        """Return whether an application that is not live was opened before, and is counted.
+
+        Its ingress does not know that it is over, or brings what may be missing of its end: under
+        an earlier scheduler it was, or under this one, before that ingress came. An ingress that
+        has submitted again what it had brings another application of that name.
+        """
+        if not event.resubmitted or not event.keeps_ends or event.ingress_id in self._resubmitted:
+            return False
+        name = event.application_id
+        return name in self._opened_before or self._state.ends.is_inherited(name)
 
     def adopt(self, application: Application) -> None:
         """Put back an application from a snapshot, idle; its account is put back by the caller."""

@@ -104,7 +104,13 @@ class PendingInferences:
             self.unstored.add_inference(inference.item, inference.lease_id, outcome, now)
 
     def note_stored(self, told: EndsStored) -> None:
-        """Note which ends are stored, also of inferences whose answers are on their way."""
+        """Note which ends are stored, also of inferences whose answers are on their way.
+
+        An application that is not known here to be over has ended under an earlier scheduler.
+        """
+        for application_id in told.application_ids:
+            if not self.unstored.has_application(application_id):
+                self.forget_application(application_id)
         self.unstored.drop_stored(told)
         for request_id in told.request_ids:
             inference = self.inferences.get(request_id)

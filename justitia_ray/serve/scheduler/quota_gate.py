@@ -333,7 +333,7 @@ class QuotaGate:
             units = self._units(item.tenant).intersection(_OF_APPLICATIONS)
             if not units or item.application_id in state.applications:
                 return None
-            if item.resubmitted and state.ends.is_over(item.application_id):
+            if self._driver.core.applications.is_counted(item):
                 return None  # it is opened for what may be missing of its end
             self._refused.forget(item.application_id)
             wants = {unit: first_want(self._tree, item, unit) for unit in units}

@@ -91,6 +91,8 @@ class WatchedDriver(CoreDriver):
         if isinstance(event, ev.InferenceSubmitted):
             self.claims.add_claim(event)
             self.recorder.check_submission(self.epoch, event.request_id)
+        if isinstance(event, ev.Resubmitted):
+            self.recorder.use.resubmitted(event.ingress_id, self.epoch)
         before = self._absent(event)
         super().apply(event, quiet, unstored=unstored)
         if before and not self._absent(event) and self.recorder.use.leads(self.epoch):

@@ -16,6 +16,7 @@ from justitia_ray.units import (
     ApplicationId,
     ClientId,
     Epoch,
+    IngressId,
     KvTokenTime,
     RequestId,
     Seconds,
@@ -80,6 +81,8 @@ class UseRecorder:
         """Whether an ingress has submitted something again."""
         self._open: set[ApplicationId] = set()
         self._ended_by: set[tuple[Epoch, ApplicationId]] = set()
+        self._submitted: set[tuple[Epoch, IngressId]] = set()
+        """Ingresses that have submitted again all that they had, and to which schedulers."""
         self.again: Counter[ClientId] = Counter()
         """Inferences that a scheduler let in again after they had ended there."""
         self._let_in_by: set[tuple[Epoch, RequestId]] = set()
@@ -107,17 +110,22 @@ class UseRecorder:
     def opened(self, core: SchedulerCore, epoch: Epoch, arrival: ev.ApplicationArrived) -> None:
         """A scheduler has an application that it did not have before this event.
 
-        It is another one if this very scheduler has ended it, or a caller has opened it.
+        It is another one if a caller has opened it, or an ingress that knows that this very
+        scheduler has ended it.
         """
         name = arrival.application_id
         tenant = core.state.applications[name].tenant
-        is_known = name in self.let_in and (epoch, name) not in self._ended_by
-        is_same = arrival.resubmitted and is_known
+        knows = (epoch, name) in self._ended_by and (epoch, arrival.ingress_id) in self._submitted
+        is_same = arrival.resubmitted and name in self.let_in and not knows
         if name not in self._open and not is_same:
             self.let_in.add(name)
             self._add(tenant, Unit.APPLICATIONS, 1, name)
         self._open.add(name)
         self.tenants[name] = tenant
+
+    def resubmitted(self, ingress_id: IngressId, epoch: Epoch) -> None:
+        """An ingress has submitted again all that it had."""
+        self._submitted.add((epoch, ingress_id))
 
     def ended(self, application_id: ApplicationId, epoch: Epoch) -> None:
         """A scheduler has ended an application."""
