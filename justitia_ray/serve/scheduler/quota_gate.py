@@ -3,9 +3,9 @@
 It stands before write-through admission, and does nothing where no quota is configured. An
 application claims what it is predicted to use when it is opened, an inference itself where
 inferences are counted; what an application has used is told once a second, and at its end; the rest
-of its claim comes back once that is stored. An application that outruns its claim asks for twice what it has
-used, but for no more than the limit, and beyond that for a tenth of the limit at a time; while that
-is refused, it takes no more inferences.
+of its claim comes back once that is stored. An application that outruns its claim asks for twice
+what it has used, but for no more than the limit, and beyond that for a tenth of the limit at a
+time; while that is refused, it takes no more inferences.
 
 The accounts that cannot be reached grant nothing: what was granted runs on, and what waits for a
 quota that rejects is refused after `scheduler.quota_timeout_s`. What only shadow quotas, or those

@@ -31,8 +31,10 @@ class AccountsThatForgetClaims(WatchedAccounts):
 class _GateThatCountsNothing(QuotaGate):
     """Gives all back that an application or an inference has claimed."""
 
-    def _settle(self, claim: Claim, used: Mapping[Unit, float]) -> None:
-        super()._settle(claim, {})
+    def _settle(
+        self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
+    ) -> None:
+        super()._settle(claim, {}, when_stored=when_stored)
 
 
 class ServiceThatCountsNothing(WatchedService):

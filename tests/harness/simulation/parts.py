@@ -194,7 +194,10 @@ class WatchedLeaseTable(LeaseTable):
     def _finish(self, lease: HeldLease) -> None:
         super()._finish(lease)
         if not lease.aborted and lease.outcome is Outcome.FINISHED:
-            self.recorder.inference_completed(self._replica_id, lease.lease_id, self._reports + 1)
+            end = self.unconfirmed[lease.lease_id]
+            self.recorder.inference_completed(
+                self._replica_id, lease.lease_id, self._reports + 1, end.output_tokens
+            )
 
     @property
     def running(self) -> list[LeaseId]:

@@ -6,7 +6,9 @@ it: in schedulers and engines, whoever died meanwhile.
 
 import asyncio
 import itertools
+import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -144,8 +146,29 @@ def use_is_counted_once(worlds: Sequence[World]) -> None:
                 )
 
 
+_EXACT = frozenset(
+    {
+        FaultKind.SETTINGS,
+        FaultKind.SCHEDULER_CRASH,
+        FaultKind.STORE_AWAY,
+        FaultKind.STORE_SLOW,
+        FaultKind.ACCOUNTS_CRASH,
+        FaultKind.ACCOUNTS_STALL,
+        FaultKind.TWO_ACCOUNTS,
+        FaultKind.ACCOUNTS_UNREACHED,
+        FaultKind.ACCOUNTS_STORE_AWAY,
+        FaultKind.ACCOUNTS_STORE_SLOW,
+    }
+)
+"""Faults under which nothing is lost: ingresses and replicas live, and speak with each other."""
+
+
 def usage_is_what_ran(world: World) -> None:
-    """Totals have each application and inference that ran, once; deaths lose what was not saved."""
+    """Totals have each application and inference that ran, once, whoever died.
+
+    Something may be missing if an ingress or a replica died or was cut off, too, or the store was
+    emptied.
+    """
     scheduler, use = world.scheduler, world.recorder.use
     if not scheduler.in_charge:
         return
@@ -156,14 +179,15 @@ def usage_is_what_ran(world: World) -> None:
                 of_name = counted.setdefault(name, {})
                 of_name[tenant] = of_name.get(tenant, 0) + amount
     opened, produced = use.total(Unit.APPLICATIONS), use.total(Unit.KV_TOKEN_TIME)
-    began: dict[ClientId, int] = {}
-    for tenant in use.begun.values():
-        began[tenant] = began.get(tenant, 0) + 1
-    kept = _certain(world)
+    is_exact = _fault_kinds([world]) <= _EXACT
+    began = Counter({name: tenant for (name, _), tenant in use.begun.items()}.values())
+    finished = Counter(tenant for _, tenant in use.finished.values())
+    kept = finished if is_exact else _certain(world)
     for tenant in opened:
         for name, least, most in (
-            ("applications", 0, opened[tenant]),
-            ("inferences", kept.get(tenant, 0), began.get(tenant, 0) + use.again[tenant]),
+            ("applications", use.used_by(tenant) if is_exact else 0, opened[tenant]),
+            ("inferences", kept.get(tenant, 0), began[tenant] + use.again[tenant]),
+            ("output_tokens", use.tokens[tenant] if is_exact else 0, math.inf),
             ("kv_token_time", 0, produced[tenant] * (1 + 1e-6)),
         ):
             found = counted.get(name, {}).get(tenant, 0)

@@ -20,6 +20,7 @@ from justitia_ray.units import (
     KvTokenTime,
     RequestId,
     Seconds,
+    Tokens,
 )
 
 _TWO = 2
@@ -71,6 +72,9 @@ class UseRecorder:
         """Inferences of which something was produced, with the schedulers that leased them."""
         self.finished: dict[RequestId, tuple[Seconds, ClientId]] = {}
         """Inferences that came to their ends, and when they did first."""
+        self.tokens: Counter[ClientId] = Counter()
+        """Output tokens of those."""
+        self._used: set[tuple[ClientId, ApplicationId]] = set()
         self._now = now
         self._fail = fail
         self.granted_names: dict[ClaimName, tuple[ClientId, Unit]] = {}
@@ -81,6 +85,8 @@ class UseRecorder:
         """Whether an ingress has submitted something again."""
         self._open: set[ApplicationId] = set()
         self._ended_by: set[tuple[Epoch, ApplicationId]] = set()
+        self._brought: set[tuple[Epoch, ApplicationId]] = set()
+        """Applications that were submitted again, and to which schedulers."""
         self._submitted: set[tuple[Epoch, IngressId]] = set()
         """Ingresses that have submitted again all that they had, and to which schedulers."""
         self.again: Counter[ClientId] = Counter()
@@ -110,13 +116,17 @@ class UseRecorder:
     def opened(self, core: SchedulerCore, epoch: Epoch, arrival: ev.ApplicationArrived) -> None:
         """A scheduler has an application that it did not have before this event.
 
-        It is another one if a caller has opened it, or an ingress that knows that this very
-        scheduler has ended it.
+        It is another one if a caller has opened it, or if this very scheduler has ended it, unless
+        ingresses bring what they have of one that an earlier scheduler had.
         """
         name = arrival.application_id
         tenant = core.state.applications[name].tenant
-        knows = (epoch, name) in self._ended_by and (epoch, arrival.ingress_id) in self._submitted
-        is_same = arrival.resubmitted and name in self.let_in and not knows
+        is_brought = (epoch, arrival.ingress_id) not in self._submitted
+        is_brought = is_brought and (epoch, name) in self._brought
+        is_known = name in self.let_in and ((epoch, name) not in self._ended_by or is_brought)
+        is_same = arrival.resubmitted and is_known
+        if is_same:
+            self._brought.add((epoch, name))
         if name not in self._open and not is_same:
             self.let_in.add(name)
             self._add(tenant, Unit.APPLICATIONS, 1, name)
@@ -192,12 +202,26 @@ class UseRecorder:
         """Something of an inference was produced."""
         self.begun.setdefault((request_id, epoch), self.tenants[application_id])
 
-    def completed(self, request_id: RequestId, epoch: Epoch, application_id: ApplicationId) -> None:
+    def completed(
+        self,
+        request_id: RequestId,
+        epoch: Epoch,
+        application_id: ApplicationId,
+        output_tokens: Tokens,
+    ) -> None:
         """An engine has brought an inference to its end."""
         self.began(request_id, epoch, application_id)
-        self.finished.setdefault(request_id, (self._now(), self.tenants[application_id]))
+        tenant = self.tenants[application_id]
+        self._used.add((tenant, application_id))
+        if request_id not in self.finished:
+            self.finished[request_id] = (self._now(), tenant)
+            self.tokens[tenant] += output_tokens
 
     # --- totals
+
+    def used_by(self, tenant: ClientId) -> int:
+        """Return how many applications of a tenant have an inference that came to its end."""
+        return sum(name == tenant for name, _ in self._used)
 
     def total(self, unit: Unit) -> defaultdict[ClientId, float]:
         """Return what was used of a unit by each tenant."""
