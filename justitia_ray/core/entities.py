@@ -236,6 +236,8 @@ class Application:
     """Limit on the wait of each of its inferences that has none of its own; None: there is none."""
     prompt_tokens: Tokens = 0
     """Prompt tokens of ended inferences that had begun."""
+    is_stopped: bool = False
+    """Whether its owner has cancelled it, and ingresses may yet tell of ends of its inferences."""
     is_deprioritised: bool = False
     """Whether it runs beyond a quota that deprioritises."""
 

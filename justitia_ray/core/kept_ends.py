@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from justitia_ray.core.actions import EndsStored
 from justitia_ray.core.records import Record, RecordReader
-from justitia_ray.units import ApplicationId, IngressId, RequestId
+from justitia_ray.units import ApplicationId, IngressId, KvTokenTime, RequestId
 
 _MOST = 100_000
 """Kept ends; the oldest go first. They pile up only while the store is away, and ingresses give
@@ -28,6 +28,9 @@ class _Ends:
     inferences: dict[RequestId, IngressId] = field(default_factory=dict)
     openers: dict[IngressId, None] = field(default_factory=dict)
     """Ingresses that may open the application again, not knowing that it is over."""
+    unfinished: KvTokenTime = 0
+    """Service that was booked for inferences of the application that is over which have not ended:
+    its ingresses did not speak for them."""
 
 
 class KeptEnds:
@@ -56,10 +59,23 @@ class KeptEnds:
         self._application_of[request_id] = application_id
         self._add((ingress_id, application_id, request_id))
 
-    def add_application(self, application_id: ApplicationId, openers: Iterable[IngressId]) -> None:
-        """Note an application that is over, for each ingress that has it open."""
+    def add_application(
+        self,
+        application_id: ApplicationId,
+        openers: Iterable[IngressId],
+        unfinished: KvTokenTime = 0,
+    ) -> None:
+        """Note an application that is over, for each ingress that has it open.
+
+        Args:
+            application_id: The application.
+            openers: These ingresses.
+            unfinished: Service booked for inferences of it that have not ended here.
+        """
         for ingress_id in openers:
-            self._ends(application_id).openers[ingress_id] = None
+            ends = self._ends(application_id)
+            ends.openers[ingress_id] = None
+            ends.unfinished = unfinished
             self._add((ingress_id, application_id, None))
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
@@ -71,12 +87,17 @@ class KeptEnds:
         """Return whether an application is over, and was under an earlier scheduler."""
         return application_id in self._inherited
 
-    def reopen(self, application_id: ApplicationId) -> list[IngressId]:
-        """Note that an application is live again; return the ingresses that may open it, too."""
-        openers = list(self._of.get(application_id, _Ends()).openers)
+    def reopen(self, application_id: ApplicationId) -> tuple[list[IngressId], KvTokenTime]:
+        """Note that an application is live again.
+
+        Return the ingresses that may open it, too, and the service that was booked for inferences
+        which had not ended.
+        """
+        ends = self._of.get(application_id, _Ends())
+        openers, unfinished = list(ends.openers), ends.unfinished
         for ingress_id in openers:
             self._drop((ingress_id, application_id, None))
-        return openers
+        return openers, unfinished
 
     # --- saving
 
@@ -122,7 +143,11 @@ class KeptEnds:
         ends = self._of.get(application_id)
         if ends is None:
             return None
-        return {"inferences": {**ends.inferences}, "openers": [*ends.openers]}
+        return {
+            "inferences": {**ends.inferences},
+            "openers": [*ends.openers],
+            "unfinished": ends.unfinished,
+        }
 
     def restore(self, application_id: ApplicationId, record: object) -> set[IngressId]:
         """Put recorded ends back, which are to be told; return their ingresses.
@@ -130,12 +155,12 @@ class KeptEnds:
         Raises:
             ValueError: If a field is missing or holds something else than it should.
         """
-        reader = RecordReader(record, ("inferences", "openers"), None)
+        reader = RecordReader(record, ("inferences", "openers", "unfinished"), None)
         inferences = reader.table("inferences", RecordReader.text)
         openers = [str(name) for name in reader.items("openers")]
         for request_id, ingress_id in inferences.items():
             self.add_inference(application_id, request_id, ingress_id)
-        self.add_application(application_id, openers)
+        self.add_application(application_id, openers, reader.not_negative("unfinished"))
         if openers:
             self._inherited.add(application_id)
         return {*inferences.values(), *openers}
@@ -161,6 +186,7 @@ class KeptEnds:
         if request_id is None:
             del ends.openers[ingress_id]
             if not ends.openers:
+                ends.unfinished = 0
                 self._inherited.discard(application_id)
         else:
             del ends.inferences[request_id], self._application_of[request_id]

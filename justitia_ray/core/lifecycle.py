@@ -94,11 +94,15 @@ class Applications:
             application.keepers[event.ingress_id] = None
         state.applications[application_id] = application
         state.application_arrived(event.tenant)
-        if not self.is_counted(event):
+        is_counted = self.is_counted(event)
+        openers, unfinished = state.ends.reopen(application_id)
+        if is_counted:
+            application.booked_before = application.unfinished_kv_token_time = unfinished
+            self._await(application, openers)
+        else:
             state.usage.of(event.tenant, state.now).applications += 1
         if event.resubmitted:
             self._opened_before.add(application_id)
-        self._await(application, state.ends.reopen(application_id))
         self._watch_cap(application)
         self._ledger.arrive(application, event.charge_kv_token_time)
         self._fall_idle(application)
@@ -250,7 +254,7 @@ class Applications:
         for ingress_id in application.openers:
             if ingress_id != application.ingress_id:
                 state.actions.append(ForgetApplication(application_id, ingress_id))
-        state.ends.add_application(application_id, application.keepers)
+        state.ends.add_application(application_id, application.keepers, application.booked_before)
         del state.applications[application_id]
         state.application_departed(application.tenant)
         self._fell_idle.pop(application_id, None)
@@ -262,7 +266,8 @@ class Applications:
         is_closing = application.state is ApplicationState.CLOSING
         is_over = is_closing and application.is_idle and not application.awaited
         if is_over:
-            self.end(application, Outcome.FINISHED)
+            outcome = Outcome.CANCELLED if application.is_stopped else Outcome.FINISHED
+            self.end(application, outcome)
         return is_over
 
     def _await(self, application: Application, ingress_ids: Iterable[IngressId]) -> None:
@@ -350,6 +355,12 @@ class Inferences:
         if application is None:
             state.actions.append(self._refuse_unopened(event))
             return None
+        if application.is_stopped and event.outcome is None:
+            refuse = Refuse(event.request_id, event.ingress_id, Refusal.APPLICATION_CANCELLED)
+            state.actions.append(refuse)
+            if event.lease_id is None:
+                return None
+            event = replace(event, outcome=Outcome.CANCELLED)
         refusal = self._refusal(application, event)
         if refusal is not None:
             slot_s = (
@@ -525,16 +536,24 @@ class Inferences:
         )
 
     def stop_application(self, application: Application, outcome: Outcome, reason: Refusal) -> None:
-        """End an application with all its inferences: waiting, running or suspended."""
+        """End an application with all its inferences: waiting, running or suspended.
+
+        One of an earlier scheduler that is cancelled is over once what has ended of it is counted.
+        """
         application.state = ApplicationState.OPEN  # so that its last inference does not end it
         held = [self._state.inferences[r] for r in application.in_flight | application.claimed]
         held += application.suspended.values()
         held.sort(key=lambda inference: inference.order)
         for inference in [*application.waiting, *held]:
-            refuse = Refuse(inference.request_id, inference.ingress_id, reason)
-            self._state.actions.append(refuse)
-            self.end(inference, outcome)
-        self._applications.end(application, outcome)
+            if inference.outcome is None:
+                refuse = Refuse(inference.request_id, inference.ingress_id, reason)
+                self._state.actions.append(refuse)
+                self.end(inference, outcome)
+        if outcome is Outcome.CANCELLED and (application.awaited or not application.is_idle):
+            application.is_stopped = True
+            self._applications.close(ev.ApplicationClosed(application.application_id))
+        else:
+            self._applications.end(application, outcome)
 
     def _set_deadline(
         self, inference: Inference, own: Seconds | None, of_application: Seconds | None
