@@ -164,7 +164,7 @@ def restore(
             share.restore_clock_state(branches)
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"clock.branches: the stored record is damaged ({error!r})") from error
-        sessions = {name: record for name, record in applications.items() if [*record] != ["ends"]}
+        sessions = {name: record for name, record in applications.items() if not _is_over(record)}
         _for_each(sessions, share.prepare_restore)
         _for_each(
             sessions,
@@ -188,6 +188,11 @@ def restore(
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"clock.counted: the stored record is damaged ({error!r})") from error
         _for_each(applications, lambda name, record: _restore_counted(core, name, record))
+
+
+def _is_over(record: Record) -> bool:
+    """Return whether a record has nothing but the kept ends of an application."""
+    return isinstance(record, Mapping) and [*record] == ["ends"]
 
 
 def _for_each(

@@ -39,11 +39,14 @@ class CrowdRecord:
     ) -> list[str]:
         """Return what is wrong, in words; nothing if quota and usage are kept.
 
+        Usage has each answered call, once. It may have calls that were not answered, too: their
+        ingresses died, or were not reached.
+
         Args:
             usage: Rows of `/v1/usage` of the crowd.
-            deaths_at: When schedulers died.
-            saved_s: How old what a dying scheduler has not saved may be. For so long after a death
-                a replica may tell of an end that no successor has heard the beginning of.
+            deaths_at: When schedulers died together with who could have told their successors.
+            saved_s: How old what a dying scheduler has not saved may be; for so long around these
+                deaths something may be lost.
         """
         answered, found = len(self.answered_at), list(self.wrong)
         if answered > LIMIT:
@@ -53,10 +56,11 @@ class CrowdRecord:
         )
         for name in ("applications", "inferences"):
             counted = sum(row[name] for row in usage)
-            if not answered - at_risk <= counted <= max(answered, LIMIT):
+            most = max(answered, min(LIMIT, answered + self.unreached))
+            if not answered - at_risk <= counted <= most:
                 found.append(
                     f"usage has {counted} {name}: {answered} were answered, {at_risk} of them in"
-                    " the moment of a death"
+                    f" the moment of two deaths, and {self.unreached} were not reached"
                 )
         return found
 

@@ -40,6 +40,16 @@ _CLEAN_WITHIN_S: Seconds = 90.0
 _CROWD_A_PHASE = 8
 _CROWD_EVERY_S: Seconds = 0.25
 """Calls of the crowd in each phase: beyond its quota after three."""
+_KEEPERS = frozenset(
+    {
+        FaultKind.INGRESS_KILLED,
+        FaultKind.REPLICA_KILLED,
+        FaultKind.ENGINE_KILLED,
+        FaultKind.REDIS_EMPTIED,
+        FaultKind.REDEPLOYED,
+    }
+)
+"""Faults that, together with a scheduler's death, may lose usage: of who or what else knows of it."""
 _BASELINE = "baseline-"
 """Before the names of what is asked for in the baseline."""
 
@@ -206,10 +216,14 @@ class ChaosRun:
         today = int(time.time() // DAY_S)
         told = await self._target.ask_scheduler("usage", [today - 1, today])
         usage = [of_day[CROWD] for of_day in told["days"].values() if CROWD in of_day]
+        saved_s = self._target.config.store.save_interval_s + 1.0 + self._shape.redis_away_s
         killed = FaultKind.SCHEDULER_KILLED
         deaths_at = [fault.injected_at for fault in self.records.faults if fault.kind is killed]
-        saved_s = self._target.config.store.save_interval_s + 1.0 + self._shape.redis_away_s
-        return crowd.record.flaws(usage, deaths_at, saved_s)
+        others_at = [fault.injected_at for fault in self.records.faults if fault.kind in _KEEPERS]
+        both_at = [
+            at for at in deaths_at if any(abs(at - other_at) <= saved_s for other_at in others_at)
+        ]
+        return crowd.record.flaws(usage, both_at, saved_s)
 
     # --- before and after
 

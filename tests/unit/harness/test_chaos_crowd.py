@@ -15,11 +15,13 @@ def _usage(applications: int, inferences: int) -> list[dict[str, int]]:
     ("answered_at", "usage", "flaws"),
     [
         (_AT, _usage(LIMIT, LIMIT), 0),
-        (_AT, _usage(LIMIT, LIMIT - 3), 0),  # those at 9, 10 and 11 s: not saved, or told to nobody
+        (_AT, _usage(LIMIT, LIMIT - 3), 0),  # those at 9, 10 and 11 s: nobody was left to tell
         (_AT, _usage(LIMIT, LIMIT - 4), 1),
         (_AT, _usage(LIMIT + 1, LIMIT), 1),
         ([*_AT, 30.0], _usage(LIMIT + 1, LIMIT + 1), 1),
         ([], [], 0),
+        (_AT[:3], _usage(3, 3), 0),
+        (_AT[:3], _usage(4, 3), 1),  # counted twice
     ],
 )
 def test_quota_and_usage_are_held_against_answers(
@@ -29,3 +31,16 @@ def test_quota_and_usage_are_held_against_answers(
     found = CrowdRecord(answered_at).flaws(usage, [10.0], 1.0)
 
     assert flaws == len(found)
+
+
+def test_unanswered_call_may_be_counted() -> None:
+    """Its ingress died, or the answer was lost: whether it ran is not known."""
+    record = CrowdRecord(_AT[:3], unreached=1)
+
+    assert [] == record.flaws(_usage(4, 4), [], 1.0)
+    assert 2 == len(record.flaws(_usage(5, 5), [], 1.0))
+
+
+def test_answered_call_that_is_missing_is_found() -> None:
+    """A scheduler that dies alone loses nothing."""
+    assert 1 == len(CrowdRecord(_AT).flaws(_usage(LIMIT, LIMIT - 1), [], 1.0))
