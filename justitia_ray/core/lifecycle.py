@@ -96,6 +96,7 @@ class Applications:
         state.application_arrived(event.tenant)
         is_counted = self.is_counted(event)
         openers, unfinished = state.ends.reopen(application_id)
+        application.keepers.update(dict.fromkeys(openers))
         if is_counted:
             application.booked_before = application.unfinished_kv_token_time = unfinished
             self._await(application, openers)

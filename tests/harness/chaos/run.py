@@ -49,7 +49,7 @@ _KEEPERS = frozenset(
         FaultKind.REDEPLOYED,
     }
 )
-"""Faults that, together with a scheduler's death, may lose usage: of who or what else knows of it."""
+"""Faults that, together with a scheduler's death, may lose usage: of what else knows of it."""
 _BASELINE = "baseline-"
 """Before the names of what is asked for in the baseline."""
 

@@ -181,13 +181,20 @@ def usage_is_what_ran(world: World) -> None:
     opened, produced = use.total(Unit.APPLICATIONS), use.total(Unit.KV_TOKEN_TIME)
     is_exact = _fault_kinds([world]) <= _EXACT
     began = Counter({name: tenant for (name, _), tenant in use.begun.items()}.values())
-    finished = Counter(tenant for _, tenant in use.finished.values())
-    kept = finished if is_exact else _certain(world)
+    surely = [end for name, end in use.finished.items() if name not in use.aborted]
+    tokens: Counter[ClientId] = Counter()
+    for end in surely:
+        tokens[end.tenant] += end.output_tokens
+    kept = Counter(end.tenant for end in surely) if is_exact else _certain(world)
     for tenant in opened:
         for name, least, most in (
-            ("applications", use.used_by(tenant) if is_exact else 0, opened[tenant]),
+            (
+                "applications",
+                len({e.name for e in surely if e.tenant == tenant}) if is_exact else 0,
+                opened[tenant],
+            ),
             ("inferences", kept.get(tenant, 0), began[tenant] + use.again[tenant]),
-            ("output_tokens", use.tokens[tenant] if is_exact else 0, math.inf),
+            ("output_tokens", tokens[tenant] if is_exact else 0, math.inf),
             ("kv_token_time", 0, produced[tenant] * (1 + 1e-6)),
         ):
             found = counted.get(name, {}).get(tenant, 0)
@@ -207,7 +214,7 @@ def _certain(world: World) -> dict[ClientId, int]:
     if _fault_kinds([world]) & _LOSING:
         return found
     ends = sorted(use.terms.values(), key=lambda term: term.began_at)
-    for at_s, tenant in use.finished.values():
+    for at_s, tenant, _, _ in use.finished.values():
         term, following = None, None
         for one, after in itertools.zip_longest(ends, ends[1:]):
             if one.began_at <= at_s:

@@ -252,6 +252,8 @@ class Recorder:
         for action in actions:
             if isinstance(action, Grant):
                 granted.append((self._granted(core, action), action.replica_id))
+            elif isinstance(action, Abort) and action.lease_id in self.leases:
+                self.use.aborted.add(self.leases[action.lease_id].request_id)
             elif isinstance(action, EndApplication):
                 self._application_ended(action)
                 if self.use.leads(epoch):

@@ -7,6 +7,7 @@ it, and once over its death; KV token-time counts as engines produce it, looked 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from justitia_ray.accounts.messages import ClaimName, Exchange, Verdict
 from justitia_ray.core import SchedulerCore
@@ -37,6 +38,15 @@ class Amount:
     amount: float
     claim: ClaimName
     """The claim on it: the application's, or the inference's."""
+
+
+class FinishedInference(NamedTuple):
+    """An inference that came to its end."""
+
+    at_s: Seconds
+    tenant: ClientId
+    name: ApplicationId
+    output_tokens: Tokens
 
 
 @dataclass(slots=True)
@@ -70,11 +80,10 @@ class UseRecorder:
         """Claims of this model that counted as used because nobody accounted for them."""
         self.begun: dict[tuple[RequestId, Epoch], ClientId] = {}
         """Inferences of which something was produced, with the schedulers that leased them."""
-        self.finished: dict[RequestId, tuple[Seconds, ClientId]] = {}
+        self.finished: dict[RequestId, FinishedInference] = {}
         """Inferences that came to their ends, and when they did first."""
-        self.tokens: Counter[ClientId] = Counter()
-        """Output tokens of those."""
-        self._used: set[tuple[ClientId, ApplicationId]] = set()
+        self.aborted: set[RequestId] = set()
+        """Inferences that a scheduler stopped, before it heard of their ends perhaps."""
         self._now = now
         self._fail = fail
         self.granted_names: dict[ClaimName, tuple[ClientId, Unit]] = {}
@@ -211,17 +220,12 @@ class UseRecorder:
     ) -> None:
         """An engine has brought an inference to its end."""
         self.began(request_id, epoch, application_id)
-        tenant = self.tenants[application_id]
-        self._used.add((tenant, application_id))
-        if request_id not in self.finished:
-            self.finished[request_id] = (self._now(), tenant)
-            self.tokens[tenant] += output_tokens
+        end = FinishedInference(
+            self._now(), self.tenants[application_id], application_id, output_tokens
+        )
+        self.finished.setdefault(request_id, end)
 
     # --- totals
-
-    def used_by(self, tenant: ClientId) -> int:
-        """Return how many applications of a tenant have an inference that came to its end."""
-        return sum(name == tenant for name, _ in self._used)
 
     def total(self, unit: Unit) -> defaultdict[ClientId, float]:
         """Return what was used of a unit by each tenant."""
