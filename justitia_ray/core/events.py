@@ -64,6 +64,9 @@ class ApplicationArrived:
     """Whether its caller has asked before, and was refused; None: it does not say."""
     keeps_ends: bool = False
     """Whether its ingress keeps ends until it hears that they are stored (`EndsStored`)."""
+    is_counted: bool = False
+    """Whether its ingress has heard that it is over, counted and stored: it is opened for what
+    waits of it again, because answers were lost."""
 
     def __post_init__(self) -> None:
         for name in ("idle_s", "deadline_s"):

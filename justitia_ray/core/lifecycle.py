@@ -115,6 +115,8 @@ class Applications:
         an earlier scheduler it was, or under this one, before that ingress came. An ingress that
         has submitted again what it had brings another application of that name.
         """
+        if event.is_counted:
+            return True
         if not event.resubmitted or not event.keeps_ends or event.ingress_id in self._resubmitted:
             return False
         name = event.application_id

@@ -110,12 +110,29 @@ class PendingInferences:
         """
         for application_id in told.application_ids:
             if not self.unstored.has_application(application_id):
-                self.forget_application(application_id)
+                self._note_over(application_id)
         self.unstored.drop_stored(told)
         for request_id in told.request_ids:
             inference = self.inferences.get(request_id)
             if inference is not None:
                 inference.item = replace(inference.item, is_counted=True)
+
+    def _note_over(self, application_id: ApplicationId) -> None:
+        """Drop an application that is over, unless answers of it may have been lost."""
+        arrival = self.applications.get(application_id)
+        waiting = [
+            inference
+            for inference in self.inferences.values()
+            if inference.item.application_id == application_id
+        ]
+        if arrival is None or not waiting:
+            self.forget_application(application_id)
+            return
+        arrival = self.applications[application_id] = replace(arrival, is_counted=True)
+        for inference in waiting:
+            inference.application = arrival
+            if inference.opening is not None:
+                inference.opening = arrival
 
     def next_slot(self, tenant: str) -> Seconds:
         """Return after how long a call of a tenant is to come back that there is no room for."""
@@ -214,8 +231,10 @@ class PendingInferences:
                 return replace(sent, is_counted=True)
         elif isinstance(sent, ApplicationArrived) and sent.resubmitted:
             name = sent.application_id
-            is_known = name in self.applications or self.unstored.has_application(name)
-            return sent if is_known else None
+            opened = self.applications.get(name)
+            if opened is not None:
+                return replace(sent, is_counted=opened.is_counted)
+            return sent if self.unstored.has_application(name) else None
         return sent
 
     def closings_elsewhere(self, submissions: Iterable[Submission]) -> list[Submission]:

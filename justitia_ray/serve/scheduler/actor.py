@@ -332,7 +332,7 @@ class SchedulerService:
 
     def _with_count(self, item: Submission) -> Submission:
         """Return an item with what is known of its end now: it may be held back for a while."""
-        if not isinstance(item, ev.InferenceSubmitted) or item.lease_id is None:
+        if not isinstance(item, ev.InferenceSubmitted) or not item.resubmitted:
             return item
         ends = self.term.driver.core.state.ends
         is_counted = item.is_counted is False and ends.is_counted(

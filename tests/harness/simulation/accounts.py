@@ -33,7 +33,7 @@ class WatchedBook(QuotaBook):
         unused = {unit: claim.rest(unit) for unit in claim.holds}
         super()._lose(scheduler, term, name)
         lost = {unit: rest for unit, rest in unused.items() if rest > 0}
-        self.recorders[scheduler].claim_lost(claim.tenant, lost)
+        self.recorders[scheduler].claim_lost(name, claim.tenant, lost)
 
     @property
     def claims(self) -> list[str]:

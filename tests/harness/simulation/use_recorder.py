@@ -192,8 +192,9 @@ class UseRecorder:
             elif verdict.holds and ask.name in self._open:
                 self._outrun.setdefault(name, self._now())
 
-    def claim_lost(self, tenant: ClientId, holds: Mapping[Unit, float]) -> None:
+    def claim_lost(self, name: ClaimName, tenant: ClientId, holds: Mapping[Unit, float]) -> None:
         """The accounts count a claim as used that nobody accounts for."""
+        self._over.add(name)
         for unit in holds:
             self.lost_claims[tenant, unit] += 1
 
