@@ -207,7 +207,11 @@ class QueueClient:
         if inference.opening is not None:
             # This ingress may have another id by now, and the end is told to the one that opens.
             inference.opening = replace(
-                inference.opening, ingress_id=self.session.ingress_id, resubmitted=True
+                inference.opening,
+                ingress_id=self.session.ingress_id,
+                resubmitted=True,
+                # Its end was stored with all that was counted then: only the answer was lost.
+                is_counted=inference.opening.is_counted or bool(inference.item.is_counted),
             )
         self._send(inference)
 
