@@ -443,7 +443,18 @@ class Inferences:
         """End an inference whose caller is gone."""
         inference = self._state.inferences.get(event.request_id)
         if inference is not None:
-            self.end(inference, Outcome.CANCELLED)
+            self._stop(inference, Outcome.CANCELLED)
+
+    def _stop(self, inference: Inference, outcome: Outcome) -> None:
+        """End an inference that is not wanted any more.
+
+        One whose lease no replica has confirmed may have run: it ends once that is known.
+        """
+        application = self._state.applications[inference.application_id]
+        if inference.request_id in application.claimed and inference.is_counted is not None:
+            inference.outcome = outcome
+        else:
+            self.end(inference, outcome)
 
     def expire_wait(self, request_id: RequestId) -> None:
         """Refuse an inference that has missed the deadline of its first lease."""
@@ -551,7 +562,7 @@ class Inferences:
             if inference.outcome is None:
                 refuse = Refuse(inference.request_id, inference.ingress_id, reason)
                 self._state.actions.append(refuse)
-                self.end(inference, outcome)
+                self._stop(inference, outcome)
         if outcome is Outcome.CANCELLED and (application.awaited or not application.is_idle):
             application.is_stopped = True
             self._applications.close(ev.ApplicationClosed(application.application_id))
