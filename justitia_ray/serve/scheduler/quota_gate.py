@@ -341,7 +341,7 @@ class QuotaGate:
             return self._make(Claim(name, name, item.tenant, wants, may_have_run=item.resubmitted))
         if not isinstance(item, ev.InferenceSubmitted) or item.request_id in state.inferences:
             return None
-        if item.is_counted and item.outcome is not None:
+        if item.is_counted:
             return None
         tenant = self._tenant_of(item.application_id)
         if tenant is None or Unit.INFERENCES not in self._units(tenant):

@@ -133,7 +133,7 @@ class UseRecorder:
         is_brought = (epoch, arrival.ingress_id) not in self._submitted
         is_brought = is_brought and (epoch, name) in self._brought
         is_known = name in self.let_in and ((epoch, name) not in self._ended_by or is_brought)
-        is_same = arrival.resubmitted and is_known
+        is_same = arrival.resubmitted and (is_known or arrival.is_counted)
         if arrival.resubmitted:
             self._brought.add((epoch, name))
         if name not in self._open and not is_same:
