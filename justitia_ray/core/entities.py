@@ -218,9 +218,9 @@ class Application:
     openers: dict[IngressId, None] = field(default_factory=dict)
     """Every ingress that has it open: an application's inferences may come by several."""
     keepers: dict[IngressId, None] = field(default_factory=dict)
-    """Those of them that keep ends until they are stored (`kept_ends`)."""
+    """Openers that keep ends until they are stored (`kept_ends`)."""
     awaited: dict[IngressId, None] = field(default_factory=dict)
-    """Those that had it open under an earlier scheduler, and may yet submit inferences of it
+    """Ingresses that had it open under an earlier scheduler, and may yet submit inferences of it
     again: it is not over before."""
     ended_leases: dict[LeaseId, None] = field(default_factory=dict)
     """Leases counted as ended that their replicas may report again, not knowing it."""

@@ -43,7 +43,7 @@ class KeptEnds:
         """All, oldest first."""
         self._new: dict[_Key, None] = {}
         self._taken: dict[_Key, None] = {}
-        """Those that were taken to be saved, and are not known to be."""
+        """Ends that were taken to be saved, and are not known to be."""
         self._changed: dict[ApplicationId, None] = {}
         self._inherited: set[ApplicationId] = set()
 

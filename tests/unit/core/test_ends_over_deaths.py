@@ -1,6 +1,7 @@
 """Ends over the death of a scheduler: what was answered is counted once, and does not run again."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,15 @@ _ARRIVAL = ev.ApplicationArrived("a", "class", "tenant", 1, 1000, "i0", keeps_en
 _AGAIN = replace(_ARRIVAL, resubmitted=True)
 
 
-def _inference(request_id: str, **fields: object) -> ev.InferenceSubmitted:
+def _inference(request_id: str, **fields: Any) -> ev.InferenceSubmitted:
     item = ev.InferenceSubmitted(request_id, "a", request_id, "i0", 10, 10, 10, is_counted=False)
     return replace(item, **fields)
 
 
-def _over(request_id: str, lease_id: str, outcome: Outcome = Outcome.FINISHED, **fields: object):  # type: ignore[no-untyped-def]
-    return _inference(request_id, lease_id=lease_id, outcome=outcome, resubmitted=True, **fields)
+def _over(
+    request_id: str, lease_id: str, outcome: Outcome = Outcome.FINISHED
+) -> ev.InferenceSubmitted:
+    return _inference(request_id, lease_id=lease_id, outcome=outcome, resubmitted=True)
 
 
 @pytest.fixture
