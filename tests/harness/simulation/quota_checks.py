@@ -138,6 +138,8 @@ def use_is_counted_once(worlds: Sequence[World]) -> None:
             ran = sum(w.recorder.use.total(standing.unit)[path] for w in worlds)
             lost = sum(w.recorder.use.maybe_counted(path, standing.unit) for w in worlds)
             missed = sum(w.recorder.use.maybe_missed(path, standing.unit) for w in worlds)
+            if standing.unit is Unit.APPLICATIONS and not _fault_kinds(worlds) <= _EXACT:
+                lost += sum(w.recorder.use.reopened[path] for w in worlds)
             if not ran - missed <= standing.used <= ran + lost:
                 first.recorder.add_failure(
                     "use_is_counted_once",
@@ -191,7 +193,7 @@ def usage_is_what_ran(world: World) -> None:
             (
                 "applications",
                 len({e.name for e in surely if e.tenant == tenant}) if is_exact else 0,
-                opened[tenant],
+                opened[tenant] + (0 if is_exact else use.reopened[tenant]),
             ),
             ("inferences", kept.get(tenant, 0), began[tenant] + use.again[tenant]),
             ("output_tokens", tokens[tenant] if is_exact else 0, math.inf),

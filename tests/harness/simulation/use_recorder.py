@@ -93,6 +93,9 @@ class UseRecorder:
         self.has_resubmissions = False
         """Whether an ingress has submitted something again."""
         self._open: set[ApplicationId] = set()
+        self.reopened: Counter[ClientId] = Counter()
+        """Applications that were opened again for what may have been missing of their ends. An
+        ingress that was cut off from the scheduler that ended one may bring it as another."""
         self._ended_by: set[tuple[Epoch, ApplicationId]] = set()
         self._brought: set[tuple[Epoch, ApplicationId]] = set()
         """Applications that were submitted again, and to which schedulers."""
@@ -134,6 +137,7 @@ class UseRecorder:
         is_brought = is_brought and (epoch, name) in self._brought
         is_known = name in self.let_in and ((epoch, name) not in self._ended_by or is_brought)
         is_same = arrival.resubmitted and (is_known or arrival.is_counted)
+        self.reopened[tenant] += is_same and name not in self._open
         if arrival.resubmitted:
             self._brought.add((epoch, name))
         if name not in self._open and not is_same:
