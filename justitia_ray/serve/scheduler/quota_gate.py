@@ -39,6 +39,7 @@ from justitia_ray.serve.scheduler.claims import (
     UNREACHABLE,
     Accounts,
     Claim,
+    EndedClaims,
     LatelyRefused,
     Unopened,
     first_want,
@@ -63,8 +64,6 @@ _ANSWER_S: Seconds = 5.0
 _STEP = 0.1
 """Share of the limit that an application asks for which has used as much as the limit, over some
 periods perhaps: little enough that it need not wait until all that was used has come back."""
-_STORED_WITHIN_S: Seconds = 5.0
-"""Longest time that a claim which ended is kept at the accounts until its end is stored."""
 _OF_APPLICATIONS = (Unit.APPLICATIONS, Unit.TOKENS, Unit.KV_TOKEN_TIME)
 
 
@@ -106,9 +105,7 @@ class QuotaGate:
         """Ingresses that have submitted all again, of which something is held back."""
         self._over: list[Use] = []
         """Uses to be told next, of claims that end with them or have ended."""
-        self._unstored: dict[ClaimName, tuple[Seconds, Use]] = {}
-        """Claims that have ended, and when, until that is stored: a successor that knows nothing of
-        it asks for them again."""
+        self._unstored = EndedClaims()
         self._untold: list[tuple[Claim, Mapping[Unit, float]]] = []
         """Claims that ended before the accounts knew of them, with what they have used."""
         self._wanted = asyncio.Event()
@@ -216,12 +213,12 @@ class QuotaGate:
 
     def unstored(self) -> tuple[Use, ...]:
         """Return the ends of claims that are not known to be stored."""
-        return tuple(use for _, use in self._unstored.values())
+        return self._unstored.uses()
 
     def note_stored(self, ends: Iterable[Use]) -> None:
         """Tell the accounts of claims whose ends are stored now."""
         for use in ends:
-            if self._unstored.get(use.name, (0.0, None))[1] is use:
+            if self._unstored.holds(use):
                 self._tell_over(use.name)
 
     # --- submissions
@@ -437,16 +434,16 @@ class QuotaGate:
             elif when_stored:
                 self._over.append(Use(claim.name, used))
                 now = asyncio.get_running_loop().time()
-                self._unstored[claim.name] = (now, Use(claim.name, used, is_over=True))
+                self._unstored.add(Use(claim.name, used, is_over=True), now)
             else:
                 self._over.append(Use(claim.name, used, is_over=True))
             self._wanted.set()
 
     def _tell_over(self, name: ClaimName) -> None:
         """Tell the accounts of the end of a claim, stored or not."""
-        ended = self._unstored.pop(name, None)
+        ended = self._unstored.pop(name)
         if ended is not None:
-            self._over.append(ended[1])
+            self._over.append(ended)
             self._wanted.set()
 
     def _ended(self, ended: EndApplication) -> None:
@@ -631,9 +628,8 @@ class QuotaGate:
             for ask in self._asks_of(claim, used or {}):
                 self._asked[claim.name] = claim
                 asks.append(ask)
-        for name, (ended_at, _) in list(self._unstored.items()):
-            if now - ended_at > _STORED_WITHIN_S:
-                self._tell_over(name)
+        for name in self._unstored.overdue(now):
+            self._tell_over(name)
         uses, self._over = [*self._over, *uses], []
         for claim, _ in self._untold:
             if claim.name not in self._asked:
@@ -643,7 +639,11 @@ class QuotaGate:
         if self._began_at is not None and now - self._began_at > self._resubmitted_within_s:
             self._began_at, survivors = (
                 None,
-                (*self._claims, *self._unstored, *(claim.name for claim, _ in self._untold)),
+                (
+                    *self._claims,
+                    *self._unstored.names(),
+                    *(claim.name for claim, _ in self._untold),
+                ),
             )
         return Exchange(
             self._scheduler,
