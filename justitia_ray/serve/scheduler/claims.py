@@ -60,6 +60,8 @@ class Claim:
     is_deprioritised: bool = False
     may_have_run: bool = False
     """Whether an earlier scheduler may have let it in, and may have died before it said so."""
+    has_run: bool = False
+    """Whether it is of an inference that has ended: nothing refuses it any more."""
     deadline: asyncio.TimerHandle | None = None
 
     @property

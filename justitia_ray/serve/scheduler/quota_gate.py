@@ -354,6 +354,7 @@ class QuotaGate:
             {Unit.INFERENCES: 1.0},
             item.request_id,
             may_have_run=item.resubmitted,
+            has_run=item.outcome is not None,
         )
         return self._make(claim)
 
@@ -670,4 +671,4 @@ class QuotaGate:
                 claim.wants = {**claim.holds, **claim.wants, unit: more}
         if claim.asks or outran or claim.is_deprioritised or claim.refused is not None:
             claim.asks = False
-            yield Ask(claim.name, claim.tenant, {**claim.wants})
+            yield Ask(claim.name, claim.tenant, {**claim.wants}, is_granted=claim.has_run)
