@@ -146,4 +146,17 @@ class ForgetApplication:
     ingress_id: IngressId
 
 
-Action: TypeAlias = Grant | Abort | Refuse | RefuseApplication | EndApplication | ForgetApplication
+@dataclass(frozen=True, slots=True)
+class EndsStored:
+    """Tell an ingress that ends are counted and stored: it need not keep them any more."""
+
+    ingress_id: IngressId
+    request_ids: tuple[RequestId, ...] = ()
+    """Inferences that have ended."""
+    application_ids: tuple[ApplicationId, ...] = ()
+    """Applications that are over."""
+
+
+Action: TypeAlias = (
+    Grant | Abort | Refuse | RefuseApplication | EndApplication | ForgetApplication | EndsStored
+)

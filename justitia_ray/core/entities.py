@@ -93,6 +93,11 @@ class Inference:
     """The stage of its application that it belongs to (`stages`)."""
     starts_by: Seconds | None = None
     """Deadline of its first lease; None: there is none."""
+    is_counted: bool | None = None
+    """Whether its ingress says that an earlier scheduler has counted its end; None: its ingress
+    keeps no ends."""
+    outcome: Outcome | None = None
+    """How it has ended for its ingress, under an earlier scheduler; None: it has not."""
 
     def cost(self, h: CostFunction, output_tokens: Tokens) -> KvTokenTime:
         """Return h of all its sequences, with so many output tokens over them all."""
@@ -212,6 +217,11 @@ class Application:
     stages: StageSums = field(default_factory=StageSums)
     openers: dict[IngressId, None] = field(default_factory=dict)
     """Every ingress that has it open: an application's inferences may come by several."""
+    keepers: dict[IngressId, None] = field(default_factory=dict)
+    """Openers that keep ends until they are stored (`kept_ends`)."""
+    awaited: dict[IngressId, None] = field(default_factory=dict)
+    """Ingresses that had it open under an earlier scheduler, and may yet submit inferences of it
+    again: it is not over before."""
     ended_leases: dict[LeaseId, None] = field(default_factory=dict)
     """Leases counted as ended that their replicas may report again, not knowing it."""
     recognized_by: str = ""
@@ -226,6 +236,8 @@ class Application:
     """Limit on the wait of each of its inferences that has none of its own; None: there is none."""
     prompt_tokens: Tokens = 0
     """Prompt tokens of ended inferences that had begun."""
+    is_stopped: bool = False
+    """Whether its owner has cancelled it, and ingresses may yet tell of ends of its inferences."""
     is_deprioritised: bool = False
     """Whether it runs beyond a quota that deprioritises."""
 

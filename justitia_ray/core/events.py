@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
+from justitia_ray.core.actions import EndsStored
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.core.tenants import DEFAULT_TIER, TIERS, TenantTree, Tier
@@ -61,6 +62,11 @@ class ApplicationArrived:
     """That quantile of its tokens, prompt and output; None: no quota counts them."""
     is_retry: bool | None = None
     """Whether its caller has asked before, and was refused; None: it does not say."""
+    keeps_ends: bool = False
+    """Whether its ingress keeps ends until it hears that they are stored (`EndsStored`)."""
+    is_counted: bool = False
+    """Whether its ingress has heard that it is over, counted and stored: it is opened for what
+    waits of it again, because answers were lost."""
 
     def __post_init__(self) -> None:
         for name in ("idle_s", "deadline_s"):
@@ -132,6 +138,12 @@ class InferenceSubmitted:
     inf: none. One that is said to hold a lease has none any more."""
     is_retry: bool | None = None
     """Whether its caller has sent it before, and was refused; None: it does not say."""
+    is_counted: bool | None = None
+    """Whether its ingress has heard that its end is counted and stored; None: its ingress keeps
+    no ends."""
+    outcome: Outcome | None = None
+    """How it has ended, as its ingress saw it: it is not to run again, but to be counted, unless
+    it is. None: it has not ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +256,25 @@ class IngressHeartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class Resubmitted:
+    """An ingress has submitted again all that it has of earlier schedulers."""
+
+    ingress_id: IngressId
+
+
+@dataclass(frozen=True, slots=True)
+class StateStored:
+    """All is stored that had changed when `SchedulerCore.take_changed` was called last."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndsAcknowledged:
+    """An ingress has read that ends are stored."""
+
+    told: EndsStored
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyChanged:
     """The operator chose another policy; the queue stays."""
 
@@ -279,6 +310,9 @@ Event: TypeAlias = (
     | PullAnswered
     | ReplicaLost
     | IngressHeartbeat
+    | Resubmitted
+    | StateStored
+    | EndsAcknowledged
     | PolicyChanged
     | TenantsChanged
     | DeadlinePassed

@@ -1,6 +1,7 @@
 """The lives of applications and of their inferences, from arrival to end."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from justitia_ray.core import events as ev
@@ -26,7 +27,7 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.stages import MAXIMUM_STAGES, expected_from
 from justitia_ray.core.state import DeadlineKind, State
-from justitia_ray.units import ApplicationId, RequestId, Seconds
+from justitia_ray.units import ApplicationId, IngressId, RequestId, Seconds
 
 _MAXIMUM_REJECTED = 10_000
 """Rejected applications remembered; inferences of them are refused for that reason."""
@@ -44,6 +45,12 @@ class Applications:
         """Applications from a snapshot whose inferences may yet be submitted again."""
         self._rejected: dict[ApplicationId, RefuseApplication] = {}
         """The last that were rejected, in order."""
+        self._awaiting: dict[IngressId, dict[ApplicationId, None]] = {}
+        """Applications that await an ingress."""
+        self._resubmitted: set[IngressId] = set()
+        """Ingresses that have submitted again what they have of earlier schedulers."""
+        self._opened_before: set[ApplicationId] = set()
+        """Applications that were submitted again to this scheduler, ended ones too."""
 
     def arrive(self, event: ev.ApplicationArrived) -> None:
         """Open a new application (rule 6); for a known one, note the ingress that speaks for it.
@@ -56,6 +63,8 @@ class Applications:
         if known is not None:
             known.ingress_id = event.ingress_id
             known.openers[event.ingress_id] = None
+            if event.keeps_ends:
+                known.keepers[event.ingress_id] = None
             state.changed[application_id] = None
             return
         is_retry = True if application_id in self._rejected else event.is_retry
@@ -81,12 +90,37 @@ class Applications:
             tier=event.tier,
         )
         application.openers[event.ingress_id] = None
+        if event.keeps_ends:
+            application.keepers[event.ingress_id] = None
         state.applications[application_id] = application
         state.application_arrived(event.tenant)
-        state.usage.of(event.tenant, state.now).applications += 1
+        is_counted = self.is_counted(event)
+        openers, unfinished = state.ends.reopen(application_id)
+        application.keepers.update(dict.fromkeys(openers))
+        if is_counted:
+            application.booked_before = application.unfinished_kv_token_time = unfinished
+            self._await(application, openers)
+        else:
+            state.usage.of(event.tenant, state.now).applications += 1
+        if event.resubmitted:
+            self._opened_before.add(application_id)
         self._watch_cap(application)
         self._ledger.arrive(application, event.charge_kv_token_time)
         self._fall_idle(application)
+
+    def is_counted(self, event: ev.ApplicationArrived) -> bool:
+        """Return whether an application that is not live was opened before, and is counted.
+
+        Its ingress does not know that it is over, or brings what may be missing of its end: under
+        an earlier scheduler it was, or under this one, before that ingress came. An ingress that
+        has submitted again what it had brings another application of that name.
+        """
+        if event.is_counted:
+            return True
+        if not event.resubmitted or not event.keeps_ends or event.ingress_id in self._resubmitted:
+            return False
+        name = event.application_id
+        return name in self._opened_before or self._state.ends.is_inherited(name)
 
     def adopt(self, application: Application) -> None:
         """Put back an application from a snapshot, idle; its account is put back by the caller."""
@@ -95,6 +129,7 @@ class Applications:
         state.applications[application.application_id] = application
         state.application_arrived(application.tenant)
         state.sequence = max(state.sequence, application.sequence)
+        self._await(application, application.keepers)
         self._watch_cap(application)
         self._returning[application.application_id] = None
         state.deadlines.set(
@@ -123,8 +158,16 @@ class Applications:
             return
         application.state = ApplicationState.CLOSING
         self._state.changed[event.application_id] = None
-        if application.is_idle:
-            self.end(application, Outcome.FINISHED)
+        self._end_if_over(application)
+
+    def resubmitted(self, ingress_id: IngressId) -> None:
+        """Await an ingress no more: it has submitted again all that it has, or is lost."""
+        self._resubmitted.add(ingress_id)
+        for application_id in self._awaiting.pop(ingress_id, ()):
+            application = self._state.applications.get(application_id)
+            if application is not None:
+                application.awaited.pop(ingress_id, None)
+                self._end_if_over(application)
 
     def reweigh(self, event: ev.WeightChanged) -> None:
         """Change the weight of a live application."""
@@ -163,9 +206,7 @@ class Applications:
         self._state.changed[application.application_id] = None
         if not application.is_idle:
             return
-        if application.state is ApplicationState.CLOSING:
-            self.end(application, Outcome.FINISHED)
-        else:
+        if not self._end_if_over(application):
             self._fall_idle(application)
 
     @property
@@ -216,11 +257,29 @@ class Applications:
         for ingress_id in application.openers:
             if ingress_id != application.ingress_id:
                 state.actions.append(ForgetApplication(application_id, ingress_id))
+        state.ends.add_application(application_id, application.keepers, application.booked_before)
         del state.applications[application_id]
         state.application_departed(application.tenant)
         self._fell_idle.pop(application_id, None)
         self._returning.pop(application_id, None)
         state.changed[application_id] = None
+
+    def _end_if_over(self, application: Application) -> bool:
+        """End an application that is closed, with nothing left; return whether it is."""
+        is_closing = application.state is ApplicationState.CLOSING
+        is_over = is_closing and application.is_idle and not application.awaited
+        if is_over:
+            outcome = Outcome.CANCELLED if application.is_stopped else Outcome.FINISHED
+            self.end(application, outcome)
+        return is_over
+
+    def _await(self, application: Application, ingress_ids: Iterable[IngressId]) -> None:
+        """Await ingresses that had an application open, and have not come again."""
+        for ingress_id in ingress_ids:
+            if ingress_id not in self._resubmitted:
+                application.awaited[ingress_id] = None
+                awaiting = self._awaiting.setdefault(ingress_id, {})
+                awaiting[application.application_id] = None
 
     def _reject(self, event: ev.ApplicationArrived) -> None:
         self._state.counters.rejected_applications += event.application_id not in self._rejected
@@ -286,15 +345,25 @@ class Inferences:
     def submit(self, event: ev.InferenceSubmitted) -> Inference | None:
         """Let a new inference wait; return it instead if it claims a lease of old.
 
-        Submitting one that is known changes nothing.
+        Submitting one that is known changes nothing, nor does one that has ended and is counted.
         """
         state = self._state
         if event.request_id in state.inferences:
+            return None
+        if event.outcome is not None and (
+            event.is_counted or state.ends.is_counted(event.application_id, event.request_id)
+        ):
             return None
         application = state.applications.get(event.application_id)
         if application is None:
             state.actions.append(self._refuse_unopened(event))
             return None
+        if application.is_stopped and event.outcome is None:
+            refuse = Refuse(event.request_id, event.ingress_id, Refusal.APPLICATION_CANCELLED)
+            state.actions.append(refuse)
+            if event.lease_id is None:
+                return None
+            event = replace(event, outcome=Outcome.CANCELLED)
         refusal = self._refusal(application, event)
         if refusal is not None:
             slot_s = (
@@ -323,6 +392,8 @@ class Inferences:
             sequence=state.next_sequence(),
             resubmitted=event.resubmitted,
             true_output_tokens=event.true_output_tokens,
+            is_counted=event.is_counted,
+            outcome=event.outcome,
         )
         if event.lease_id is None:
             self._set_deadline(inference, event.deadline_s, application.deadline_s)
@@ -348,10 +419,16 @@ class Inferences:
         return None
 
     def wait(self, inference: Inference) -> None:
-        """Put an inference into the queue; suspend it while its ingress is suspect."""
+        """Put an inference into the queue; suspend it while its ingress is suspect.
+
+        One that has ended for its ingress ends here, too: no replica knows what became of it.
+        """
         application = self._state.applications[inference.application_id]
         application.claimed.discard(inference.request_id)
-        if self._ingresses.is_suspect(inference.ingress_id):
+        if inference.outcome is not None:
+            self._ledger.enqueue(application, inference)
+            self.end(inference, inference.outcome)
+        elif self._ingresses.is_suspect(inference.ingress_id):
             self._ingresses.suspend(application, inference)
         else:
             self._ledger.enqueue(application, inference)
@@ -366,7 +443,18 @@ class Inferences:
         """End an inference whose caller is gone."""
         inference = self._state.inferences.get(event.request_id)
         if inference is not None:
-            self.end(inference, Outcome.CANCELLED)
+            self._stop(inference, Outcome.CANCELLED)
+
+    def _stop(self, inference: Inference, outcome: Outcome) -> None:
+        """End an inference that is not wanted any more.
+
+        One whose lease no replica has confirmed may have run: it ends once that is known.
+        """
+        application = self._state.applications[inference.application_id]
+        if inference.request_id in application.claimed and inference.is_counted is not None:
+            inference.outcome = outcome
+        else:
+            self.end(inference, outcome)
 
     def expire_wait(self, request_id: RequestId) -> None:
         """Refuse an inference that has missed the deadline of its first lease."""
@@ -427,6 +515,8 @@ class Inferences:
                 )
             application.failed += outcome is Outcome.FAILED
             state.counters.ended[outcome] += 1
+        if inference.is_counted is not None and (inference.attempts or inference.outcome):
+            state.ends.add_inference(application.application_id, request_id, inference.ingress_id)
         application.unfinished_kv_token_time -= inference.attained
         application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
         self._ledger.inference_ended(application, inference)
@@ -460,16 +550,24 @@ class Inferences:
         )
 
     def stop_application(self, application: Application, outcome: Outcome, reason: Refusal) -> None:
-        """End an application with all its inferences: waiting, running or suspended."""
+        """End an application with all its inferences: waiting, running or suspended.
+
+        One of an earlier scheduler that is cancelled is over once what has ended of it is counted.
+        """
         application.state = ApplicationState.OPEN  # so that its last inference does not end it
         held = [self._state.inferences[r] for r in application.in_flight | application.claimed]
         held += application.suspended.values()
         held.sort(key=lambda inference: inference.order)
         for inference in [*application.waiting, *held]:
-            refuse = Refuse(inference.request_id, inference.ingress_id, reason)
-            self._state.actions.append(refuse)
-            self.end(inference, outcome)
-        self._applications.end(application, outcome)
+            if inference.outcome is None:
+                refuse = Refuse(inference.request_id, inference.ingress_id, reason)
+                self._state.actions.append(refuse)
+                self._stop(inference, outcome)
+        if outcome is Outcome.CANCELLED and (application.awaited or not application.is_idle):
+            application.is_stopped = True
+            self._applications.close(ev.ApplicationClosed(application.application_id))
+        else:
+            self._applications.end(application, outcome)
 
     def _set_deadline(
         self, inference: Inference, own: Seconds | None, of_application: Seconds | None

@@ -6,12 +6,12 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort
 from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import (
-    Application,
     Inference,
     InferenceState,
     KnownReplica,
     Lease,
     LeaseState,
+    Outcome,
     move,
 )
 from justitia_ray.core.ledger import Ledger
@@ -47,12 +47,15 @@ class Replicas:
         replica = self._heartbeat(event)
         ends = self._new_ends(replica, event.finished)
         reports: list[Report] = [*(event.progress or ()), *ends]
-        for report in reports:
-            if report.lease_id not in self._state.leases:
-                self._unknown_lease(replica, report)
+        adopted = [
+            report.lease_id
+            for report in reports
+            if report.lease_id not in self._state.leases and self._unknown_lease(replica, report)
+        ]
         self._book(reports)
         for end in ends:
             self._finish(end, repeats=True)
+        self._stop_cancelled(adopted)
         if event.progress is not None:
             self._requeue_lost(replica, event.progress)
             self._recovery.replica_reported(event.replica_id)
@@ -92,6 +95,8 @@ class Replicas:
             self._book([reported.last])
             if isinstance(reported.last, ev.LeaseFinished):
                 self._finish(reported.last, repeats=True)
+            else:
+                self._stop_cancelled([lease_id])
         elif lease_id in self._recovery.claims:
             application = self._state.applications[inference.application_id]
             application.claimed.add(inference.request_id)
@@ -216,7 +221,7 @@ class Replicas:
         amount = max(0, received - inference.attained)
         application = self._state.applications[inference.application_id]
         if isinstance(report, ev.LeaseFinished):
-            if _was_counted(report, application):
+            if self._was_counted(report, inference):
                 amount = 0
         elif report.running:
             self._note_running(lease, inference, report)
@@ -260,19 +265,31 @@ class Replicas:
             self._inferences.requeue(inference)
             return
         application = self._state.applications[inference.application_id]
-        is_counted = _was_counted(end, application)
+        is_counted = self._was_counted(end, inference)
         self._inferences.end(inference, end.outcome, is_counted=is_counted)
         if repeats:
             application.ended_leases[end.lease_id] = None
             self._state.replicas[lease.replica_id].ended[end.lease_id] = inference.application_id
 
-    def _unknown_lease(self, replica: KnownReplica, report: Report) -> None:
-        """Abort or adopt a lease that this scheduler did not grant, or no longer holds."""
+    def _stop_cancelled(self, adopted: Iterable[LeaseId]) -> None:
+        """Stop what runs under adopted leases and is not wanted any more."""
+        for lease_id in adopted:
+            lease = self._state.leases.get(lease_id)
+            if lease is not None:
+                inference = self._state.inferences[lease.request_id]
+                if inference.outcome is Outcome.CANCELLED:
+                    self._inferences.end(inference, inference.outcome)
+
+    def _unknown_lease(self, replica: KnownReplica, report: Report) -> bool:
+        """Abort or adopt a lease that this scheduler did not grant, or no longer holds.
+
+        Return whether it was adopted.
+        """
         if report.lease_id.startswith(self._state.lease_prefix) and not self._recovery.holding:
             self._state.late_reports += 1
             if isinstance(report, ev.LeaseProgress):
                 self._state.actions.append(Abort(replica.replica_id, report.lease_id))
-            return
+            return False
         first_seen = report.lease_id not in self._recovery.reported
         claimant = self._recovery.report_lease(replica.replica_id, report)
         if claimant is not None:
@@ -283,8 +300,18 @@ class Replicas:
         elif first_seen:
             due = self._state.now + self._state.timeouts.ingress_s
             self._state.deadlines.set(due, DeadlineKind.CLAIM, report.lease_id)
+        return claimant is not None
 
+    def _was_counted(self, end: ev.LeaseFinished, inference: Inference) -> bool:
+        """Return whether an earlier scheduler has counted an end, and stored that.
 
-def _was_counted(end: ev.LeaseFinished, application: Application) -> bool:
-    """Return whether an earlier scheduler has booked an end, by its replica or by what it left."""
-    return end.booked or end.lease_id in application.ended_leases
+        What it left says so, or the inference's ingress. The replica, which knows only that the end
+        was taken, is asked where the ingress is of an earlier version and keeps no ends.
+        """
+        application = self._state.applications[inference.application_id]
+        if end.lease_id in application.ended_leases:
+            return True
+        if inference.is_counted is None:
+            return end.booked
+        name = inference.application_id
+        return inference.is_counted or self._state.ends.is_counted(name, inference.request_id)

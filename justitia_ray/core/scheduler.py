@@ -101,6 +101,9 @@ class SchedulerCore:
             ev.PullAnswered: self._replicas.pull_answered,
             ev.ReplicaLost: lambda event: self._replicas.lose(event.replica_id),
             ev.IngressHeartbeat: lambda event: self.ingresses.heartbeat(event.ingress_id),
+            ev.Resubmitted: lambda event: self.applications.resubmitted(event.ingress_id),
+            ev.StateStored: lambda event: self.state.actions.extend(self.state.ends.take_stored()),
+            ev.EndsAcknowledged: lambda event: self.state.ends.acknowledge(event.told),
             ev.PolicyChanged: self._policy_changed,
             ev.TenantsChanged: self._tenants_changed,
             ev.DeadlinePassed: lambda event: None,
@@ -175,6 +178,7 @@ class SchedulerCore:
         """Return the applications whose durable record changed since the last call."""
         for application_id in self.ledger.fair_share.take_changed():
             self.state.changed[application_id] = None
+        self.state.changed.update(dict.fromkeys(self.state.ends.take_changed()))
         changed, self.state.changed = list(self.state.changed), {}
         return changed
 
@@ -319,6 +323,9 @@ class SchedulerCore:
     def _expire_ingress(self, ingress_id: str) -> None:
         for inference in self.ingresses.expire(ingress_id):
             self._inferences.end(inference, Outcome.EXPIRED)
+        if ingress_id not in self.state.ingresses:
+            self.state.ends.forget_ingress(ingress_id)
+            self.applications.resubmitted(ingress_id)
 
     def _expire_application(self, application_id: str) -> None:
         application = self.state.applications.get(application_id)

@@ -6,7 +6,7 @@ earlier ones are brought to it by the store (`store.migrations`).
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.clock.virtual_clock import VirtualClock
@@ -75,9 +75,13 @@ def clock_record(core: SchedulerCore) -> Record:
 def application_record(core: SchedulerCore, application_id: ApplicationId) -> Record | None:
     """Return what must outlive the scheduler of one application; None if nothing.
 
-    An application that ended while GPS still owed it leaves its session behind, without an account.
+    An application that ended while GPS still owed it leaves its session behind, without an account;
+    one whose end an ingress keeps leaves that.
     """
     record = core.ledger.fair_share.session_record(application_id)
+    ends = core.state.ends.record(application_id)
+    if ends is not None:
+        record = (record or {}) | {"ends": ends}
     if record is None:
         return None
     application = core.state.applications.get(application_id)
@@ -94,6 +98,7 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "full_weight": application.weight if application.is_deprioritised else None,
         "counted": core.ledger.policy.application_state(application_id),
         "tier": "" if application.tier == DEFAULT_TIER else application.tier,
+        "keepers": [*application.keepers],
     }
     record |= {name: value for name, value in later.items() if value}
     record["weight"] = account.weight  # of its session, too
@@ -105,10 +110,15 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
     }
 
 
+def durable_names(core: SchedulerCore) -> Iterator[ApplicationId]:
+    """Yield the applications that have a record, some of them twice. O(N)."""
+    yield from core.ledger.fair_share.sessions()
+    yield from core.state.ends.names()
+
+
 def snapshot(core: SchedulerCore) -> Record:
     """Return the whole durable state, as `restore` takes it."""
-    names = [*core.ledger.fair_share.sessions()]
-    records = {name: application_record(core, name) for name in names}
+    records = {name: application_record(core, name) for name in durable_names(core)}
     return {"clock": clock_record(core), "applications": records}
 
 
@@ -160,12 +170,14 @@ def restore(
             share.restore_clock_state(branches)
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"clock.branches: the stored record is damaged ({error!r})") from error
-        _for_each(applications, share.prepare_restore)
+        sessions = {name: record for name, record in applications.items() if not _is_over(record)}
+        _for_each(sessions, share.prepare_restore)
         _for_each(
-            applications,
+            sessions,
             lambda name, record: share.restore_session(name, record, live="state" in record),
         )
     _for_each(applications, lambda name, record: _restore_application(core, name, record))
+    _for_each(applications, lambda name, record: _restore_ends(core, name, record))
     if not same_kind:
         core.state.changed.update(dict.fromkeys(applications))
         core.ledger.restart_clock()
@@ -182,6 +194,11 @@ def restore(
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"clock.counted: the stored record is damaged ({error!r})") from error
         _for_each(applications, lambda name, record: _restore_counted(core, name, record))
+
+
+def _is_over(record: Record) -> bool:
+    """Return whether a record has nothing but the kept ends of an application."""
+    return isinstance(record, Mapping) and [*record] == ["ends"]
 
 
 def _for_each(
@@ -215,6 +232,11 @@ def _restore_application(
         ended_leases=dict.fromkeys(reader.items("ended_leases")),
         **fields,
     )
+    if "keepers" in record:
+        keepers = RecordReader(record, ("keepers",), None).items("keepers")
+        application.keepers = {str(name): None for name in keepers}
+        for ingress_id in application.keepers:
+            core.ingresses.heartbeat(ingress_id)  # if it is lost, that is noticed as of any other
     core.ledger.fair_share.accounts[application_id] = Account(
         weight=weight,
         sequence=application.sequence,
@@ -222,6 +244,12 @@ def _restore_application(
     )
     application.booked_before = application.unfinished_kv_token_time
     core.applications.adopt(application)
+
+
+def _restore_ends(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:
+    if "ends" in record:
+        for ingress_id in core.state.ends.restore(application_id, record["ends"]):
+            core.ingresses.heartbeat(ingress_id)
 
 
 def _restore_counted(core: SchedulerCore, application_id: ApplicationId, record: Record) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from justitia_ray.core.actions import Action
 from justitia_ray.core.drain import Drain
 from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease, Outcome
+from justitia_ray.core.kept_ends import KeptEnds
 from justitia_ray.core.tenants import SEPARATOR, TIERS, TenantTree, Tier
 from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.core.usage import UsageBook
@@ -298,6 +299,7 @@ class State:
     """Departures of known inferences, and the slots of those that were refused."""
     counters: Counters = field(default_factory=Counters)
     usage: UsageBook = field(default_factory=UsageBook)
+    ends: KeptEnds = field(default_factory=KeptEnds)
     tenants: TenantTree = field(default_factory=TenantTree)
     tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
     caps: bool = False

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from justitia_ray.core.actions import (
     Abort,
     EndApplication,
+    EndsStored,
     ForgetApplication,
     Grant,
     Refusal,
@@ -26,15 +27,18 @@ from justitia_ray.core.events import (
     InferenceSubmitted,
     LeaseFinished,
     LeaseProgress,
+    Resubmitted,
 )
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.units import ClientId, Epoch, ReplicaId, RequestId, Seconds, Tokens, VirtualTime
 
 Submission: TypeAlias = (
-    ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed
+    ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed | Resubmitted
 )
 """Items that an ingress sends in batches, in order."""
-IngressMessage: TypeAlias = Grant | Refuse | RefuseApplication | EndApplication | ForgetApplication
+IngressMessage: TypeAlias = (
+    Grant | Refuse | RefuseApplication | EndApplication | ForgetApplication | EndsStored
+)
 ReplicaMessage: TypeAlias = Grant | Abort
 NOT_TAKEN: Epoch = 0
 """In place of an epoch: the call came too late to count, and changed nothing."""
@@ -73,6 +77,9 @@ class IngressMail:
     """The limits of the tenants of these grants, none for a tenant that has none any more."""
     positions: Mapping[RequestId, int] = field(default_factory=dict)
     """Number of applications before each inference that came with this call."""
+    tells_stored: bool = False
+    """Whether the scheduler says which ends are stored (`EndsStored`) to ingresses that keep them,
+    and awaits their `Resubmitted`: one of an earlier version does neither."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from justitia_ray.application_key import split_key
-from justitia_ray.core.actions import Grant, Refuse
+from justitia_ray.core.actions import EndsStored, Grant, Refuse
 from justitia_ray.core.drain import Drain
+from justitia_ray.core.entities import Outcome
 from justitia_ray.core.events import ApplicationArrived, ApplicationClosed, InferenceSubmitted
 from justitia_ray.core.stages import StagePosition
 from justitia_ray.protocol.messages import Submission
+from justitia_ray.serve.ingress.unstored_ends import UnstoredEnds
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, RequestId, Seconds
 
 _REMEMBERED_S: Seconds = 10.0
@@ -55,6 +57,8 @@ class PendingInferences:
         """Stages of open applications that have submitted something."""
         self._drain = Drain()
         """Ends of inferences here, and slots of those that this ingress had no room for."""
+        self.unstored = UnstoredEnds()
+        """Ends that a new leader has to be told of."""
         self._ended: deque[tuple[Seconds, ApplicationId]] = deque()
         """Applications that ended lately: a new leader may know them from an earlier checkpoint."""
 
@@ -79,7 +83,8 @@ class PendingInferences:
 
     def note_answered(self, inference: PendingInference) -> None:
         """Drop an answered inference; its application's next one is of a later stage."""
-        self.remove(inference)
+        if self.remove(inference):
+            self.keep_end(inference, Outcome.FINISHED)
         position = self._positions.get(inference.item.application_id)
         if position is not None and inference.item.stage is not None:
             position.finish(inference.item.stage)
@@ -92,6 +97,43 @@ class PendingInferences:
             self._drain.depart(tenant, asyncio.get_running_loop().time())
         return known is not None
 
+    def keep_end(self, inference: PendingInference, outcome: Outcome) -> None:
+        """Keep the end of an inference that has had a lease, until it is stored."""
+        if inference.lease_id is not None:
+            now = asyncio.get_running_loop().time()
+            self.unstored.add_inference(inference.item, inference.lease_id, outcome, now)
+
+    def note_stored(self, told: EndsStored) -> None:
+        """Note which ends are stored, also of inferences whose answers are on their way.
+
+        An application that is not known here to be over has ended under an earlier scheduler.
+        """
+        for application_id in told.application_ids:
+            if not self.unstored.has_application(application_id):
+                self._note_over(application_id)
+        self.unstored.drop_stored(told)
+        for request_id in told.request_ids:
+            inference = self.inferences.get(request_id)
+            if inference is not None:
+                inference.item = replace(inference.item, is_counted=True)
+
+    def _note_over(self, application_id: ApplicationId) -> None:
+        """Drop an application that is over, unless answers of it may have been lost."""
+        arrival = self.applications.get(application_id)
+        waiting = [
+            inference
+            for inference in self.inferences.values()
+            if inference.item.application_id == application_id
+        ]
+        if arrival is None or not waiting:
+            self.forget_application(application_id)
+            return
+        arrival = self.applications[application_id] = replace(arrival, is_counted=True)
+        for inference in waiting:
+            inference.application = arrival
+            if inference.opening is not None:
+                inference.opening = arrival
+
     def next_slot(self, tenant: str) -> Seconds:
         """Return after how long a call of a tenant is to come back that there is no room for."""
         return self._drain.retry_after(tenant, asyncio.get_running_loop().time(), is_whole=True)
@@ -103,9 +145,16 @@ class PendingInferences:
 
     def note_ended(self, application_id: ApplicationId) -> None:
         """Drop an ended application; the next leader may have missed the end."""
-        self.forget_application(application_id)
+        self.note_ended_elsewhere(application_id)
         self._ended.append((asyncio.get_running_loop().time(), application_id))
         self._drop_long_ended()
+
+    def note_ended_elsewhere(self, application_id: ApplicationId) -> None:
+        """Drop an application whose end another ingress is told of."""
+        arrival = self.applications.get(application_id)
+        if arrival is not None:
+            self.unstored.add_application(arrival, asyncio.get_running_loop().time())
+        self.forget_application(application_id)
 
     def forget_application(self, application_id: ApplicationId) -> None:
         """Drop an application that has ended, or was never begun."""
@@ -114,7 +163,11 @@ class PendingInferences:
         self._positions.pop(application_id, None)
 
     def change_ingress_id(self, ingress_id: IngressId) -> None:
-        """Move everything to another ingress id, without the leases of the old one."""
+        """Move everything to another ingress id, without the leases of the old one.
+
+        What has ended stays with the old one, with which the scheduler has done.
+        """
+        self.unstored.clear()
         for inference in self.inferences.values():
             # Calls that run under these leases fail, and take the next grant.
             inference.lease_id = None
@@ -141,12 +194,15 @@ class PendingInferences:
         closings = self.closings_elsewhere(unsent)
         closings += [ApplicationClosed(name) for name in self.applications if name in self._closed]
         self._drop_long_ended()
-        closings += [
-            ApplicationClosed(name) for _, name in self._ended if name not in self.applications
+        over = [
+            a for a in self.unstored.applications() if a.application_id not in self.applications
         ]
+        names = dict.fromkeys([*(a.application_id for a in over), *(n for _, n in self._ended)])
+        closings += [ApplicationClosed(name) for name in names if name not in self.applications]
         everything: list[Submission] = [
             replace(arrival, resubmitted=resubmitted) for arrival in self.applications.values()
         ]
+        everything += over
         for inference in self.inferences.values():
             inference.item = replace(
                 inference.item,
@@ -155,7 +211,31 @@ class PendingInferences:
                 lease_id=inference.held_lease(),
             )
             everything.append(inference.item)
+        known = self.applications.keys() | {arrival.application_id for arrival in over}
+        everything += [i for i in self.unstored.inferences() if i.application_id in known]
         return everything + closings
+
+    def current(self, submissions: Iterable[Submission]) -> list[Submission]:
+        """Return submissions as they are to be sent now: ends may have been stored meanwhile.
+
+        The scheduler forgets an end once this ingress has read that it is stored.
+        """
+        return [now for sent in submissions if (now := self._as_it_is(sent)) is not None]
+
+    def _as_it_is(self, sent: Submission) -> Submission | None:
+        if isinstance(sent, InferenceSubmitted):
+            if sent.outcome is not None:
+                return sent if self.unstored.has_inference(sent.request_id) else None
+            inference = self.inferences.get(sent.request_id)
+            if inference is not None and inference.item.is_counted:
+                return replace(sent, is_counted=True)
+        elif isinstance(sent, ApplicationArrived) and sent.resubmitted:
+            name = sent.application_id
+            opened = self.applications.get(name)
+            if opened is not None:
+                return replace(sent, is_counted=opened.is_counted)
+            return sent if self.unstored.has_application(name) else None
+        return sent
 
     def closings_elsewhere(self, submissions: Iterable[Submission]) -> list[Submission]:
         """Return the closings of applications that another ingress has opened."""

@@ -13,12 +13,14 @@ from typing import Any
 from justitia_ray.application_key import split_key
 from justitia_ray.core.actions import (
     EndApplication,
+    EndsStored,
     ForgetApplication,
     Grant,
     Refusal,
     Refuse,
     RefuseApplication,
 )
+from justitia_ray.core.entities import Outcome
 from justitia_ray.core.events import (
     ApplicationArrived,
     ApplicationClosed,
@@ -181,6 +183,7 @@ class QueueClient:
     def cancel_inference(self, inference: PendingInference) -> None:
         """Cancel an inference that is not wanted any more; nothing, if it was answered."""
         if self.pending.remove(inference):
+            self.pending.keep_end(inference, Outcome.CANCELLED)
             self.session.send(InferenceCancelled(inference.item.request_id))
 
     def _submit_anew(self, inference: PendingInference, *, was_closed: bool = True) -> None:
@@ -206,7 +209,11 @@ class QueueClient:
         if inference.opening is not None:
             # This ingress may have another id by now, and the end is told to the one that opens.
             inference.opening = replace(
-                inference.opening, ingress_id=self.session.ingress_id, resubmitted=True
+                inference.opening,
+                ingress_id=self.session.ingress_id,
+                resubmitted=True,
+                # Its end was stored with all that was counted then: only the answer was lost.
+                is_counted=inference.opening.is_counted or bool(inference.item.is_counted),
             )
         self._send(inference)
 
@@ -227,10 +234,19 @@ class QueueClient:
 
     def _take(self, message: IngressMessage) -> None:
         if isinstance(message, EndApplication):
-            self.pending.note_ended(message.application_id)
-            self._on_application_ended(message)
+            name = message.application_id
+            is_again = name not in self.pending.applications
+            is_again = is_again and self.pending.unstored.has_application(name)
+            self.pending.note_ended(name)
+            if not is_again:  # it was opened again for its end to be counted
+                self._on_application_ended(message)
+        elif isinstance(message, EndsStored):
+            self.pending.note_stored(message)
         elif isinstance(message, RefuseApplication | ForgetApplication):
-            self.pending.forget_application(message.application_id)
+            if isinstance(message, ForgetApplication):
+                self.pending.note_ended_elsewhere(message.application_id)
+            else:
+                self.pending.forget_application(message.application_id)
             self._on_opening(message.application_id, False)
         else:
             self._deliver(message)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ray.exceptions import RayActorError, RayError
 
 from justitia_ray.core.actions import Grant
-from justitia_ray.core.events import ApplicationArrived, NackReason
+from justitia_ray.core.events import ApplicationArrived, NackReason, Resubmitted
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import ConnectionLost, JustitiaError, SchedulerSuperseded
 from justitia_ray.observability.log_events import log_event
@@ -172,6 +172,7 @@ class SchedulerSession:
             await self._is_prepared.wait()
             sent_at = loop.time()
             batch, self._unsent = self._unsent[:BATCH], self._unsent[BATCH:]
+            batch = self._pending.current(batch)
             if not self._unsent:
                 self._has_unsent.clear()
             asked = self._terms
@@ -218,7 +219,7 @@ class SchedulerSession:
         """Hand on the messages of an answer; return whether the scheduler took the call."""
         self._superseded_at = None
         if mail.epoch != asked.epoch:
-            self._take_epoch(mail.epoch)
+            self._take_epoch(mail)
             return False
         if mail.forgotten:
             if asked == self._terms:
@@ -229,17 +230,21 @@ class SchedulerSession:
             if mail.standings:
                 self._note_standings(mail.standings)
             self._pending.note_positions(mail.positions)
+            self._pending.unstored.are_kept = mail.tells_stored
+            self._pending.unstored.drop_old(asyncio.get_running_loop().time())
             for message in self._cursor.fresh(mail.messages):
                 self._take(message)
         return True
 
     # --- another epoch, another ingress id
 
-    def _take_epoch(self, epoch: Epoch) -> None:
+    def _take_epoch(self, mail: IngressMail) -> None:
         """Submit everything pending to a new leader; a lower epoch is not listened to."""
+        epoch = mail.epoch
         if epoch <= self.epoch:
             return
         resubmitted = self.epoch > 0
+        self._pending.unstored.are_kept = mail.tells_stored
         self.epoch = epoch
         self._submit_everything(resubmitted=resubmitted)
         if resubmitted or 0 < self.configured_epoch < epoch:
@@ -270,6 +275,8 @@ class SchedulerSession:
         """Queue everything pending, for a scheduler that knows nothing of it."""
         self._cursor.reset()
         self._unsent = self._pending.all_submissions(self._unsent, resubmitted=resubmitted)
+        if self._pending.unstored.are_kept:
+            self._unsent.append(Resubmitted(self.ingress_id))
         self._has_unsent.set()
 
     # --- calls that fail

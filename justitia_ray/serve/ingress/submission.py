@@ -226,6 +226,7 @@ class Submitter:
             ),
             deadline_s=deadline_s,
             is_retry=context.is_retry,
+            is_counted=False,
         )
         is_last = context.application_id is None or context.is_final
         inference = self._queue.submit_inference(item, opening, is_last=is_last)
@@ -357,6 +358,7 @@ class Submitter:
             reserve_tokens=(
                 None if token_share is None else _tokens(estimate, stages, token_share)
             ),
+            keeps_ends=True,
         )
 
 

@@ -163,19 +163,20 @@ class SchedulerService:
         term = await self._enter()
         if epoch != term.epoch:
             term.note_epoch(epoch)
-            return IngressMail(term.epoch)
+            return IngressMail(term.epoch, tells_stored=True)
         if items:
             await term.await_settings()
         outboxes = term.driver.outboxes
         if ingress_id in outboxes.forgotten:
             return IngressMail(term.epoch, forgotten=True)
         outbox = outboxes.of_ingress(ingress_id)
+        self._note_read(outbox, ack)
         if ingress_id not in term.driver.core.state.ingresses:
             # Before the first item that goes past those that are held back: the outbox of an
             # ingress that the core does not know is dropped, and its items would be nobody's.
             term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         for item in items:
-            term.gate.admit_submission(item, outbox)
+            term.gate.admit_submission(self._with_count(item), outbox)
         # After them: a grant that goes with this answer is no older than the ingress's heartbeat.
         term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         positions = self._positions(items)
@@ -186,14 +187,15 @@ class SchedulerService:
         term = await self._enter()
         if epoch != term.epoch:
             term.note_epoch(epoch)
-            return IngressMail(term.epoch)
+            return IngressMail(term.epoch, tells_stored=True)
         outboxes = term.driver.outboxes
         if ingress_id not in outboxes.forgotten:
             term.driver.apply(ev.IngressHeartbeat(ingress_id))
             outbox = outboxes.of_ingress(ingress_id)
+            self._note_read(outbox, ack)
             outbox.unread(ack)
             if not await outbox.wait(LONG_POLL_S):
-                return IngressMail(term.epoch)
+                return IngressMail(term.epoch, tells_stored=True)
             if ingress_id not in outboxes.forgotten:
                 return await self._ingress_mail(outbox, ack)
         term.check_lead()
@@ -338,6 +340,20 @@ class SchedulerService:
             loop = asyncio.get_running_loop()
             loop.call_soon(self.term.driver.core.outlooks.sample, now)
 
+    def _with_count(self, item: Submission) -> Submission:
+        """Return an item with what is known of its end now: it may be held back for a while."""
+        if not isinstance(item, ev.InferenceSubmitted) or not item.resubmitted:
+            return item
+        ends = self.term.driver.core.state.ends
+        is_counted = item.is_counted is False and ends.is_counted(
+            item.application_id, item.request_id
+        )
+        return replace(item, is_counted=True) if is_counted else item
+
+    def _note_read(self, outbox: Outbox, ack: int) -> None:
+        for told in outbox.acknowledged(ack):
+            self.term.driver.apply(ev.EndsAcknowledged(told))
+
     async def _ingress_mail(self, outbox: Outbox, ack: int) -> IngressMail:
         """Return an ingress's unread messages, and where the replicas of its grants are."""
         term = self.term
@@ -351,7 +367,11 @@ class SchedulerService:
             and replica.last_pull is not None
         }
         return IngressMail(
-            term.epoch, messages, addresses=addresses, standings=self._standings_for(messages)
+            term.epoch,
+            messages,
+            addresses=addresses,
+            standings=self._standings_for(messages),
+            tells_stored=True,
         )
 
     def _positions(self, items: tuple[Submission, ...]) -> dict[RequestId, int]:

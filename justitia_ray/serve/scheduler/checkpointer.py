@@ -13,7 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from justitia_ray.core import SchedulerCore
-from justitia_ray.core.snapshot import application_record, clock_record, saved_instant
+from justitia_ray.core.snapshot import (
+    application_record,
+    clock_record,
+    durable_names,
+    saved_instant,
+)
 from justitia_ray.core.usage import DAY_S, Day
 from justitia_ray.errors import StoreError
 from justitia_ray.observability.log_events import log_event
@@ -246,7 +251,7 @@ class Checkpointer:
         names = dict(self.unsaved)
         everything, self._everything = self._everything, False
         if everything:
-            names |= dict.fromkeys(core.ledger.fair_share.sessions())
+            names |= dict.fromkeys(durable_names(core))
         records = {name: application_record(core, name) for name in names}
         replicas = frozenset(core.state.replicas)
         replicas_changed = everything or replicas != self._saved_replicas

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from justitia_ray.accounts.messages import Answer, ClaimName, Exchange
+from justitia_ray.accounts.messages import Answer, ClaimName, Exchange, Use
 from justitia_ray.accounts.messages import Verdict as Decision
 from justitia_ray.core.events import ApplicationArrived
 from justitia_ray.core.limits import LimitStanding
@@ -17,6 +17,8 @@ RETRY_AFTER_S: Seconds = 5.0
 UNREACHABLE = LimitStanding("", "", 0, 0, 0)
 """Stands for the limit of a claim that the accounts have not decided in time."""
 _MOST_REFUSED = 10_000
+_STORED_WITHIN_S: Seconds = 5.0
+"""Longest time that a claim which ended is kept at the accounts until its end is stored."""
 
 
 class Accounts(Protocol):
@@ -58,6 +60,8 @@ class Claim:
     is_deprioritised: bool = False
     may_have_run: bool = False
     """Whether an earlier scheduler may have let it in, and may have died before it said so."""
+    has_run: bool = False
+    """Whether it is of an inference that has ended: nothing refuses it any more."""
     deadline: asyncio.TimerHandle | None = None
 
     @property
@@ -118,6 +122,48 @@ def used_of(claim: Claim, state: State) -> dict[Unit, float] | None:
         Unit.TOKENS: float(application.prompt_tokens + application.output_tokens),
         Unit.KV_TOKEN_TIME: float(application.kv_token_time),
     }
+
+
+class EndedClaims:
+    """Claims that have ended, until that is stored.
+
+    A successor that knows nothing of an end asks for the claim again, which must be there.
+    """
+
+    def __init__(self) -> None:
+        self._ended: dict[ClaimName, tuple[Seconds, Use]] = {}
+
+    def __len__(self) -> int:
+        return len(self._ended)
+
+    def add(self, use: Use, now: Seconds) -> None:
+        """Note the end of a claim."""
+        self._ended[use.name] = (now, use)
+
+    def uses(self) -> tuple[Use, ...]:
+        """Return all ends."""
+        return tuple(use for _, use in self._ended.values())
+
+    def names(self) -> tuple[ClaimName, ...]:
+        """Return the names of all."""
+        return tuple(self._ended)
+
+    def pop(self, name: ClaimName) -> Use | None:
+        """Remove the end of a claim, if it is here, and return it."""
+        ended = self._ended.pop(name, None)
+        return None if ended is None else ended[1]
+
+    def holds(self, use: Use) -> bool:
+        """Return whether this very end is here."""
+        return use.name in self._ended and self._ended[use.name][1] is use
+
+    def overdue(self, now: Seconds) -> list[ClaimName]:
+        """Return the claims that are kept for as long as one is."""
+        return [name for name, (at, _) in self._ended.items() if now - at > _STORED_WITHIN_S]
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._ended.clear()
 
 
 def limit_of(decision: Decision) -> LimitStanding | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Application
 from justitia_ray.core.outlook import Held, HeldBy, Reason
 from justitia_ray.errors import AdmissionError, SchedulerSuperseded
@@ -260,9 +261,12 @@ class Term:
         if self.lost is not None:
             return None
         higher, unstored = self._higher_epoch, self.admission.unstored()
+        ended = self.gate.unstored()
 
         def on_saved() -> None:
             self.admission.note_stored(unstored)
+            self.driver.apply(ev.StateStored())
+            self.gate.note_stored(ended)
             if higher > self.epoch:
                 self._higher_epoch = 0
                 log_event(

@@ -1,10 +1,18 @@
 """Outboxes: the scheduler's messages to each ingress and replica, and their waiting calls."""
 
 import asyncio
+from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from justitia_ray.core.actions import Abort, Action, EndApplication, ForgetApplication, Grant
+from justitia_ray.core.actions import (
+    Abort,
+    Action,
+    EndApplication,
+    EndsStored,
+    ForgetApplication,
+    Grant,
+)
 from justitia_ray.core.events import ReplicaPulled
 from justitia_ray.core.state import State
 from justitia_ray.protocol.mailbox import Mailbox
@@ -30,7 +38,22 @@ class Outbox(Mailbox[Any]):
         self.last = last
         self.last_pull: Pull | None = None
         """Last pull accepted."""
+        self._told: deque[tuple[int, EndsStored]] = deque()
+        """Stored ends that the reader may not have read of, by the numbers of their messages."""
         self._notified: asyncio.Event | None = None
+
+    def put(self, message: Any) -> None:
+        """Add a message."""
+        super().put(message)
+        if isinstance(message, EndsStored):
+            self._told.append((self.last, message))
+
+    def acknowledged(self, ack: int) -> list[EndsStored]:
+        """Return the stored ends that the reader has read of, each once."""
+        read = []
+        while self._told and self._told[0][0] <= ack:
+            read.append(self._told.popleft()[1])
+        return read
 
     def accept_pull(self, pull: Pull) -> ReplicaPulled | None:
         """Return the report in a replica's pull, None if it is not to be taken.
@@ -127,7 +150,7 @@ class Outboxes:
         if ingress_id in state.ingresses:
             outbox = self.of_ingress(ingress_id)
             outbox.put(message)
-            if isinstance(message, EndApplication | ForgetApplication):
+            if isinstance(message, EndApplication | ForgetApplication | EndsStored):
                 # Nobody waits for it: many of them may share one answer.
                 asyncio.get_running_loop().call_later(_NO_HURRY_S, outbox.notify)
             else:

@@ -2,10 +2,10 @@
 
 It stands before write-through admission, and does nothing where no quota is configured. An
 application claims what it is predicted to use when it is opened, an inference itself where
-inferences are counted; what an application has used is told once a second, and at its end, when
-the rest of its claim comes back. An application that outruns its claim asks for twice what it has
-used, but for no more than the limit, and beyond that for a tenth of the limit at a time; while that
-is refused, it takes no more inferences.
+inferences are counted; what an application has used is told once a second, and at its end; the rest
+of its claim comes back once that is stored. An application that outruns its claim asks for twice
+what it has used, but for no more than the limit, and beyond that for a tenth of the limit at a
+time; while that is refused, it takes no more inferences.
 
 The accounts that cannot be reached grant nothing: what was granted runs on, and what waits for a
 quota that rejects is refused after `scheduler.quota_timeout_s`. What only shadow quotas, or those
@@ -15,7 +15,7 @@ that deprioritise, count is let in then.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from justitia_ray.serve.scheduler.claims import (
     UNREACHABLE,
     Accounts,
     Claim,
+    EndedClaims,
     LatelyRefused,
     Unopened,
     first_want,
@@ -100,7 +101,11 @@ class QuotaGate:
         """Inferences in the queues."""
         self._refused = LatelyRefused()
         self._opening: dict[ApplicationId, asyncio.Future[Decision]] = {}
+        self._resubmitted: list[ev.Resubmitted] = []
+        """Ingresses that have submitted all again, of which something is held back."""
         self._over: list[Use] = []
+        """Uses to be told next, of claims that end with them or have ended."""
+        self._unstored = EndedClaims()
         self._untold: list[tuple[Claim, Mapping[Unit, float]]] = []
         """Claims that ended before the accounts knew of them, with what they have used."""
         self._wanted = asyncio.Event()
@@ -159,6 +164,7 @@ class QuotaGate:
             self.known = KnownQuotas()
             self._refused = LatelyRefused()
             self._untold.clear()
+            self._unstored.clear()
         self._wanted.set()
 
     async def run(self) -> None:
@@ -191,7 +197,7 @@ class QuotaGate:
                 await asyncio.sleep(_RETRY_S)
                 continue
             if self._told is None:
-                await self._pause(_EVERY_S if self._claims else _IDLE_S)
+                await self._pause(_EVERY_S if self._claims or self._unstored else _IDLE_S)
 
     def close(self) -> None:
         """Refuse nothing and hold nothing any more: this scheduler leads no longer."""
@@ -205,10 +211,24 @@ class QuotaGate:
         self._claims.clear()
         self._opening.clear()
 
+    def unstored(self) -> tuple[Use, ...]:
+        """Return the ends of claims that are not known to be stored."""
+        return self._unstored.uses()
+
+    def note_stored(self, ends: Iterable[Use]) -> None:
+        """Tell the accounts of claims whose ends are stored now."""
+        for use in ends:
+            if self._unstored.holds(use):
+                self._tell_over(use.name)
+
     # --- submissions
 
     def admit_submission(self, item: Submission, quiet: Outbox | None = None) -> None:
         """Let an item in, or hold it back; `quiet` as for `CoreDriver.apply`."""
+        if isinstance(item, ev.Resubmitted):
+            self._resubmitted.append(item)
+            self._note_resubmitted()
+            return
         if not self.has_quotas:
             self._admission.admit_submission(item, quiet)
             return
@@ -310,11 +330,15 @@ class QuotaGate:
             units = self._units(item.tenant).intersection(_OF_APPLICATIONS)
             if not units or item.application_id in state.applications:
                 return None
+            if self._driver.core.applications.is_counted(item):
+                return None  # it is opened for what may be missing of its end
             self._refused.forget(item.application_id)
             wants = {unit: first_want(self._tree, item, unit) for unit in units}
             name = item.application_id
             return self._make(Claim(name, name, item.tenant, wants, may_have_run=item.resubmitted))
         if not isinstance(item, ev.InferenceSubmitted) or item.request_id in state.inferences:
+            return None
+        if item.is_counted:
             return None
         tenant = self._tenant_of(item.application_id)
         if tenant is None or Unit.INFERENCES not in self._units(tenant):
@@ -330,6 +354,7 @@ class QuotaGate:
             {Unit.INFERENCES: 1.0},
             item.request_id,
             may_have_run=item.resubmitted,
+            has_run=item.outcome is not None,
         )
         return self._make(claim)
 
@@ -348,6 +373,7 @@ class QuotaGate:
 
     def _make(self, claim: Claim) -> Claim:
         loop = asyncio.get_running_loop()
+        self._tell_over(claim.name)
         claim.deadline = loop.call_later(self._timeout_s, self._give_up, claim)
         self._claims[claim.name] = claim
         self._wanted.set()
@@ -390,16 +416,35 @@ class QuotaGate:
             if claim.name in self._driver.core.state.applications:
                 self._driver.apply(ev.ApplicationDeprioritised(claim.name, is_so))
 
-    def _settle(self, claim: Claim, used: Mapping[Unit, float]) -> None:
-        """Give back the rest of a claim, unless that was done: its name may be a later claim's."""
+    def _settle(
+        self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
+    ) -> None:
+        """Give back the rest of a claim, unless that was done: its name may be a later claim's.
+
+        Args:
+            claim: The claim.
+            used: What was used of it.
+            when_stored: Whether to wait until the end is stored of what the claim was for.
+        """
         if self._claims.get(claim.name) is claim:
             del self._claims[claim.name]
             if claim.deadline is not None:
                 claim.deadline.cancel()
             if claim.is_untold:
                 self._untold.append((claim, used))
+            elif when_stored:
+                self._over.append(Use(claim.name, used))
+                now = asyncio.get_running_loop().time()
+                self._unstored.add(Use(claim.name, used, is_over=True), now)
             else:
                 self._over.append(Use(claim.name, used, is_over=True))
+            self._wanted.set()
+
+    def _tell_over(self, name: ClaimName) -> None:
+        """Tell the accounts of the end of a claim, stored or not."""
+        ended = self._unstored.pop(name)
+        if ended is not None:
+            self._over.append(ended)
             self._wanted.set()
 
     def _ended(self, ended: EndApplication) -> None:
@@ -410,7 +455,7 @@ class QuotaGate:
                 Unit.TOKENS: float(ended.prompt_tokens + ended.output_tokens),
                 Unit.KV_TOKEN_TIME: float(ended.kv_token_time),
             }
-            self._settle(claim, used)
+            self._settle(claim, used, when_stored=True)
 
     # --- inside: what is held back
 
@@ -442,6 +487,14 @@ class QuotaGate:
             opening = self._opening.pop(name, None)
             if opening is not None and not opening.done():
                 opening.set_result(Decision(name))
+            self._note_resubmitted()
+
+    def _note_resubmitted(self) -> None:
+        """Tell the core who has submitted all again, once nothing of it is held back."""
+        if not self._queues:
+            items, self._resubmitted = self._resubmitted, []
+            for item in items:
+                self._driver.apply(item)
 
     def _has_ended(self, item: Submission, claim: Claim | None) -> bool:
         """Return whether the application is over that an item was to open once more."""
@@ -568,7 +621,7 @@ class QuotaGate:
         for claim in list(self._claims.values()):
             used = used_of(claim, self._driver.core.state)
             if claim.request_id is not None and claim.is_decided and used is None:
-                self._settle(claim, {Unit.INFERENCES: 1.0})
+                self._settle(claim, {Unit.INFERENCES: 1.0}, when_stored=True)
                 continue
             if used and used != claim.told:
                 claim.told = used
@@ -576,6 +629,8 @@ class QuotaGate:
             for ask in self._asks_of(claim, used or {}):
                 self._asked[claim.name] = claim
                 asks.append(ask)
+        for name in self._unstored.overdue(now):
+            self._tell_over(name)
         uses, self._over = [*self._over, *uses], []
         for claim, _ in self._untold:
             if claim.name not in self._asked:
@@ -585,7 +640,11 @@ class QuotaGate:
         if self._began_at is not None and now - self._began_at > self._resubmitted_within_s:
             self._began_at, survivors = (
                 None,
-                (*self._claims, *(claim.name for claim, _ in self._untold)),
+                (
+                    *self._claims,
+                    *self._unstored.names(),
+                    *(claim.name for claim, _ in self._untold),
+                ),
             )
         return Exchange(
             self._scheduler,
@@ -612,4 +671,4 @@ class QuotaGate:
                 claim.wants = {**claim.holds, **claim.wants, unit: more}
         if claim.asks or outran or claim.is_deprioritised or claim.refused is not None:
             claim.asks = False
-            yield Ask(claim.name, claim.tenant, {**claim.wants})
+            yield Ask(claim.name, claim.tenant, {**claim.wants}, is_granted=claim.has_run)

@@ -96,8 +96,11 @@ class WriteThroughAdmission:
             self._release(name, stored=False)
 
     def _holds_back(self, item: Submission) -> bool:
+        name: ApplicationId | None
         if isinstance(item, ev.InferenceCancelled):
             name = self._held.get(item.request_id)
+        elif isinstance(item, ev.Resubmitted):
+            return False
         else:
             name = item.application_id
         waiting = None if name is None else self._waiting.get(name)

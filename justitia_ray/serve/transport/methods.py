@@ -79,12 +79,19 @@ class _IngressMail(msgspec.Struct, frozen=True, array_like=True):
     addresses: dict[ReplicaId, str]
     standings: dict[ClientId, tuple[LimitStanding, ...]] = {}
     positions: dict[RequestId, int] = {}
+    tells_stored: bool = False
 
 
 def _unpack_ingress_mail(mail: _IngressMail) -> IngressMail:
     messages = tuple((n, _INGRESS_MESSAGES[name](raw)) for n, name, raw in mail.messages)
     return IngressMail(
-        mail.epoch, messages, mail.forgotten, mail.addresses, mail.standings, mail.positions
+        mail.epoch,
+        messages,
+        mail.forgotten,
+        mail.addresses,
+        mail.standings,
+        mail.positions,
+        mail.tells_stored,
     )
 
 
@@ -97,6 +104,7 @@ _INGRESS_MAIL = Form(
         mail.addresses,
         mail.standings,
         mail.positions,
+        mail.tells_stored,
     ),
     _unpack_ingress_mail,
 )

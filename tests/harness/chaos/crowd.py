@@ -13,7 +13,6 @@ from justitia_ray.protocol.endpoints import TENANT_HEADER
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
 from justitia_ray.units import Seconds
 from tests.harness.chaos.counts import went_with_an_ingress
-from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Call, Ending, InjectedFault
 
 CROWD = "crowd"
@@ -38,15 +37,23 @@ class CrowdRecord:
     """Calls with an error that only the death of an ingress excuses."""
 
     def flaws(
-        self, usage: Sequence[Mapping[str, Any]], faults: Sequence[InjectedFault], saved_s: Seconds
+        self,
+        usage: Sequence[Mapping[str, Any]],
+        faults: Sequence[InjectedFault],
+        deaths_at: Sequence[Seconds],
+        saved_s: Seconds,
     ) -> list[str]:
         """Return what is wrong, in words; nothing if quota and usage are kept.
+
+        Usage has each answered call, once. It may have calls that were not answered, too: their
+        ingresses died, or were not reached.
 
         Args:
             usage: Rows of `/v1/usage` of the crowd.
             faults: What was broken.
-            saved_s: How old what a dying scheduler has not saved may be. For so long after a death
-                a replica may tell of an end that no successor has heard the beginning of.
+            deaths_at: When schedulers died together with who could have told their successors.
+            saved_s: How old what a dying scheduler has not saved may be; for so long around these
+                deaths something may be lost.
         """
         answered = len(self.answered_at)
         found = [
@@ -54,7 +61,6 @@ class CrowdRecord:
             for call in self.failed
             if not went_with_an_ingress(faults, call)
         ]
-        deaths_at = [f.injected_at for f in faults if f.kind is FaultKind.SCHEDULER_KILLED]
         if answered > LIMIT:
             found.append(f"{answered} calls were answered, {LIMIT} a day is the quota")
         at_risk = sum(
@@ -62,10 +68,11 @@ class CrowdRecord:
         )
         for name in ("applications", "inferences"):
             counted = sum(row[name] for row in usage)
-            if not answered - at_risk <= counted <= max(answered, LIMIT):
+            most = max(answered, min(LIMIT, answered + self.unreached))
+            if not answered - at_risk <= counted <= most:
                 found.append(
                     f"usage has {counted} {name}: {answered} were answered, {at_risk} of them in"
-                    " the moment of a death"
+                    f" the moment of two deaths, and {self.unreached} were not reached"
                 )
         return found
 

@@ -24,7 +24,7 @@ from tests.harness.chaos.fleet_faults import FleetFaults, keep_sampling_fleet
 from tests.harness.chaos.leak_check import ResourceCount, count_resources, leaks
 from tests.harness.chaos.load import TWO_CHOICES, PlannedApplication, draw_load, draw_tails
 from tests.harness.chaos.order import measure_order
-from tests.harness.chaos.plan import FaultRound
+from tests.harness.chaos.plan import FaultKind, FaultRound
 from tests.harness.chaos.records import (
     EngineRun,
     InjectedFault,
@@ -51,6 +51,19 @@ _CROWD_EVERY_S: Seconds = 0.25
 """Calls of the crowd in each phase: beyond its quota after three."""
 _FROM_THE_MINIMUM = 0.5
 """Share of the rounds before which replicas go down to their minimum."""
+_KEEPERS = frozenset(
+    {
+        FaultKind.INGRESS_KILLED,
+        FaultKind.REPLICA_KILLED,
+        FaultKind.LOADING_KILLED,
+        FaultKind.DRAINING_KILLED,
+        FaultKind.ALL_REPLICAS_KILLED,
+        FaultKind.ENGINE_KILLED,
+        FaultKind.REDIS_EMPTIED,
+        FaultKind.REDEPLOYED,
+    }
+)
+"""Faults that, together with a scheduler's death, may lose usage: of what else knows of it."""
 _BASELINE = "baseline-"
 """Before the names of what is asked for in the baseline."""
 
@@ -233,7 +246,13 @@ class ChaosRun:
         told = await self._target.ask_scheduler("usage", [today - 1, today])
         usage = [of_day[CROWD] for of_day in told["days"].values() if CROWD in of_day]
         saved_s = self._target.config.store.save_interval_s + 1.0 + self._shape.redis_away_s
-        return crowd.record.flaws(usage, self.records.faults, saved_s)
+        killed = FaultKind.SCHEDULER_KILLED
+        deaths_at = [fault.injected_at for fault in self.records.faults if fault.kind is killed]
+        others_at = [fault.injected_at for fault in self.records.faults if fault.kind in _KEEPERS]
+        both_at = [
+            at for at in deaths_at if any(abs(at - other_at) <= saved_s for other_at in others_at)
+        ]
+        return crowd.record.flaws(usage, self.records.faults, both_at, saved_s)
 
     # --- before and after
 

@@ -280,6 +280,30 @@ BROKEN: dict[str, Broken] = {
         "outrun_applications_take_no_more",
         broken_quotas.with_quotas,
     ),
+    "answered inferences are not told of": Broken(
+        Parts(client=broken_quotas.ClientThatKeepsNoEnds),
+        0,
+        "usage_is_what_ran",
+        broken_quotas.scheduler_dies,
+    ),
+    "ended applications are not told of": Broken(
+        Parts(client=broken_quotas.ClientThatForgetsApplications),
+        0,
+        "usage_is_what_ran",
+        broken_quotas.scheduler_dies,
+    ),
+    "what is counted is counted again": Broken(
+        Parts(service=broken_quotas.ServiceThatCountsAgain),
+        0,
+        "usage_is_what_ran",
+        broken_quotas.scheduler_dies,
+    ),
+    "ends are said to be stored too early": Broken(
+        Parts(service=broken_quotas.ServiceWithHastyEnds),
+        0,
+        "usage_is_what_ran",
+        broken_quotas.scheduler_dies_as_it_saves,
+    ),
     "usage is saved apart": Broken(
         Parts(store=broken_quotas.StoreThatSavesUsageApart),
         0,

@@ -5,12 +5,17 @@ from dataclasses import replace
 from typing import Any
 
 from justitia_ray.accounts.messages import Verdict
+from justitia_ray.core.actions import EndsStored
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.kept_ends import KeptEnds
 from justitia_ray.core.tenants import Unit
 from justitia_ray.core.usage import DAY_S, Day
+from justitia_ray.serve.ingress.pending_inferences import PendingInference
+from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.scheduler.claims import Claim
 from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from justitia_ray.store.schema import encode
-from justitia_ray.units import Epoch
+from justitia_ray.units import ApplicationId, Epoch, RequestId
 from tests.harness.simulation.accounts import WatchedAccounts
 from tests.harness.simulation.parts import WatchedService
 from tests.harness.simulation.plan import Fault, FaultKind, Plan, draw_quotas
@@ -31,8 +36,10 @@ class AccountsThatForgetClaims(WatchedAccounts):
 class _GateThatCountsNothing(QuotaGate):
     """Gives all back that an application or an inference has claimed."""
 
-    def _settle(self, claim: Claim, used: Mapping[Unit, float]) -> None:
-        super()._settle(claim, {})
+    def _settle(
+        self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
+    ) -> None:
+        super()._settle(claim, {}, when_stored=when_stored)
 
 
 class ServiceThatCountsNothing(WatchedService):
@@ -97,6 +104,61 @@ _USAGE = 6
 """Place of the totals among the arguments of a save."""
 
 
+class _ForgetfulEnds(KeptEnds):
+    """Does not know which ends are counted."""
+
+    def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
+        return False
+
+
+class ServiceThatCountsAgain(WatchedService):
+    """Has those ends."""
+
+    def note_lead(self) -> None:
+        """Put the ends in their place."""
+        self.core.state.ends.__class__ = _ForgetfulEnds
+        super().note_lead()
+
+
+class _HastyEnds(KeptEnds):
+    """Takes ends for stored as they happen."""
+
+    def take_stored(self) -> list[EndsStored]:
+        self.take_changed()
+        return super().take_stored()
+
+
+class ServiceWithHastyEnds(WatchedService):
+    """Says that ends are stored which a save that has just ended does not have."""
+
+    def note_lead(self) -> None:
+        """Put the ends in their place."""
+        self.core.state.ends.__class__ = _HastyEnds
+        super().note_lead()
+
+
+class ClientThatKeepsNoEnds(QueueClient):
+    """Tells a new scheduler of nothing that was answered."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.pending.keep_end = _keep_nothing  # type: ignore[method-assign]
+
+
+def _keep_nothing(inference: PendingInference, outcome: Outcome) -> None:
+    return
+
+
+class ClientThatForgetsApplications(QueueClient):
+    """Does not keep applications that have ended."""
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.pending.note_ended_elsewhere = (  # type: ignore[method-assign]
+            self.pending.forget_application
+        )
+
+
 class ServiceWithHastyUsage(WatchedService):
     """A scheduler by which a day is final once it is over, saved or not."""
 
@@ -126,6 +188,13 @@ def everybody_dies(plan: Plan) -> Plan:
         Fault(kind, at, 1.0, party=party) for at in (2.0, 4.0, 6.0, 8.0) for kind, party in kinds
     )
     return with_quotas(plan, *faults)
+
+
+def scheduler_dies(plan: Plan) -> Plan:
+    """Let the scheduler die again and again, and nothing else happen."""
+    times = ((1.5, 1.0), (3.6, 0.1), (5.2, 1.0), (7.7, 0.1), (9.3, 1.0))
+    faults = tuple(Fault(FaultKind.SCHEDULER_CRASH, at, for_s) for at, for_s in times)
+    return replace(plan, faults=faults, tenants={}, midnight_s=None, other=None)
 
 
 def scheduler_dies_as_it_saves(plan: Plan) -> Plan:

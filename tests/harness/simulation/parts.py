@@ -91,6 +91,8 @@ class WatchedDriver(CoreDriver):
         if isinstance(event, ev.InferenceSubmitted):
             self.claims.add_claim(event)
             self.recorder.check_submission(self.epoch, event.request_id)
+        if isinstance(event, ev.Resubmitted):
+            self.recorder.use.resubmitted(event.ingress_id, self.epoch)
         before = self._absent(event)
         super().apply(event, quiet, unstored=unstored)
         if before and not self._absent(event) and self.recorder.use.leads(self.epoch):
@@ -112,7 +114,7 @@ class WatchedDriver(CoreDriver):
 
     def _note_let_in(self, event: ev.Event) -> None:
         if isinstance(event, ev.ApplicationArrived):
-            self.recorder.use.opened(event)
+            self.recorder.use.opened(self.core, self.epoch, event)
         elif isinstance(event, ev.InferenceSubmitted):
             self.recorder.use.admitted(self.core, self.epoch, event)
 
@@ -192,7 +194,10 @@ class WatchedLeaseTable(LeaseTable):
     def _finish(self, lease: HeldLease) -> None:
         super()._finish(lease)
         if not lease.aborted and lease.outcome is Outcome.FINISHED:
-            self.recorder.inference_completed(self._replica_id, lease.lease_id, self._reports + 1)
+            end = self.unconfirmed[lease.lease_id]
+            self.recorder.inference_completed(
+                self._replica_id, lease.lease_id, self._reports + 1, end.output_tokens
+            )
 
     @property
     def running(self) -> list[LeaseId]:

@@ -6,7 +6,9 @@ it: in schedulers and engines, whoever died meanwhile.
 
 import asyncio
 import itertools
+import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -136,6 +138,8 @@ def use_is_counted_once(worlds: Sequence[World]) -> None:
             ran = sum(w.recorder.use.total(standing.unit)[path] for w in worlds)
             lost = sum(w.recorder.use.maybe_counted(path, standing.unit) for w in worlds)
             missed = sum(w.recorder.use.maybe_missed(path, standing.unit) for w in worlds)
+            if standing.unit is Unit.APPLICATIONS and not _fault_kinds(worlds) <= _EXACT:
+                lost += sum(w.recorder.use.reopened[path] for w in worlds)
             if not ran - missed <= standing.used <= ran + lost:
                 first.recorder.add_failure(
                     "use_is_counted_once",
@@ -144,8 +148,29 @@ def use_is_counted_once(worlds: Sequence[World]) -> None:
                 )
 
 
+_EXACT = frozenset(
+    {
+        FaultKind.SETTINGS,
+        FaultKind.SCHEDULER_CRASH,
+        FaultKind.STORE_AWAY,
+        FaultKind.STORE_SLOW,
+        FaultKind.ACCOUNTS_CRASH,
+        FaultKind.ACCOUNTS_STALL,
+        FaultKind.TWO_ACCOUNTS,
+        FaultKind.ACCOUNTS_UNREACHED,
+        FaultKind.ACCOUNTS_STORE_AWAY,
+        FaultKind.ACCOUNTS_STORE_SLOW,
+    }
+)
+"""Faults under which nothing is lost: ingresses and replicas live, and speak with each other."""
+
+
 def usage_is_what_ran(world: World) -> None:
-    """Totals have each application and inference that ran, once; deaths lose what was not saved."""
+    """Totals have each application and inference that ran, once, whoever died.
+
+    Something may be missing if an ingress or a replica died or was cut off, too, or the store was
+    emptied.
+    """
     scheduler, use = world.scheduler, world.recorder.use
     if not scheduler.in_charge:
         return
@@ -156,14 +181,22 @@ def usage_is_what_ran(world: World) -> None:
                 of_name = counted.setdefault(name, {})
                 of_name[tenant] = of_name.get(tenant, 0) + amount
     opened, produced = use.total(Unit.APPLICATIONS), use.total(Unit.KV_TOKEN_TIME)
-    began: dict[ClientId, int] = {}
-    for tenant in use.begun.values():
-        began[tenant] = began.get(tenant, 0) + 1
-    kept = _certain(world)
+    is_exact = _fault_kinds([world]) <= _EXACT
+    began = Counter({name: tenant for (name, _), tenant in use.begun.items()}.values())
+    surely = [end for name, end in use.finished.items() if name not in use.aborted]
+    tokens: Counter[ClientId] = Counter()
+    for end in surely:
+        tokens[end.tenant] += end.output_tokens
+    kept = Counter(end.tenant for end in surely) if is_exact else _certain(world)
     for tenant in opened:
         for name, least, most in (
-            ("applications", 0, opened[tenant]),
-            ("inferences", kept.get(tenant, 0), began.get(tenant, 0) + use.again[tenant]),
+            (
+                "applications",
+                len({e.name for e in surely if e.tenant == tenant}) if is_exact else 0,
+                opened[tenant] + (0 if is_exact else use.reopened[tenant]),
+            ),
+            ("inferences", kept.get(tenant, 0), began[tenant] + use.again[tenant]),
+            ("output_tokens", tokens[tenant] if is_exact else 0, math.inf),
             ("kv_token_time", 0, produced[tenant] * (1 + 1e-6)),
         ):
             found = counted.get(name, {}).get(tenant, 0)
@@ -183,7 +216,7 @@ def _certain(world: World) -> dict[ClientId, int]:
     if _fault_kinds([world]) & _LOSING:
         return found
     ends = sorted(use.terms.values(), key=lambda term: term.began_at)
-    for at_s, tenant in use.finished.values():
+    for at_s, tenant, _, _ in use.finished.values():
         term, following = None, None
         for one, after in itertools.zip_longest(ends, ends[1:]):
             if one.began_at <= at_s:
@@ -212,6 +245,7 @@ def claims_left(world: World) -> list[str]:
     left = [f"the accounts hold claim {name}" for name in cast(WatchedBook, service.book).claims]
     left += [f"the gate holds claim {name}" for name in gate._claims]
     left += [f"the gate has to tell of claim {claim.name}" for claim, _ in gate._untold]
+    left += [f"the gate has to tell of the end of {use.name}" for use in gate.unstored()]
     if gate.held_back:
         left.append(f"the gate holds {gate.held_back} submissions back")
     return left

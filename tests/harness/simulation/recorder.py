@@ -21,6 +21,7 @@ from justitia_ray.units import (
     ReplicaId,
     RequestId,
     Seconds,
+    Tokens,
 )
 from tests.harness.simulation.store import Tags
 from tests.harness.simulation.use_recorder import UseRecorder
@@ -251,10 +252,12 @@ class Recorder:
         for action in actions:
             if isinstance(action, Grant):
                 granted.append((self._granted(core, action), action.replica_id))
+            elif isinstance(action, Abort) and action.lease_id in self.leases:
+                self.use.aborted.add(self.leases[action.lease_id].request_id)
             elif isinstance(action, EndApplication):
                 self._application_ended(action)
                 if self.use.leads(epoch):
-                    self.use.ended(action.application_id)
+                    self.use.ended(action.application_id, epoch)
             elif isinstance(action, Refuse) and action.reason is not Refusal.UNKNOWN_APPLICATION:
                 self._refused.add((epoch, action.request_id))
             if self.trace.is_kept:
@@ -359,11 +362,14 @@ class Recorder:
         self.add_event(replica, f"runs {lease_id}")
         self.holders[lease_id] = engine
 
-    def inference_completed(self, replica: ReplicaId, lease_id: LeaseId, first_pull: int) -> None:
+    def inference_completed(
+        self, replica: ReplicaId, lease_id: LeaseId, first_pull: int, output_tokens: Tokens
+    ) -> None:
         """An inference was made to its end; the pulls of its replica tell of it from one on."""
         self.finished[lease_id] = FinishedLease(replica, first_pull, self.now)
         lease = self.leases[lease_id]
-        self.use.completed(lease.request_id, _epoch_of(lease_id), lease.application_id)
+        name = lease.application_id
+        self.use.completed(lease.request_id, _epoch_of(lease_id), name, output_tokens)
 
     def payload_ended(self, replica: str, lease_id: LeaseId, used: Progress) -> None:
         """A payload has ended, however it did."""

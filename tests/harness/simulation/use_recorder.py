@@ -7,6 +7,7 @@ it, and once over its death; KV token-time counts as engines produce it, looked 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from justitia_ray.accounts.messages import ClaimName, Exchange, Verdict
 from justitia_ray.core import SchedulerCore
@@ -16,9 +17,11 @@ from justitia_ray.units import (
     ApplicationId,
     ClientId,
     Epoch,
+    IngressId,
     KvTokenTime,
     RequestId,
     Seconds,
+    Tokens,
 )
 
 _TWO = 2
@@ -35,6 +38,15 @@ class Amount:
     amount: float
     claim: ClaimName
     """The claim on it: the application's, or the inference's."""
+
+
+class FinishedInference(NamedTuple):
+    """An inference that came to its end."""
+
+    at_s: Seconds
+    tenant: ClientId
+    name: ApplicationId
+    output_tokens: Tokens
 
 
 @dataclass(slots=True)
@@ -68,8 +80,10 @@ class UseRecorder:
         """Claims of this model that counted as used because nobody accounted for them."""
         self.begun: dict[tuple[RequestId, Epoch], ClientId] = {}
         """Inferences of which something was produced, with the schedulers that leased them."""
-        self.finished: dict[RequestId, tuple[Seconds, ClientId]] = {}
+        self.finished: dict[RequestId, FinishedInference] = {}
         """Inferences that came to their ends, and when they did first."""
+        self.aborted: set[RequestId] = set()
+        """Inferences that a scheduler stopped, before it heard of their ends perhaps."""
         self._now = now
         self._fail = fail
         self.granted_names: dict[ClaimName, tuple[ClientId, Unit]] = {}
@@ -79,11 +93,19 @@ class UseRecorder:
         self.has_resubmissions = False
         """Whether an ingress has submitted something again."""
         self._open: set[ApplicationId] = set()
+        self.reopened: Counter[ClientId] = Counter()
+        """Applications that were opened again for what may have been missing of their ends. An
+        ingress that was cut off from the scheduler that ended one may bring it as another."""
+        self._ended_by: set[tuple[Epoch, ApplicationId]] = set()
+        self._brought: set[tuple[Epoch, ApplicationId]] = set()
+        """Applications that were submitted again, and to which schedulers."""
+        self._submitted: set[tuple[Epoch, IngressId]] = set()
+        """Ingresses that have submitted again all that they had, and to which schedulers."""
         self.again: Counter[ClientId] = Counter()
         """Inferences that a scheduler let in again after they had ended there."""
         self._let_in_by: set[tuple[Epoch, RequestId]] = set()
-        self._reopened: Counter[ClientId] = Counter()
-        """Applications that came again, and may have the claim that they had."""
+        self._kept_claims: Counter[ClientId] = Counter()
+        """Applications that came again as others, and may have the claims that they had."""
         self._over: set[ClaimName] = set()
         self._claimed_again: Counter[ClientId] = Counter()
         """Inferences whose claims were made again after they had been over."""
@@ -105,23 +127,36 @@ class UseRecorder:
         """Return whether no later scheduler leads: what an earlier one lets in is not run."""
         return epoch >= max(self.terms, default=epoch)
 
-    def opened(self, arrival: ev.ApplicationArrived) -> None:
+    def opened(self, core: SchedulerCore, epoch: Epoch, arrival: ev.ApplicationArrived) -> None:
         """A scheduler has an application that it did not have before this event.
 
-        One that has ended may come again from an ingress that has not heard of its end: another
-        one, but of the claim of the first if the accounts have not heard of its end either.
+        It is another one if a caller has opened it, or if this very scheduler has ended it, unless
+        ingresses bring what they have of one that an earlier scheduler had.
         """
-        application_id, tenant = arrival.application_id, arrival.tenant
-        self.tenants[application_id] = tenant
-        if application_id not in self._open:
-            is_again = arrival.resubmitted and application_id in self.let_in
-            self._reopened[tenant] += is_again and application_id not in self._over
-            self._open.add(application_id)
-            self.let_in.add(application_id)
-            self._add(tenant, Unit.APPLICATIONS, 1, application_id)
+        name = arrival.application_id
+        tenant = core.state.applications[name].tenant
+        is_brought = (epoch, arrival.ingress_id) not in self._submitted
+        is_brought = is_brought and (epoch, name) in self._brought
+        is_known = name in self.let_in and ((epoch, name) not in self._ended_by or is_brought)
+        is_same = arrival.resubmitted and (is_known or arrival.is_counted)
+        self.reopened[tenant] += is_same and name not in self._open
+        if arrival.resubmitted:
+            self._brought.add((epoch, name))
+        if name not in self._open and not is_same:
+            is_again = arrival.resubmitted and name in self.let_in
+            self._kept_claims[tenant] += is_again and name not in self._over
+            self.let_in.add(name)
+            self._add(tenant, Unit.APPLICATIONS, 1, name)
+        self._open.add(name)
+        self.tenants[name] = tenant
 
-    def ended(self, application_id: ApplicationId) -> None:
-        """An application has ended; who opens it again opens another one."""
+    def resubmitted(self, ingress_id: IngressId, epoch: Epoch) -> None:
+        """An ingress has submitted again all that it had."""
+        self._submitted.add((epoch, ingress_id))
+
+    def ended(self, application_id: ApplicationId, epoch: Epoch) -> None:
+        """A scheduler has ended an application."""
+        self._ended_by.add((epoch, application_id))
         self._open.discard(application_id)
 
     def admitted(self, core: SchedulerCore, epoch: Epoch, item: ev.InferenceSubmitted) -> None:
@@ -189,10 +224,19 @@ class UseRecorder:
         """Something of an inference was produced."""
         self.begun.setdefault((request_id, epoch), self.tenants[application_id])
 
-    def completed(self, request_id: RequestId, epoch: Epoch, application_id: ApplicationId) -> None:
+    def completed(
+        self,
+        request_id: RequestId,
+        epoch: Epoch,
+        application_id: ApplicationId,
+        output_tokens: Tokens,
+    ) -> None:
         """An engine has brought an inference to its end."""
         self.began(request_id, epoch, application_id)
-        self.finished.setdefault(request_id, (self._now(), self.tenants[application_id]))
+        end = FinishedInference(
+            self._now(), self.tenants[application_id], application_id, output_tokens
+        )
+        self.finished.setdefault(request_id, end)
 
     # --- totals
 
@@ -225,8 +269,8 @@ class UseRecorder:
         """
         if len(self.terms) < _TWO:
             return 0
-        reopened = self._reopened[tenant] if unit is Unit.APPLICATIONS else 0
-        return reopened + sum(
+        kept = self._kept_claims[tenant] if unit is Unit.APPLICATIONS else 0
+        return kept + sum(
             one.amount == 1 and one.claim not in self.granted_names
             for one in self.amounts
             if (one.tenant, one.unit) == (tenant, unit)

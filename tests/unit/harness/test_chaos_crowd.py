@@ -22,19 +22,20 @@ def _usage(applications: int, inferences: int) -> list[dict[str, int]]:
     ("answered_at", "usage", "flaws"),
     [
         (_AT, _usage(LIMIT, LIMIT), 0),
-        (_AT, _usage(LIMIT, LIMIT - 3), 0),  # those at 9, 10 and 11 s: not saved, or told to nobody
+        (_AT, _usage(LIMIT, LIMIT - 3), 0),  # those at 9, 10 and 11 s: nobody was left to tell
         (_AT, _usage(LIMIT, LIMIT - 4), 1),
         (_AT, _usage(LIMIT + 1, LIMIT), 1),
         ([*_AT, 30.0], _usage(LIMIT + 1, LIMIT + 1), 1),
         ([], [], 0),
+        (_AT[:3], _usage(3, 3), 0),
+        (_AT[:3], _usage(4, 3), 1),  # counted twice
     ],
 )
 def test_quota_and_usage_are_held_against_answers(
     answered_at: list[float], usage: list[dict[str, int]], flaws: int
 ) -> None:
     """One answer too many is a flaw, and so is one that is missing with no death to excuse it."""
-    killed = fault(FaultKind.SCHEDULER_KILLED, 10.0)
-    found = CrowdRecord(answered_at).flaws(usage, [killed], 1.0)
+    found = CrowdRecord(answered_at).flaws(usage, [], [10.0], 1.0)
 
     assert flaws == len(found)
 
@@ -53,7 +54,7 @@ def test_error_is_a_flaw_unless_an_ingress_took_the_call_with_it(
     """Serve answers for an ingress that has died; nothing else may fail."""
     failed = call("crowd.1", 1.0, 3.0, ending=Ending.BROKEN, detail=detail)
 
-    assert flaws == CrowdRecord(failed=[failed]).flaws([], [fault(killed, 2.0)], 1.0)
+    assert flaws == CrowdRecord(failed=[failed]).flaws([], [fault(killed, 2.0)], [], 1.0)
 
 
 @pytest.mark.asyncio
@@ -67,3 +68,16 @@ async def test_no_two_calls_of_a_crowd_have_one_name() -> None:
 
     names = [request.body["user"] for request in service.requests]
     assert [f"{CROWD}.{number}#1" for number in range(4)] == sorted(names)
+
+
+def test_unanswered_call_may_be_counted() -> None:
+    """Its ingress died, or the answer was lost: whether it ran is not known."""
+    record = CrowdRecord(_AT[:3], unreached=1)
+
+    assert [] == record.flaws(_usage(4, 4), [], [], 1.0)
+    assert 2 == len(record.flaws(_usage(5, 5), [], [], 1.0))
+
+
+def test_answered_call_that_is_missing_is_found() -> None:
+    """A scheduler that dies alone loses nothing."""
+    assert 1 == len(CrowdRecord(_AT).flaws(_usage(LIMIT, LIMIT - 1), [], [], 1.0))

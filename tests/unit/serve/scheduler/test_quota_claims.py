@@ -1,6 +1,7 @@
 """Claims of a scheduler over refusals, repetitions and silence: each is counted once, if it ran."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -128,6 +129,26 @@ async def test_application_that_is_over_is_claimed_anew_when_it_is_opened_again(
     await eventually(lambda: service.term.gate.refusals == 1, "the second is refused")
 
     assert [] == _live(service)
+
+
+async def test_claim_ends_once_the_end_of_its_application_is_stored(
+    services: Services, accounts: Accounts
+) -> None:
+    """A successor that does not know of the end would claim, and count, it again."""
+    service = await _serving(services, accounts, tokens=1_000)
+    assert accounts.service is not None
+    book = accounts.service.book
+    services.store.free.clear()
+    await _submit(service, replace(opened("a"), reserve_tokens=500.0))
+    await eventually(lambda: "a" in _live(service), "it is open")
+    await _submit(service, ev.ApplicationClosed("a"))
+    await eventually(lambda: not service.term.gate._over, "what it used is told")
+    held = book.nodes(1_000_000.0)["t"][0].claimed
+    services.store.free.set()
+    service.term.checkpointer.save_soon()
+    await eventually(lambda: book.nodes(1_000_000.0)["t"][0].claimed == 0, "the rest comes back")
+
+    assert 500 == held
 
 
 async def test_application_that_came_and_went_without_the_accounts_is_counted(

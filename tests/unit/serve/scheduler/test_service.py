@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from justitia_ray.core.actions import Abort, Grant
+from justitia_ray.core.actions import Abort, EndsStored, Grant
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.events import (
     InferenceCancelled,
@@ -126,7 +127,8 @@ async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
         await service.pull(pull(1, epoch=0, wait_s=_FOREVER_S)),
     )
 
-    assert (IngressMail(1), IngressMail(1), ReplicaMail(1)) == answers
+    told = IngressMail(1, tells_stored=True)
+    assert (told, told, ReplicaMail(1)) == answers
     names = ("applications", "waiting", "ingresses", "replicas")
     after = await service.status()
     assert [before[name] for name in names] == [after[name] for name in names]
@@ -166,7 +168,8 @@ async def test_newer_call_releases_the_older_one_with_nothing(service: Scheduler
     polls = [asyncio.create_task(service.poll_grants("i", 1, 0)) for _ in range(2)]
     pulls = [asyncio.create_task(service.pull(pull(n, wait_s=_FOREVER_S))) for n in (1, 2)]
 
-    assert (IngressMail(1), ReplicaMail(1)) == (await polls[0], await pulls[0])
+    told = IngressMail(1, tells_stored=True)
+    assert (told, ReplicaMail(1)) == (await polls[0], await pulls[0])
     await cancelled(polls[1])
     await cancelled(pulls[1])
 
@@ -265,8 +268,31 @@ async def test_lost_ingress_that_calls_again_is_told_that_it_was_forgotten(
     assert told == await service.poll_grants("i", 1, 0)
     assert 0 == (await service.status())["waiting"]
     other = InferenceSubmitted("q", "a", "0", "i2", 50, 10, 10, resubmitted=True)
-    assert IngressMail(1) == await service.submit_many("i2", 1, 0, (other,))
+    mail = await service.submit_many("i2", 1, 0, (other,))
+    assert IngressMail(1, tells_stored=True) == mail
     assert 1 == (await service.status())["waiting"]
+
+
+async def test_end_is_told_once_it_is_stored_and_forgotten_once_that_is_read(
+    services: Services,
+) -> None:
+    """A successor that restores it knows that it is counted."""
+    service = await services.start()
+    arrival, item = replace(opened(), keeps_ends=True), inference("q", is_counted=False)
+    await service.submit_many("i", 1, 0, (arrival, item))
+    await service.pull(pull(1, wait_s=0.0))
+    end = LeaseFinished("1-1", 20, 10, Outcome.FINISHED)
+    await service.pull(pull(2, finished=(end,), wait_s=0.0))
+    before = await service.submit_many("i", 1, 0, ())
+    await service.term.checkpointer.next_save()
+    mail = await service.submit_many("i", 1, before.messages[-1][0], ())
+    ends = service.term.driver.core.state.ends
+    kept = ends.is_counted("a", "q")
+    await service.submit_many("i", 1, mail.messages[-1][0], ())
+
+    assert EndsStored("i", ("q",)) not in [message for _, message in before.messages]
+    assert [EndsStored("i", ("q",))] == [message for _, message in mail.messages]
+    assert [True, False] == [kept, ends.is_counted("a", "q")]
 
 
 async def test_replica_that_leaves_has_its_work_leased_elsewhere(service: SchedulerService) -> None:

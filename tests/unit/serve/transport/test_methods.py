@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from justitia_ray.core.events import ApplicationArrived, NackReason
+from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted, NackReason
 from justitia_ray.protocol.engine import Output, ResponseHead
 from justitia_ray.protocol.messages import (
     IngressMail,
@@ -217,3 +217,23 @@ def test_parts_of_a_stream_cost_few_bytes() -> None:
     part = Part(b"data: {}\n\n", 1, (Output((1, 2)),))
 
     assert len(sent(REPLICA_METHODS["stream"].pack_answer(part))) < 25
+
+
+def test_mail_of_an_earlier_scheduler_tells_of_no_stored_ends() -> None:
+    """Its ingresses keep no ends then."""
+    method = METHODS["poll_grants"]
+    sent_then = msgspec.msgpack.encode((1, [], False, {}, {}, {}))
+
+    assert IngressMail(1) == method.read_answer(msgspec.Raw(sent_then))
+
+
+def test_submission_of_an_earlier_ingress_keeps_no_ends() -> None:
+    """Its replica's word is taken for what is counted."""
+    fields = dataclasses.asdict(
+        InferenceSubmitted("q", "a", "0", "i", 20, 10, 10, is_counted=False)
+    )
+    del fields["is_counted"], fields["outcome"]
+    raw = msgspec.msgpack.encode(("i", 1, 0, [("InferenceSubmitted", fields)]))
+    (item,) = METHODS["submit_many"].read_arguments(msgspec.Raw(raw))[-1]
+
+    assert (None, None) == (item.is_counted, item.outcome)

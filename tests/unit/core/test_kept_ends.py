@@ -1,0 +1,106 @@
+"""Kept ends: counted ends are told once stored, and known until their ingresses have read that."""
+
+import json
+
+import pytest
+
+from justitia_ray.core import kept_ends
+from justitia_ray.core.actions import EndsStored
+from justitia_ray.core.kept_ends import KeptEnds
+
+
+def _stored(ends: KeptEnds) -> list[EndsStored]:
+    ends.take_changed()
+    return ends.take_stored()
+
+
+def test_ends_are_told_to_their_ingresses_once_they_are_stored() -> None:
+    """What comes while a save is made is not in it."""
+    ends = KeptEnds()
+    ends.add_inference("a", "q0", "i0")
+    ends.add_inference("a", "q1", "i1")
+    ends.add_application("a", ["i0"])
+    changed = ends.take_changed()
+    ends.add_inference("a", "q2", "i0")
+
+    assert ["a"] == changed
+    told = ends.take_stored()
+    assert [EndsStored("i0", ("q0",), ("a",)), EndsStored("i1", ("q1",))] == told
+    assert [] == ends.take_stored()
+    assert [EndsStored("i0", ("q2",))] == _stored(ends)
+
+
+def test_save_that_failed_leaves_its_ends_to_the_next() -> None:
+    """Nothing is told of it; both are told of the next."""
+    ends = KeptEnds()
+    ends.add_inference("a", "q0", "i0")
+    ends.take_changed()
+    ends.add_inference("a", "q1", "i0")
+
+    assert [EndsStored("i0", ("q0", "q1"))] == _stored(ends)
+
+
+def test_end_is_counted_until_its_ingress_has_read_that_it_is_stored() -> None:
+    """Only then does the ingress tell no successor of it, and the record may go."""
+    ends = KeptEnds()
+    ends.add_inference("a", "q0", "i0")
+    ends.add_application("a", ["i0", "i1"])
+    told = _stored(ends)
+
+    assert ends.is_counted("a", "q0")
+    ends.acknowledge(told[0])
+    assert not ends.is_counted("a", "q0")
+    assert {"inferences": {}, "openers": ["i1"], "unfinished": 0} == ends.record("a")
+    ends.acknowledge(told[1])
+    assert (None, 0) == (ends.record("a"), len(ends))
+    assert ["a"] == ends.take_changed()
+
+
+def test_successor_knows_what_is_counted_and_tells_of_it() -> None:
+    """The scheduler before it may not have come to that."""
+    ends, successor = KeptEnds(), KeptEnds()
+    ends.add_inference("a", "q0", "i0")
+    ends.add_application("a", ["i1"], 12.5)
+    ingresses = successor.restore("a", json.loads(json.dumps(ends.record("a"))))
+
+    assert {"i0", "i1"} == ingresses
+    assert successor.is_counted("a", "q0")
+    assert successor.is_inherited("a")
+    assert [EndsStored("i0", ("q0",)), EndsStored("i1", (), ("a",))] == _stored(successor)
+    assert (["i1"], 12.5) == successor.reopen("a")
+    assert not successor.is_inherited("a")
+
+
+@pytest.mark.parametrize(
+    ("record", "named"),
+    [
+        ({"inferences": {}, "openers": []}, "unfinished"),
+        ({"inferences": {"q": 1}, "openers": [], "unfinished": 0}, "inferences"),
+        ({"inferences": {}, "openers": {}, "unfinished": 0}, "openers"),
+        ([], "an object"),
+    ],
+)
+def test_damaged_record_is_named(record: object, named: str) -> None:
+    """By the field that is wrong."""
+    with pytest.raises(ValueError, match=named):
+        KeptEnds().restore("a", record)
+
+
+def test_what_a_lost_ingress_keeps_is_forgotten() -> None:
+    """It brings nothing any more."""
+    ends = KeptEnds()
+    ends.add_inference("a", "q0", "i0")
+    ends.add_inference("a", "q1", "i1")
+    ends.forget_ingress("i0")
+
+    assert [False, True] == [ends.is_counted("a", name) for name in ("q0", "q1")]
+
+
+def test_oldest_ends_go_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is away for hours must not fill the memory."""
+    monkeypatch.setattr(kept_ends, "_MOST", 2)
+    ends = KeptEnds()
+    for name in ("q0", "q1", "q2"):
+        ends.add_inference("a", name, "i0")
+
+    assert [False, True, True] == [ends.is_counted("a", name) for name in ("q0", "q1", "q2")]

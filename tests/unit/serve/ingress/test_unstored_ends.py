@@ -1,0 +1,188 @@
+"""Ends that an ingress keeps: told to a new scheduler until one says that they are stored."""
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from justitia_ray.core.actions import EndsStored, ForgetApplication
+from justitia_ray.core.entities import Outcome
+from justitia_ray.core.events import (
+    ApplicationArrived,
+    ApplicationClosed,
+    InferenceSubmitted,
+    Resubmitted,
+)
+from justitia_ray.protocol.messages import IngressMail
+from justitia_ray.serve.ingress import scheduler_session, unstored_ends
+from justitia_ray.serve.ingress.unstored_ends import UnstoredEnds
+from tests.eventually import eventually
+from tests.unit.serve.ingress.fake_scheduler import FakeScheduler
+from tests.unit.serve.ingress.test_queue_client import Rig, ended, grant
+from tests.unit.serve.scheduler.services import inference, opened
+
+
+class _TellingScheduler(FakeScheduler):
+    """Says which ends are stored."""
+
+    def _mail(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:
+        return replace(super()._mail(ingress_id, epoch, ack), tells_stored=True)
+
+    async def _poll_grants(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:
+        nothing = IngressMail(epoch, tells_stored=True)
+        while (mail := self._mail(ingress_id, epoch, ack)) == nothing:
+            await self._bell.wait()
+        return mail
+
+
+async def _begin(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.0)
+    rig.client.session.ingress_id = "i"
+    rig.client.session.start()
+    await rig.follows(1)
+
+
+@pytest.fixture
+async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    """A client of a scheduler that says which ends are stored."""
+    rig = Rig()
+    rig.scheduler = rig.client.session._scheduler = _TellingScheduler()
+    await _begin(rig, monkeypatch)
+    yield rig
+    await rig.client.session.stop()
+
+
+async def _successor(rig: Rig) -> list[object]:
+    """Return all that a new scheduler is told."""
+    rig.scheduler.replace()
+    await eventually(lambda: Resubmitted("i") in rig.scheduler.items, "all is submitted again")
+    return list(rig.scheduler.items)
+
+
+def _over(items: list[object]) -> list[tuple[str, str | None, Outcome | None, bool | None]]:
+    return [
+        (item.request_id, item.lease_id, item.outcome, item.is_counted)
+        for item in items
+        if isinstance(item, InferenceSubmitted)
+    ]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.CANCELLED])
+async def test_new_scheduler_is_told_what_has_ended(rig: Rig, outcome: Outcome) -> None:
+    """Answered or left by its caller, after its application, and before all is told."""
+    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
+    rig.scheduler.post(grant())
+    await rig.client.next_grant(ticket)
+    if outcome is Outcome.FINISHED:
+        rig.pending.note_answered(ticket)
+    rig.client.cancel_inference(ticket)
+    items = await _successor(rig)
+
+    assert replace(opened(), resubmitted=True) == items[0]
+    assert [("q", "1-1", outcome, False)] == _over(items)
+    assert Resubmitted("i") == items[-1]
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True])
+async def test_application_that_is_over_is_opened_and_closed_for_its_ends(
+    rig: Rig, is_elsewhere: bool
+) -> None:
+    """The last scheduler may not have stored its end; whoever is told of it again, learns once."""
+    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
+    rig.scheduler.post(grant())
+    await rig.client.next_grant(ticket)
+    rig.pending.note_answered(ticket)
+    rig.scheduler.post(ForgetApplication("a", "i") if is_elsewhere else ended())
+    await rig.forgets()
+    items = await _successor(rig)
+    rig.scheduler.post(ended(), grant("none"))
+    await eventually(lambda: rig.client.session._cursor.ack == 2, "it is read")
+
+    assert replace(opened(), resubmitted=True) == items[0]
+    assert [("q", "1-1", Outcome.FINISHED, False)] == _over(items)
+    assert 1 == items.count(ApplicationClosed("a"))
+    assert (0 if is_elsewhere else 1) == len(rig.ended)
+
+
+async def test_what_is_stored_is_told_to_nobody(rig: Rig) -> None:
+    """Neither the inference nor its application."""
+    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
+    rig.scheduler.post(grant())
+    await rig.client.next_grant(ticket)
+    rig.pending.note_answered(ticket)
+    rig.scheduler.post(ended(), EndsStored("i", ("q",), ("a",)))
+    await rig.forgets()
+    await eventually(lambda: not rig.pending.unstored.has_application("a"), "it is dropped")
+    items = await _successor(rig)
+
+    assert [] == [one for one in items if isinstance(one, ApplicationArrived | InferenceSubmitted)]
+
+
+async def test_inference_whose_answer_is_on_its_way_is_known_to_be_counted(rig: Rig) -> None:
+    """Its engine has told the scheduler before its caller has read it."""
+    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
+    rig.scheduler.post(grant(), EndsStored("i", ("q",)))
+    await rig.client.next_grant(ticket)
+    items = await _successor(rig)
+    rig.pending.note_answered(ticket)
+
+    assert [("q", "1-1", None, True)] == _over(items)
+    assert not rig.pending.unstored.has_inference("q")
+
+
+async def test_end_that_is_stored_while_it_waits_to_be_told_is_not_told(rig: Rig) -> None:
+    """The scheduler forgets it once this ingress has read that: it would count it again."""
+    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
+    rig.scheduler.post(grant())
+    await rig.client.next_grant(ticket)
+    rig.pending.note_answered(ticket)
+    rig.scheduler.post(ended())
+    await rig.forgets()
+    told = rig.pending.all_submissions([], resubmitted=True)
+    rig.pending.note_stored(EndsStored("i", ("q",), ("a",)))
+
+    assert 3 == len(told)
+    assert [ApplicationClosed("a")] == rig.pending.current(told)
+
+
+async def test_scheduler_that_does_not_say_what_is_stored_is_told_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is of an earlier version, and its successor could not tell what it has counted."""
+    rig = Rig()
+    await _begin(rig, monkeypatch)
+    ticket, _ = await rig.granted()
+    rig.pending.note_answered(ticket)
+    rig.scheduler.replace()
+    items = await rig.taken(1)
+    await rig.client.session.stop()
+
+    assert [replace(opened(), resubmitted=True)] == items
+
+
+def test_ends_are_kept_for_a_minute_of_a_scheduler_that_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And so many at most: the oldest go first."""
+    monkeypatch.setattr(unstored_ends, "_MOST", 2)
+    ends = UnstoredEnds()
+    ends.are_kept = True
+    for at, name in enumerate(("q0", "q1", "q2")):
+        ends.add_inference(inference(name), "1-1", Outcome.FINISHED, float(at))
+    kept = [item.request_id for item in ends.inferences()]
+    ends.drop_old(61.5)
+
+    assert ["q1", "q2"] == kept
+    assert ["q2"] == [item.request_id for item in ends.inferences()]
+
+
+async def test_ingress_that_was_forgotten_tells_no_ends(rig: Rig) -> None:
+    """The scheduler has ended all that it had, and counted it."""
+    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
+    rig.scheduler.post(grant())
+    await rig.client.next_grant(ticket)
+    rig.pending.note_answered(ticket)
+    rig.scheduler.forget()
+    await eventually(lambda: len(rig.scheduler.ingress_ids) == 2, "it has another name")
+
+    assert not rig.pending.unstored.has_inference("q")
