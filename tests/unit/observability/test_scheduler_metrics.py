@@ -88,7 +88,7 @@ def test_lease_granted_given_back_and_left_unused_is_counted(watch: Watch) -> No
     assert (2, 1, 1) == tuple(
         told.counts["leases_total", event] for event in ("granted", "nacked", "expired")
     )
-    assert [0.25] == told.observed["queue_wait_seconds", "class", "tenant"]
+    assert (1, 0.25) == told.histograms["queue_wait_seconds", "class", "tenant"]
 
 
 def test_wait_of_what_an_earlier_scheduler_had_is_not_told(watch: Watch) -> None:
@@ -100,7 +100,7 @@ def test_wait_of_what_an_earlier_scheduler_had_is_not_told(watch: Watch) -> None
     told = watch.told()
 
     assert 1 == told.counts["leases_total", "granted"]
-    assert not told.observed
+    assert not told.histograms
 
 
 def test_counters_of_a_class_and_a_tenant_are_there_before_they_rise(watch: Watch) -> None:
@@ -213,7 +213,7 @@ def test_application_that_is_not_stored_is_refused_and_has_no_outcome(watch: Wat
 
     assert 1 == told.counts["refusals_total", "not_stored"]
     assert 1 == told.counts["application_outcomes_total", "finished", "vote", "t"]
-    assert [4.5] == told.observed["completion_seconds", "vote", "t"]
+    assert (1, 4.5) == told.histograms["completion_seconds", "vote", "t"]
 
 
 def test_scheduler_that_lost_its_office_tells_of_no_queue(watch: Watch) -> None:
@@ -249,8 +249,8 @@ def test_finished_application_is_measured_by_class_and_tenant(watch: Watch) -> N
     watch.decided([ENDED, replace(ENDED, application_id="b", outcome=Outcome.EXPIRED)])
     told = watch.told()
 
-    assert [4.5] == told.observed["completion_seconds", "vote", "t"]
-    assert 0.0 == told.observed["gps_lag_seconds", "vote", "t"][0]
+    assert (1, 4.5) == told.histograms["completion_seconds", "vote", "t"]
+    assert 0.0 == told.histograms["gps_lag_seconds", "vote", "t"][1]
     assert 1 == told.counts["application_outcomes_total", "finished", "vote", "t"]
 
 
