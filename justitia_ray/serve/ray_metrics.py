@@ -115,7 +115,7 @@ class Exporter:
         backend: MetricsBackend,
         interval_s: Seconds,
     ) -> None:
-        """Prepare to export; `run` begins.
+        """Prepare to export; `start` begins.
 
         Args:
             measures: What is exported.
@@ -128,18 +128,23 @@ class Exporter:
         self._backend = backend
         self._interval_s = interval_s
         self._failed = False
-        self._has_ended = False
+        self._exporting: asyncio.Task[None] | None = None
 
-    async def run(self) -> None:
-        """Export until `end`, first at once."""
-        while not self._has_ended:
-            self.export()
-            await asyncio.sleep(self._interval_s)
+    def start(self) -> None:
+        """Export until `end`, in the running event loop, from its next turn on."""
+        self._exporting = asyncio.get_running_loop().create_task(self._run())
 
     def end(self) -> None:
-        """Stop `run`, and export a last time."""
-        self._has_ended = True
-        self.export()
+        """Export a last time, so that nothing that was counted is lost; once, if it runs."""
+        if self._exporting is not None:
+            self._exporting.cancel()
+            self._exporting = None
+            self.export()
+
+    async def _run(self) -> None:
+        while True:
+            self.export()
+            await asyncio.sleep(self._interval_s)
 
     def export(self) -> None:
         """Export once; counters also where gauges fail, lest they grow without end."""

@@ -126,15 +126,20 @@ def test_failing_look_is_logged_once_and_ends_nothing(caplog: pytest.LogCaptureF
     assert 2 == len(caplog.records)
 
 
-async def test_exporter_that_has_ended_tells_nothing_more() -> None:
-    """A scheduler that lost its office says so once, and then its successor speaks."""
+async def test_exporter_that_ends_tells_all_and_nothing_more() -> None:
+    """Nothing is lost at an orderly end; a scheduler that lost its office says so once."""
     looks: list[int] = []
     measures = new_measures(AppConfig.parse(_ARGS), "scheduler")
-    exporter = Exporter(measures, lambda: looks.append(1), RecordingBackend(), 1e-9)
-    running = asyncio.create_task(exporter.run())
+    taken = RecordingBackend()
+    exporter = Exporter(measures, lambda: looks.append(1), taken, 1e-9)
+    exporter.start()
     await eventually(lambda: bool(looks), "it runs")
+    measures.counter(m.LEASES_TOTAL, "granted").increase(7)
     exporter.end()
     told = len(looks)
-    await running
+    exporter.end()
+    for _ in range(10):
+        await asyncio.sleep(0)
 
+    assert 7 == taken.counts["leases_total", "granted"]
     assert told == len(looks)
