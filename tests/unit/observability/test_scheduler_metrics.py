@@ -103,7 +103,7 @@ def test_wait_of_what_an_earlier_scheduler_had_is_not_told(watch: Watch) -> None
     assert not told.histograms
 
 
-def test_counters_of_a_class_and_a_tenant_are_there_before_they_rise(watch: Watch) -> None:
+def test_series_of_a_class_and_a_tenant_are_there_before_they_rise(watch: Watch) -> None:
     """A rate loses the first rise of a series that begins with it: one expired, say.
 
     Applications that an earlier scheduler left do not arrive again, and end soon.
@@ -113,11 +113,13 @@ def test_counters_of_a_class_and_a_tenant_are_there_before_they_rise(watch: Watc
     assert 0 == watch.told().counts["application_outcomes_total", "failed", "class", "tenant"]
     arrival = ev.ApplicationArrived("b", "vote", "t", 1.0, 100, "i0")
     watch.metrics.record_event(arrival, watch.driver.handle(arrival), watch.driver.core.state)
-    told = watch.told().counts
+    told = watch.told()
 
     for outcome in Outcome:
-        assert 0 == told["application_outcomes_total", outcome.value, "vote", "t"]
-    assert 0 == told["served_kv_token_time_total", "t"]
+        assert 0 == told.counts["application_outcomes_total", outcome.value, "vote", "t"]
+    assert 0 == told.counts["served_kv_token_time_total", "t"]
+    for name in ("queue_wait_seconds", "completion_seconds", "gps_lag_seconds"):
+        assert (0, 0.0) == told.histograms[name, "vote", "t"]
 
 
 def test_charges_that_are_raised_are_counted_by_their_rule(watch: Watch) -> None:
