@@ -14,6 +14,7 @@ from scripts.bench.output import print_machine, progress_printer, write_json
 from scripts.bench.serve import SETTINGS, Bench, Load, Setting, arms_of
 from scripts.bench.serve_arms import BenchArms, RunningArms, release_arm
 from scripts.bench.serve_report import burn_table, cpu_table, document, rows, table, verdicts
+from tests.harness.local_front import environment
 
 _ENGINES = {
     "path": ("path",),
@@ -75,7 +76,10 @@ def run_setting(
     arms = arms_of(loads)
     front = "HAProxy" if haproxy else "Serve's proxy"
     print(f"\n{setting.name}, behind {front}: {', '.join(arm.name for arm in arms)}", flush=True)
-    with BenchArms(setting.file, arms, setting.replicas, setting.fake, haproxy=haproxy) as cluster:
+    with (
+        environment(setting.environment),
+        BenchArms(setting.file, arms, setting.replicas, setting.fake, haproxy=haproxy) as cluster,
+    ):
         say("up; warming up")
         return measure(setting, loads, cluster.running, repeats, burn_s, seed, say)
 

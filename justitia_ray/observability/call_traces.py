@@ -21,6 +21,7 @@ from justitia_ray.observability.trace_context import (
     TRACEPARENT,
     ApplicationSampler,
     TraceContext,
+    read_sampled,
     read_traceparent,
 )
 from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds
@@ -352,8 +353,8 @@ class EngineTracer:
 
     def begin(self, path: str, lease_id: LeaseId, headers: Mapping[str, str]) -> Span | None:
         """Return the span of a call that begins; None if its lease is not traced."""
-        lease = read_traceparent(headers.get(TRACEPARENT))
-        if lease is None or not lease.is_sampled:
+        lease = read_sampled(headers.get(TRACEPARENT))
+        if lease is None:
             return None
         span = Span(c.ENGINE_SPAN, _child_of(lease), lease, self._clock())
         _describe(span, c.operation_of(path), self._model)

@@ -1,10 +1,11 @@
 """The series of a process between two exports: plain numbers that an exporter takes now and then.
 
-A count is an integer's addition, and an observation an append to a list: cheap enough for every
+A count is an integer's addition, and an observation that of its bucket: cheap enough for every
 event. The cost of an export is paid once for all events since the last one.
 """
 
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Protocol, TypeVar
@@ -25,8 +26,17 @@ class MetricsBackend(Protocol):
     def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
         """Set a gauge."""
 
-    def observe(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
-        """Put one value into a histogram; a value below 0 counts as 0."""
+    def set_histogram(
+        self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
+    ) -> None:
+        """Set what a histogram has recorded so far.
+
+        Args:
+            metric: The histogram.
+            labels: Labels of the series.
+            counts: Values in each bucket alone; the last is above all bounds.
+            total: Sum of all values.
+        """
 
 
 @dataclass(slots=True)
@@ -78,18 +88,22 @@ class HistogramSeries:
 
     metric: Metric
     labels: Mapping[str, str]
-    _new: list[float] = field(default_factory=list)
+    _counts: list[int] = field(init=False)
+    """Values in each bucket alone; the last is above all bounds."""
+    _total: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._counts = [0] * (len(self.metric.buckets) + 1)
 
     def observe(self, value: float) -> None:
-        """Record one observation."""
-        self._new.append(value)
+        """Record one observation; a value below 0 counts as 0."""
+        self._counts[bisect_left(self.metric.buckets, value)] += 1
+        if value > 0:
+            self._total += value
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export the new observations; those that fail are lost, lest they pile up."""
-        if self._new:
-            values, self._new = self._new, []
-            for value in values:
-                backend.observe(self.metric, self.labels, value)
+        """Export what was recorded so far, changed or not."""
+        backend.set_histogram(self.metric, self.labels, tuple(self._counts), self._total)
 
 
 Series = TypeVar("Series", CounterSeries, GaugeSeries, HistogramSeries)

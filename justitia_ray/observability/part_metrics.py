@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 from justitia_ray.core.actions import EndApplication
 from justitia_ray.errors import JustitiaError
@@ -34,6 +34,9 @@ class IngressMetrics:
             pair: measures.counter(m.DROPPED_CALLS_TOTAL, pair[0] or "none", pair[1].value)
             for pair in dropped_pairs()
         }
+        self._predictions = {
+            source: measures.counter(m.PREDICTIONS_TOTAL, source) for source in get_args(Source)
+        }
         self._epoch_changes = measures.counter(m.EPOCH_CHANGES_TOTAL)
         self._epoch: Epoch = 0
 
@@ -49,7 +52,7 @@ class IngressMetrics:
         """Record that the scheduler opened an application; repeated or unknown ones are ignored."""
         source = self._asked.pop(application_id, None)
         if source is not None:
-            self._measures.counter(m.PREDICTIONS_TOTAL, source).increase()
+            self._predictions[source].increase()
             _keep(self._sources, application_id, source)
 
     def forget_application(self, application_id: ApplicationId) -> None:

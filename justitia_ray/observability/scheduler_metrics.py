@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -12,7 +13,7 @@ from justitia_ray.core.actions import Action, EndApplication, Grant, Refusal, Re
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.state import State
 from justitia_ray.observability import metrics as m
-from justitia_ray.observability.measures import Measures
+from justitia_ray.observability.measures import CounterSeries, HistogramSeries, Measures
 from justitia_ray.observability.metrics import MAX_LAG_CANDIDATES
 from justitia_ray.observability.outlook_metrics import OutlookMetrics
 from justitia_ray.observability.tenant_metrics import TenantMetrics
@@ -137,6 +138,16 @@ def _greatest_lag_s(core: SchedulerCore) -> Seconds:
     return 0.0 if lag is None else max(0.0, float(lag.seconds))
 
 
+@dataclass(frozen=True, slots=True)
+class ClassSeries:
+    """Series of a class and a tenant, found once for all their applications."""
+
+    waits: HistogramSeries
+    completions: HistogramSeries
+    lags: HistogramSeries
+    ends: dict[Outcome, CounterSeries]
+
+
 class SchedulerMetrics:
     """Counts the decisions of a core, and measures its state before an export.
 
@@ -158,8 +169,8 @@ class SchedulerMetrics:
         self._granted = measures.counter(m.LEASES_TOTAL, "granted")
         self._bounded = measures.counter(m.BOUNDED_APPLICATIONS_TOTAL)
         self._violations = measures.counter(m.BOUND_VIOLATIONS_TOTAL)
-        self._declared: set[tuple[str, str]] = set()
-        """Classes and tenants whose counters exist."""
+        self._by_class: dict[tuple[str, str], ClassSeries] = {}
+        """Series of each class and tenant that is told apart."""
         self._last: tuple[Seconds, float] | None = None
         """Instant and value of the last reading of V."""
         self._has_target = False
@@ -168,7 +179,7 @@ class SchedulerMetrics:
     def declare_series(self, state: State) -> None:
         """Declare the series of the applications that an earlier scheduler left."""
         for application in state.applications.values():
-            self._labels(application.application_class, application.tenant)
+            self._series_of(application.application_class, application.tenant)
 
     def record_event(
         self,
@@ -186,7 +197,7 @@ class SchedulerMetrics:
             unstored: The application that ended because it could not be stored.
         """
         if isinstance(event, ev.ApplicationArrived) and event.application_id in state.applications:
-            self._labels(event.application_class, event.tenant)
+            self._series_of(event.application_class, event.tenant)
         for action in actions:
             if isinstance(action, Grant):
                 self._granted.increase()
@@ -295,36 +306,42 @@ class SchedulerMetrics:
             return  # the inference may have run meanwhile
         self._outlooks.record_start(inference)
         application = state.applications[inference.application_id]
-        labels = self._labels(application.application_class, application.tenant)
-        self._measures.histogram(m.QUEUE_WAIT_SECONDS, *labels).observe(grant.waited_s)
+        series = self._series_of(application.application_class, application.tenant)
+        series.waits.observe(grant.waited_s)
 
     def _ended(self, ended: EndApplication) -> None:
-        measures = self._measures
-        labels = self._labels(ended.application_class, ended.tenant)
-        measures.counter(m.APPLICATION_OUTCOMES_TOTAL, ended.outcome.value, *labels).increase()
+        series = self._series_of(ended.application_class, ended.tenant)
+        series.ends[ended.outcome].increase()
         if ended.outcome is Outcome.FINISHED:
-            took_s = ended.ended_at - ended.arrived_at
-            measures.histogram(m.COMPLETION_SECONDS, *labels).observe(took_s)
+            series.completions.observe(ended.ended_at - ended.arrived_at)
         lag = ended.lag
         if lag is None:
             return
-        measures.histogram(m.GPS_LAG_SECONDS, *labels).observe(max(0.0, lag.seconds))
+        series.lags.observe(lag.seconds)
         if lag.bound_kv_token_time is not None:
             self._bounded.increase()
             allowed = float(lag.bound_kv_token_time)
             rounding = _ROUNDING * max(1.0, abs(allowed), abs(float(ended.virtual_finish_time)))
             self._violations.increase(float(lag.kv_token_time) > allowed + rounding)
 
-    def _labels(self, application_class: str, tenant: str) -> tuple[str, str]:
-        """Return the labels of a class and a tenant, and declare their counters."""
+    def _series_of(self, application_class: str, tenant: str) -> ClassSeries:
+        """Return the series of a class and a tenant; all of them exist from the first call on."""
         measures = self._measures
         labels = (
             measures.label("application_class", application_class),
             measures.label("tenant", tenant),
         )
-        if labels not in self._declared:
-            self._declared.add(labels)
+        series = self._by_class.get(labels)
+        if series is None:
             measures.counter(m.SERVED_KV_TOKEN_TIME_TOTAL, labels[1])
-            for outcome in Outcome:
-                measures.counter(m.APPLICATION_OUTCOMES_TOTAL, outcome.value, *labels)
-        return labels
+            ends = {
+                outcome: measures.counter(m.APPLICATION_OUTCOMES_TOTAL, outcome.value, *labels)
+                for outcome in Outcome
+            }
+            series = self._by_class[labels] = ClassSeries(
+                measures.histogram(m.QUEUE_WAIT_SECONDS, *labels),
+                measures.histogram(m.COMPLETION_SECONDS, *labels),
+                measures.histogram(m.GPS_LAG_SECONDS, *labels),
+                ends,
+            )
+        return series

@@ -21,6 +21,8 @@ _LOWER_64_BITS = (1 << 64) - 1
 # A later version may add fields behind those of version 00.
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 0x01
+_FIRST_VERSION, _NOT_SAMPLED = "00-", "-00"
+"""Begin and end of a header without flags; one of a later version may go on behind its flags."""
 
 
 class TraceContext(NamedTuple):
@@ -47,6 +49,17 @@ def read_traceparent(text: str | None) -> TraceContext | None:
     if version == "ff" or (version == "00" and more) or not trace_id or not span_id:
         return None
     return TraceContext(trace_id, span_id, bool(flags & _SAMPLED))
+
+
+def read_sampled(text: str | None) -> TraceContext | None:
+    """Return the context of a `traceparent` header if its span is traced; else None.
+
+    Nearly all headers say that it is not; to read the rest of those would take 1 µs of each call.
+    """
+    if text is None or (text.startswith(_FIRST_VERSION) and text.endswith(_NOT_SAMPLED)):
+        return None
+    context = read_traceparent(text)
+    return context if context is not None and context.is_sampled else None
 
 
 class ApplicationSampler:

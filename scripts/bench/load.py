@@ -31,7 +31,11 @@ class Reply:
 
 
 class HttpConnection:
-    """Connection to one host, for one request at a time."""
+    """Connection to one host, for one request at a time; opened again where the host ends it.
+
+    HAProxy ends a connection with its next answer when Serve starts another one in its place, as it
+    does when an application or an ingress comes or goes.
+    """
 
     def __init__(self, host: str, port: int, credential: str = "") -> None:
         self._host = host
@@ -39,11 +43,11 @@ class HttpConnection:
         self._more_headers = f"authorization: Bearer {credential}\r\n" if credential else ""
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self._has_ended = False
+        """Whether the host ended it with its last answer."""
 
     async def __aenter__(self) -> "HttpConnection":
-        self._reader, self._writer = await asyncio.open_connection(
-            self._host, self._port, limit=_LONGEST_HEAD_BYTES
-        )
+        await self._open()
         return self
 
     async def __aexit__(
@@ -52,12 +56,10 @@ class HttpConnection:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            await self._writer.wait_closed()
+        await self._close()
 
     async def get(self, path: str) -> Reply:
-        """Send a GET and return its answer."""
+        """Send a GET and return its answer; raises as `post`."""
         return await self._ask(b"GET", path, b"")
 
     async def post(self, path: str, body: bytes) -> Reply:
@@ -68,7 +70,22 @@ class HttpConnection:
         """
         return await self._ask(b"POST", path, body)
 
+    async def _open(self) -> None:
+        self._reader, self._writer = await asyncio.open_connection(
+            self._host, self._port, limit=_LONGEST_HEAD_BYTES
+        )
+        self._has_ended = False
+
+    async def _close(self) -> None:
+        writer, self._reader, self._writer = self._writer, None, None
+        if writer is not None:
+            writer.close()
+            await writer.wait_closed()
+
     async def _ask(self, method: bytes, path: str, body: bytes) -> Reply:
+        if self._has_ended:
+            await self._close()
+            await self._open()
         reader, writer = self._reader, self._writer
         if reader is None or writer is None:
             raise ConnectionError("the connection is not open: use `async with`")
@@ -78,6 +95,7 @@ class HttpConnection:
             f"{self._more_headers}\r\n"
         )
         sent_at = time.perf_counter()
+        status, headers = 0, dict[str, str]()
         writer.write(method + head.encode() + body)
         try:
             status, headers = _parse_head(await reader.readuntil(b"\r\n\r\n"))
@@ -87,8 +105,10 @@ class HttpConnection:
                 pieces = [await reader.readexactly(int(headers.get("content-length", "0")))]
                 first_byte_at = time.perf_counter()
         except asyncio.IncompleteReadError as error:
-            raise ConnectionError(f"{path}: the connection was closed in an answer") from error
+            where = "in an answer" if status or error.partial else "before an answer"
+            raise ConnectionError(f"{path}: the connection was closed {where}") from error
         ended_at = time.perf_counter()
+        self._has_ended = headers.get("connection", "").lower() == "close"
         return Reply(status, b"".join(pieces), len(pieces), sent_at, first_byte_at, ended_at)
 
 

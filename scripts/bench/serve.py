@@ -58,6 +58,8 @@ class Load:
     figures: tuple[Figure, ...]
     by_vllm: bool = False
     """Whether `vllm bench serve` makes the calls."""
+    settle_s: Seconds = 0.0
+    """From the last call to the reading of the CPU time: what is done later belongs to no arm."""
 
     @property
     def all_arms(self) -> tuple[Arm, ...]:
@@ -84,6 +86,8 @@ class Setting:
     """Options of the fake engine, in place of the file's."""
     warm_up_calls: int = 128
     """To each arm, by as many callers as the greatest load has; not counted."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of the cluster."""
 
     def choose_loads(
         self, names: Sequence[str] | None, *, quick: bool, release: Arm | None = None
@@ -292,6 +296,13 @@ def vllm_loads(*, quick: bool) -> tuple[Load, ...]:
     )
 
 
+_REPORT_S = 1.0
+"""Interval of Ray's reports where the cost of metrics is measured. By default it is 10 s, and Ray's
+agent would do what it does for a call while another arm is called."""
+_OFTEN = {"RAY_metrics_report_interval_ms": str(round(1e3 * _REPORT_S))}
+_SETTLE_S = 1.5 * _REPORT_S
+
+
 def metrics_loads(*, quick: bool) -> tuple[Load, ...]:
     """Return the load that says what metrics cost."""
     return (
@@ -304,6 +315,7 @@ def metrics_loads(*, quick: bool) -> tuple[Load, ...]:
             (_MEASURED,),
             _UNMEASURED,
             (CPU, TOKENS),
+            settle_s=_SETTLE_S,
         ),
     )
 
@@ -331,11 +343,12 @@ def tracing_loads(*, quick: bool) -> tuple[Load, ...]:
             TRACING,
             Shape(False, (64, 64), (4, 4)),
             64,
-            512 if quick else 1_280,
+            4_096 if quick else 8_192,  # a reading of CPU time is exact to 10 ms of each process
             0.0,
             (_OBSERVED, _ALL_TRACED),
             _UNOBSERVED,
             (CALLS, CPU),
+            settle_s=_SETTLE_S,
         ),
     )
 
@@ -402,6 +415,7 @@ SETTINGS = {
             _LOCAL_FAKE,
             2,
             metrics_loads,
+            environment=_OFTEN,
         ),
         Setting(
             "engine-metrics",
@@ -419,6 +433,7 @@ SETTINGS = {
             2,
             tracing_loads,
             _FREE_ENGINE,
+            environment=_OFTEN,
         ),
         Setting(
             "access",
@@ -550,6 +565,7 @@ class Bench:
     ) -> Block:
         before, client_s, began_at = self._arms.read_cpu(), time.process_time(), time.monotonic()
         samples = await self._call(load, arm, self._rng(load, repeat))
+        await asyncio.sleep(load.settle_s)
         elapsed_s = time.monotonic() - began_at
         used = {"client": time.process_time() - client_s}
         for role, cpu_s in self._arms.read_cpu().items():

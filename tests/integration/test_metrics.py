@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,17 @@ def values(samples: list[Sample], metric: Metric, **labels: str) -> list[float]:
         for sample in samples
         if sample.name == name and labels.items() <= sample.labels.items()
     ]
+
+
+def _check_buckets(samples: list[Sample], metric: Metric, count: int, **labels: str) -> None:
+    """Check that a histogram's series are those of Prometheus, for all buckets."""
+    bucket, total, _ = metric.exported
+    ours = [one for one in samples if labels.items() <= one.labels.items()]
+    upper_ends = {float(one.labels["le"]): one.value for one in ours if one.name == bucket}
+    assert sorted(upper_ends) == [*metric.buckets, math.inf]
+    assert sorted(upper_ends.values()) == [upper_ends[le] for le in sorted(upper_ends)]
+    assert count == upper_ends[math.inf]
+    assert 0 <= next(one.value for one in ours if one.name == total)
 
 
 async def _scraped(application: str) -> list[Sample]:
@@ -180,6 +192,7 @@ async def test_every_metric_is_exported_and_moves(
     vote = {"application_class": "vote", "tenant": "team-a"}
     assert [3] == values(seen, m.COMPLETION_SECONDS, **vote)
     assert [3] == values(seen, m.QUEUE_WAIT_SECONDS, **vote)
+    _check_buckets(seen, m.QUEUE_WAIT_SECONDS, 3, **vote)
     assert [3] == values(seen, m.APPLICATION_OUTCOMES_TOTAL, outcome="finished", **vote)
     assert [1] == values(seen, m.LEASES_TOTAL, event="nacked")
     # It is leased again at once; that one lapses too, if it is seen late that the first did.

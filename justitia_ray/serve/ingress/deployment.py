@@ -98,7 +98,6 @@ class ModelQueue:
         self._counter = counter
         self._tell_new_scheduler = tell_new_scheduler
         self._scheduling = SchedulingConfig()
-        self._exporting: asyncio.Task[None] | None = None
         self._metrics = self._exporter = None
         if backend is not None and config.metrics.enabled:
             measures = new_measures(config, "ingress", replica_id)
@@ -143,14 +142,14 @@ class ModelQueue:
         self._estimates.start()
         self.client.session.start()
         if self._exporter is not None:
-            self._exporting = asyncio.get_running_loop().create_task(self._exporter.run())
+            self._exporter.start()
 
     async def stop(self) -> None:
-        """End all talk."""
-        if self._exporting is not None:
-            self._exporting.cancel()
+        """End all talk, and export metrics a last time."""
         await self._estimates.stop()
         await self.client.session.stop()
+        if self._exporter is not None:
+            self._exporter.end()
         await self.calls.links.close()
         await self._scheduler_link.close()
         self._counter.close()

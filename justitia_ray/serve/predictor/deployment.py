@@ -43,7 +43,7 @@ class Predictor:
         section = self._config.prediction
         measures = new_measures(self._config, "predictor")
         self._metrics = PredictorMetrics(measures)
-        self._exporting: asyncio.Task[None] | None = None
+        self._exporter: Exporter | None = None
         self._learner = Learner(
             LearningSettings(
                 prior_output_tokens=section.prior_output_tokens,
@@ -63,8 +63,8 @@ class Predictor:
         await self._learner.start()
         if self._config.metrics.enabled:
             interval_s = self._config.metrics.interval_s
-            exporter = Exporter(measures, self._set_gauges, RayMetrics(), interval_s)
-            self._exporting = asyncio.get_running_loop().create_task(exporter.run())
+            self._exporter = Exporter(measures, self._set_gauges, RayMetrics(), interval_s)
+            self._exporter.start()
 
     async def estimate(
         self,
@@ -133,9 +133,9 @@ class Predictor:
 
     async def __del__(self) -> None:
         """Serve calls this when nothing runs any more."""
-        if self._exporting is not None:
-            self._exporting.cancel()
         await self._learner.stop()
+        if self._exporter is not None:
+            self._exporter.end()
 
     def _set_gauges(self) -> None:
         """Set the version that answers for each class."""

@@ -101,13 +101,13 @@ class EngineReplica:
         )
         loop = asyncio.get_running_loop()
         self._pulling = loop.create_task(self._puller.run())
-        self._exporting: asyncio.Task[None] | None = None
+        self._exporter: Exporter | None = None
         if self._config.metrics.enabled:
             measures = new_measures(self._config, "replica", self._replica_id)
             self._metrics = ReplicaMetrics(measures, self._capacity.kv_tokens)
             interval_s = self._config.metrics.interval_s
-            exporter = Exporter(measures, self._set_gauges, RayMetrics(), interval_s)
-            self._exporting = loop.create_task(exporter.run())
+            self._exporter = Exporter(measures, self._set_gauges, RayMetrics(), interval_s)
+            self._exporter.start()
 
     async def unary(
         self, caller: Caller, lease_id: str, path: str, headers: Mapping[str, str], body: bytes
@@ -215,8 +215,8 @@ class EngineReplica:
         self._puller.draining = True
         self._leases.news.set()
         await self._leases.until_empty()
-        if self._exporting is not None:
-            self._exporting.cancel()
+        if self._exporter is not None:
+            self._exporter.end()
         self._pulling.cancel()
         with suppress(asyncio.CancelledError, RayActorError):
             await self._pulling

@@ -138,7 +138,7 @@ class Term:
             asyncio.create_task(self.gate.run()),
         ]
         if self._exporter is not None:
-            self._tasks.append(asyncio.create_task(self._exporter.run()))
+            self._exporter.start()
 
     async def end(self) -> None:
         """Save a last time and serve no more."""
@@ -146,6 +146,8 @@ class Term:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._exporter is not None:
+            self._exporter.end()
         self.driver.stop_timer()
         if self.serving.is_set():
             await self.checkpointer.save_once()

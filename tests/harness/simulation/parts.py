@@ -433,7 +433,7 @@ class ReplicaWithoutServe(EngineReplica):
         self._replica_id = replica_id
         self._engine: WatchedEngine = engine
         self._on_engine_died = on_engine_died
-        self._pulling = self._listener = self._exporting = None
+        self._pulling = self._listener = self._exporter = None
         self._tracer = self._spans = None
         self.callers: dict[LeaseId, Caller] = {}
         """Who has sent the payload of each lease."""

@@ -26,7 +26,8 @@ class CannedServer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(asyncio.IncompleteReadError):
-            while not (self.closes and self.bodies):
+            answered = False
+            while not (self.closes and answered):
                 head = await reader.readuntil(b"\r\n\r\n")
                 length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
                 self.bodies.append(await reader.readexactly(length))
@@ -35,6 +36,7 @@ class CannedServer:
                 await asyncio.sleep(0)  # lets every other caller in
                 writer.write(self.answer)
                 self.open -= 1
+                answered = True
         writer.close()
         await writer.wait_closed()
 
@@ -56,8 +58,8 @@ def chunked(*pieces: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n"
 
 
-def plain(status: bytes, body: bytes) -> bytes:
-    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status, len(body), body)
+def plain(status: bytes, body: bytes, headers: bytes = b"") -> bytes:
+    return b"HTTP/1.1 %s\r\n%sContent-Length: %d\r\n\r\n%s" % (status, headers, len(body), body)
 
 
 async def test_every_call_is_made_once_by_so_many_callers() -> None:
@@ -71,13 +73,33 @@ async def test_every_call_is_made_once_by_so_many_callers() -> None:
     assert 1 <= canned.most_open <= 4
 
 
+async def test_connection_that_an_answer_ends_is_opened_again() -> None:
+    """HAProxy ends its connections so when Serve starts another one: no call is lost by that."""
+    call = make_calls(UNARY, 1, random.Random(1), "m")[0]
+    body = json.dumps({"usage": {"completion_tokens": call.output_tokens}}).encode()
+    answer = plain(b"200 OK", body, b"Connection: close\r\n")
+    async with serving(answer, closes=True) as (canned, target):
+        samples = await run_closed_loop(target, [call] * 5, 1, 0.0, random.Random(1))
+
+    assert 5 == len(samples) == len(canned.bodies)
+
+
+async def test_call_on_a_connection_that_is_closed_unsaid_fails() -> None:
+    """Whoever closes a connection without a word may have lost the call."""
+    call = make_calls(UNARY, 1, random.Random(1), "m")[0]
+    body = json.dumps({"usage": {"completion_tokens": call.output_tokens}}).encode()
+    async with serving(plain(b"200 OK", body), closes=True) as (_, target):
+        with pytest.raises(CallFailed, match="closed before an answer"):
+            await run_closed_loop(target, [call] * 2, 1, 0.0, random.Random(1))
+
+
 @pytest.mark.parametrize(
     ("shape", "answer", "says"),
     [
         (UNARY, plain(b"503 Service Unavailable", b"no replica"), "status 503.*no replica"),
         (UNARY, plain(b"200 OK", b'{"usage": {"completion_tokens": 1}}'), "1 tokens came"),
         (STREAM, chunked(b"data: a\n\n", b'data: {"error": 1}\n\n'), "ended with.*error"),
-        (STREAM, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n", "closed"),
+        (STREAM, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n", "closed in an"),
     ],
     ids=["refused", "short", "cut by an event", "cut"],
 )

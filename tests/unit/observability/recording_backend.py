@@ -1,6 +1,6 @@
 """A backend that remembers what it was told, and an end of an application to tell it of."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from justitia_ray.core.actions import EndApplication, Lag
 from justitia_ray.core.entities import Outcome
@@ -32,12 +32,15 @@ ENDED = EndApplication(
 
 
 class RecordingBackend:
-    """Counts added up, gauges as they are, observations in a list; by name and own labels."""
+    """Counts added up, gauges and histograms as they are; by name and own labels."""
 
     def __init__(self) -> None:
         self.counts: dict[tuple[str, ...], float] = {}
         self.gauges: dict[tuple[str, ...], float] = {}
-        self.observed: dict[tuple[str, ...], list[float]] = {}
+        self.histograms: dict[tuple[str, ...], tuple[int, float]] = {}
+        """Values recorded, and their sum."""
+        self.buckets: dict[tuple[str, ...], list[int]] = {}
+        """Values in each bucket alone."""
         self.calls = 0
 
     def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
@@ -49,9 +52,13 @@ class RecordingBackend:
         """Keep the last value."""
         self.gauges[self._key(metric, labels)] = value
 
-    def observe(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
-        """Keep every value."""
-        self.observed.setdefault(self._key(metric, labels), []).append(value)
+    def set_histogram(
+        self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
+    ) -> None:
+        """Keep the last state."""
+        key = self._key(metric, labels)
+        self.histograms[key] = sum(counts), total
+        self.buckets[key] = list(counts)
 
     def _key(self, metric: Metric, labels: Mapping[str, str]) -> tuple[str, ...]:
         assert tuple(labels) == metric.labels

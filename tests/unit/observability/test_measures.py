@@ -1,6 +1,6 @@
 """Numbers between two exports: told once, and bounded in their labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pytest
 
@@ -24,17 +24,36 @@ def test_what_is_new_is_told_once() -> None:
     """Ray adds up what it is told: a total that is told again would count twice."""
     source, taken = measures("scheduler"), RecordingBackend()
     count = source.counter(m.LEASES_TOTAL, "granted")
-    waits = source.histogram(m.QUEUE_WAIT_SECONDS, "vote", "a")
     for _ in range(2):
         count.increase()
-        waits.observe(0.5)
         source.export(taken)
     calls = taken.calls
     source.export(taken)
 
     assert 2 == taken.counts["leases_total", "granted"]
-    assert [0.5, 0.5] == taken.observed["queue_wait_seconds", "vote", "a"]
     assert calls == taken.calls
+
+
+def test_histogram_is_told_whole_each_time() -> None:
+    """Ray is told of its series as gauges, and forgets what it is not told again.
+
+    A bucket holds its upper end, as in Prometheus; what is below 0 counts as 0.
+    """
+    source, taken = measures("scheduler"), RecordingBackend()
+    waits = source.histogram(m.QUEUE_WAIT_SECONDS, "vote", "a")
+    for value in (0.05, 0.051, 700.0, -1.0):
+        waits.observe(value)
+    source.export(taken)
+    source.export(RecordingBackend())
+    waits.observe(0.05)
+    source.export(taken)
+
+    key = ("queue_wait_seconds", "vote", "a")
+    bounds = m.QUEUE_WAIT_SECONDS.buckets
+    assert [1, 2, 1, *[0] * (len(bounds) - 3), 1] == taken.buckets[key]
+    count, total = taken.histograms[key]
+    assert 5 == count
+    assert total == pytest.approx(700.151)
 
 
 def test_total_of_somebody_else_is_told_by_its_rise() -> None:
@@ -69,17 +88,16 @@ class _Broken(RecordingBackend):
             raise ValueError("leases")
         super().raise_counter(metric, labels, amount)
 
-    def observe(self, metric: m.Metric, labels: Mapping[str, str], value: float) -> None:
+    def set_histogram(
+        self, metric: m.Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
+    ) -> None:
         if labels["application_class"] == "vote":
             raise ValueError("wait")
-        super().observe(metric, labels, value)
+        super().set_histogram(metric, labels, counts, total)
 
 
-def test_series_that_fails_stops_no_other_and_does_not_pile_up() -> None:
-    """A mistake in one label must not blind the operator, nor fill the memory.
-
-    What was counted is told once it can be; what was observed is lost.
-    """
+def test_series_that_fails_stops_no_other_and_is_told_later() -> None:
+    """A mistake in one label must not blind the operator; nothing that was counted is lost."""
     source, broken, well = measures("scheduler"), _Broken(), RecordingBackend()
     source.counter(m.LEASES_TOTAL, "granted").increase()
     source.counter(m.BOUND_VIOLATIONS_TOTAL).increase()
@@ -90,9 +108,9 @@ def test_series_that_fails_stops_no_other_and_does_not_pile_up() -> None:
     source.export(well)
 
     assert 1 == broken.counts["bound_violations_total",]
-    assert {("queue_wait_seconds", "report", "t"): [0.5]} == broken.observed
+    assert {("queue_wait_seconds", "report", "t"): (1, 0.5)} == broken.histograms
     assert 1 == well.counts["leases_total", "granted"]
-    assert not well.observed
+    assert (1, 0.5) == well.histograms["queue_wait_seconds", "vote", "t"]
 
 
 def test_classes_and_tenants_beyond_the_bound_share_a_name() -> None:

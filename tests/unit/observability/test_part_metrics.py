@@ -40,7 +40,7 @@ def test_prediction_is_that_of_an_application_that_was_opened() -> None:
     assert {"model": 1, "class": 1, "neighbours": 0, "prior": 0} == {
         key[1]: count for key, count in told.counts.items() if key[0] == "predictions_total"
     }
-    assert {("prediction_relative_error", "vote", "model"): [1.0]} == told.observed
+    assert {("prediction_relative_error", "vote", "model"): (1, 1.0)} == told.histograms
 
 
 def test_first_epoch_is_no_change() -> None:

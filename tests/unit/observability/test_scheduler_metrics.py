@@ -89,7 +89,7 @@ def test_lease_granted_given_back_and_left_unused_is_counted(watch: Watch) -> No
     assert (2, 1, 1) == tuple(
         told.counts["leases_total", event] for event in ("granted", "nacked", "expired")
     )
-    assert [0.25] == told.observed["queue_wait_seconds", "class", "tenant"]
+    assert (1, 0.25) == told.histograms["queue_wait_seconds", "class", "tenant"]
 
 
 def test_wait_of_what_an_earlier_scheduler_had_is_not_told(watch: Watch) -> None:
@@ -101,10 +101,10 @@ def test_wait_of_what_an_earlier_scheduler_had_is_not_told(watch: Watch) -> None
     told = watch.told()
 
     assert 1 == told.counts["leases_total", "granted"]
-    assert not told.observed
+    assert not told.histograms
 
 
-def test_counters_of_a_class_and_a_tenant_are_there_before_they_rise(watch: Watch) -> None:
+def test_series_of_a_class_and_a_tenant_are_there_before_they_rise(watch: Watch) -> None:
     """A rate loses the first rise of a series that begins with it: one expired, say.
 
     Applications that an earlier scheduler left do not arrive again, and end soon.
@@ -114,11 +114,13 @@ def test_counters_of_a_class_and_a_tenant_are_there_before_they_rise(watch: Watc
     assert 0 == watch.told().counts["application_outcomes_total", "failed", "class", "tenant"]
     arrival = ev.ApplicationArrived("b", "vote", "t", 1.0, 100, "i0")
     watch.metrics.record_event(arrival, watch.driver.handle(arrival), watch.driver.core.state)
-    told = watch.told().counts
+    told = watch.told()
 
     for outcome in Outcome:
-        assert 0 == told["application_outcomes_total", outcome.value, "vote", "t"]
-    assert 0 == told["served_kv_token_time_total", "t"]
+        assert 0 == told.counts["application_outcomes_total", outcome.value, "vote", "t"]
+    assert 0 == told.counts["served_kv_token_time_total", "t"]
+    for name in ("queue_wait_seconds", "completion_seconds", "gps_lag_seconds"):
+        assert (0, 0.0) == told.histograms[name, "vote", "t"]
 
 
 def test_charges_that_are_raised_are_counted_by_their_rule(watch: Watch) -> None:
@@ -214,7 +216,7 @@ def test_application_that_is_not_stored_is_refused_and_has_no_outcome(watch: Wat
 
     assert 1 == told.counts["refusals_total", "not_stored"]
     assert 1 == told.counts["application_outcomes_total", "finished", "vote", "t"]
-    assert [4.5] == told.observed["completion_seconds", "vote", "t"]
+    assert (1, 4.5) == told.histograms["completion_seconds", "vote", "t"]
 
 
 def test_scheduler_that_lost_its_office_tells_of_no_queue(watch: Watch) -> None:
@@ -250,8 +252,8 @@ def test_finished_application_is_measured_by_class_and_tenant(watch: Watch) -> N
     watch.decided([ENDED, replace(ENDED, application_id="b", outcome=Outcome.EXPIRED)])
     told = watch.told()
 
-    assert [4.5] == told.observed["completion_seconds", "vote", "t"]
-    assert 0.0 == told.observed["gps_lag_seconds", "vote", "t"][0]
+    assert (1, 4.5) == told.histograms["completion_seconds", "vote", "t"]
+    assert 0.0 == told.histograms["gps_lag_seconds", "vote", "t"][1]
     assert 1 == told.counts["application_outcomes_total", "finished", "vote", "t"]
 
 

@@ -7,6 +7,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from justitia_ray.observability.trace_context import (
     ApplicationSampler,
     TraceContext,
+    read_sampled,
     read_traceparent,
 )
 
@@ -28,14 +29,18 @@ def test_header_is_that_of_w3c() -> None:
     ("header", "expected"),
     [
         (HEADER[:-2] + "00", False),
+        (HEADER[:-2] + "02", False),
+        ("01" + HEADER[2:] + "-00", True),
         (HEADER[:-2] + "03", True),
         ("01" + HEADER[2:] + "-what-comes", True),
     ],
-    ids=["not sampled", "other flags", "a later version"],
+    ids=["no flags", "not sampled", "a later version, 00", "other flags", "a later version"],
 )
 def test_flag_says_whether_the_caller_samples(header: str, expected: bool) -> None:
     """Other flags, and fields of later versions, change nothing."""
-    assert TraceContext(TRACE, SPAN, is_sampled=expected) == read_traceparent(header)
+    context = TraceContext(TRACE, SPAN, is_sampled=expected)
+    assert context == read_traceparent(header)
+    assert (context if expected else None) == read_sampled(header)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +59,7 @@ def test_flag_says_whether_the_caller_samples(header: str, expected: bool) -> No
 def test_malformed_header_is_as_none(header: str | None) -> None:
     """A caller's mistake must not cost it the answer."""
     assert read_traceparent(header) is None
+    assert read_sampled(header) is None
 
 
 def test_processes_agree_without_a_word() -> None:

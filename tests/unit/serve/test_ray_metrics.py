@@ -2,12 +2,16 @@
 
 import asyncio
 import logging
+import re
+from collections.abc import Mapping
+from typing import ClassVar
 
 import pytest
 
 from justitia_ray.config import AppConfig
 from justitia_ray.observability import metrics as m
 from justitia_ray.observability.metrics import TABLE, Metric
+from justitia_ray.serve import ray_metrics
 from justitia_ray.serve.ray_metrics import Exporter, RayMetrics, new_measures
 from tests.eventually import eventually
 from tests.unit.observability.recording_backend import RecordingBackend
@@ -23,7 +27,63 @@ def test_every_metric_of_the_table_can_be_made(metric: Metric) -> None:
     elif metric.kind == "gauge":
         backend.set_gauge(metric, labels, 1.0)
     else:
-        backend.observe(metric, labels, 1.0)
+        backend.set_histogram(metric, labels, [1] * (len(metric.buckets) + 1), 1.0)
+
+
+class _Gauge:
+    """Keeps what Ray is told, by name, and by the upper end of a bucket."""
+
+    told: ClassVar[dict[str, dict[str, float]]] = {}
+
+    def __init__(self, name: str, description: str, tag_keys: tuple[str, ...]) -> None:
+        self._name = name
+        self._labels = tag_keys
+
+    def set(self, value: float, tags: Mapping[str, str]) -> None:
+        """Keep it."""
+        assert tuple(tags) == self._labels
+        self.told.setdefault(self._name, {})[tags.get("le", "")] = value
+
+
+_BUCKET = "justitia_accounts_exchange_seconds_bucket"
+_LE = ("0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "1.0", "5.0", "+Inf")
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, float]]:
+    """What Ray is told."""
+    monkeypatch.setattr(ray_metrics, "Gauge", _Gauge)
+    monkeypatch.setattr(_Gauge, "told", {})
+    return _Gauge.told
+
+
+def test_histogram_has_the_series_of_prometheus(told: dict[str, dict[str, float]]) -> None:
+    """Dashboards and alerts select them: buckets count all that is below, up to all of it.
+
+    Each bucket is a name of its own for Ray, whose agent takes 2,000 series of one. They become one
+    name in its exporter, which joins underscores.
+    """
+    labels = dict.fromkeys(m.ACCOUNTS_EXCHANGE_SECONDS.labels, "x")
+    counts = [2, 0, 1, *[0] * 7, 4]
+    RayMetrics().set_histogram(m.ACCOUNTS_EXCHANGE_SECONDS, labels, counts, 25.5)
+
+    assert {"": 7} == told.pop("justitia_accounts_exchange_seconds_count")
+    assert {"": 25.5} == told.pop("justitia_accounts_exchange_seconds_sum")
+    assert {_BUCKET} == {re.sub("_+", "_", name) for name in told}
+    buckets = [bucket for name in told.values() for bucket in name.items()]
+    assert list(zip(_LE, [2, 2, *[3] * 8, 7], strict=True)) == buckets
+    assert len(told) == len(_LE)
+
+
+def test_ray_without_open_telemetry_is_told_of_one_name(
+    told: dict[str, dict[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its older exporter leaves names as they are."""
+    monkeypatch.setenv("RAY_enable_open_telemetry", "0")
+    labels = dict.fromkeys(m.ACCOUNTS_EXCHANGE_SECONDS.labels, "x")
+    RayMetrics().set_histogram(m.ACCOUNTS_EXCHANGE_SECONDS, labels, [1] * len(_LE), 0.0)
+
+    assert set(_LE) == told[_BUCKET].keys()
 
 
 _ARGS = {"name": "app", "model": {"name": "m", "path": "none"}}
@@ -66,15 +126,20 @@ def test_failing_look_is_logged_once_and_ends_nothing(caplog: pytest.LogCaptureF
     assert 2 == len(caplog.records)
 
 
-async def test_exporter_that_has_ended_tells_nothing_more() -> None:
-    """A scheduler that lost its office says so once, and then its successor speaks."""
+async def test_exporter_that_ends_tells_all_and_nothing_more() -> None:
+    """Nothing is lost at an orderly end; a scheduler that lost its office says so once."""
     looks: list[int] = []
     measures = new_measures(AppConfig.parse(_ARGS), "scheduler")
-    exporter = Exporter(measures, lambda: looks.append(1), RecordingBackend(), 1e-9)
-    running = asyncio.create_task(exporter.run())
+    taken = RecordingBackend()
+    exporter = Exporter(measures, lambda: looks.append(1), taken, 1e-9)
+    exporter.start()
     await eventually(lambda: bool(looks), "it runs")
+    measures.counter(m.LEASES_TOTAL, "granted").increase(7)
     exporter.end()
     told = len(looks)
-    await running
+    exporter.end()
+    for _ in range(10):
+        await asyncio.sleep(0)
 
+    assert 7 == taken.counts["leases_total", "granted"]
     assert told == len(looks)

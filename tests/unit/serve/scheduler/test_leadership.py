@@ -79,7 +79,9 @@ async def test_scheduler_that_lost_the_lead_tells_of_no_queue_any_more(services:
 
     assert [1, 1, 30] == [before[name] for name in gauges]
     assert [0, 0, 0] == [services.told.gauges[name] for name in gauges]
-    assert exporter_of(old)._has_ended
+    told = services.told.calls
+    await old.term.end()
+    assert told == services.told.calls
 
 
 async def test_scheduler_that_lost_the_lead_never_writes_again(services: Services) -> None:
