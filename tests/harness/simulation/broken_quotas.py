@@ -11,7 +11,6 @@ from justitia_ray.core.kept_ends import KeptEnds
 from justitia_ray.core.tenants import Unit
 from justitia_ray.core.usage import DAY_S, Day
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
-from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.scheduler.claims import Claim
 from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from justitia_ray.store.schema import encode
@@ -20,6 +19,7 @@ from tests.harness.simulation.accounts import WatchedAccounts
 from tests.harness.simulation.parts import WatchedService
 from tests.harness.simulation.plan import Fault, FaultKind, Plan, draw_quotas
 from tests.harness.simulation.store import StoreClient
+from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
 
 class AccountsThatForgetClaims(WatchedAccounts):
@@ -137,7 +137,7 @@ class ServiceWithHastyEnds(WatchedService):
         super().note_lead()
 
 
-class ClientThatKeepsNoEnds(QueueClient):
+class ClientThatKeepsNoEnds(WatchedQueueClient):
     """Tells a new scheduler of nothing that was answered."""
 
     def __init__(self, *parts: Any) -> None:
@@ -149,7 +149,7 @@ def _keep_nothing(inference: PendingInference, outcome: Outcome) -> None:
     return
 
 
-class ClientThatForgetsApplications(QueueClient):
+class ClientThatForgetsApplications(WatchedQueueClient):
     """Does not keep applications that have ended."""
 
     def __init__(self, *parts: Any) -> None:
