@@ -403,6 +403,8 @@ class QuotaGate:
             claim.deadline.cancel()
             claim.deadline = None
         was_decided, claim.is_decided = claim.is_decided, True
+        if decision.holds and not was_decided:  # let in by an earlier scheduler, for less perhaps
+            decision = replace(decision, refused_by=None)
         claim.refused = decision if decision.refused_by is not None else None
         if claim.refused is None:
             claim.holds = decision.holds

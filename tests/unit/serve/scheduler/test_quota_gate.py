@@ -192,6 +192,22 @@ async def test_claims_are_known_to_whoever_comes_after(
     ]
 
 
+async def test_application_of_an_earlier_scheduler_stays_let_in_at_another_prediction(
+    services: Services, accounts: Accounts
+) -> None:
+    """An ingress that heard no answer asks anew, with the cost that is predicted by then."""
+    service = await _serving(services, accounts, "kv_token_time", 1_000)
+    await service.open_application(opened("a", cost=500))
+    await service.open_application(opened("b", cost=400))
+    successor = await services.start()
+    successor.term.gate._connect = lambda: accounts
+    await successor.configure({"tenants": service.term.driver.settings.model_dump()["tenants"]})
+    again = [await successor.open_application(opened(name, cost=900)) for name in ("a", "c")]
+
+    assert [None, Refusal.QUOTA_EXHAUSTED] == [one.refusal for one in again]
+    assert 100 == accounts.remaining()
+
+
 @pytest.mark.parametrize(("how", "refused"), [("reject", True), ("shadow", False)])
 async def test_accounts_that_are_away_grant_nothing_in_time(
     services: Services, accounts: Accounts, how: str, refused: bool
