@@ -108,7 +108,7 @@ async def test_one_four_one_under_load_loses_nothing(
 
 @pytest.mark.parametrize("service", [1], indirect=True)
 async def test_deaths_while_replicas_come_and_go_lose_nothing(service: Service) -> None:
-    """What `scripts/chaos --autoscaling` shows at length, with three of its kinds of fault.
+    """Three kinds of fault of `scripts/chaos --autoscaling` lose nothing of a fleet that scales.
 
     The scheduler is who says how many are wanted; Serve's controller is who starts and ends them.
     """

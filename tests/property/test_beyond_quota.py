@@ -1,4 +1,4 @@
-"""What runs beyond a quota is behind all that has quota, and takes nothing from it."""
+"""Work beyond a quota is behind all that has quota, and takes nothing from it."""
 
 from dataclasses import replace
 from fractions import Fraction
@@ -16,20 +16,9 @@ from tests.core_driver import CoreDriver
 from tests.exact import exact
 from tests.property.profiles import examples
 from tests.property.share_steps import VERBS, Step, change, lives
-from tests.property.test_tree_rules import restored_from_records
+from tests.property.test_tree_rules import TENANT_OF, restored_from_records
 
-_TENANT_OF = {
-    "a": "X",
-    "b": "X/p",
-    "c": "X/q/u",
-    "d": "X/q/v",
-    "e": "X/q",
-    "f": "Y",
-    "g": "Y/r",
-    "h": "Z/s/t",
-    "i": "Z",
-    "j": "Y/r",
-}
+_TENANT_OF = TENANT_OF | {"j": "Y/r"}
 _NAMES = st.sampled_from("".join(_TENANT_OF))
 _WEIGHTS = st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 2)])
 _STEPS = lives(VERBS, _NAMES, _WEIGHTS, 30)

@@ -17,7 +17,7 @@ from tests.oracles.tree_gps import TreeRules
 from tests.property.profiles import examples
 from tests.property.share_steps import VERBS, WORK, Pair, Step, change, lives
 
-_TENANT_OF = {
+TENANT_OF = {
     "a": "X",
     "b": "X/p",
     "c": "X/q/u",
@@ -29,7 +29,7 @@ _TENANT_OF = {
     "i": "Z",
     "j": "X/q/v/w",
 }
-_NAMES = st.sampled_from("".join(_TENANT_OF))
+_NAMES = st.sampled_from("".join(TENANT_OF))
 _WEIGHTS = st.sampled_from([Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2), Fraction(7, 5)])
 _STEPS = lives(VERBS, _NAMES, _WEIGHTS, 30)
 _TREE = {
@@ -61,7 +61,7 @@ class TreePair(Pair):
     def arrive(self, step: Step) -> None:
         """Let another life begin."""
         name = self._lives[step.name] = f"{step.name}{self.arrivals}"
-        tenant = _TENANT_OF[step.name]
+        tenant = TENANT_OF[step.name]
         self.share.arrive(name, exact(step.work), exact(step.weight), self.arrivals, tenant)
         self.oracle.open(name, tenant, step.work, step.weight)
 
@@ -189,7 +189,7 @@ def test_key_in_a_branch_is_not_moved_by_what_happens_below_its_other_children(
     pair = TreePair()
     share = pair.share
     for step in steps:
-        touched = {_TENANT_OF[name] for name in (step.name, *(name for name, _ in step.others))}
+        touched = {TENANT_OF[name] for name in (step.name, *(name for name, _ in step.others))}
         before = {
             name: (leaf.parent, share.key_in(leaf.parent, name))
             for name in pair.present()
@@ -210,7 +210,7 @@ def test_tenants_below_a_node_move_no_key_outside_it(steps: list[Step]) -> None:
     split = TenantShare(VirtualClock(exact(0)), tops)
     whole = TenantShare(VirtualClock(exact(0)), tops)
     for sequence, step in enumerate(steps):
-        tenant = _TENANT_OF[step.name]
+        tenant = TENANT_OF[step.name]
         for share, path in (
             (split, tenant),
             (whole, "X" if tenant.startswith("X") else tenant),
@@ -223,7 +223,7 @@ def test_tenants_below_a_node_move_no_key_outside_it(steps: list[Step]) -> None:
 
         assert split.clock.virtual_time == whole.clock.virtual_time
         for name, account in split.accounts.items():
-            if not (account.withdrawn or _TENANT_OF[name].startswith("X")):
+            if not (account.withdrawn or TENANT_OF[name].startswith("X")):
                 assert split.tag(name) == whole.tag(name), name
         if "X" in split.clock:
             assert split.clock.session("X").finish == whole.clock.session("X").finish
@@ -246,7 +246,7 @@ def _live_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
     for sequence, (verb, name, work, weight) in enumerate(steps):
         account = share.accounts.get(name)
         if verb == "arrive" and account is None:
-            share.arrive(name, work, weight, sequence, _TENANT_OF[name])
+            share.arrive(name, work, weight, sequence, TENANT_OF[name])
         elif account is not None:
             change(share, verb, name, work, weight)
     return share

@@ -1,4 +1,4 @@
-"""What runs beyond a quota that deprioritises: behind all that has quota, of whatever tenant."""
+"""Work beyond a quota that deprioritises is behind all that has quota, of whatever tenant."""
 
 import pytest
 

@@ -75,7 +75,7 @@ def _stored(driver: CoreDriver) -> list[Action]:
 def test_inference_that_was_answered_meanwhile_is_counted_once(
     old: CoreDriver, report_first: bool, saved: bool
 ) -> None:
-    """Its ingress says that it is over, its replica what it took, in any order and repeated."""
+    """An ingress says that an inference is over, a replica what it took, in any order, repeated."""
     new = _successor(old, saved=saved)
     if report_first:
         new.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -125,7 +125,7 @@ def test_end_that_was_confirmed_and_not_stored_is_counted(old: CoreDriver) -> No
 
 
 def test_answered_inference_never_runs_again(old: CoreDriver) -> None:
-    """Its replica is gone with all that it knew: the inference is counted without its output."""
+    """An ended inference whose replica is gone is counted without its output."""
     new = _successor(old)
     new.handle(_AGAIN)
     new.handle(_over("y", "1-2"))
@@ -136,7 +136,7 @@ def test_answered_inference_never_runs_again(old: CoreDriver) -> None:
 
 
 def test_cancelled_inference_that_still_runs_is_stopped_and_counted(old: CoreDriver) -> None:
-    """Its caller left while no scheduler led."""
+    """A caller may leave while no scheduler leads."""
     new = _successor(old)
     new.handle(_AGAIN)
     new.handle(_over("y", "1-2", Outcome.CANCELLED))
@@ -161,7 +161,7 @@ def test_application_is_cancelled_once_its_ends_are_counted(old: CoreDriver) -> 
 
 
 def test_closed_application_waits_for_every_ingress_that_had_it(old: CoreDriver) -> None:
-    """One has submitted again and closes it; another still has an inference of it."""
+    """One ingress closes an application of which another still has an inference."""
     old.handle(replace(_ARRIVAL, ingress_id="i1"))
     new = _successor(old)
     new.pull("r0", {"1-1": 3}, {"1-2": 10})
@@ -193,7 +193,7 @@ def test_closed_application_waits_no_longer_than_for_a_lost_ingress(old: CoreDri
 
 
 def test_application_that_was_over_is_counted_once(old: CoreDriver) -> None:
-    """Its ingress did not hear of the end; the same name may be another's later."""
+    """An ingress may not have heard of an end; the same name may be another's later."""
     old.pull("r0", {}, {"1-1": 10, "1-2": 10})
     old.handle(ev.ApplicationClosed("a"))
     new = _successor(old)

@@ -15,7 +15,7 @@ def _stored(ends: KeptEnds) -> list[EndsStored]:
 
 
 def test_ends_are_told_to_their_ingresses_once_they_are_stored() -> None:
-    """What comes while a save is made is not in it."""
+    """An end that comes while a save is made is not in it."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_inference("a", "q1", "i1")

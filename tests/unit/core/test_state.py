@@ -287,7 +287,7 @@ def test_places_that_are_kept_count_as_taken() -> None:
 
 
 def test_caller_who_waited_goes_before_those_who_come_for_the_first_time() -> None:
-    """Of ten places eight are a tenant's: one is free again, and the newcomer has to wait."""
+    """A newcomer waits for the place that is free again, if it is kept for who was refused."""
     state = State(Timeouts(), known_inferences=TenantQuota(10))
     while state.admits_inference("t", is_retry=False):
         state.inference_arrived("t")

@@ -85,7 +85,7 @@ def test_tier_holds_at_most_its_most() -> None:
 
 
 def test_what_tenants_and_what_tiers_keep_is_kept_for_both() -> None:
-    """Of 100, 30 are acme's and 40 the tier's: what is neither holds 30 at most."""
+    """An application that is neither acme's (30 of 100) nor of the tier (40) holds 30 at most."""
     tree = TenantTree({"acme": TenantNode(kv_share=KvShare(guaranteed=0.3, lends=0.0))})
     shares = _shares(tree=tree)
     shares.hold("o", "other", 20, "flex")
@@ -146,7 +146,7 @@ def test_memory_that_comes_free_goes_to_the_tier_again() -> None:
 
 
 def test_changed_tiers_are_in_force_at_once() -> None:
-    """What was kept is anybody's; and kept again for what starts from then on."""
+    """Memory that was kept is anybody's, and is kept again for what starts from then on."""
     driver = _driver("justitia", {}, flex=5)
     driver.handle(ev.ApplicationCancelled("p"))
     assert 2 == len(granted(driver.pull(kv=100)))
