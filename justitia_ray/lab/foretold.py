@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from justitia_ray.core.clock.foretold import ForetoldVtc, Shadow
+from justitia_ray.core.clock.foretold import ForetoldVtc
+from justitia_ray.core.clock.shadow import Shadow
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import PolicyContext
 from justitia_ray.core.policies.justitia import JustitiaPolicy
@@ -41,9 +42,9 @@ class ForetellingJustitia(JustitiaPolicy):
         """Return the deadline of each ended application whose last start VTC has reached."""
         iteration_s = self._vtc.pace.iteration_s
         return {
-            name: shadow.passed_at + shadow.stages[-1].output_tokens * iteration_s
+            name: shadow.last_started_at + shadow.stages[-1].output_tokens * iteration_s
             for name, shadow in self._ended.items()
-            if shadow.passed_at is not None
+            if shadow.last_started_at is not None
         }
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:

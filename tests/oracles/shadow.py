@@ -1,6 +1,6 @@
 """Shadow of VTC by its rules as they are written: every application is looked at in every step.
 
-`core.clock.foretold` does the same with levels and heaps. Exact in fractions.
+`core.clock.shadow` does the same with heaps and with sums that are kept. Exact in fractions.
 """
 
 from collections.abc import Sequence
@@ -13,125 +13,188 @@ from justitia_ray.core.stages import ExpectedStage
 
 @dataclass
 class Member:
-    """An application: the tokens that it was served in its stage, or the end of its gap."""
+    """An application, the stage that it has entered last, and what of that has started."""
 
     weight: Any
+    sequence: int
     stages: list[ExpectedStage]
     at: int = 0
-    served: Any = Fraction(0)
-    gap_until: Any = None
-    passed_at: Any = None
+    entered: Any = Fraction(0)
+    took: Any = Fraction(0)
+    started_at: Any = None
+    ready_at: Any = None
+    next_level: Any = None
+    """Level that it waits for; None: it waits for none."""
+    next_time: Any = None
+    """Instant that it waits for; None: it waits for none."""
 
     @property
-    def stage(self) -> ExpectedStage | None:
-        """The stage that it is in."""
-        is_in = self.gap_until is None and self.at < len(self.stages)
-        return self.stages[self.at] if is_in else None
+    def is_last(self) -> bool:
+        """Whether no stage follows."""
+        return self.at == len(self.stages) - 1
 
-    def start_of_last(self) -> Any:
-        """Return the tokens of the last stage served before its last inference starts."""
-        last = self.stages[-1]
-        inferences = max(1, last.inferences)
-        return Fraction(last.compute_tokens * (inferences - 1)) / inferences
+    @property
+    def is_through(self) -> bool:
+        """Whether its last inference has started."""
+        return self.at >= len(self.stages) or (self.is_last and self.started_at is not None)
 
-    def tokens_to_change(self) -> Any:
-        """Return the tokens until its last inference starts, or its stage ends."""
+    def levels(self, number: int) -> Any:
+        """Return the levels that a stage is worth."""
+        return Fraction(self.stages[number].compute_tokens) / self.weight
+
+    def levels_of_starts(self, number: int) -> Any:
+        """Return those until the last inference of the stage starts."""
+        inferences = max(1, self.stages[number].inferences)
+        return self.levels(number) * (inferences - 1) / inferences
+
+    def ratio(self) -> Any:
+        """Return ω·k/w of its stage."""
         stage = self.stages[self.at]
-        if self.at == len(self.stages) - 1 and self.passed_at is None:
-            return max(0, self.start_of_last() - self.served)
-        return max(0, stage.compute_tokens - self.served)
+        if not stage.compute_tokens:
+            return Fraction(0)
+        return self.weight * stage.kv_token_time / Fraction(stage.compute_tokens)
 
 
 class LiteralShadow:
     """All applications of the shadow, at one instant."""
 
-    def __init__(self) -> None:
+    def __init__(self, iteration_s: Any) -> None:
+        self.iteration_s = iteration_s
         self.members: dict[str, Member] = {}
+        self.level: Any = Fraction(0)
+        self.owed: Any = Fraction(0)
         self.now: Any = None
 
     def density(self) -> Any:
-        """Return ρ: the sum of ω·k/w over those in a stage."""
-        return sum(_ratio(m) for m in self.members.values() if m.stage is not None)
+        """Return the sum of ω·k/w over those that ask for more when the level has risen."""
+        return sum(m.ratio() for m in self.members.values() if m.next_level is not None)
 
-    def add(self, name: str, weight: Any, stages: Sequence[ExpectedStage]) -> None:
+    def add(self, name: str, weight: Any, sequence: int, stages: Sequence[ExpectedStage]) -> None:
         """Let an application enter its first stage."""
-        self.members[name] = Member(weight, [*stages])
+        member = self.members[name] = Member(weight, sequence, [*stages])
+        self._enter(member, 0)
 
     def change(self, name: str, weight: Any, stages: Sequence[ExpectedStage]) -> None:
         """Replace the stages of an application and its weight."""
         member = self.members[name]
-        was = member.stage, member.at == len(member.stages) - 1
-        member.weight, member.stages = weight, [*stages]
-        if was[0] is None and member.gap_until is None:
-            if member.stage is not None:
-                member.served, member.passed_at = Fraction(0), None
-        elif was[0] is not None:
-            is_last = member.at == len(stages) - 1
-            if not (is_last and was[1] and member.served >= member.start_of_last()):
-                member.passed_at = None
+        was_beyond = member.at >= len(member.stages)
+        tokens = (self.level - member.entered) * member.weight
+        member.stages, member.weight = [*stages], weight
+        member.entered = self.level - tokens / weight
+        if member.at >= len(stages):
+            member.at = len(stages)
+            if member.started_at is None:
+                member.started_at = self.now
+            member.next_level = member.next_time = None
+        elif was_beyond:
+            self._enter(member, member.at)
+        else:
+            self._take(member)
+            if member.started_at is not None:
+                self._start_last(member, member.started_at)
+            self._go_on(member)
 
     def advance(self, amount: Any, now: Any) -> None:
         """Let service flow evenly since the last call, up to now."""
-        at = now if self.now is None else self.now
+        if self.now is None:
+            self.now = now
         while True:
-            for member in self.members.values():
-                if member.gap_until is not None and member.gap_until <= at:
-                    member.gap_until, member.served = None, Fraction(0)
-            gaps = [m.gap_until for m in self.members.values() if m.gap_until is not None]
-            until = min([now, *gaps])
-            part = amount * (until - at) / (now - at) if until < now else amount
-            inside = [m for m in self.members.values() if m.stage is not None]
-            density = self.density()
-            step = min((m.tokens_to_change() / m.weight for m in inside), default=None)
-            if step is not None and step * density <= part:
-                if part:
-                    at += (until - at) * step * density / part
-                amount -= step * density
-                changing = next(m for m in inside if m.tokens_to_change() / m.weight == step)
-                self._raise(inside, step)
-                self._change(changing, at)
+            if (due := self._first("next_time")) and due.next_time <= self.now:
+                self._go_on(due)
                 continue
-            if inside:
-                self._raise(inside, part / density)
-            amount, at = amount - part, until
-            if until == now:
-                self.now = now
-                for member in self.members.values():
-                    if member.gap_until is not None and member.gap_until <= now:
-                        member.gap_until, member.served = None, Fraction(0)
+            until = min(due.next_time, now) if due else now
+            part = amount
+            if until < now:
+                part = amount * (until - self.now) / (now - self.now)
+            paying = sum(m.ratio() for m in self.members.values() if self._starts(m))
+            first = self._first("next_level")
+            if first is not None:
+                needed = self.owed + (first.next_level - self.level) * paying
+                if needed <= part:
+                    if needed > 0:
+                        self.now += (until - self.now) * needed / part
+                    amount -= needed
+                    self.level, self.owed = first.next_level, Fraction(0)
+                    self._go_on(first)
+                    continue
+            self.owed -= part
+            if self.owed < 0:
+                self.level -= self.owed / paying if paying else 0
+                self.owed = Fraction(0)
+            amount -= part
+            self.now = until
+            if until == now and not ((due := self._first("next_time")) and due.next_time <= now):
                 return
 
-    def deadline(self, name: str, now: Any, kv_per_s: Any, iteration_s: Any) -> Any:
+    def deadline(self, name: str, now: Any, kv_per_s: Any) -> Any:
         """Return when the last inference has started and has run."""
         member = self.members[name]
-        tail = member.stages[-1].output_tokens * iteration_s
-        if member.passed_at is not None:
-            return member.passed_at + tail
-        tokens = sum(s.compute_tokens for s in member.stages[member.at : -1])
-        tokens += member.start_of_last() - (member.served if member.stage is not None else 0)
-        density, begins = self.density(), now
-        if member.gap_until is not None:
-            density += _ratio(member)
-            begins = max(now, member.gap_until)
-        gaps = sum(s.gap_s for s in member.stages[member.at : -1])
-        return begins + gaps + max(0, tokens) / member.weight * density / kv_per_s + tail
+        tail = member.stages[-1].output_tokens * self.iteration_s
+        if member.is_through:
+            return member.started_at + tail
+        density = self.density() + (0 if member.next_level is not None else member.ratio())
+        level_s = density / kv_per_s
+        enters = max(0, self.owed) / kv_per_s
+        rest = member.levels(member.at)
+        if member.started_at is None:
+            starts = max(0, member.entered + member.levels_of_starts(member.at) - self.level)
+            rest -= member.levels_of_starts(member.at)
+            enters += starts * level_s
+            if member.is_last:
+                return now + enters + tail
+            enters += max(rest * level_s, self._path_s(member.stages[member.at]))
+        else:
+            enters += max(0, member.entered + rest - self.level) * level_s
+            enters = max(enters, member.ready_at - now)
+        for number in range(member.at + 1, len(member.stages)):
+            starts = member.levels_of_starts(number)
+            enters += starts * level_s
+            if number < len(member.stages) - 1:
+                rest = (member.levels(number) - starts) * level_s
+                enters += max(rest, self._path_s(member.stages[number]))
+        return now + enters + tail
 
-    def _raise(self, inside: Sequence[Member], levels: Any) -> None:
-        for member in inside:
-            member.served += levels * member.weight
+    def _path_s(self, stage: ExpectedStage) -> Any:
+        return stage.output_tokens * self.iteration_s + stage.gap_s
 
-    def _change(self, member: Member, at: Any) -> None:
-        if member.at == len(member.stages) - 1 and member.passed_at is None:
-            member.passed_at = at
+    def _starts(self, member: Member) -> bool:
+        return member.next_level is not None and member.started_at is None
+
+    def _first(self, of: str) -> Member | None:
+        waiting = [m for m in self.members.values() if getattr(m, of) is not None]
+        return min(waiting, key=lambda m: (getattr(m, of), m.sequence), default=None)
+
+    def _enter(self, member: Member, at: int) -> None:
+        member.at, member.entered, member.started_at = at, self.level, None
+        member.took = Fraction(0)
+        self._take(member)
+        self._go_on(member)
+
+    def _take(self, member: Member) -> None:
+        stage = member.stages[member.at]
+        took = Fraction(stage.kv_token_time) / max(1, stage.inferences)
+        self.owed += took - member.took
+        member.took = took
+
+    def _start_last(self, member: Member, at: Any) -> None:
+        member.started_at = at
+        member.ready_at = at + self._path_s(member.stages[member.at])
+
+    def _go_on(self, member: Member) -> None:
+        """Let an application wait for what comes next, or enter its next stage."""
+        member.next_level = member.next_time = None
+        last_starts = member.entered + member.levels_of_starts(member.at)
+        if last_starts > self.level:
+            member.started_at, member.next_level = None, last_starts
             return
-        gap_s = member.stages[member.at].gap_s
-        member.at, member.served = member.at + 1, Fraction(0)
-        if member.at < len(member.stages) and gap_s:
-            member.gap_until = at + gap_s
-
-
-def _ratio(member: Member) -> Any:
-    stage = member.stages[member.at]
-    if not stage.compute_tokens:
-        return Fraction(0)
-    return member.weight * stage.kv_token_time / Fraction(stage.compute_tokens)
+        if member.started_at is None:
+            self._start_last(member, self.now)
+        if member.is_last:
+            return
+        counter = member.entered + member.levels(member.at)
+        if counter > self.level:
+            member.next_level = counter
+        if member.ready_at > self.now:
+            member.next_time = member.ready_at
+        if member.next_level is None and member.next_time is None:
+            self._enter(member, member.at + 1)

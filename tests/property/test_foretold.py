@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from justitia_ray.core.clock.foretold import MARGIN_S, ForetoldVtc
+from justitia_ray.core.clock.foretold import _LEAD, MARGIN_ITERATIONS, ForetoldVtc
 from justitia_ray.core.clock.pace import Pace
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery
@@ -38,7 +38,7 @@ class World:
         self.now: Any = Fraction(1000)
         self.pace = GivenPace()
         self.foretold = ForetoldVtc(self.pace)
-        self.literal = LiteralShadow()
+        self.literal = LiteralShadow(self.pace.iteration_s)
         self.applications: dict[str, Application] = {}
         self.expected: dict[str, list[ExpectedStage]] = {}
         self.calls: dict[str, list[dict[str, tuple[Inference, int, bool]]]] = {}
@@ -55,7 +55,7 @@ class World:
         self._literal_stays()
         self.foretold.arrived(application, self.now)
         if stages:
-            self.literal.add(name, application.weight, stages)
+            self.literal.add(name, application.weight, application.sequence, stages)
 
     def submit(self, name: str, stage: int, prompt: int, output: int) -> None:
         """Let an application submit an inference at a stage that it has reached."""
@@ -106,7 +106,8 @@ class World:
     def serve(self, amount: int, seconds: int) -> None:
         """Let service flow for some time."""
         self.now += Fraction(seconds, 3)
-        self.literal.advance(Fraction(amount), self.now)
+        more, whole = _LEAD
+        self.literal.advance(Fraction(amount * more, whole), self.now)
         self.foretold.served([Delivery("", "", 0, 0, 0, exact(amount))], self.now)
 
     def check(self) -> None:
@@ -117,12 +118,13 @@ class World:
             if name not in self.literal.members:
                 assert self.foretold.deadline(name, self.now) is None
                 continue
-            deadline = self.literal.deadline(name, self.now, kv_per_s, iteration_s)
+            deadline = self.literal.deadline(name, self.now, kv_per_s)
             assert deadline == self.foretold.deadline(name, self.now)
-            if self.now >= deadline - self._path_s(name) - MARGIN_S:
+            margin_s = MARGIN_ITERATIONS * iteration_s
+            if self.now >= deadline - self._path_s(name) - margin_s:
                 urgent.append((deadline, application.sequence, name))
         assert [name for _, _, name in sorted(urgent)] == self.foretold.urgent(self.now)
-        assert self.literal.density() == self.foretold.clock.density
+        assert self.literal.density() == self.foretold.clock.density.total
 
     def _path_s(self, name: str) -> Any:
         rows, expected = self.calls[name], self.expected[name]
@@ -177,7 +179,8 @@ class World:
         if name in self.literal.members:
             self.literal.change(name, weight, stages)
         elif stages:
-            self.literal.add(name, weight, stages)
+            sequence = self.applications[name].sequence
+            self.literal.add(name, weight, sequence, stages)
         self._literal_stays()
 
 
@@ -214,7 +217,8 @@ def test_deadlines_and_urgency_are_those_of_the_rules(run: list[tuple[Any, ...]]
             world.serve(*values)
         elif kind == "pace":
             world.pace.kv_per_s = exact(values[0])
-            world.pace.iteration_s = exact(values[1], 1024)
+            world.pace.iteration_s = world.literal.iteration_s = exact(values[1], 1024)
+            world.serve(0, 0)  # a pace is measured with a report
         elif world.applications:
             names = [*world.applications]
             getattr(world, kind)(names[values[0] % len(names)], *values[1:])

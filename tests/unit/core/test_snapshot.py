@@ -53,11 +53,11 @@ def test_snapshot_holds_clock_applications_and_ghosts(options: dict[str, object]
 
 
 def test_guard_goes_on_where_it_stood() -> None:
-    """Level, pace and the shadow of each application, those that have ended included."""
+    """Level, what is owed, pace, and the shadow of each application, ended ones included."""
     driver = _filled(**GUARD)
     record = driver.record()
 
-    assert record["clock"]["counted"]["level"] > 0
+    assert record["clock"]["counted"]["owed"] > 0
     assert {"a", "b"} <= {n for n, kept in record["applications"].items() if "counted" in kept}
     damages: tuple[object, ...] = ({"shadow": {}}, 3)
     for damaged in damages:

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from justitia_ray.core.clock.foretold import CriticalPath, ForetoldVtc
+from justitia_ray.core.clock.foretold import ForetoldVtc
+from justitia_ray.core.clock.known_stages import CriticalPath
 from justitia_ray.core.clock.pace import HALF_LIFE_S, USUAL_ITERATION_S, Pace
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery
@@ -44,11 +45,11 @@ def test_one_inference_is_done_as_long_after_its_start_as_it_runs() -> None:
 
 
 def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> None:
-    """A stage of 100 tokens costs 1,000; 75 of them cost 750, which take 7.5 s alone."""
+    """A stage of 100 tokens costs 1,000: its first call 2.5 s alone, 75 tokens more 7.5 s."""
     foretold = _paced()
     foretold.arrived(_application("1", FOUR), 0.0)
 
-    assert 7.5 + 4 == pytest.approx(foretold.deadline("1", 0.0))
+    assert 2.5 + 7.5 + 4 == pytest.approx(foretold.deadline("1", 0.0))
 
 
 def test_stage_is_not_passed_at_the_first_of_its_calls() -> None:
@@ -59,33 +60,33 @@ def test_stage_is_not_passed_at_the_first_of_its_calls() -> None:
     foretold.served([_delivery(500)], 5.0)
     foretold.submitted(application, _inference("x"), 5.0)
 
-    assert foretold.clock.shadows["1"].passed_at is None
+    assert not foretold.clock.shadows["1"].is_through
     for number in range(3):
         foretold.submitted(application, _inference(f"y{number}"), 5.0)
     assert 160 == foretold.clock.shadows["1"].stages[0].compute_tokens
 
 
 def test_two_applications_share_the_service_by_weight() -> None:
-    """At weights 1 and 3 the level costs 10 and 30 a token: 75 and 25 levels take 30 and 10 s."""
+    """Two first calls take 5 s; a level costs 10 + 30, so that 75 and 25 take 30 and 10 s."""
     foretold = _paced()
     foretold.arrived(_application("1", FOUR), 0.0)
     foretold.arrived(_application("2", FOUR, weight=3), 0.0)
 
-    assert 30 + 4 == pytest.approx(foretold.deadline("1", 0.0))
-    assert 10 + 4 == pytest.approx(foretold.deadline("2", 0.0))
+    assert 5 + 30 + 4 == pytest.approx(foretold.deadline("1", 0.0))
+    assert 5 + 10 + 4 == pytest.approx(foretold.deadline("2", 0.0))
 
 
 def test_gap_passes_in_wall_time_and_takes_no_service() -> None:
-    """The first stage takes 10 s of service, then 6 s of a tool pass; alone, X stands still."""
+    """A call of 4 s, then 6 s of a tool; alone, the level goes to where the next may start."""
     foretold = _paced()
     foretold.arrived(_application("1", ONE._replace(gap_s=6), ONE), 0.0)
-    foretold.served([_delivery(1000)], 10.0)
+    foretold.served([_delivery(1000)], 5.0)
     foretold.pace.kv_per_s, foretold.pace.iteration_s = 100, 0.1
 
-    assert 16 + 4 == foretold.deadline("1", 10.0)
-    assert 0 == foretold.clock.density
+    assert 4 + 6 + 4 == foretold.deadline("1", 5.0)
+    assert (100, 0) == (foretold.clock.level, foretold.clock.density.total)
 
-    foretold.served([_delivery(500)], 15.0)
+    foretold.served([_delivery(500)], 9.0)
 
     assert 100 == foretold.clock.level
 
@@ -197,27 +198,30 @@ def test_application_that_has_submitted_nothing_is_forgotten_at_its_end() -> Non
     foretold.application_ended(_application("3"), 0.0)
 
     assert foretold.deadline("1", 0.0) is None
-    assert 10 == foretold.clock.density
+    assert 10 == foretold.clock.density.total
     assert CriticalPath(0, 0) == foretold.critical_path("1")
 
 
 def test_shadow_of_an_ended_application_goes_on_until_it_is_through() -> None:
-    """VTC would still be serving it: 40 tokens cost 255 beside the 1,000 for 100 of the other."""
+    """VTC would still be serving it: two calls of 255 for 40 tokens each, beside four of 250."""
     foretold, application = _paced(), _application("1", FOUR, FOUR)
-    inference = _inference("x", 10)
-    foretold.submitted(application, inference, 0.0)
+    calls = [_inference("x"), _inference("y")]
+    for call in calls:
+        foretold.submitted(application, call, 0.0)
     foretold.arrived(_application("2", FOUR), 0.0)
-    inference.output_tokens = 10
-    foretold.ended(application, inference, 0.0)
+    for call in calls:
+        call.output_tokens = 10
+        foretold.ended(application, call, 0.0)
     foretold.application_ended(application, 0.0)
 
     assert foretold.deadline("1", 0.0) is None
-    assert 255 / 40 + 10 == foretold.clock.density
+    assert 510 / 80 + 10 == foretold.clock.density.total
+    assert 255 + 250 == foretold.clock.owed
 
-    foretold.served([_delivery(255 + 400)], 1.0)
+    foretold.served([_delivery(255 + 250 + 255 + 400)], 1.0)
 
     assert {"2"} == foretold.clock.shadows.keys()
-    assert 10 == foretold.clock.density
+    assert 10 == foretold.clock.density.total
 
 
 def test_new_scheduler_foretells_as_the_last_did() -> None:
@@ -251,11 +255,13 @@ def test_new_scheduler_foretells_as_the_last_did() -> None:
     assert None not in deadlines[:3]
     assert deadlines == [after.deadline(name, 9.0) for name in "1234"]
     assert before.urgent(9.0) == after.urgent(9.0)
-    assert before.clock.density == after.clock.density
+    assert before.clock.density.total == after.clock.density.total
+    assert before.clock.owed == after.clock.owed
 
 
 @pytest.mark.parametrize(
-    "damage", [{"level": "x"}, {"pace": {}}, {"ended": {"1": {}}}, {"level": None}]
+    "damage",
+    [{"level": "x"}, {"owed": None}, {"pace": {}}, {"ended": {"1": {}}}, {"level": None}],
 )
 def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     """A store may hold anything."""
@@ -266,7 +272,7 @@ def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("part", "damage"),
     [
-        ("shadow", {"at": 1}),
+        ("shadow", {"at": 2}),
         ("shadow", {"at": -1}),
         ("shadow", {"stages": [[1, 2, "x", 4, 5]]}),
         ("shadow", {"stages": [[1, 2]]}),

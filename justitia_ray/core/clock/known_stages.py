@@ -1,0 +1,211 @@
+"""The stages of an application as they are known: expected, submitted, and with true sizes.
+
+Stages are those expected, replaced by what is submitted, and by true lengths at each end. They are
+counted once, whatever the charge of the account.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from justitia_ray.core.stages import UNKNOWN_STAGE, ExpectedStage
+from justitia_ray.cost import kv_token_time, weighted_tokens
+from justitia_ray.units import KvTokenTime, RequestId, Seconds, Tokens
+
+if TYPE_CHECKING:
+    from justitia_ray.core.entities import Inference
+
+
+class CriticalPath(NamedTuple):
+    """The longest path that an application still has to go."""
+
+    iterations: float
+    gap_s: Seconds
+
+    def seconds(self, iteration_s: Seconds) -> Seconds:
+        """Return how long it takes on replicas of this pace."""
+        return self.iterations * iteration_s + self.gap_s
+
+
+class Call(NamedTuple):
+    """Sizes of an inference: predicted while it is not over, then true."""
+
+    compute_tokens: float
+    kv_token_time: KvTokenTime
+    iterations: int
+
+
+def call_of(inference: Inference, output_tokens: Tokens) -> Call:
+    """Return the sizes of an inference that makes so many tokens over all its sequences."""
+    return Call(
+        inference.cost(weighted_tokens, output_tokens),
+        inference.cost(kv_token_time, output_tokens),
+        -(-output_tokens // inference.choices),
+    )
+
+
+@dataclass(slots=True)
+class _Submitted:
+    """The calls that have been submitted of one stage. A change is O(1), but for the longest."""
+
+    ended: ExpectedStage = UNKNOWN_STAGE
+    """Sums over the calls that are over, without those that produced nothing."""
+    running: dict[RequestId, Call] = field(default_factory=dict)
+    """Calls that are not over."""
+    compute_tokens: float = 0
+    kv_token_time: KvTokenTime = 0
+    """Sums over those; exact, as they are of whole numbers."""
+    iterations: int = 0
+    """The longest of those."""
+
+    def begin(self, request_id: RequestId, call: Call) -> None:
+        """Put a call here, or replace it."""
+        self.remove(request_id)
+        self.running[request_id] = call
+        self.compute_tokens += call.compute_tokens
+        self.kv_token_time += call.kv_token_time
+        self.iterations = max(self.iterations, call.iterations)
+
+    def remove(self, request_id: RequestId) -> None:
+        """Forget a call that is not over; an unknown one changes nothing."""
+        call = self.running.pop(request_id, None)
+        if call is None:
+            return
+        self.compute_tokens -= call.compute_tokens
+        self.kv_token_time -= call.kv_token_time
+        if call.iterations == self.iterations:
+            self.iterations = max([one.iterations for one in self.running.values()], default=0)
+
+    def end(self, call: Call) -> None:
+        """Count the true sizes of a call that is over."""
+        ended = self.ended
+        self.ended = ExpectedStage(
+            ended.inferences + 1,
+            ended.compute_tokens + call.compute_tokens,
+            ended.kv_token_time + call.kv_token_time,
+            max(ended.output_tokens, call.iterations),
+            ended.gap_s,
+        )
+
+    def sums(self) -> ExpectedStage:
+        """Return the sums over all calls."""
+        ended = self.ended
+        if not self.running:
+            return ended
+        return ExpectedStage(
+            ended.inferences + len(self.running),
+            ended.compute_tokens + self.compute_tokens,
+            ended.kv_token_time + self.kv_token_time,
+            max(ended.output_tokens, self.iterations),
+            ended.gap_s,
+        )
+
+
+class KnownStages:
+    """The stages of one application: those expected, and those that it has submitted.
+
+    `all` and `path` are kept until something changes; a change of a stage that has begun is O(1)
+    for `all`, and O(stages) for `path`.
+    """
+
+    __slots__ = ("_all", "_expected", "_path", "submitted")
+
+    def __init__(
+        self, expected: tuple[ExpectedStage, ...], ended: Iterable[ExpectedStage] = ()
+    ) -> None:
+        """Begin with these stages, of which some have calls that are over."""
+        self._expected = expected
+        self.submitted = [_Submitted(stage) for stage in ended]
+        self._all: list[ExpectedStage] | None = None
+        self._path: CriticalPath | None = None
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether it has submitted anything that counts."""
+        return any(stage.running or stage.ended.inferences for stage in self.submitted)
+
+    def expect(self, expected: tuple[ExpectedStage, ...]) -> None:
+        """Replace the stages that are expected."""
+        if expected != self._expected:
+            self._expected = expected
+            self._all = self._path = None
+
+    def expect_no_more(self) -> None:
+        """Expect no stage of which nothing has been submitted."""
+        self.expect(self._expected[: len(self.submitted)])
+
+    def begin(self, stage: int, request_id: RequestId, call: Call) -> None:
+        """Put a call into its stage, or replace it there."""
+        self._reach(stage)
+        self.submitted[stage].begin(request_id, call)
+        self._renew(stage)
+
+    def end(self, stage: int, request_id: RequestId, call: Call | None) -> None:
+        """Note that a call is over, with its true sizes; None if it produced nothing."""
+        self._reach(stage)
+        self.submitted[stage].remove(request_id)
+        if call is not None:
+            self.submitted[stage].end(call)
+        self._renew(stage)
+
+    def all(self) -> Sequence[ExpectedStage]:
+        """Return every stage: as submitted, or else as expected."""
+        if self._all is None:
+            count = max(len(self._expected), len(self.submitted))
+            self._all = [self._stage(number) for number in range(count)]
+        return self._all
+
+    def path(self) -> CriticalPath:
+        """Return the longest path from the calls that are not over to the end."""
+        if self._path is None:
+            present = len(self.submitted) - 1
+            longest: float = max([stage.iterations for stage in self.submitted], default=0)
+            if present >= 0 and self._missing(present) > 0:
+                longest = max(longest, self._expected[present].output_tokens)
+            to_come = self._expected[present + 1 :]
+            gaps = self._expected[max(0, present) : -1]
+            self._path = CriticalPath(
+                longest + sum(stage.output_tokens for stage in to_come),
+                sum(stage.gap_s for stage in gaps),
+            )
+        return self._path
+
+    def _reach(self, stage: int) -> None:
+        while len(self.submitted) <= stage:
+            self.submitted.append(_Submitted())
+            self._all = None
+
+    def _renew(self, stage: int) -> None:
+        self._path = None
+        if self._all is not None:
+            self._all[stage] = self._stage(stage)
+
+    def _stage(self, number: int) -> ExpectedStage:
+        expected = self._expected[number] if number < len(self._expected) else UNKNOWN_STAGE
+        if number >= len(self.submitted):
+            return expected
+        stage = self.submitted[number].sums()
+        if not stage.inferences:
+            return expected
+        if (missing := self._missing(number)) > 0:
+            of_all = expected.inferences
+            stage = ExpectedStage(
+                stage.inferences + missing,
+                stage.compute_tokens + missing * expected.compute_tokens / of_all,
+                stage.kv_token_time + missing * expected.kv_token_time / of_all,
+                max(stage.output_tokens, expected.output_tokens),
+                0,
+            )
+        return stage if stage.gap_s == expected.gap_s else stage._replace(gap_s=expected.gap_s)
+
+    def _missing(self, number: int) -> float:
+        """Return how many more calls are expected at a stage: none after one of it is over.
+
+        What is submitted at once comes one by one; else the shadow would pass a stage at its first.
+        """
+        is_present = number == len(self.submitted) - 1 < len(self._expected)
+        if not is_present or self.submitted[number].ended.inferences:
+            return 0
+        return self._expected[number].inferences - len(self.submitted[number].running)

@@ -1,0 +1,376 @@
+"""The shadow of VTC: what VTC would have started by now, fed with the service of the replicas.
+
+VTC (OSDI 2024) charges an inference p + 2d and starts next what waits of the smallest counter. So
+all that wait are served up to one *level* X, the tokens p + 2d of each unit of weight, and whole
+inferences ahead of it: an inference that has started is never held back. Of a stage with n
+inferences, w = Σ (p + 2d), k = Σ h(p, d) and L = max d, of an application of weight ω:
+
+- It is entered at a level e, and its first inference starts at once: k/n is *owed*, and X stands
+  still until the replicas have served it. The others start while X rises to Y = e + w/ω·(n − 1)/n,
+  in which service S raises X by S/ρ, ρ being the sum of ω·k/w over those that are so far.
+- Its last inference starts when X is at Y, and it is over L iterations later. Then its tool gap
+  passes, in wall time, and the next stage waits for X to reach e + w/ω, the counter of the
+  application; it is entered where X is then.
+
+A fluid in which all are served evenly, without whole inferences ahead of the level, has X rise up
+to 1.4 times too fast while the applications become more, and foretells long ones by so much early.
+
+Where nobody waits X goes to the next level at which anything happens. When a stage changes, what
+its first inference owes changes by the difference. Stages that the shadow has left change nothing
+any more.
+
+An application is *through* when the last inference of its last stage has started; it ends L
+iterations later. Exact in the arithmetic of its arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from justitia_ray.core.clock.pace import Pace
+from justitia_ray.core.queue import LazyHeap
+from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
+from justitia_ray.core.stages import ExpectedStage, read_stages
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
+
+
+@dataclass(slots=True)
+class Shadow:
+    """An application in the shadow: the stage at which it is, and what of that has started."""
+
+    weight: float
+    sequence: int
+    stages: list[ExpectedStage]
+    at: int = 0
+    """Stage that it has entered last; as many as there are: all that it entered are gone."""
+    entered: float = 0
+    """Level at which it entered that."""
+    owed: KvTokenTime = 0
+    """Service that the first inference of the stage took at once."""
+    last_started_at: Seconds | None = None
+    """When the last inference of the stage was started; None: it has not been."""
+    ready_at: Seconds = 0
+    """When it asks for its next stage; of no meaning before the last inference has started."""
+    released: bool = False
+    """Whether its application has ended: it is forgotten when it is through."""
+    density: float = 0
+    """ω·k/w, if it will ask for more when X has risen, else 0."""
+    starting: float = 0
+    """ω·k/w, if inferences of the stage start while X rises, its part of ρ; else 0."""
+
+    @property
+    def is_through(self) -> bool:
+        """Whether its last inference has started."""
+        return self.at >= len(self.stages) or (self.is_last and self.last_started_at is not None)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether no stage follows the one at which it is."""
+        return self.at == len(self.stages) - 1
+
+    @property
+    def level_of_last(self) -> float:
+        """Y, at which the last inference of the stage starts."""
+        return self.entered + _levels_of_starts(self.stages[self.at], self.weight)
+
+    @property
+    def level_of_next(self) -> float:
+        """Level from which on it may enter the next stage."""
+        return self.entered + self.stages[self.at].compute_tokens / self.weight
+
+    def ratio(self) -> float:
+        """Return ω·k/w of the stage at which it is."""
+        stage = self.stages[self.at]
+        if not stage.compute_tokens:
+            return 0
+        return self.weight * stage.kv_token_time / stage.compute_tokens
+
+    def level_of_end(self) -> float:
+        """Return the level at which the last inference of the last stage starts, at the least."""
+        if self.is_last:
+            return self.level_of_last
+        *between, last = self.stages[self.at + 1 :]
+        tokens = sum(stage.compute_tokens for stage in between)
+        return self.level_of_next + tokens / self.weight + _levels_of_starts(last, self.weight)
+
+
+class ShadowClock:
+    """Level X and where each shadow is. Every step of a shadow costs O(log N).
+
+    Service flows evenly from one call of `advance` to the next.
+
+    Args:
+        pace: The speed of the replicas.
+    """
+
+    def __init__(self, pace: Pace) -> None:
+        self._pace = pace
+        self.level: float = 0
+        self.owed: KvTokenTime = 0
+        """Service until X rises again; below 0 if more was taken for owed than was."""
+        self.shadows: dict[ApplicationId, Shadow] = {}
+        self.density = WeightSum()
+        """Sum over those that ask for more as X rises: what a level costs, looking ahead."""
+        self._starting = WeightSum()
+        """ρ."""
+        self._now: Seconds = -math.inf
+        """Time that X is of; before all others until the first `advance`."""
+        self._by_level = LazyHeap()
+        """Shadows by the level at which something happens to them."""
+        self._by_time = LazyHeap()
+        """Shadows by when they ask for their next stage."""
+        self._moved: dict[ApplicationId, None] = {}
+
+    def take_moved(self) -> list[ApplicationId]:
+        """Return the shadows that were changed, or went on, since the last call."""
+        moved, self._moved = self._moved, {}
+        return [name for name in moved if name in self.shadows]
+
+    def add(
+        self, name: ApplicationId, weight: float, sequence: int, stages: Sequence[ExpectedStage]
+    ) -> None:
+        """Let an application enter its first stage now; it has at least one."""
+        shadow = self.shadows[name] = Shadow(weight, sequence, [*stages])
+        self._enter(name, shadow, 0)
+
+    def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
+        """Put back a shadow as it was at this clock's level; what it owes is in `owed`."""
+        self.shadows[name] = shadow
+        self._place(name, shadow)
+
+    def remove(self, name: ApplicationId) -> None:
+        """Forget an application at once; an unknown one changes nothing."""
+        shadow = self.shadows.pop(name, None)
+        if shadow is not None:
+            self._displace(name, shadow)
+
+    def release(self, name: ApplicationId) -> None:
+        """Forget an application as soon as it is through with its stages."""
+        shadow = self.shadows[name]
+        shadow.released = True
+        if shadow.is_through:
+            self.remove(name)
+
+    def change(self, name: ApplicationId, stages: Sequence[ExpectedStage], weight: float) -> None:
+        """Replace the stages of an application, at least one, and its weight.
+
+        The tokens that it was served in its stage stay served. If there are fewer stages now than
+        it has entered, it is through with all.
+        """
+        shadow = self.shadows[name]
+        had_left, shadow.stages = shadow.at >= len(shadow.stages), [*stages]
+        if weight != shadow.weight:
+            shadow.entered = self.level - (self.level - shadow.entered) * shadow.weight / weight
+            shadow.weight = weight
+        if shadow.at >= len(stages):
+            if shadow.last_started_at is None:
+                shadow.last_started_at = self._now
+            shadow.at = len(stages)
+            self._place(name, shadow)
+        elif had_left:
+            self._enter(name, shadow, shadow.at)
+        else:
+            self._owe(shadow)
+            if shadow.last_started_at is not None:
+                self._await_next(shadow, shadow.last_started_at)
+            self._place(name, shadow)
+
+    def advance(self, amount: KvTokenTime, now: Seconds) -> None:
+        """Let service flow since the last call, up to now, which is not before that."""
+        self._now = now if self._now == -math.inf else min(self._now, now)
+        while True:
+            self._end_waits()
+            until = min(_first_key(self._by_time), now)
+            part = amount
+            if until < now:
+                part = amount * (until - self._now) / (now - self._now)
+            level = _first_key(self._by_level)
+            needed = math.inf
+            if level < math.inf:
+                needed = self.owed + (level - self.level) * self._starting.total
+            if needed <= part:
+                if needed > 0:
+                    self._now += (until - self._now) * needed / part
+                self.level, self.owed = level, 0
+                amount -= needed
+                self._place_first(self._by_level)
+                continue
+            self._serve(part, level)
+            amount -= part
+            self._now = until
+            if until == now:
+                self._end_waits()
+                return
+
+    def ends_at(self, name: ApplicationId, now: Seconds) -> Seconds | None:
+        """Return when an application ends at the present pace; None if that is not known.
+
+        Each level is taken to cost what it does now. O(stages).
+        """
+        shadow, iteration_s = self.shadows[name], self._pace.iteration_s
+        tail_s = shadow.stages[-1].output_tokens * iteration_s
+        if shadow.is_through:
+            return (shadow.last_started_at or 0) + tail_s
+        if self._pace.kv_per_s is None:
+            return None
+        density = self.density.total + (0 if shadow.density else shadow.ratio())
+        level_s = density / self._pace.kv_per_s
+        wait_s = max(0, self.owed) / self._pace.kv_per_s
+        if shadow.last_started_at is None:
+            wait_s += max(0, shadow.level_of_last - self.level) * level_s
+            if shadow.is_last:
+                return now + wait_s + tail_s
+            stage = shadow.stages[shadow.at]
+            rest = stage.compute_tokens / shadow.weight - _levels_of_starts(stage, shadow.weight)
+            wait_s += max(rest * level_s, stage.output_tokens * iteration_s + stage.gap_s)
+        else:
+            wait_s += max(0, shadow.level_of_next - self.level) * level_s
+            wait_s = max(wait_s, shadow.ready_at - now)
+        for stage in shadow.stages[shadow.at + 1 : -1]:
+            starts = _levels_of_starts(stage, shadow.weight)
+            rest = stage.compute_tokens / shadow.weight - starts
+            path_s = stage.output_tokens * iteration_s + stage.gap_s
+            wait_s += starts * level_s + max(rest * level_s, path_s)
+        wait_s += _levels_of_starts(shadow.stages[-1], shadow.weight) * level_s
+        return now + wait_s + tail_s
+
+    def _serve(self, amount: KvTokenTime, level: float) -> None:
+        """Serve what is owed, then raise X, which does not reach the next level."""
+        self.owed -= amount
+        if self.owed < 0:
+            if self._starting.total:  # rounding must not carry X past what happens at a level
+                self.level = min(self.level - self.owed / self._starting.total, level)
+            self.owed = 0
+
+    def _end_waits(self) -> None:
+        while _first_key(self._by_time) <= self._now:
+            self._place_first(self._by_time)
+
+    def _place_first(self, heap: LazyHeap) -> None:
+        name = heap.first() or ""
+        self._place(name, self.shadows[name])
+
+    def _enter(self, name: ApplicationId, shadow: Shadow, at: int) -> None:
+        """Let an application enter a stage where X is."""
+        shadow.at, shadow.entered, shadow.owed, shadow.last_started_at = at, self.level, 0, None
+        self._owe(shadow)
+        self._place(name, shadow)
+
+    def _owe(self, shadow: Shadow) -> None:
+        """Owe what the first inference of its stage takes, in place of what was taken for that."""
+        stage = shadow.stages[shadow.at]
+        levels = stage.compute_tokens / (max(1, stage.inferences) * shadow.weight)
+        owed = levels * shadow.ratio()
+        self.owed += owed - shadow.owed
+        shadow.owed = owed
+
+    def _await_next(self, shadow: Shadow, started_at: Seconds) -> None:
+        """Note when the last inference of its stage started, and so when it asks for the next."""
+        stage = shadow.stages[shadow.at]
+        shadow.last_started_at = started_at
+        shadow.ready_at = started_at + stage.output_tokens * self._pace.iteration_s + stage.gap_s
+
+    def _place(self, name: ApplicationId, shadow: Shadow) -> None:
+        """Sort an application by the level and the time at which something happens to it next."""
+        self._moved[name] = None
+        self._displace(name, shadow)
+        if shadow.at >= len(shadow.stages):
+            self._forget_released(name, shadow)
+            return
+        ratio, level = shadow.ratio(), shadow.level_of_last
+        if level > self.level:
+            shadow.last_started_at = None
+            shadow.density = self.density.add(ratio)
+            shadow.starting = self._starting.add(ratio)
+            self._by_level.put(name, (level, shadow.sequence))
+            return
+        if shadow.last_started_at is None:
+            self._await_next(shadow, self._now)
+        if shadow.is_last:
+            self._forget_released(name, shadow)
+            return
+        if (level := shadow.level_of_next) > self.level:
+            shadow.density = self.density.add(ratio)
+            self._by_level.put(name, (level, shadow.sequence))
+        if shadow.ready_at > self._now:
+            self._by_time.put(name, (shadow.ready_at, shadow.sequence))
+        elif level <= self.level:
+            self._enter(name, shadow, shadow.at + 1)
+
+    def _displace(self, name: ApplicationId, shadow: Shadow) -> None:
+        self._by_level.drop(name)
+        self._by_time.drop(name)
+        shadow.density = self.density.take(shadow.density)
+        shadow.starting = self._starting.take(shadow.starting)
+
+    def _forget_released(self, name: ApplicationId, shadow: Shadow) -> None:
+        if shadow.released:
+            del self.shadows[name]
+
+
+class WeightSum:
+    """A sum of positive terms that come and go: 0 when none is there, whatever the rounding."""
+
+    __slots__ = ("_count", "total")
+
+    def __init__(self) -> None:
+        self.total: float = 0
+        self._count = 0
+
+    def add(self, term: float) -> float:
+        """Add a term, or 0 for none; return it."""
+        if term:
+            self.total += term
+            self._count += 1
+        return term
+
+    def take(self, term: float) -> float:
+        """Take away a term that was added, or 0 for none; return 0."""
+        if term:
+            self._count -= 1
+            self.total = self.total - term if self._count else 0
+        return 0
+
+
+_SHADOW: Fields = {
+    "weight": RecordReader.positive,
+    "sequence": RecordReader.integer,
+    "at": RecordReader.integer,
+    "entered": RecordReader.number,
+    "owed": RecordReader.not_negative,
+    "last_started_at": RecordReader.number_or_none,
+    "ready_at": RecordReader.number,
+    "released": RecordReader.flag,
+}
+
+
+def record_of(shadow: Shadow) -> Record:
+    """Return the durable record of a shadow, as JSON."""
+    record = {name: getattr(shadow, name) for name in _SHADOW}
+    return record | {"stages": [[*stage] for stage in shadow.stages]}
+
+
+def restored(record: object) -> Shadow:
+    """Return the shadow of a record.
+
+    Raises:
+        ValueError: If it is not one of `record_of`.
+    """
+    reader = RecordReader(record, (*_SHADOW, "stages"))
+    shadow = Shadow(stages=[*read_stages(reader, "stages")], **read_fields(record, _SHADOW))
+    if not 0 <= shadow.at <= len(shadow.stages) or not shadow.stages:
+        raise ValueError(f"at is {shadow.at}: must be one of {len(shadow.stages)} stages")
+    return shadow
+
+
+def _levels_of_starts(stage: ExpectedStage, weight: float) -> float:
+    """Return the levels from the start of the first inference of a stage to that of its last."""
+    inferences = max(1, stage.inferences)
+    return stage.compute_tokens * (inferences - 1) / (inferences * weight)
+
+
+def _first_key(heap: LazyHeap) -> float:
+    name = heap.first()
+    return math.inf if name is None else heap.key(name)[0]

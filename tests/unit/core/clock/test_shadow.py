@@ -1,0 +1,136 @@
+"""Worked examples of the shadow of VTC: whole inferences ahead of the level, gaps, changes."""
+
+import pytest
+
+from justitia_ray.core.clock.pace import Pace
+from justitia_ray.core.clock.shadow import ShadowClock
+from justitia_ray.core.stages import ExpectedStage
+
+ONE = ExpectedStage(1, 100, 1000, 40, 0)
+FOUR = ExpectedStage(4, 100, 1000, 40, 0)
+
+
+def _clock(*stages: ExpectedStage, of: str = "1") -> ShadowClock:
+    """Return a clock of replicas that serve 100 a second, an iteration a tenth of one, at 0."""
+    pace = Pace()
+    pace.kv_per_s, pace.iteration_s = 100, 0.1
+    clock = ShadowClock(pace)
+    clock.advance(0, 0.0)
+    clock.add(of, 1, int(of), stages)
+    return clock
+
+
+def test_level_rests_while_a_newcomer_has_its_first_inference() -> None:
+    """A quarter of 1,000 is owed at once; then 10 raise the level by 1; a newcomer owes as much."""
+    clock = _clock(FOUR)
+    clock.advance(250 + 100, 1.0)
+
+    assert 10 == clock.level
+
+    clock.add("2", 1, 2, [FOUR])
+    clock.advance(250, 2.0)
+
+    assert 10 == clock.level
+
+    clock.advance(100, 3.0)
+
+    assert 10 + 100 / (10 + 10) == clock.level
+
+
+def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
+    """The first call is over after 4 s, its tool after 9; the level of 100 tokens comes later."""
+    clock = _clock(ONE._replace(gap_s=5), ONE)
+    clock.add("2", 1, 2, [FOUR])
+    clock.advance(1000 + 250 + 500, 10.0)
+
+    assert 50 == clock.level
+    assert not clock.shadows["1"].is_through
+    assert 10 + 50 * (10 + 10) / 100 + 4 == clock.ends_at("1", 10.0)
+
+    clock.advance(250, 15.0)  # three quarters of its tokens: the other starts its last
+
+    assert 15 == clock.shadows["1"].last_started_at
+    assert 100 == clock.level
+
+
+def test_stage_lasts_as_long_as_its_longest_inference() -> None:
+    """Plenty of service brings the level to the next stage, and not its caller."""
+    clock = _clock(ONE, ONE)
+    clock.advance(5000, 1.0)
+
+    assert (100, 0) == (clock.level, clock.shadows["1"].at)
+
+    clock.advance(0, 4.0)
+
+    assert 1 == clock.shadows["1"].at
+    assert 4 + 4 == clock.ends_at("1", 4.0)
+
+
+def test_true_length_changes_what_is_owed_by_the_difference() -> None:
+    """A call that took 400 instead of 1,000 has let the others wait for 600 that nobody took."""
+    clock = _clock(ONE)
+    clock.add("2", 1, 2, [FOUR])
+    clock.change("1", [ExpectedStage(1, 40, 400, 16, 0)], 1)
+
+    assert 400 + 250 == clock.owed
+
+    clock.advance(650, 1.0)
+    clock.change("1", [ExpectedStage(1, 30, 300, 12, 0)], 1)
+    clock.advance(0, 2.0)
+
+    assert 100 / 10 == clock.level
+
+
+def test_stage_that_grows_starts_its_last_later() -> None:
+    """It was through with one call; with a second as long, half of its tokens come first."""
+    clock = _clock(ONE)
+    clock.add("2", 1, 2, [FOUR])
+
+    assert clock.shadows["1"].is_through
+
+    clock.change("1", [ExpectedStage(2, 200, 2000, 40, 0)], 1)
+
+    assert not clock.shadows["1"].is_through
+    assert 10 + 10 == clock.density.total
+
+
+def test_more_weight_keeps_the_tokens_that_were_served() -> None:
+    """50 of 100 tokens are 50 levels at weight 1, and 25 at weight 2; so are the 25 to come."""
+    clock = _clock(FOUR)
+    clock.advance(250 + 500, 1.0)
+    clock.change("1", [FOUR], 2)
+
+    assert 25 == clock.shadows["1"].entered
+    assert 50 + 25 / 2 == clock.shadows["1"].level_of_last
+
+
+def test_fewer_stages_than_it_has_entered_end_it_and_more_go_on() -> None:
+    """It is through when that is told, and enters what is told later where the level is then."""
+    clock = _clock(ONE, FOUR)
+    clock.advance(1000, 4.0)
+
+    assert 1 == clock.shadows["1"].at
+
+    clock.change("1", [ONE], 1)
+
+    assert 4.0 + 4 == clock.ends_at("1", 4.0)
+    assert 0 == clock.density.total
+
+    clock.change("1", [ONE, FOUR], 1)
+
+    assert (1, clock.level) == (clock.shadows["1"].at, clock.shadows["1"].entered)
+    assert 10 == clock.density.total
+
+
+@pytest.mark.parametrize("stages", [[FOUR], [ONE, FOUR]])
+def test_released_shadow_is_forgotten_when_it_is_through(stages: list[ExpectedStage]) -> None:
+    """Until then it takes its part."""
+    clock = _clock(*stages)
+    clock.release("1")
+
+    assert {"1"} == clock.shadows.keys()
+
+    clock.advance(10_000, 100.0)
+
+    assert {} == clock.shadows
+    assert 0 == clock.density.total
