@@ -17,7 +17,7 @@ from justitia_ray.sim.result_files import read_results
 from justitia_ray.sim.suites.papers import MIXES
 from justitia_ray.units import Seconds
 from scripts import bench_live
-from scripts.bench.live import FULL, QUICK, Plays, Size, play_all
+from scripts.bench.live import FULL, QUICK, Plays, Size, calibration, nine_classes, play_all
 from scripts.bench.live_report import report, write_all
 from scripts.bench.live_session import (
     ARMS,
@@ -249,6 +249,17 @@ def test_window_of_the_arrivals_is_replaced_by_the_option(options: list[str], si
     assert size == bench_live.size_of(bench_live.parse_arguments(options))
     given = bench_live.parse_arguments([*options, "--window-s", "2.5"])
     assert replace(size, window_s=2.5) == bench_live.size_of(given)
+
+
+def test_half_the_window_halves_the_instants_of_arrival(data: Path) -> None:
+    """The same applications come twice as densely, those of the calibration too."""
+    half = replace(SIZE, window_s=SIZE.window_s / 2)
+
+    for draw in (nine_classes, calibration):
+        usual, denser = (draw(1, size, data) for size in (SIZE, half))
+        assert [one.text for one in usual] == [one.text for one in denser]
+        expected = [one.arrived_at_s / 2 for one in usual]
+        assert expected == pytest.approx([one.arrived_at_s for one in denser], abs=1e-6)
 
 
 @pytest.mark.parametrize("window", ["0", "-3", "nan", "inf", "soon"])
