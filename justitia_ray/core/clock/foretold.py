@@ -238,9 +238,14 @@ class ForetoldVtc:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore what `state` returned, into an object that has been told nothing.
 
+        Of a state of release 0.2.0, whose shadow was another, the pace alone.
+
         Raises:
             ValueError: If it is not of that form.
         """
+        if "owed" not in state:
+            self.pace.restore(RecordReader(state, ("level", "pace", "ended"), None).mapping("pace"))
+            return
         reader = RecordReader(state, ("level", "owed", "pace", "ended"), None)
         self.pace.restore(reader.mapping("pace"))
         self.clock.level, self.clock.owed = reader.number("level"), reader.number("owed")
@@ -250,11 +255,15 @@ class ForetoldVtc:
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
         """Restore what `application_state` returned, after `restore`.
 
+        One of release 0.2.0 is foretold anew when it submits, as if it came then.
+
         Raises:
             ValueError: If it is not of that form.
         """
         name = application.application_id
         reader = RecordReader(state, ("shadow", "submitted"))
+        if "gap_until" in reader.mapping("shadow"):
+            return
         ended = [*read_stages(reader, "submitted")]
         self.clock.remove(name)
         self.clock.put_back(name, restored(reader.value("shadow")))

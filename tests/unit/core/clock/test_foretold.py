@@ -294,6 +294,35 @@ def test_damaged_state_of_an_application_is_refused(part: str, damage: Any) -> N
         ForetoldVtc().restore_application(application, kept)
 
 
+def test_state_of_the_last_release_is_begun_anew() -> None:
+    """Its levels are of another shadow: the pace is kept, and an application comes as if new."""
+    before, application = _paced(), _application("1", FOUR)
+    before.pace.begin("x", 0.0)
+    before.served([_delivery(500)], 5.0)
+    state = before.state()
+    shadow = {
+        "weight": 1,
+        "sequence": 1,
+        "at": 0,
+        "entered": 7.5,
+        "gap_until": None,
+        "passed_at": None,
+        "released": False,
+        "stages": [[*FOUR]],
+    }
+    after = ForetoldVtc()
+    after.restore({"level": 50.0, "pace": state["pace"], "ended": {"2": shadow}})
+    after.restore_application(application, {"shadow": shadow, "submitted": []})
+
+    assert before.pace.kv_per_s == after.pace.kv_per_s
+    assert {} == after.clock.shadows
+    assert after.deadline("1", 5.0) is None
+
+    after.submitted(application, _inference("y"), 6.0)
+
+    assert (0, 0) == (after.clock.level, after.clock.shadows["1"].entered)
+
+
 def test_pace_is_of_the_time_in_which_something_runs() -> None:
     """One second of 100 tokens, an idle hour, one second: 100 a second, not 0.05."""
     pace = Pace()
