@@ -1,8 +1,8 @@
 """The guard of justitia, told when VTC ends each application: what perfect foretelling would bring.
 
-No scheduler can know these instants: they are those of a run of the same load under `vtc`. What
-such a guard gains over the guard that serves is what the foretelling of VTC costs; what it still
-misses, the promise to end no later than under VTC costs.
+No scheduler can know these instants, which are those of a run of the same load under `vtc`. What
+lies between this guard and the one that serves is owed to foretelling; what this one itself misses
+is the price of the promise to end nobody later than VTC.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,12 +31,7 @@ class ToldVtc(ForetoldVtc):
         self.ends: Mapping[ApplicationId, Seconds] = {}
         """When VTC ends each application; one that is not here is never urgent."""
         self._live: dict[ApplicationId, int] = {}
-        """Sequences of live applications."""
-
-    def arrived(self, application: Application, now: Seconds) -> None:
-        """Begin a shadow, and look at the application from now on."""
-        self._live[application.application_id] = application.sequence
-        super().arrived(application, now)
+        """Sequences of live applications that have submitted anything."""
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
         """Count an inference, and look at its application from now on."""

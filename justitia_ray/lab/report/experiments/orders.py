@@ -220,9 +220,9 @@ ORDERS = (
         "orders",
         "Shortest first inside the promise, and the guard",
         f"{_ABOUT}Costs and stages are known. The guard has to foretell when VTC ends an "
-        f"application; “{_TOLD}” is the same guard with the true instants of the run under "
-        "`vtc`, which nobody can know while serving. What it has over the guard is lost to "
-        "foretelling; what it misses itself is the price of the promise.",
+        f"application; `{_TOLD}` is the same guard with the true instants, of the run under `vtc`, "
+        "which no scheduler can know. What lies between the two is owed to foretelling; what the "
+        "told guard itself misses is the price of the promise.",
         _arms,
         _targets(),
         "Completion time over that under VTC at 3x: share of the applications below",
