@@ -1,19 +1,18 @@
 """The guard that is told when VTC ends each application."""
 
 from functools import partial
-from statistics import median
 
 import pytest
 
 from justitia_ray.core.clock.foretold import MARGIN_S
 from justitia_ray.core.entities import Application, Inference
-from justitia_ray.lab.foretold import foretold_over_vtc
 from justitia_ray.lab.report.experiment import Arm, Task
 from justitia_ray.lab.report.experiments import nine_class
 from justitia_ray.lab.report.experiments.orders import GUARD
 from justitia_ray.lab.report.tasks import SimulatedRun, SuiteLoad, ToldRun
 from justitia_ray.lab.told import ToldVtc, simulate_told
 from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.predictions import TABLE
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
@@ -78,6 +77,14 @@ def _fan(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
     return WorkloadApplication(name, f"fan {calls}", at, inferences)
 
 
+def _chain(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
+    """Return an application of calls one after another."""
+    inferences = tuple(
+        WorkloadInference(str(n), 60, output, (str(n - 1),) if n else ()) for n in range(calls)
+    )
+    return WorkloadApplication(name, f"chain {calls}", at, inferences)
+
+
 def _ends(run: RunResult) -> dict[ApplicationId, Seconds]:
     ends = {row.application_id: row.finished_at_s for row in run.applications}
     return {name: end for name, end in ends.items() if end is not None}
@@ -96,15 +103,17 @@ def test_application_told_to_be_late_goes_first() -> None:
 
 
 def test_told_guard_does_otherwise_where_the_foretelling_is_off() -> None:
-    """Half of these ends are foretold a fifth too early or too late, or more."""
-    load = [_fan(f"a{n}", n * 0.3, 1 if n % 3 else 6, 100) for n in range(20)]
-    engine = EngineProfile(kv_tokens=1000)
-    guard = RunSettings(engine, policy_options=dict(GUARD))
-    off = [abs(r - 1) for ratios in foretold_over_vtc(load, engine).values() for r in ratios]
+    """No shadow can foretell the end of a chain before it is told of the stages to come."""
+    load = [_fan(f"f{n}", n * 1.0, 1 + 3 * (n % 2), 100) for n in range(10)]
+    load += [_chain(f"c{n}", n * 2.0, 3, 100) for n in range(5)]
+    engine = EngineProfile(kv_tokens=500)
+    costs = {application.application_id: application.cost() for application in load}
+    guard = RunSettings(
+        engine, policy_options=dict(GUARD), prediction=TABLE, predicted_costs=costs, history=()
+    )
+    ends = _ends(simulate(load, RunSettings(engine, "vtc")))
 
-    told = simulate_told(load, guard, _ends(simulate(load, RunSettings(engine, "vtc"))))
-    assert 0.2 < median(off)
-    assert _ends(simulate(load, guard)) != _ends(told)
+    assert _ends(simulate(load, guard)) != _ends(simulate_told(load, guard, ends))
 
 
 @needs_real_data
