@@ -7,6 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from justitia_ray.lab.told import simulate_told
 from justitia_ray.predictor.stages import CHARGE_FACTOR
 from justitia_ray.sim.calibration.measured import TimedRequest, read_run
 from justitia_ray.sim.client_service import served_requests
@@ -123,7 +124,11 @@ class SimulatedRun:
         Raises:
             ConfigError: If the load or a setting is wrong.
         """
-        settings = RunSettings(
+        return simulate(built(self.load), self.settings())
+
+    def settings(self) -> RunSettings:
+        """Return the settings of the run."""
+        return RunSettings(
             engine=self.engine,
             policy=self.policy,
             policy_options=dict(self.options),
@@ -135,7 +140,6 @@ class SimulatedRun:
             raises=self.is_served,
             charge_factor=CHARGE_FACTOR if self.is_served else 1.0,
         )
-        return simulate(built(self.load), settings)
 
     def configuration(self) -> Mapping[str, Any]:
         """Return load, policy, options, engine and the rest."""
@@ -149,6 +153,33 @@ class SimulatedRun:
             "report_interval_s": self.report_interval_s,
             "is_served": self.is_served,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class ToldRun:
+    """A run of justitia whose guard is told the ends of the same load under `vtc`."""
+
+    of: SimulatedRun
+    """The run of the guard that has to foretell them; all else is the same."""
+
+    def run(self) -> RunResult:
+        """Simulate `vtc`, then the guard that is told; the rows are without inferences.
+
+        Raises:
+            ConfigError: If the load or a setting is wrong.
+        """
+        under_vtc = replace(self.of, policy="vtc", options=()).run()
+        ends = {
+            row.application_id: row.finished_at_s
+            for row in under_vtc.applications
+            if row.finished_at_s is not None
+        }
+        told = simulate_told(built(self.of.load), self.of.settings(), ends)
+        return replace(told, inferences=[])
+
+    def configuration(self) -> Mapping[str, Any]:
+        """Return that of the run, and where its deadlines come from."""
+        return {**self.of.configuration(), "deadlines": "told: the ends of a run under vtc"}
 
 
 @dataclass(frozen=True, slots=True)

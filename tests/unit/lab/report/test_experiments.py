@@ -18,6 +18,7 @@ from justitia_ray.lab.report.tasks import (
     ServedRequests,
     SimulatedRun,
     SuiteLoad,
+    ToldRun,
     requests_per_minute,
 )
 from justitia_ray.sim.calibration.measured import COLUMNS, TimedRequest
@@ -81,7 +82,7 @@ def test_arms_that_are_compared_run_on_the_same_draws(experiment: Experiment) ->
         pytest.skip("its arms are different loads, or are not compared")
     loads: dict[str, set[object]] = {}
     for arm, task in _arms(experiment).items():
-        run = task.of if isinstance(task, ServedRequests) else task
+        run = task.of if isinstance(task, ServedRequests | ToldRun) else task
         if isinstance(run, SimulatedRun) and not arm.name.startswith("rpm "):
             loads.setdefault(arm.group, set()).add(run.load)
     assert [] == [group for group, found in loads.items() if len(found) != 1]

@@ -1,17 +1,20 @@
 """Measures of the guard: how much later than under VTC, and how much slower than alone."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from justitia_ray.core.entities import Outcome
-from justitia_ray.lab.report.experiment import Arm
+from justitia_ray.lab.report import tasks
+from justitia_ray.lab.report.experiment import Arm, Scale
 from justitia_ray.lab.report.experiments import orders, predictors
-from justitia_ray.lab.report.tasks import AloneRuns, SuiteLoad
+from justitia_ray.lab.report.tasks import AloneRuns, SimulatedRun, SuiteLoad, ToldRun
 from justitia_ray.sim.results import ApplicationResult, RunResult, row_on_arrival
 from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import simulate
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
-from justitia_ray.units import Seconds
+from justitia_ray.units import ApplicationId, Seconds
 
 
 def _workload() -> list[WorkloadApplication]:
@@ -57,6 +60,51 @@ def test_regret_is_against_vtc_and_slowdown_against_alone() -> None:
     assert 6.0 == measured["max_slowdown"]
     assert 1.5 == measured["worst_ratio_to_vtc"]
     assert 1.98 == pytest.approx(measured["p99_regret_s"])
+
+
+def test_told_guard_is_told_the_ends_under_vtc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the settings of the guard's run, and the instants of `vtc` on the same load."""
+    asked: list[tuple[RunSettings, Mapping[ApplicationId, Seconds]]] = []
+
+    def simulate_told(
+        applications: Sequence[WorkloadApplication],
+        settings: RunSettings,
+        ends: Mapping[ApplicationId, Seconds],
+    ) -> RunResult:
+        asked.append((settings, ends))
+        return RunResult()
+
+    monkeypatch.setattr(tasks, "simulate_told", simulate_told)
+    monkeypatch.setattr(SuiteLoad, "build", lambda load: _workload())
+    guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
+    ToldRun(guard).run()
+
+    under_vtc = simulate(_workload(), RunSettings(guard.engine, "vtc"))
+    ends = {row.application_id: row.finished_at_s for row in under_vtc.applications}
+    assert {"a", "b"} == ends.keys()
+    assert [(guard.settings(), ends)] == asked
+
+
+def test_told_run_says_that_it_is_told() -> None:
+    """Its lines in the results would else be those of the guard."""
+    guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
+    configuration = {**ToldRun(guard).configuration()}
+
+    assert "told: the ends of a run under vtc" == configuration.pop("deadlines")
+    assert guard.configuration() == configuration
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_told_guard_stands_beside_each_guard_of_known_costs(is_quick: bool) -> None:
+    """All else is the same in both; where costs are learned nobody is told."""
+    scale = Scale(seeds=(1,), data_dir=Path("nowhere"), is_quick=is_quick)
+    known, *others = (experiment.arms(scale, 1) for experiment in orders.ORDERS)
+
+    guards = {arm.group: task for arm, task in known.items() if arm.name == "guard"}
+    told = {arm.group: task.of for arm, task in known.items() if isinstance(task, ToldRun)}
+    assert guards
+    assert guards == told
+    assert not any(isinstance(task, ToldRun) for arms in others for task in arms.values())
 
 
 def test_learned_arms_know_the_stages_of_what_ended_before(

@@ -1,0 +1,132 @@
+"""The guard that is told when VTC ends each application."""
+
+from functools import partial
+
+import pytest
+
+from justitia_ray.core.clock.foretold import MARGIN_S
+from justitia_ray.core.entities import Application, Inference
+from justitia_ray.lab.report.experiment import Arm, Task
+from justitia_ray.lab.report.experiments import nine_class
+from justitia_ray.lab.report.experiments.orders import GUARD
+from justitia_ray.lab.report.tasks import SimulatedRun, SuiteLoad, ToldRun
+from justitia_ray.lab.told import ToldVtc, simulate_told
+from justitia_ray.sim.engine_profile import EngineProfile
+from justitia_ray.sim.predictions import TABLE
+from justitia_ray.sim.results import RunResult
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import simulate
+from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
+from justitia_ray.units import ApplicationId, Seconds
+from tests.unit.sim.data_directory import REAL, needs_real_data
+
+_PATH_S = 3.0
+"""Longest path of each application of `_told`: 30 iterations of a tenth of a second."""
+
+
+def _application(name: str) -> Application:
+    return Application(name, "c", "t", 1, 1, "i", 0.0, int(name))
+
+
+def _told(**ends: Seconds) -> ToldVtc:
+    """Return a shadow with live applications 1, 2, …, each with one inference that waits."""
+    told = ToldVtc()
+    told.pace.iteration_s = 0.1
+    told.ends = {name.removeprefix("n"): end for name, end in ends.items()}
+    for name in told.ends:
+        inference = Inference(name, name, name, "i", 20, 30, 99, 1, 0.0, 1)
+        told.submitted(_application(name), inference, 0.0)
+    return told
+
+
+def test_deadlines_are_the_ends_that_it_is_told() -> None:
+    """The shadow has a deadline of its own as soon as service is known, which counts nothing."""
+    told = _told(n1=50.0)
+    told.pace.kv_per_s = 100.0
+
+    assert 50.0 == told.deadline("1", 0.0)
+    assert told.deadline("2", 0.0) is None
+
+
+def test_urgency_has_the_margin_of_the_guard() -> None:
+    """From the instant on at which its path and five seconds fit before the end."""
+    told = _told(n1=50.0)
+    begins = 50.0 - _PATH_S - MARGIN_S
+
+    assert [] == told.urgent(begins - 0.01)
+    assert ["1"] == told.urgent(begins)
+
+
+def test_urgent_are_in_the_order_of_their_ends_then_of_arrival() -> None:
+    """Neither the order in which they were told of, nor the names, which sort otherwise."""
+    assert ["3", "9", "10", "1"] == _told(n10=2.0, n1=3.0, n9=2.0, n3=1.0).urgent(0.0)
+
+
+def test_urgent_are_live_and_wait() -> None:
+    """Whoever has ended, or runs all that it has, is not let pass."""
+    told = _told(n1=1.0, n2=1.0, n3=1.0)
+    told.application_ended(_application("2"), 0.0)
+
+    assert ["1", "3"] == told.urgent(0.0)
+    assert ["3"] == told.urgent(0.0, lambda name: name == "3")
+
+
+def _fan(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
+    """Return an application of calls at one instant."""
+    inferences = tuple(WorkloadInference(str(n), 60, output) for n in range(calls))
+    return WorkloadApplication(name, f"fan {calls}", at, inferences)
+
+
+def _chain(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
+    """Return an application of calls one after another."""
+    inferences = tuple(
+        WorkloadInference(str(n), 60, output, (str(n - 1),) if n else ()) for n in range(calls)
+    )
+    return WorkloadApplication(name, f"chain {calls}", at, inferences)
+
+
+def _ends(run: RunResult) -> dict[ApplicationId, Seconds]:
+    ends = {row.application_id: row.finished_at_s for row in run.applications}
+    return {name: end for name, end in ends.items() if end is not None}
+
+
+def test_application_told_to_be_late_goes_first() -> None:
+    """The largest of ten that compete for the memory of two calls; by its size it is the last."""
+    load = [_fan("large", 0.0, 4, 100), *(_fan(f"s{n}", 0.0, 2, 60) for n in range(9))]
+    run = partial(
+        simulate_told, load, RunSettings(EngineProfile(kv_tokens=320), policy_options=dict(GUARD))
+    )
+
+    never, at_once = _ends(run({})), _ends(run({"large": 0.0}))
+    assert "large" == max(never, key=never.__getitem__)
+    assert "large" == min(at_once, key=at_once.__getitem__)
+
+
+def test_told_guard_does_otherwise_where_the_foretelling_is_off() -> None:
+    """No shadow can foretell the end of a chain before it is told of the stages to come."""
+    load = [_fan(f"f{n}", n * 1.0, 1 + 3 * (n % 2), 100) for n in range(10)]
+    load += [_chain(f"c{n}", n * 2.0, 3, 100) for n in range(5)]
+    engine = EngineProfile(kv_tokens=500)
+    costs = {application.application_id: application.cost() for application in load}
+    guard = RunSettings(
+        engine, policy_options=dict(GUARD), prediction=TABLE, predicted_costs=costs, history=()
+    )
+    ends = _ends(simulate(load, RunSettings(engine, "vtc")))
+
+    assert _ends(simulate(load, guard)) != _ends(simulate_told(load, guard, ends))
+
+
+@needs_real_data
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_no_fewer_end_no_later_than_under_vtc_than_by_finish(seed: int) -> None:
+    """Forty applications of the nine classes at 3x."""
+    load = SuiteLoad("nine-class", seed, REAL, count=40, window_s=48.0)
+    tasks: dict[str, Task] = {name: SimulatedRun(load, name) for name in ("vtc", "justitia")}
+    tasks["told"] = ToldRun(SimulatedRun(load, "justitia", GUARD))
+    measured = nine_class.measure({Arm("", name): task.run() for name, task in tasks.items()})
+
+    finish, told = (measured[Arm("", name)]["no_later_than_vtc"] for name in ("justitia", "told"))
+    assert finish is not None
+    assert told is not None
+    assert told >= finish
