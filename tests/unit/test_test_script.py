@@ -19,12 +19,8 @@ from tests.eventually import eventually
 from tests.pages import ROOT
 
 _WITHIN_S = 30.0
-_MARKS = [
-    line.partition(":")[0]
-    for line in tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
-        "pytest"
-    ]["ini_options"]["markers"]
-]
+_SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["pytest"]
+_MARKS = [line.partition(":")[0] for line in _SETTINGS["ini_options"]["markers"]]
 _IN_PLACE_OF_PYTEST = """
 import json, os, signal, sys
 
