@@ -26,7 +26,11 @@ from tests.harness.chaos.target import ChaosTarget, keep_sampling
 from tests.harness.key_ring import GATEWAY, OPERATOR, KeyRing, gateway_keys
 from tests.integration.service import Service, Serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.after_engines,
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 _SEED = 1
 _INFERENCES = 150

@@ -10,7 +10,11 @@ from tests.integration.bodies import COMPLETIONS, completion, encoded
 from tests.integration.load import every_seat_taken, leave
 from tests.integration.service import ENDLESS, Service
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.after_engines,
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 _SOON_S = 2.0
 """The protocol promises one second; the other one is for asking, on a busy machine."""

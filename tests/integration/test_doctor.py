@@ -20,7 +20,11 @@ from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.service import PRODUCT, Service
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.after_engines,
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 
 async def doctor(

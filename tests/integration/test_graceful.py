@@ -24,7 +24,11 @@ from tests.integration.service import (
     redis_processes,
 )
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.after_engines,
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 _REPLACED_WITHIN_S = 240.0
 _ORPHANS_END_WITHIN_S = 10.0

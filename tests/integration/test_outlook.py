@@ -13,7 +13,11 @@ from scripts.bench.outlook import CELLS, Cell, play, rows, table
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.service import ENDLESS, MODEL, SEATS, Service, Serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.after_engines,
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 _CALLS = 150
 

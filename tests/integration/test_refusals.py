@@ -22,7 +22,11 @@ import pytest_asyncio
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.service import MODEL, SEATS, Service, Serving
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.after_engines,
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 _CALLERS = 100
 _STEADY = 14

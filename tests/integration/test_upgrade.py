@@ -16,6 +16,8 @@ from tests.integration.known_load import known_load
 from tests.integration.load import OpenStream
 from tests.integration.service import Serving
 
+pytestmark = pytest.mark.after_engines
+
 LAST_RELEASE = "56ebe42"
 """The commit of release 0.1.0; to be raised with each release."""
 _ROOT = Path(__file__).parents[2]
