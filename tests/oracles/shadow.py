@@ -60,6 +60,7 @@ class LiteralShadow:
 
     def __init__(self, iteration_s: Any) -> None:
         self.iteration_s = iteration_s
+        self.outstanding: Any = Fraction(0)
         self.members: dict[str, Member] = {}
         self.level: Any = Fraction(0)
         self.owed: Any = Fraction(0)
@@ -109,18 +110,20 @@ class LiteralShadow:
             paying = sum(m.ratio() for m in self.members.values() if self._starts(m))
             first = self._first("next_level")
             if first is not None:
-                needed = self.owed + (first.next_level - self.level) * paying
+                starts = (first.next_level - self.level) * paying
+                needed = max(0, self.owed + starts - self.outstanding)
                 if needed <= part:
-                    if needed > 0:
+                    if part:
                         self.now += (until - self.now) * needed / part
                     amount -= needed
-                    self.level, self.owed = first.next_level, Fraction(0)
+                    self.level, self.owed = first.next_level, self.owed + starts - needed
                     self._go_on(first)
                     continue
             self.owed -= part
-            if self.owed < 0:
-                self.level -= self.owed / paying if paying else 0
-                self.owed = Fraction(0)
+            if paying and self.owed < self.outstanding:
+                self.level += (self.outstanding - self.owed) / paying
+                self.owed = self.outstanding
+            self.owed = max(Fraction(0), self.owed)
             amount -= part
             self.now = until
             if until == now and not ((due := self._first("next_time")) and due.next_time <= now):
@@ -134,7 +137,7 @@ class LiteralShadow:
             return member.started_at + tail
         density = self.density() + (0 if member.next_level is not None else member.ratio())
         level_s = density / kv_per_s
-        enters = max(0, self.owed) / kv_per_s
+        enters = max(0, self.owed - self.outstanding) / kv_per_s
         rest = member.levels(member.at)
         if member.started_at is None:
             starts = max(0, member.entered + member.levels_of_starts(member.at) - self.level)

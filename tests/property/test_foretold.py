@@ -13,7 +13,7 @@ from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery
 from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.cost import kv_token_time
-from justitia_ray.units import KvTokenTime, Seconds
+from justitia_ray.units import KvTokenTime, RequestId, Seconds
 from tests.exact import exact
 from tests.oracles.shadow import LiteralShadow
 
@@ -25,6 +25,9 @@ class GivenPace(Pace):
         super().__init__()
         self.kv_per_s = exact(100)
         self.iteration_s = exact(1, 32)
+
+    def leave(self, request_id: RequestId) -> None:
+        """Let what is outstanding be what the test says."""
 
     def observe(self, deliveries: Iterable[Delivery], now: Seconds) -> KvTokenTime:
         """Return the service, and measure nothing."""
@@ -56,6 +59,7 @@ class World:
         self.foretold.arrived(application, self.now)
         if stages:
             self.literal.add(name, application.weight, application.sequence, stages)
+            self._literal_stays()
 
     def submit(self, name: str, stage: int, prompt: int, output: int) -> None:
         """Let an application submit an inference at a stage that it has reached."""
@@ -201,6 +205,7 @@ steps = st.one_of(
     st.tuples(st.just("reweigh"), st.integers(0, 9), st.integers(1, 4)),
     st.tuples(st.just("leave"), st.integers(0, 9)),
     st.tuples(st.just("serve"), st.integers(0, 5000), st.integers(0, 40)),
+    st.tuples(st.just("flight"), st.integers(0, 2000)),
     st.tuples(st.just("pace"), st.integers(85, 116), st.integers(26, 38)),
 )
 
@@ -215,6 +220,9 @@ def test_deadlines_and_urgency_are_those_of_the_rules(run: list[tuple[Any, ...]]
             world.arrive(*values)
         elif kind == "serve":
             world.serve(*values)
+        elif kind == "flight":
+            world.pace.outstanding = world.literal.outstanding = exact(values[0])
+            world.serve(0, 0)  # what runs is told with a report
         elif kind == "pace":
             world.pace.kv_per_s = exact(values[0])
             world.pace.iteration_s = world.literal.iteration_s = exact(values[1], 1024)

@@ -4,7 +4,7 @@
 known (`known_stages`). Looking ahead, a level is taken to cost what it does now: the sum of ω·k/w
 over those that will ask for more, at the present pace. An application's *deadline* is when VTC ends
 it. It is *urgent* when only what remains of its own longest path fits before that:
-now ≥ deadline − path − 180 iterations.
+now ≥ deadline − path − 150 iterations.
 
 An application that ends keeps its shadow until that is through, as VTC would still be serving it:
 without that the others are foretold twice too early.
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from justitia_ray.core.entities import Application, Inference
     from justitia_ray.core.policies.base import Delivery
 
-MARGIN_ITERATIONS = 180
-"""Iterations by which an application becomes urgent before its longest path must begin: 5.4 s of a
+MARGIN_ITERATIONS = 150
+"""Iterations by which an application becomes urgent before its longest path must begin: 4.5 s of a
 7B model on an A10G."""
-_LEAD = (21, 20)
-"""Service of the shadow over that of the replicas: without it VTC's ends are foretold 5 to 9 % late
-where memory is short, as VTC stops those that have run ahead where it overflows."""
+_LEAD = (107, 100)
+"""Service of the shadow over that of the replicas: without it VTC's ends are foretold late where
+memory is short, for VTC stops what has run ahead when it overflows."""
 _BAND = 2.0
 """Factor by which rates may move before a place in the order of urgency says nothing any more."""
 _RENEWED_FROM = 1.5
@@ -125,7 +125,8 @@ class ForetoldVtc:
 
     def dispatched(self, inference: Inference, now: Seconds) -> None:
         """Note that an inference was leased."""
-        self.pace.begin(inference.request_id, now)
+        call = call_of(inference, inference.expected_output)
+        self.pace.begin(inference.request_id, now, call.kv_token_time)
 
     def served(self, deliveries: Sequence[Delivery], now: Seconds) -> None:
         """Raise the level by the service of a report, and measure the pace."""

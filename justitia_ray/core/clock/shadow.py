@@ -189,12 +189,14 @@ class ShadowClock:
             level = _first_key(self._by_level)
             needed = math.inf
             if level < math.inf:
-                needed = self.owed + (level - self.level) * self._starting.total
+                starts = (level - self.level) * self._starting.total
+                needed = self.owed + starts - self._pace.outstanding
             if needed <= part:
-                if needed > 0:
-                    self._now += (until - self._now) * needed / part
-                self.level, self.owed = level, 0
-                amount -= needed
+                served = max(0, needed)
+                if served:
+                    self._now += (until - self._now) * served / part
+                self.level, self.owed = level, self.owed + starts - served
+                amount -= served
                 self._place_first(self._by_level)
                 continue
             self._serve(part, level)
@@ -217,7 +219,7 @@ class ShadowClock:
             return None
         density = self.density.total + (0 if shadow.density else shadow.ratio())
         level_s = density / self._pace.kv_per_s
-        wait_s = max(0, self.owed) / self._pace.kv_per_s
+        wait_s = max(0, self.owed - self._pace.outstanding) / self._pace.kv_per_s
         if shadow.last_started_at is None:
             wait_s += max(0, shadow.level_of_last - self.level) * level_s
             if shadow.is_last:
@@ -239,10 +241,13 @@ class ShadowClock:
     def _serve(self, amount: KvTokenTime, level: float) -> None:
         """Serve what is owed, then raise X, which does not reach the next level."""
         self.owed -= amount
-        if self.owed < 0:
-            if self._starting.total:  # rounding must not carry X past what happens at a level
-                self.level = min(self.level - self.owed / self._starting.total, level)
-            self.owed = 0
+        room = self._pace.outstanding - self.owed
+        if room > 0 and self._starting.total:
+            # rounding must not carry X past what happens at a level
+            self.level = min(self.level + room / self._starting.total, level)
+            self.owed += room
+        else:
+            self.owed = max(0, self.owed)
 
     def _end_waits(self) -> None:
         while _first_key(self._by_time) <= self._now:

@@ -50,7 +50,7 @@ def test_learned_stages_foretell_nearly_as_well() -> None:
 def test_learned_stages_of_a_class_of_equals_are_true() -> None:
     """Nothing but the pace is measured then, and that is the same; who knows nothing is far off."""
     engine = EngineProfile(kv_tokens=500)
-    load = [_chain(f"a{n}", n * 4.0, 3, 40) for n in range(12)]
+    load = [_chain(f"a{n}", n * 4.0, 3, 5) for n in range(12)]
     history = foretell(load, engine).observed
     first, later = off_by_learning(load, engine, history)
     unknown, _ = off_by_learning(load, engine, ())
