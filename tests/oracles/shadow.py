@@ -75,6 +75,10 @@ class LiteralShadow:
         member = self.members[name] = Member(weight, sequence, [*stages])
         self._enter(member, 0)
 
+    def remove(self, name: str) -> None:
+        """Forget an application, and what its first inference owes."""
+        self.owed = max(Fraction(0), self.owed - self.members.pop(name).took)
+
     def change(self, name: str, weight: Any, stages: Sequence[ExpectedStage]) -> None:
         """Replace the stages of an application and its weight."""
         member = self.members[name]

@@ -103,7 +103,7 @@ class World:
         if name in self.literal.members and any(self.calls[name]):
             self._renew(name)
         elif name in self.literal.members:
-            del self.literal.members[name]
+            self.literal.remove(name)
         self.foretold.application_ended(application, self.now)
         del self.applications[name]
 

@@ -141,17 +141,18 @@ class ShadowClock:
         self._place(name, shadow)
 
     def remove(self, name: ApplicationId) -> None:
-        """Forget an application at once; an unknown one changes nothing."""
+        """Forget an application, and what it owes, at once; an unknown one changes nothing."""
         shadow = self.shadows.pop(name, None)
         if shadow is not None:
             self._displace(name, shadow)
+            self.owed = max(0, self.owed - shadow.owed)
 
     def release(self, name: ApplicationId) -> None:
         """Forget an application as soon as it is through with its stages."""
         shadow = self.shadows[name]
         shadow.released = True
         if shadow.is_through:
-            self.remove(name)
+            del self.shadows[name]
 
     def change(self, name: ApplicationId, stages: Sequence[ExpectedStage], weight: float) -> None:
         """Replace the stages of an application, at least one, and its weight.

@@ -121,6 +121,16 @@ def test_fewer_stages_than_it_has_entered_end_it_and_more_go_on() -> None:
     assert 10 == clock.density.total
 
 
+def test_forgotten_application_owes_nothing() -> None:
+    """Its caller gave up before anything of it ran: the others need not wait for its first."""
+    clock = _clock(FOUR)
+    clock.add("2", 1, 2, [ONE])
+    clock.remove("2")
+    clock.remove("2")
+
+    assert 250 == clock.owed
+
+
 @pytest.mark.parametrize("stages", [[FOUR], [ONE, FOUR]])
 def test_released_shadow_is_forgotten_when_it_is_through(stages: list[ExpectedStage]) -> None:
     """Until then it takes its part."""
