@@ -5,19 +5,23 @@ all that wait are served up to one *level* X, the tokens p + 2d of each unit of 
 inferences ahead of it: an inference that has started is never held back. Of a stage with n
 inferences, w = Σ (p + 2d), k = Σ h(p, d) and L = max d, of an application of weight ω:
 
-- It is entered at a level e, and its first inference starts at once: k/n is *owed*, and X stands
-  still until the replicas have served it. The others start while X rises to Y = e + w/ω·(n − 1)/n,
-  in which service S raises X by S/ρ, ρ being the sum of ω·k/w over those that are so far.
+- It is entered at a level e, and its first inference starts at once; the others start while X
+  rises to Y = e + w/ω·(n − 1)/n.
 - Its last inference starts when X is at Y, and it is over L iterations later. Then its tool gap
   passes, in wall time, and the next stage waits for X to reach e + w/ω, the counter of the
   application; it is entered where X is then.
 
-A fluid in which all are served evenly, without whole inferences ahead of the level, has X rise up
-to 1.4 times too fast while the applications become more, and foretells long ones by so much early.
+What has started is *owed* until the replicas have served as much: k/n for a first inference, and ρ
+for each level by which X rises, ρ being the sum of ω·k/w over those whose others start. X rises
+only while no more is owed than the replicas have in flight: VTC would have as much in flight, in
+an order of its own. So on empty replicas all starts at once, and on full ones newcomers hold X up.
+Where nobody waits X goes to the next level at which anything happens.
 
-Where nobody waits X goes to the next level at which anything happens. When a stage changes, what
-its first inference owes changes by the difference. Stages that the shadow has left change nothing
-any more.
+A fluid in which all are served evenly, and nothing ahead of the level, has X rise up to 1.4 times
+too fast while the applications become more, and foretells long ones a quarter early.
+
+When a stage changes, what its first inference owes changes by the difference. Stages that the
+shadow has left change nothing any more.
 
 An application is *through* when the last inference of its last stage has started; it ends L
 iterations later. Exact in the arithmetic of its arguments.
@@ -106,10 +110,10 @@ class ShadowClock:
     """
 
     def __init__(self, pace: Pace) -> None:
-        self._pace = pace
+        self.pace = pace
         self.level: float = 0
         self.owed: KvTokenTime = 0
-        """Service until X rises again; below 0 if more was taken for owed than was."""
+        """Service of what has started, without what has been served."""
         self.shadows: dict[ApplicationId, Shadow] = {}
         self.density = WeightSum()
         """Sum over those that ask for more as X rises: what a level costs, looking ahead."""
@@ -191,7 +195,7 @@ class ShadowClock:
             needed = math.inf
             if level < math.inf:
                 starts = (level - self.level) * self._starting.total
-                needed = self.owed + starts - self._pace.outstanding
+                needed = self.owed + starts - self.pace.outstanding
             if needed <= part:
                 served = max(0, needed)
                 if served:
@@ -212,15 +216,15 @@ class ShadowClock:
 
         Each level is taken to cost what it does now. O(stages).
         """
-        shadow, iteration_s = self.shadows[name], self._pace.iteration_s
+        shadow, iteration_s = self.shadows[name], self.pace.iteration_s
         tail_s = shadow.stages[-1].output_tokens * iteration_s
         if shadow.is_through:
             return (shadow.last_started_at or 0) + tail_s
-        if self._pace.kv_per_s is None:
+        if self.pace.kv_per_s is None:
             return None
         density = self.density.total + (0 if shadow.density else shadow.ratio())
-        level_s = density / self._pace.kv_per_s
-        wait_s = max(0, self.owed - self._pace.outstanding) / self._pace.kv_per_s
+        level_s = density / self.pace.kv_per_s
+        wait_s = max(0, self.owed - self.pace.outstanding) / self.pace.kv_per_s
         if shadow.last_started_at is None:
             wait_s += max(0, shadow.level_of_last - self.level) * level_s
             if shadow.is_last:
@@ -242,7 +246,7 @@ class ShadowClock:
     def _serve(self, amount: KvTokenTime, level: float) -> None:
         """Serve what is owed, then raise X, which does not reach the next level."""
         self.owed -= amount
-        room = self._pace.outstanding - self.owed
+        room = self.pace.outstanding - self.owed
         if room > 0 and self._starting.total:
             # rounding must not carry X past what happens at a level
             self.level = min(self.level + room / self._starting.total, level)
@@ -276,7 +280,7 @@ class ShadowClock:
         """Note when the last inference of its stage started, and so when it asks for the next."""
         stage = shadow.stages[shadow.at]
         shadow.last_started_at = started_at
-        shadow.ready_at = started_at + stage.output_tokens * self._pace.iteration_s + stage.gap_s
+        shadow.ready_at = started_at + stage.output_tokens * self.pace.iteration_s + stage.gap_s
 
     def _place(self, name: ApplicationId, shadow: Shadow) -> None:
         """Sort an application by the level and the time at which something happens to it next."""

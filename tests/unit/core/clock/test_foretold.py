@@ -356,6 +356,25 @@ def test_iteration_is_as_long_as_a_sequence_takes_for_a_token() -> None:
     assert 0.1 == pytest.approx(pace.iteration_s, rel=0.01)
 
 
+def test_outstanding_is_what_runs_less_what_was_served() -> None:
+    """Two of 100 and 50; one is served 30, and in the end more than was expected of it."""
+    pace = Pace()
+    pace.begin("x", 0.0, 100)
+    pace.begin("y", 0.0, 50)
+    pace.observe([_delivery(30, "x"), _delivery(60, "y")], 1.0)
+
+    assert 70 == pace.outstanding
+
+    pace.begin("x", 1.0, 20)  # leased again
+
+    assert 20 == pace.outstanding
+
+    pace.leave("x")
+    pace.leave("y")
+
+    assert 0 == pace.outstanding
+
+
 def test_unseen_lease_tells_nothing_of_an_iteration() -> None:
     """A lease of an earlier scheduler began nobody knows when."""
     pace = Pace()

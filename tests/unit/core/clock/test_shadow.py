@@ -37,6 +37,21 @@ def test_level_rests_while_a_newcomer_has_its_first_inference() -> None:
     assert 10 + 100 / (10 + 10) == clock.level
 
 
+def test_as_much_runs_ahead_as_the_replicas_have_in_flight() -> None:
+    """Of 1,000 in flight three quarters let the level rise by 75: all four calls have started."""
+    clock = _clock(FOUR)
+    clock.pace.begin("x", 0.0, 1000)
+    clock.advance(0, 1.0)
+
+    assert (75, 1000) == (clock.level, clock.owed)
+    assert 4 == clock.ends_at("1", 1.0)
+
+    clock.add("2", 1, 2, [FOUR])
+    clock.advance(250, 2.0)
+
+    assert 75 == clock.level  # 750 and the newcomer's 250: as much as is in flight
+
+
 def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
     """The first call is over after 4 s, its tool after 9; the level of 100 tokens comes later."""
     clock = _clock(ONE._replace(gap_s=5), ONE)
