@@ -53,7 +53,7 @@ class Pace:
         self._told_at: dict[RequestId, Seconds] = {}
         """When what runs was reported last, or leased."""
         self._left: dict[RequestId, KvTokenTime] = {}
-        """What is outstanding of each inference that runs."""
+        """Service expected yet of each inference that runs."""
 
     def begin(self, request_id: RequestId, now: Seconds, expected: KvTokenTime = 0) -> None:
         """Note that an inference was leased, and the service that it is expected to take."""

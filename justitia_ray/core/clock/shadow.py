@@ -330,14 +330,14 @@ class WeightSum:
         self._count = 0
 
     def add(self, term: float) -> float:
-        """Add a term, or 0 for none; return it."""
+        """Add a term; return it. A term of 0 counts as none."""
         if term:
             self.total += term
             self._count += 1
         return term
 
     def take(self, term: float) -> float:
-        """Take away a term that was added, or 0 for none; return 0."""
+        """Take a term away again; return 0."""
         if term:
             self._count -= 1
             self.total = self.total - term if self._count else 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from justitia_ray.core.clock import slack as slack_module
 from justitia_ray.core.clock.slack import Slack
-from justitia_ray.core.clock.slack import _Search as Search
+from justitia_ray.core.clock.spans import Search
 from tests.exact import exact
 from tests.property.profiles import examples
 
@@ -143,7 +143,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
         made.append(Search())
         return made[-1]
 
-    monkeypatch.setattr(slack_module, "_Search", search)
+    monkeypatch.setattr(slack_module, "Search", search)
     return made
 
 
