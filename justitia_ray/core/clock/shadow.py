@@ -337,7 +337,7 @@ class WeightSum:
         return term
 
     def take(self, term: float) -> float:
-        """Take a term away again; return 0."""
+        """Remove a term that was added; return 0."""
         if term:
             self._count -= 1
             self.total = self.total - term if self._count else 0
