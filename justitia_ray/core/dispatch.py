@@ -62,6 +62,10 @@ class Placement:
             not replica.leases or self.admission.fits(replica, inference, kv_tokens)
         )
 
+    def fits_anywhere(self, inference: Inference) -> bool:
+        """Return whether any replica that asks for work has the memory and the seats for it now."""
+        return any(self.fits(replica, inference) for replica in self._asking())
+
     def can_hold(self, replica: KnownReplica, inference: Inference) -> bool:
         """Return whether an inference could run to its end on a replica that it has alone.
 

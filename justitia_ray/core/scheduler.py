@@ -15,7 +15,13 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Lag, Refusal
 from justitia_ray.core.admission import find_admission
 from justitia_ray.core.dispatch import Leases, Placement
-from justitia_ray.core.entities import Application, ApplicationState, Inference, Outcome
+from justitia_ray.core.entities import (
+    Application,
+    ApplicationState,
+    Inference,
+    InferenceState,
+    Outcome,
+)
 from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.lag.meter import LagMeter
 from justitia_ray.core.ledger import Ledger, Place
@@ -134,8 +140,7 @@ class SchedulerCore:
         state, ledger = self.state, self.ledger
         state.now = now = max(now, state.now)
         ledger.fair_share.advance(now)
-        # An arrival alone brings nothing that could start: its order is looked at with what comes.
-        may_grant = ledger.queue.unpark(now) or type(event) is not ev.ApplicationArrived
+        may_grant = ledger.queue.unpark(now)
         for kind, name in state.deadlines.due(now):
             self._expire[kind](name)
             may_grant = True
@@ -143,7 +148,7 @@ class SchedulerCore:
         if state.served:
             self._inferences.enforce_caps()
         ledger.refresh()
-        if may_grant:
+        if may_grant or self._brings_a_start(event):
             self._grant()
         # Taken at the end: what expired before an event that was refused is told with the next.
         actions, state.actions = state.actions, []
@@ -244,6 +249,24 @@ class SchedulerCore:
         until = now + self.state.timeouts.recovery_s
         self.recovery.hold_grants(replicas, until)
         self.state.deadlines.set(until, DeadlineKind.RECOVERY, "")
+
+    def _brings_a_start(self, event: ev.Event) -> bool:
+        """Return whether anything may start because of an event.
+
+        Not because an application arrives. Nor because something is submitted that fits nowhere
+        now, if some may pass, where a look at who is first costs most: at the most somebody else
+        may pass from then on, who is looked at with the next report.
+        """
+        if type(event) is ev.ApplicationArrived:
+            return False
+        if type(event) is not ev.InferenceSubmitted or not self.ledger.policy.moves_with_service:
+            return True
+        inference = self.state.inferences.get(event.request_id)
+        return (
+            inference is None
+            or inference.state is not InferenceState.WAITING
+            or self._leases.placement.fits_anywhere(inference)
+        )
 
     def _grant(self) -> None:
         if self.recovery.is_complete(self.state.now):

@@ -5,6 +5,7 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
+from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.policies.justitia import rank_preserving_integer
 from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver, aborted, granted, refused
@@ -43,6 +44,36 @@ def test_what_a_lost_replica_ran_is_granted_with_an_arrival(core: CoreDriver) ->
     core.now += 3
 
     assert ["x"] == granted(core.open("b"))
+
+
+def test_who_may_pass_is_not_looked_for_while_what_comes_fits_nowhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That costs a search; the next report asks, and what fits is asked for at once."""
+    core = CoreDriver(SchedulerCore("justitia", {"order": "sgps", "guard_iterations": 300}))
+    core.open("a")
+    core.submit("x", "a")
+    core.submit("y", "a")
+    core.pull("r0", seats=1)
+    looks: list[str] = []
+    grant_all = Leases.grant_all
+
+    def look(leases: Leases) -> None:
+        looks.append("look")
+        grant_all(leases)
+
+    monkeypatch.setattr(Leases, "grant_all", look)
+    core.open("b", 1)
+    core.submit("z", "b")
+
+    assert [] == looks
+    assert ["z"] == granted(core.pull("r1", seats=1))
+    assert looks
+
+    core.pull("r2", seats=2)
+    core.open("c", 1)
+
+    assert ["w"] == granted(core.submit("w", "c"))
 
 
 def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:
