@@ -148,7 +148,7 @@ async def test_deaths_while_replicas_come_and_go_lose_nothing(service: Service) 
     assert ((),) * 5 == (counts.lost, counts.doubled, counts.wrong, counts.cut, counts.broken)
     assert () == fleet.flaws
     assert fleet.most > 2
-    assert fleet.taken_off > 0  # how many, before others die, is a matter of time
+    assert fleet.taken_off > 1
 
 
 @pytest.mark.parametrize("service", [0], indirect=True)
