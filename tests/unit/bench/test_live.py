@@ -252,7 +252,7 @@ def test_window_of_the_arrivals_is_replaced_by_the_option(options: list[str], si
 
 
 def test_half_the_window_halves_the_instants_of_arrival(data: Path) -> None:
-    """The same applications come twice as densely, those of the calibration too."""
+    """A window of half the length has the same applications come twice as densely."""
     half = replace(SIZE, window_s=SIZE.window_s / 2)
 
     for draw in (nine_classes, calibration):

@@ -81,7 +81,7 @@ CONTROLLED = [figures(1, {VTC: (4.0, 16.0), CONTROL: (6.0, 15.0), JUSTITIA: (3.0
 
 
 def test_control_is_held_against_vtc_as_any_other_arm_is() -> None:
-    """Its figures are the noise: all figures against `vtc` have that much of it."""
+    """The control is the noise: all figures against `vtc` have that much of it."""
     row = over_seeds(CONTROLLED)["vtc-again"]
 
     assert 1.5 == pytest.approx(row["worst_ratio_to_vtc"]["median"])

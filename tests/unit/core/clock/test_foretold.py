@@ -295,7 +295,7 @@ def test_damaged_state_of_an_application_is_refused(part: str, damage: Any) -> N
 
 
 def test_state_of_the_last_release_is_begun_anew() -> None:
-    """Its levels are of another shadow: the pace is kept, and an application comes as if new."""
+    """A state of 0.2.0 has levels of another shadow: the pace is kept, applications are new."""
     before, application = _paced(), _application("1", FOUR)
     before.pace.begin("x", 0.0)
     before.served([_delivery(500)], 5.0)

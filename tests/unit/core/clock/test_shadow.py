@@ -38,7 +38,7 @@ def test_level_rests_while_a_newcomer_has_its_first_inference() -> None:
 
 
 def test_as_much_runs_ahead_as_the_replicas_have_in_flight() -> None:
-    """Of 1,000 in flight three quarters let the level rise by 75: all four calls have started."""
+    """Replicas with 1,000 in flight let the level rise by 75: all four calls have started."""
     clock = _clock(FOUR)
     clock.pace.begin("x", 0.0, 1000)
     clock.advance(0, 1.0)
@@ -137,7 +137,7 @@ def test_fewer_stages_than_it_has_entered_end_it_and_more_go_on() -> None:
 
 
 def test_forgotten_application_owes_nothing() -> None:
-    """Its caller gave up before anything of it ran: the others need not wait for its first."""
+    """A caller gave up before anything ran: the others need not wait for that first call."""
     clock = _clock(FOUR)
     clock.add("2", 1, 2, [ONE])
     clock.remove("2")

@@ -86,7 +86,7 @@ def test_told_guard_is_told_the_ends_under_vtc(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_told_run_says_that_it_is_told() -> None:
-    """Its lines in the results would else be those of the guard."""
+    """The told guard is named in its results, whose lines would else be those of the guard."""
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
     configuration = {**ToldRun(guard).configuration()}
 
