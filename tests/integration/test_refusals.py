@@ -55,10 +55,15 @@ class _Call:
 
 
 class Callers:
-    """Clients whose requests and answers are noted by the number of their caller."""
+    """Clients whose requests and answers are noted by the number of their caller.
 
-    def __init__(self, service: Service) -> None:
+    Numbers begin with the play's name: under the `Idempotency-Key` of an earlier play a call would
+    read that one's answer, and wait for no place.
+    """
+
+    def __init__(self, service: Service, play: str) -> None:
         self.calls: dict[str, _Call] = {}
+        self._play = play
         hooks: Any = {"request": [self._note_request], "response": [self._note_answer]}
         key = service.api_key or "none"
         self.openai = openai.AsyncOpenAI(
@@ -83,6 +88,7 @@ class Callers:
 
     async def call(self, number: str, by: str) -> Any:
         """Send a completion by a client, of about 40 tokens; the retries are its own."""
+        number = f"{self._play}-{number}"
         headers = {_NUMBER: number, "idempotency-key": number}
         max_tokens = 20 + crc32(number.encode()) % 41  # so that not all end in one iteration
         if by == "openai":
@@ -174,7 +180,7 @@ async def keep_busy(callers: Callers, number: int, until: float) -> None:
 
 async def test_clients_that_obey_get_in_at_their_first_retry(service: Service) -> None:
     """Both official clients, with an `Idempotency-Key`: every call is answered once in the end."""
-    async with Callers(service) as callers:
+    async with Callers(service, "obedient") as callers:
         until = time.monotonic() + _STEADY_S
         steady = [asyncio.create_task(keep_busy(callers, n, until)) for n in range(_STEADY)]
         await asyncio.sleep(until - time.monotonic() - 0.2)
@@ -199,7 +205,7 @@ async def test_clients_that_obey_get_in_at_their_first_retry(service: Service) -
 async def test_newcomers_do_not_take_the_places_of_those_who_come_back(service: Service) -> None:
     """Nearly as many keep coming for the first time as are served, while a burst comes back."""
     rng = random.Random(7)
-    async with Callers(service) as callers:
+    async with Callers(service, "newcomers") as callers:
         until = time.monotonic() + _STEADY_S
         steady = [asyncio.create_task(keep_busy(callers, n, until)) for n in range(_STEADY)]
         await asyncio.sleep(until - time.monotonic() - 0.2)
