@@ -29,7 +29,7 @@ class ForetellingJustitia(JustitiaPolicy):
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
-        self._vtc = self._foretold = ForetoldVtc()
+        self._vtc = self._foretold = ForetoldVtc(context.kv_tokens)
         self._ended: dict[ApplicationId, Shadow] = {}
         """Shadows of applications that have ended; they go on until they are through."""
         self._began: dict[tuple[ApplicationId, int], Seconds] = {}

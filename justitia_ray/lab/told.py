@@ -26,8 +26,8 @@ class ToldVtc(ForetoldVtc):
     every live application that waits: O(N).
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, kv_tokens: Callable[[], float]) -> None:
+        super().__init__(kv_tokens)
         self.ends: Mapping[ApplicationId, Seconds] = {}
         """When VTC ends each application; one that is not here is never urgent."""
         self._live: dict[ApplicationId, int] = {}
@@ -69,7 +69,7 @@ class ToldJustitia(JustitiaPolicy):
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
-        self.vtc = self._foretold = ToldVtc()
+        self.vtc = self._foretold = ToldVtc(context.kv_tokens)
 
 
 class _ToldSimulation(Simulation):

@@ -18,8 +18,11 @@ class Member:
     weight: Any
     sequence: int
     stages: list[ExpectedStage]
+    came: Any = Fraction(0)
+    """Level at which it came."""
     at: int = 0
     entered: Any = Fraction(0)
+    entered_at: Any = None
     took: Any = Fraction(0)
     started_at: Any = None
     ready_at: Any = None
@@ -60,7 +63,9 @@ class LiteralShadow:
 
     def __init__(self, iteration_s: Any) -> None:
         self.iteration_s = iteration_s
-        self.outstanding: Any = Fraction(0)
+        self.kv_tokens: Any = Fraction(0)
+        self.firsts: dict[int, tuple[Any, Any]] = {}
+        """Memory of each member's first inference, and until when it would run, by sequence."""
         self.members: dict[str, Member] = {}
         self.level: Any = Fraction(0)
         self.owed: Any = Fraction(0)
@@ -70,14 +75,32 @@ class LiteralShadow:
         """Return the sum of ω·k/w over those that ask for more when the level has risen."""
         return sum(m.ratio() for m in self.members.values() if m.next_level is not None)
 
+    def in_flight(self) -> Any:
+        """Return what is left of first inferences, and half a mean length of the other memory."""
+        asking = [m for m in self.members.values() if m.next_level is not None and m.ratio()]
+        if not asking:
+            return None
+        firsts = [(kv, until - self.now) for kv, until in self.firsts.values() if until > self.now]
+        length = sum(m.ratio() * m.stages[m.at].output_tokens for m in asking)
+        besides = max(Fraction(0), self.kv_tokens - sum(kv for kv, _ in firsts))
+        left = sum(kv * left_s for kv, left_s in firsts) / self.iteration_s
+        return left + besides * length / sum(m.ratio() for m in asking) / 2
+
+    def overdue(self) -> Any:
+        """Return what is owed beyond what is in flight."""
+        in_flight = self.in_flight()
+        return Fraction(0) if in_flight is None else max(Fraction(0), self.owed - in_flight)
+
     def add(self, name: str, weight: Any, sequence: int, stages: Sequence[ExpectedStage]) -> None:
         """Let an application enter its first stage."""
-        member = self.members[name] = Member(weight, sequence, [*stages])
+        member = self.members[name] = Member(weight, sequence, [*stages], self.level)
         self._enter(member, 0)
 
     def remove(self, name: str) -> None:
         """Forget an application, and what its first inference owes."""
-        self.owed = max(Fraction(0), self.owed - self.members.pop(name).took)
+        member = self.members.pop(name)
+        self.owed = max(Fraction(0), self.owed - member.took)
+        self.firsts.pop(member.sequence, None)
 
     def change(self, name: str, weight: Any, stages: Sequence[ExpectedStage]) -> None:
         """Replace the stages of an application and its weight."""
@@ -115,7 +138,10 @@ class LiteralShadow:
             first = self._first("next_level")
             if first is not None:
                 starts = (first.next_level - self.level) * paying
-                needed = max(0, self.owed + starts - self.outstanding)
+                in_flight = self.in_flight()
+                needed = Fraction(0)
+                if in_flight is not None:
+                    needed = max(needed, self.owed + starts - in_flight)
                 if needed <= part:
                     if part:
                         self.now += (until - self.now) * needed / part
@@ -123,13 +149,13 @@ class LiteralShadow:
                     self.level, self.owed = first.next_level, self.owed + starts - needed
                     self._go_on(first)
                     continue
+            self.now = until
             self.owed -= part
-            if paying and self.owed < self.outstanding:
-                self.level += (self.outstanding - self.owed) / paying
-                self.owed = self.outstanding
+            if paying and self.owed < (in_flight := self.in_flight()):
+                self.level += (in_flight - self.owed) / paying
+                self.owed = in_flight
             self.owed = max(Fraction(0), self.owed)
             amount -= part
-            self.now = until
             if until == now and not ((due := self._first("next_time")) and due.next_time <= now):
                 return
 
@@ -141,17 +167,18 @@ class LiteralShadow:
             return member.started_at + tail
         density = self.density() + (0 if member.next_level is not None else member.ratio())
         level_s = density / kv_per_s
-        enters = max(0, self.owed - self.outstanding) / kv_per_s
+        enters = self.overdue() / kv_per_s
+        level = self.level + (self.level - member.came) / 6
         rest = member.levels(member.at)
         if member.started_at is None:
-            starts = max(0, member.entered + member.levels_of_starts(member.at) - self.level)
+            starts = max(0, member.entered + member.levels_of_starts(member.at) - level)
             rest -= member.levels_of_starts(member.at)
             enters += starts * level_s
             if member.is_last:
                 return now + enters + tail
             enters += max(rest * level_s, self._path_s(member.stages[member.at]))
         else:
-            enters += max(0, member.entered + rest - self.level) * level_s
+            enters += max(0, member.entered + rest - level) * level_s
             enters = max(enters, member.ready_at - now)
         for number in range(member.at + 1, len(member.stages)):
             starts = member.levels_of_starts(number)
@@ -173,6 +200,7 @@ class LiteralShadow:
 
     def _enter(self, member: Member, at: int) -> None:
         member.at, member.entered, member.started_at = at, self.level, None
+        member.entered_at = self.now
         member.took = Fraction(0)
         self._take(member)
         self._go_on(member)
@@ -182,6 +210,10 @@ class LiteralShadow:
         took = Fraction(stage.kv_token_time) / max(1, stage.inferences)
         self.owed += took - member.took
         member.took = took
+        self.firsts.pop(member.sequence, None)
+        if took:
+            until = member.entered_at + stage.output_tokens * self.iteration_s
+            self.firsts[member.sequence] = (took / stage.output_tokens, until)
 
     def _start_last(self, member: Member, at: Any) -> None:
         member.started_at = at

@@ -7,13 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from justitia_ray.core.clock.foretold import _LEAD, MARGIN_ITERATIONS, ForetoldVtc
+from justitia_ray.core.clock.foretold import MARGIN_ITERATIONS, ForetoldVtc
 from justitia_ray.core.clock.pace import Pace
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery
 from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.cost import kv_token_time
-from justitia_ray.units import KvTokenTime, RequestId, Seconds
+from justitia_ray.units import KvTokenTime, Seconds
 from tests.exact import exact
 from tests.oracles.shadow import LiteralShadow
 
@@ -26,9 +26,6 @@ class GivenPace(Pace):
         self.kv_per_s = exact(100)
         self.iteration_s = exact(1, 32)
 
-    def leave(self, request_id: RequestId) -> None:
-        """Let what is outstanding be what the test says."""
-
     def observe(self, deliveries: Iterable[Delivery], now: Seconds) -> KvTokenTime:
         """Return the service, and measure nothing."""
         return sum(delivery.amount for delivery in deliveries)
@@ -40,7 +37,8 @@ class World:
     def __init__(self) -> None:
         self.now: Any = Fraction(1000)
         self.pace = GivenPace()
-        self.foretold = ForetoldVtc(self.pace)
+        self.foretold = ForetoldVtc(lambda: self.literal.kv_tokens, self.pace)
+        self.foretold.clock.level = exact(0)
         self.literal = LiteralShadow(self.pace.iteration_s)
         self.applications: dict[str, Application] = {}
         self.expected: dict[str, list[ExpectedStage]] = {}
@@ -110,8 +108,7 @@ class World:
     def serve(self, amount: int, seconds: int) -> None:
         """Let service flow for some time."""
         self.now += Fraction(seconds, 3)
-        more, whole = _LEAD
-        self.literal.advance(Fraction(amount * more, whole), self.now)
+        self.literal.advance(Fraction(amount), self.now)
         self.foretold.served([Delivery("", "", 0, 0, 0, exact(amount))], self.now)
 
     def check(self) -> None:
@@ -205,7 +202,7 @@ steps = st.one_of(
     st.tuples(st.just("reweigh"), st.integers(0, 9), st.integers(1, 4)),
     st.tuples(st.just("leave"), st.integers(0, 9)),
     st.tuples(st.just("serve"), st.integers(0, 5000), st.integers(0, 40)),
-    st.tuples(st.just("flight"), st.integers(0, 2000)),
+    st.tuples(st.just("memory"), st.integers(0, 200)),
     st.tuples(st.just("pace"), st.integers(85, 116), st.integers(26, 38)),
 )
 
@@ -220,9 +217,9 @@ def test_deadlines_and_urgency_are_those_of_the_rules(run: list[tuple[Any, ...]]
             world.arrive(*values)
         elif kind == "serve":
             world.serve(*values)
-        elif kind == "flight":
-            world.pace.outstanding = world.literal.outstanding = exact(values[0])
-            world.serve(0, 0)  # what runs is told with a report
+        elif kind == "memory":
+            world.literal.kv_tokens = exact(values[0])
+            world.serve(0, 0)  # it is told with a report
         elif kind == "pace":
             world.pace.kv_per_s = exact(values[0])
             world.pace.iteration_s = world.literal.iteration_s = exact(values[1], 1024)

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 MARGIN_ITERATIONS = 150
 """Iterations by which an application becomes urgent before its longest path must begin: 4.5 s of a
 7B model on an A10G."""
-_LEAD = (107, 100)
-"""Service of the shadow over that of the replicas: without it VTC's ends are foretold late where
-memory is short, for VTC stops what has run ahead when it overflows."""
 _BAND = 2.0
 """Factor by which rates may move before a place in the order of urgency says nothing any more."""
 _RENEWED_FROM = 1.5
@@ -75,10 +72,12 @@ class ForetoldVtc:
     out of the band in which that holds.
 
     Args:
+        kv_tokens: Returns the KV memory of the replicas, or the part of it that is shared here.
         pace: The speed of the replicas.
     """
 
-    def __init__(self, pace: Pace | None = None) -> None:
+    def __init__(self, kv_tokens: Callable[[], float], pace: Pace | None = None) -> None:
+        self._kv_tokens = kv_tokens
         self.pace = Pace() if pace is None else pace
         self.clock = ShadowClock(self.pace)
         self._stages: dict[ApplicationId, KnownStages] = {}
@@ -125,15 +124,14 @@ class ForetoldVtc:
 
     def dispatched(self, inference: Inference, now: Seconds) -> None:
         """Note that an inference was leased."""
-        call = call_of(inference, inference.expected_output)
-        self.pace.begin(inference.request_id, now, call.kv_token_time)
+        self.pace.begin(inference.request_id, now)
 
     def served(self, deliveries: Sequence[Delivery], now: Seconds) -> None:
         """Raise the level by the service of a report, and measure the pace."""
         self._found = None
         self._may_renew += _RENEWED_WITH_EACH * len(deliveries)
-        more, whole = _LEAD
-        self.clock.advance(self.pace.observe(deliveries, now) * more / whole, now)
+        self.clock.kv_tokens = self._kv_tokens()
+        self.clock.advance(self.pace.observe(deliveries, now), now)
 
     def ended(self, application: Application, inference: Inference, now: Seconds) -> None:
         """Count the true sizes of an inference; nothing of one that produced nothing."""
@@ -213,13 +211,15 @@ class ForetoldVtc:
     # --- what outlives the scheduler
 
     def state(self) -> dict[str, Any]:
-        """Return level and pace, and the shadows of applications that have ended, as JSON."""
-        shadows = self.clock.shadows.items()
+        """Return level and pace, and what is of applications that have ended, as JSON."""
+        clock = self.clock
+        shadows = clock.shadows.items()
         return {
-            "level": self.clock.level,
-            "owed": self.clock.owed,
+            "level": clock.level,
+            "owed": clock.owed,
             "pace": self.pace.state(),
             "ended": {name: record_of(shadow) for name, shadow in shadows if shadow.released},
+            "flights": clock.flights.state(clock.shadows),
         }
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
@@ -247,9 +247,10 @@ class ForetoldVtc:
         if "owed" not in state:
             self.pace.restore(RecordReader(state, ("level", "pace", "ended"), None).mapping("pace"))
             return
-        reader = RecordReader(state, ("level", "owed", "pace", "ended"), None)
+        reader = RecordReader(state, ("level", "owed", "pace", "ended", "flights"), None)
         self.pace.restore(reader.mapping("pace"))
         self.clock.level, self.clock.owed = reader.number("level"), reader.number("owed")
+        self.clock.flights.restore(reader, "flights")
         for name, record in reader.mapping("ended").items():
             self.clock.put_back(name, restored(record))
 
@@ -324,7 +325,8 @@ class ForetoldVtc:
             self._by_time.put(name, ((shadow.last_started_at or 0) + spare_s, shadow.sequence))
         elif shadow.density:
             levels = max(0, -spare_s) / rates.least_wait_s(1, 0)
-            self._by_level.put(name, (shadow.level_of_end() - levels, shadow.sequence))
+            level = shadow.before(shadow.level_of_end() - levels)
+            self._by_level.put(name, (level, shadow.sequence))
         else:
             levels = shadow.level_of_end() - shadow.level_of_next
             wait_s = rates.least_wait_s(max(0, levels), shadow.ratio())

@@ -37,13 +37,11 @@ class Pace:
     Attributes:
         kv_per_s: KV token·iterations served a second; None until a report has told of any.
         iteration_s: Seconds that an iteration takes.
-        outstanding: KV token·iterations expected to be served yet of what runs.
     """
 
     def __init__(self) -> None:
         self.kv_per_s: float | None = None
         self.iteration_s: Seconds = USUAL_ITERATION_S
-        self.outstanding: KvTokenTime = 0
         self._service: KvTokenTime = 0.0
         self._busy_s: Seconds = 0.0
         self._iterations = _USUAL_WEIGHT
@@ -52,23 +50,16 @@ class Pace:
         """When the last report was booked, or when something began to run after nothing did."""
         self._told_at: dict[RequestId, Seconds] = {}
         """When what runs was reported last, or leased."""
-        self._left: dict[RequestId, KvTokenTime] = {}
-        """Service expected yet of each inference that runs."""
 
-    def begin(self, request_id: RequestId, now: Seconds, expected: KvTokenTime = 0) -> None:
-        """Note that an inference was leased, and the service that it is expected to take."""
+    def begin(self, request_id: RequestId, now: Seconds) -> None:
+        """Note that an inference was leased."""
         if not self._told_at:
             self._since = now
         self._told_at[request_id] = now
-        self.outstanding += expected - self._left.get(request_id, 0)
-        self._left[request_id] = expected
 
     def leave(self, request_id: RequestId) -> None:
         """Note that an inference runs no more; an unknown one changes nothing."""
         self._told_at.pop(request_id, None)
-        left = self._left.pop(request_id, 0)
-        # Nothing runs, nothing is outstanding: this keeps rounding from adding up.
-        self.outstanding = self.outstanding - left if self._left else 0
 
     def observe(self, deliveries: Iterable[Delivery], now: Seconds) -> KvTokenTime:
         """Count the service of a report; return its sum, without what was booked before.
@@ -79,7 +70,6 @@ class Pace:
         told = self._told_at
         for delivery in deliveries:
             service += delivery.amount
-            self._take(delivery)
             told_at = told.get(delivery.request_id)
             if told_at is not None and now > told_at:
                 made = delivery.tokens_after - delivery.tokens_before
@@ -104,13 +94,6 @@ class Pace:
         for name, value in read_fields(state, _SUMS).items():
             setattr(self, f"_{name}", value)
         self._divide()
-
-    def _take(self, delivery: Delivery) -> None:
-        left = self._left.get(delivery.request_id, 0)
-        taken = min(left, delivery.amount)
-        if taken > 0:
-            self._left[delivery.request_id] = left - taken
-            self.outstanding -= taken
 
     def _count(
         self, service: KvTokenTime, busy_s: Seconds, iterations: float, iterating_s: Seconds

@@ -13,12 +13,23 @@ inferences, w = Σ (p + 2d), k = Σ h(p, d) and L = max d, of an application of 
 
 What has started is *owed* until the replicas have served as much: k/n for a first inference, and ρ
 for each level by which X rises, ρ being the sum of ω·k/w over those whose others start. X rises
-only while no more is owed than the replicas have in flight: VTC would have as much in flight, in
-an order of its own. So on empty replicas all starts at once, and on full ones newcomers hold X up.
-Where nobody waits X goes to the next level at which anything happens.
+only while no more is owed than VTC would have in flight:
+
+- of each first inference what is left of it, had it run since it started, k/(n·L) of KV memory for
+  L iterations;
+- in the memory besides, each token for half the length of an inference, the mean over what VTC
+  serves while X rises.
+
+So on empty replicas all starts at once, and on full ones newcomers hold X up. What really runs says
+less: by the order of the service that is short ones now and a long one then. Where nobody waits X
+goes to the next level at which anything happens.
 
 A fluid in which all are served evenly, and nothing ahead of the level, has X rise up to 1.4 times
 too fast while the applications become more, and foretells long ones a quarter early.
+
+Newcomers take nine tenths of the service then, and X rises by what they leave: where VTC serves a
+hundredth more than the order of the service, X is a tenth late. So an application's own end is
+foretold as if X had risen by a sixth more since it came.
 
 When a stage changes, what its first inference owes changes by the difference. Stages that the
 shadow has left change nothing any more.
@@ -30,7 +41,7 @@ iterations later. Exact in the arithmetic of its arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 from justitia_ray.core.clock.pace import Pace
@@ -38,6 +49,9 @@ from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
 from justitia_ray.core.stages import ExpectedStage, read_stages
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
+
+_AHEAD = 6
+"""An application's own end is foretold as if X had risen by one part in so many more."""
 
 
 @dataclass(slots=True)
@@ -47,12 +61,18 @@ class Shadow:
     weight: float
     sequence: int
     stages: list[ExpectedStage]
+    came: float = 0
+    """Level at which it came."""
     at: int = 0
     """Stage that it has entered last; as many as there are: all that it entered are gone."""
     entered: float = 0
     """Level at which it entered that."""
+    entered_at: Seconds = 0
+    """When it entered that, and its first inference started."""
     owed: KvTokenTime = 0
     """Service that the first inference of the stage took at once."""
+    first_until: Seconds = 0
+    """Until when that would run, had it run since it started."""
     last_started_at: Seconds | None = None
     """When the last inference of the stage was started; None: it has not been."""
     ready_at: Seconds = 0
@@ -61,6 +81,8 @@ class Shadow:
     """Whether its application has ended: it is forgotten when it is through."""
     density: float = 0
     """ω·k/w, if it will ask for more when X has risen, else 0."""
+    lasting: float = 0
+    """The density times L."""
     starting: float = 0
     """ω·k/w, if inferences of the stage start while X rises, its part of ρ; else 0."""
 
@@ -83,6 +105,14 @@ class Shadow:
     def level_of_next(self) -> float:
         """Level from which on it may enter the next stage."""
         return self.entered + self.stages[self.at].compute_tokens / self.weight
+
+    def ahead(self, level: float) -> float:
+        """Return the level by which its end is foretold when X is at one that it has come before."""
+        return level + (level - self.came) / _AHEAD
+
+    def before(self, level: float) -> float:
+        """Return where X is when `ahead` is at a level."""
+        return self.came + (level - self.came) * _AHEAD / (_AHEAD + 1)
 
     def ratio(self) -> float:
         """Return ω·k/w of the stage at which it is."""
@@ -107,16 +137,23 @@ class ShadowClock:
 
     Args:
         pace: The speed of the replicas.
+
+    Attributes:
+        kv_tokens: KV memory of the replicas; 0 until it is told.
     """
 
     def __init__(self, pace: Pace) -> None:
         self.pace = pace
+        self.kv_tokens: float = 0
         self.level: float = 0
         self.owed: KvTokenTime = 0
         """Service of what has started, without what has been served."""
         self.shadows: dict[ApplicationId, Shadow] = {}
+        self.flights = Flights()
         self.density = WeightSum()
         """Sum over those that ask for more as X rises: what a level costs, looking ahead."""
+        self._lasting = WeightSum()
+        """Sum of the lengths of their stages, weighted by that."""
         self._starting = WeightSum()
         """ρ."""
         self._now: Seconds = -math.inf
@@ -136,16 +173,19 @@ class ShadowClock:
         self, name: ApplicationId, weight: float, sequence: int, stages: Sequence[ExpectedStage]
     ) -> None:
         """Let an application enter its first stage now; it has at least one."""
-        shadow = self.shadows[name] = Shadow(weight, sequence, [*stages])
+        shadow = self.shadows[name] = Shadow(weight, sequence, [*stages], self.level)
         self._enter(name, shadow, 0)
 
     def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
         """Put back a shadow as it was at this clock's level; what it owes is in `owed`."""
         self.shadows[name] = shadow
+        if shadow.at < len(shadow.stages):
+            self._fly(name, shadow)
         self._place(name, shadow)
 
     def remove(self, name: ApplicationId) -> None:
         """Forget an application, and what it owes, at once; an unknown one changes nothing."""
+        self.flights.drop(name)
         shadow = self.shadows.pop(name, None)
         if shadow is not None:
             self._displace(name, shadow)
@@ -177,7 +217,7 @@ class ShadowClock:
         elif had_left:
             self._enter(name, shadow, shadow.at)
         else:
-            self._owe(shadow)
+            self._owe(name, shadow)
             if shadow.last_started_at is not None:
                 self._await_next(shadow, shadow.last_started_at)
             self._place(name, shadow)
@@ -195,7 +235,7 @@ class ShadowClock:
             needed = math.inf
             if level < math.inf:
                 starts = (level - self.level) * self._starting.total
-                needed = self.owed + starts - self.pace.outstanding
+                needed = self.owed + starts - self._in_flight()
             if needed <= part:
                 served = max(0, needed)
                 if served:
@@ -204,9 +244,9 @@ class ShadowClock:
                 amount -= served
                 self._place_first(self._by_level)
                 continue
+            self._now = until
             self._serve(part, level)
             amount -= part
-            self._now = until
             if until == now:
                 self._end_waits()
                 return
@@ -224,16 +264,17 @@ class ShadowClock:
             return None
         density = self.density.total + (0 if shadow.density else shadow.ratio())
         level_s = density / self.pace.kv_per_s
-        wait_s = max(0, self.owed - self.pace.outstanding) / self.pace.kv_per_s
+        level = shadow.ahead(self.level)
+        wait_s = max(0, self.owed - self._in_flight()) / self.pace.kv_per_s
         if shadow.last_started_at is None:
-            wait_s += max(0, shadow.level_of_last - self.level) * level_s
+            wait_s += max(0, shadow.level_of_last - level) * level_s
             if shadow.is_last:
                 return now + wait_s + tail_s
             stage = shadow.stages[shadow.at]
             rest = stage.compute_tokens / shadow.weight - _levels_of_starts(stage, shadow.weight)
             wait_s += max(rest * level_s, stage.output_tokens * iteration_s + stage.gap_s)
         else:
-            wait_s += max(0, shadow.level_of_next - self.level) * level_s
+            wait_s += max(0, shadow.level_of_next - level) * level_s
             wait_s = max(wait_s, shadow.ready_at - now)
         for stage in shadow.stages[shadow.at + 1 : -1]:
             starts = _levels_of_starts(stage, shadow.weight)
@@ -243,10 +284,19 @@ class ShadowClock:
         wait_s += _levels_of_starts(shadow.stages[-1], shadow.weight) * level_s
         return now + wait_s + tail_s
 
+    def _in_flight(self) -> KvTokenTime:
+        """Return the service that VTC would have in flight; no limit where nobody waits."""
+        if not self.density.total:
+            return math.inf
+        in_use, left_s = self.flights.look(self._now)
+        besides = max(0, self.kv_tokens - in_use)
+        half_length = self._lasting.total / (2 * self.density.total)
+        return left_s / self.pace.iteration_s + besides * half_length
+
     def _serve(self, amount: KvTokenTime, level: float) -> None:
         """Serve what is owed, then raise X, which does not reach the next level."""
         self.owed -= amount
-        room = self.pace.outstanding - self.owed
+        room = self._in_flight() - self.owed
         if room > 0 and self._starting.total:
             # rounding must not carry X past what happens at a level
             self.level = min(self.level + room / self._starting.total, level)
@@ -264,17 +314,27 @@ class ShadowClock:
 
     def _enter(self, name: ApplicationId, shadow: Shadow, at: int) -> None:
         """Let an application enter a stage where X is."""
-        shadow.at, shadow.entered, shadow.owed, shadow.last_started_at = at, self.level, 0, None
-        self._owe(shadow)
+        shadow.at, shadow.entered, shadow.entered_at = at, self.level, self._now
+        shadow.owed, shadow.last_started_at = 0, None
+        self._owe(name, shadow)
         self._place(name, shadow)
 
-    def _owe(self, shadow: Shadow) -> None:
+    def _owe(self, name: ApplicationId, shadow: Shadow) -> None:
         """Owe what the first inference of its stage takes, in place of what was taken for that."""
         stage = shadow.stages[shadow.at]
         levels = stage.compute_tokens / (max(1, stage.inferences) * shadow.weight)
         owed = levels * shadow.ratio()
         self.owed += owed - shadow.owed
         shadow.owed = owed
+        shadow.first_until = shadow.entered_at + stage.output_tokens * self.pace.iteration_s
+        self._fly(name, shadow)
+
+    def _fly(self, name: ApplicationId, shadow: Shadow) -> None:
+        """Let the first inference of its stage run, in place of what was taken for that."""
+        self.flights.drop(name)
+        if shadow.owed:
+            kv_tokens = shadow.owed / shadow.stages[shadow.at].output_tokens
+            self.flights.put(name, kv_tokens, shadow.first_until)
 
     def _await_next(self, shadow: Shadow, started_at: Seconds) -> None:
         """Note when the last inference of its stage started, and so when it asks for the next."""
@@ -292,7 +352,7 @@ class ShadowClock:
         ratio, level = shadow.ratio(), shadow.level_of_last
         if level > self.level:
             shadow.last_started_at = None
-            shadow.density = self.density.add(ratio)
+            self._ask(shadow, ratio)
             shadow.starting = self._starting.add(ratio)
             self._by_level.put(name, (level, shadow.sequence))
             return
@@ -302,22 +362,85 @@ class ShadowClock:
             self._forget_released(name, shadow)
             return
         if (level := shadow.level_of_next) > self.level:
-            shadow.density = self.density.add(ratio)
+            self._ask(shadow, ratio)
             self._by_level.put(name, (level, shadow.sequence))
         if shadow.ready_at > self._now:
             self._by_time.put(name, (shadow.ready_at, shadow.sequence))
         elif level <= self.level:
             self._enter(name, shadow, shadow.at + 1)
 
+    def _ask(self, shadow: Shadow, ratio: float) -> None:
+        """Note that an application will ask for more as X rises."""
+        shadow.density = self.density.add(ratio)
+        shadow.lasting = self._lasting.add(ratio * shadow.stages[shadow.at].output_tokens)
+
     def _displace(self, name: ApplicationId, shadow: Shadow) -> None:
         self._by_level.drop(name)
         self._by_time.drop(name)
         shadow.density = self.density.take(shadow.density)
+        shadow.lasting = self._lasting.take(shadow.lasting)
         shadow.starting = self._starting.take(shadow.starting)
 
     def _forget_released(self, name: ApplicationId, shadow: Shadow) -> None:
         if shadow.released:
             del self.shadows[name]
+
+
+_FLIGHT: Fields = {"kv_tokens": RecordReader.positive, "until": RecordReader.number}
+
+
+class Flights:
+    """First inferences of stages, one of each application, while they would run."""
+
+    def __init__(self) -> None:
+        self._flights: dict[ApplicationId, tuple[float, Seconds]] = {}
+        """KV memory of each, and until when it runs."""
+        self._by_end = LazyHeap()
+        self._kv_tokens = WeightSum()
+        self._kv_until = WeightSum()
+        """Sum of memory times the end."""
+
+    def put(self, name: ApplicationId, kv_tokens: float, until: Seconds) -> None:
+        """Put the inference of an application that has none here; it holds memory."""
+        self._flights[name] = (kv_tokens, until)
+        self._by_end.put(name, (until,))
+        self._kv_tokens.add(kv_tokens)
+        self._kv_until.add(kv_tokens * until)
+
+    def drop(self, name: ApplicationId) -> None:
+        """Forget the inference of an application; one that has none changes nothing."""
+        kv_tokens, until = self._flights.pop(name, (0, 0))
+        self._by_end.drop(name)
+        self._kv_tokens.take(kv_tokens)
+        self._kv_until.take(kv_tokens * until)
+
+    def look(self, now: Seconds) -> tuple[float, float]:
+        """Return the memory that is in use, and the sum of it times the seconds still to run.
+
+        Those that are over are forgotten: `now` never falls.
+        """
+        while (name := self._by_end.first()) is not None and self._flights[name][1] <= now:
+            self.drop(name)
+        in_use = self._kv_tokens.total
+        return in_use, self._kv_until.total - in_use * now
+
+    def state(self, but: Container[ApplicationId]) -> dict[ApplicationId, Record]:
+        """Return the durable records of all but those of some applications, as JSON."""
+        flights = self._flights.items()
+        return {
+            name: {"kv_tokens": kv_tokens, "until": until}
+            for name, (kv_tokens, until) in flights
+            if name not in but
+        }
+
+    def restore(self, reader: RecordReader, field: str) -> None:
+        """Put back what `state` returned.
+
+        Raises:
+            ValueError: If it is not of that form.
+        """
+        for name, flight in reader.table(field, lambda of, name: of.record(name, _FLIGHT)).items():
+            self.put(name, **flight)
 
 
 class WeightSum:
@@ -347,9 +470,12 @@ class WeightSum:
 _SHADOW: Fields = {
     "weight": RecordReader.positive,
     "sequence": RecordReader.integer,
+    "came": RecordReader.number,
     "at": RecordReader.integer,
     "entered": RecordReader.number,
+    "entered_at": RecordReader.number,
     "owed": RecordReader.not_negative,
+    "first_until": RecordReader.number,
     "last_started_at": RecordReader.number_or_none,
     "ready_at": RecordReader.number,
     "released": RecordReader.flag,

@@ -61,7 +61,7 @@ class JustitiaPolicy(Policy):
         self._foretold: ForetoldVtc | None = None
         """The guard's shadow of VTC between all applications."""
         if self._guards and self._tenants is None:
-            self._foretold = ForetoldVtc()
+            self._foretold = ForetoldVtc(context.kv_tokens)
         self._foretold_in: dict[ClientId, ForetoldVtc] = {}
         """The guard's shadow of VTC among the applications of each tenant."""
         self._order: PassingOrder | None = None
@@ -338,8 +338,13 @@ class JustitiaPolicy(Policy):
 
     def _shadow_in(self, tenant: ClientId) -> ForetoldVtc:
         if tenant not in self._foretold_in:
-            self._foretold_in[tenant] = ForetoldVtc()
+            self._foretold_in[tenant] = ForetoldVtc(lambda: self._kv_tokens_of(tenant))
         return self._foretold_in[tenant]
+
+    def _kv_tokens_of(self, tenant: ClientId) -> float:
+        """Return the part of the KV memory that a tenant is given now."""
+        assert self._tenants is not None
+        return self._tenants.part_of(tenant, self.context.kv_tokens())
 
     def _by_tenant(self, deliveries: Sequence[Delivery]) -> dict[ClientId, list[Delivery]]:
         found: dict[ClientId, list[Delivery]] = {}

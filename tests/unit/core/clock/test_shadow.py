@@ -11,7 +11,10 @@ FOUR = ExpectedStage(4, 100, 1000, 40, 0)
 
 
 def _clock(*stages: ExpectedStage, of: str = "1") -> ShadowClock:
-    """Return a clock of replicas that serve 100 a second, an iteration a tenth of one, at 0."""
+    """Return a clock of replicas that serve 100 a second, an iteration a tenth of one, at 0.
+
+    It has one application of weight 1, and no memory but what first inferences have.
+    """
     pace = Pace()
     pace.kv_per_s, pace.iteration_s = 100, 0.1
     clock = ShadowClock(pace)
@@ -20,52 +23,92 @@ def _clock(*stages: ExpectedStage, of: str = "1") -> ShadowClock:
     return clock
 
 
-def test_level_rests_while_a_newcomer_has_its_first_inference() -> None:
-    """A quarter of 1,000 is owed at once; then 10 raise the level by 1; a newcomer owes as much."""
+def test_first_inferences_are_served_beside_what_raises_the_level() -> None:
+    """Each has 6.25 of memory for 40 iterations: of 350 in a second the level is left 287.5."""
     clock = _clock(FOUR)
-    clock.advance(250 + 100, 1.0)
+    clock.advance(350, 1.0)
 
-    assert 10 == clock.level
+    assert 287.5 / 10 == clock.level
+    assert 250 - 62.5 == clock.owed
 
     clock.add("2", 1, 2, [FOUR])
-    clock.advance(250, 2.0)
+    clock.advance(165, 2.0)
+
+    assert 28.75 + (165 - 2 * 62.5) / (10 + 10) == clock.level
+
+
+def test_level_rests_until_a_first_inference_is_over_that_was_not_served() -> None:
+    """Nobody is served for 4 s: then 250 are owed that were to have been served by now."""
+    clock = _clock(FOUR)
+    clock.advance(0, 4.0)
+    clock.advance(250, 5.0)
+
+    assert (0, 0) == (clock.level, clock.owed)
+
+    clock.advance(100, 6.0)
 
     assert 10 == clock.level
 
-    clock.advance(100, 3.0)
 
-    assert 10 + 100 / (10 + 10) == clock.level
-
-
-def test_as_much_runs_ahead_as_the_replicas_have_in_flight() -> None:
-    """Replicas with 1,000 in flight let the level rise by 75: all four calls have started."""
+def test_as_much_runs_ahead_as_the_memory_holds_half_served() -> None:
+    """Of 50 tokens 43.75 are free; held for 20 iterations more, half of 40, they are 875."""
     clock = _clock(FOUR)
-    clock.pace.begin("x", 0.0, 1000)
-    clock.advance(0, 1.0)
+    clock.kv_tokens = 50.0
+    clock.advance(0, 0.0)
 
     assert (75, 1000) == (clock.level, clock.owed)
-    assert 4 == clock.ends_at("1", 1.0)
+    assert 4 == clock.ends_at("1", 0.0)
 
     clock.add("2", 1, 2, [FOUR])
-    clock.advance(250, 2.0)
+    clock.advance(0, 0.0)
 
-    assert 75 == clock.level  # 750 and the newcomer's 250: as much as is in flight
+    assert 75 == clock.level  # 1,250: what first inferences hold, and 37.5 for 20 iterations
+
+
+def test_what_is_in_flight_is_as_long_as_what_vtc_serves() -> None:
+    """Of 30 served at each level, 10 are of inferences of 40 tokens, and 20 of ones of 100."""
+    clock = _clock(FOUR)
+    clock.add("2", 1, 2, [ExpectedStage(4, 100, 2000, 100, 0)])
+    clock.kv_tokens = 6.25 + 5 + 3
+    clock.advance(0, 0.0)
+
+    ahead = 3 * (10 * 40 + 20 * 100) / 30 / 2
+    assert 250 + 500 + ahead == pytest.approx(clock.owed)
+    assert ahead / 30 == pytest.approx(clock.level)
 
 
 def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
     """The first call is over after 4 s, its tool after 9; the level of 100 tokens comes later."""
     clock = _clock(ONE._replace(gap_s=5), ONE)
     clock.add("2", 1, 2, [FOUR])
-    clock.advance(1000 + 250 + 500, 10.0)
+    clock.advance(0, 4.0)
+    clock.advance(1000 + 250 + 540, 9.0)
 
-    assert 50 == clock.level
+    assert 54 == clock.level
     assert not clock.shadows["1"].is_through
-    assert 10 + 50 * (10 + 10) / 100 + 4 == clock.ends_at("1", 10.0)
+    assert 9 + (100 - 63) * (10 + 10) / 100 + 4 == clock.ends_at("1", 9.0)
 
-    clock.advance(250, 15.0)  # three quarters of its tokens: the other starts its last
+    clock.advance(210, 15.0)  # three quarters of its tokens: the other starts its last
 
     assert 15 == clock.shadows["1"].last_started_at
     assert 100 == clock.level
+
+
+def test_own_end_is_foretold_a_sixth_ahead_of_what_the_level_has_risen_since_it_came() -> None:
+    """It came at 10, and X is at 40: for it at 45, so that 40 of its 75 are left."""
+    clock = _clock(FOUR)
+    clock.advance(250, 5.0)
+    clock.advance(100, 6.0)
+    clock.add("2", 1, 2, [FOUR])
+    clock.advance(250, 11.0)
+    clock.advance(30 * (10 + 10), 12.0)
+
+    assert 40 == clock.level
+    assert 12 + 40 * (10 + 10) / 100 + 4 == clock.ends_at("2", 12.0)
+
+    shadow = clock.shadows["2"]
+    assert 45 == shadow.ahead(40)
+    assert 40 == shadow.before(45)
 
 
 def test_stage_lasts_as_long_as_its_longest_inference() -> None:
@@ -89,9 +132,9 @@ def test_true_length_changes_what_is_owed_by_the_difference() -> None:
 
     assert 400 + 250 == clock.owed
 
-    clock.advance(650, 1.0)
+    clock.advance(650, 5.0)
     clock.change("1", [ExpectedStage(1, 30, 300, 12, 0)], 1)
-    clock.advance(0, 2.0)
+    clock.advance(0, 6.0)
 
     assert 100 / 10 == clock.level
 
@@ -111,7 +154,8 @@ def test_stage_that_grows_starts_its_last_later() -> None:
 def test_more_weight_keeps_the_tokens_that_were_served() -> None:
     """50 of 100 tokens are 50 levels at weight 1, and 25 at weight 2; so are the 25 to come."""
     clock = _clock(FOUR)
-    clock.advance(250 + 500, 1.0)
+    clock.advance(250, 5.0)
+    clock.advance(500, 6.0)
     clock.change("1", [FOUR], 2)
 
     assert 25 == clock.shadows["1"].entered
@@ -144,6 +188,16 @@ def test_forgotten_application_owes_nothing() -> None:
     clock.remove("2")
 
     assert 250 == clock.owed
+
+
+def test_first_inference_runs_on_when_its_shadow_is_forgotten() -> None:
+    """A single call: it is through at once, and holds 25 tokens of memory for its 4 s."""
+    clock = _clock(ONE)
+    clock.release("1")
+
+    assert {} == clock.shadows
+    assert (25, 25 * 3) == clock.flights.look(1.0)
+    assert (0, 0) == clock.flights.look(4.0)
 
 
 @pytest.mark.parametrize("stages", [[FOUR], [ONE, FOUR]])
