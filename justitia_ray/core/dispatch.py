@@ -66,6 +66,13 @@ class Placement:
         """Return whether any replica that asks for work has the memory and the seats for it now."""
         return any(self.fits(replica, inference) for replica in self._asking())
 
+    def has_seat(self) -> bool:
+        """Return whether any replica that asks for work has a seat left; an empty one has."""
+        return any(
+            not replica.leases or replica.leases.sequences < replica.capacity.max_num_seqs
+            for replica in self._asking()
+        )
+
     def can_hold(self, replica: KnownReplica, inference: Inference) -> bool:
         """Return whether an inference could run to its end on a replica that it has alone.
 
@@ -230,8 +237,6 @@ class Leases:
         tree of tenants at its share is left out, with all below it, until the next time; so is a
         tier. One that waits for memory lets pass as `Placement.find` says.
         """
-        if not self._state.asking:
-            return
         ledger, placement = self._ledger, self.placement
         queue, options = ledger.queue, ledger.options
         unscheduled: list[Application] = []
@@ -240,6 +245,7 @@ class Leases:
         candidates = _Candidates(ledger)
         while (
             len(unscheduled) + len(held_back) <= _MAXIMUM_UNSCHEDULED
+            and placement.has_seat()
             and (application := candidates.next()) is not None
         ):
             inference = application.waiting.first

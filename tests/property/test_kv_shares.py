@@ -56,6 +56,7 @@ class _Memory:
         tree = TenantTree({name: TenantNode(kv_share=shares[name]) for name in "ab"})
         self.shares = KvShares(tree, {name: Tier(1.0, shares[name]) for name in _TIERS})
         self.running: dict[str, _Wish] = {}
+        self._started = 0
 
     def held(self, name: str | None = None) -> int:
         """Return what a tier or a tenant at the top holds; None: all."""
@@ -96,7 +97,8 @@ class _Memory:
 
     def start(self, wish: _Wish) -> None:
         """Let it run."""
-        name = f"l{len(self.running)}-{self.held()}"
+        self._started += 1
+        name = f"l{self._started}"
         self.running[name] = wish
         self.shares.hold(name, wish.tenant, wish.tokens, wish.tier)
 

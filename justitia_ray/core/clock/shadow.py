@@ -107,7 +107,7 @@ class Shadow:
         return self.entered + self.stages[self.at].compute_tokens / self.weight
 
     def ahead(self, level: float) -> float:
-        """Return the level by which its end is foretold when X is at one that it has come before."""
+        """Return the level by which its end is foretold when X is at one after it came."""
         return level + (level - self.came) / _AHEAD
 
     def before(self, level: float) -> float:

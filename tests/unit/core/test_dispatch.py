@@ -6,6 +6,8 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.dispatch import Leases
+from justitia_ray.core.entities import Application
+from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.policies.justitia import rank_preserving_integer
 from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver, aborted, granted, refused
@@ -74,6 +76,30 @@ def test_who_may_pass_is_not_looked_for_while_what_comes_fits_nowhere(
     core.open("c", 1)
 
     assert ["w"] == granted(core.submit("w", "c"))
+
+
+def test_nobody_is_looked_for_when_no_seat_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is memory for all, and one seat: x has it when it is free, and y is not looked at."""
+    core = CoreDriver(SchedulerCore("justitia"))
+    core.open("a")
+    core.submit("held", "a")
+    core.pull("r0", seats=1)
+    core.submit("x", "a")
+    core.submit("y", "a")
+    looks: list[str | None] = []
+    first = Ledger.next
+
+    def look(ledger: Ledger) -> Application | None:
+        application = first(ledger)
+        looks.append(None if application is None else application.waiting.first.request_id)
+        return application
+
+    monkeypatch.setattr(Ledger, "next", look)
+    core.pull("r0", seats=1, progress={core.lease_of("held"): 1})
+
+    assert [] == looks
+    assert ["x"] == granted(core.pull("r0", seats=1, finished={core.lease_of("held"): 10}))
+    assert ["x"] == looks
 
 
 def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:

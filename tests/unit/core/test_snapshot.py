@@ -131,8 +131,7 @@ def test_booked_start_is_booked_once_though_the_scheduler_restarts(
         lambda shadow, now, waits: [n for n in ("y",) if n in shadow.clock.shadows],
     )
     driver = _booking(options)
-    driver.pull(kv=60, seats=1)  # y0 starts
-    driver.pull(kv=60, seats=1)
+    driver.pull(kv=20, seats=2)  # y0 starts, and y1 has no memory
     order = driver.core.ledger.policy.members_order("T")
     successor = _successor(driver, **options)
     restored = successor.core.ledger.policy.members_order("T")

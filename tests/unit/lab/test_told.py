@@ -30,7 +30,7 @@ def _application(name: str) -> Application:
 
 def _told(**ends: Seconds) -> ToldVtc:
     """Return a shadow with live applications 1, 2, …, each with one inference that waits."""
-    told = ToldVtc()
+    told = ToldVtc(lambda: 0)
     told.pace.iteration_s = 0.1
     told.ends = {name.removeprefix("n"): end for name, end in ends.items()}
     for name in told.ends:

@@ -156,10 +156,10 @@ def test_requeued_inference_is_booked_once() -> None:
     y1 is on the replica that y0 avoids, and y2 is next.
     """
     driver = _loaded(GUARD)
-    driver.pull(kv=20, seats=1)
+    driver.pull(kv=20, seats=2)
     booked = driver.core.tag("x")
     driver.handle(ev.LeaseNacked("1-1", ev.NackReason.CONNECTION))
-    driver.pull("r1", kv=20, seats=1)
+    driver.pull("r1", kv=20, seats=2)
 
     assert (3100 + 2 * 155, 3100 + 3 * 155) == (booked, driver.core.tag("x"))
     assert 155 * 41 == driver.core.tag("y")
