@@ -72,11 +72,12 @@ class ForetoldVtc:
     out of the band in which that holds.
 
     Args:
-        kv_tokens: Returns the KV memory of the replicas, or the part of it that is shared here.
+        kv_tokens: Returns the KV memory of the replicas, or the part of it that is shared here;
+            None: what it was.
         pace: The speed of the replicas.
     """
 
-    def __init__(self, kv_tokens: Callable[[], float], pace: Pace | None = None) -> None:
+    def __init__(self, kv_tokens: Callable[[], float | None], pace: Pace | None = None) -> None:
         self._kv_tokens = kv_tokens
         self.pace = Pace() if pace is None else pace
         self.clock = ShadowClock(self.pace)
@@ -130,7 +131,9 @@ class ForetoldVtc:
         """Raise the level by the service of a report, and measure the pace."""
         self._found = None
         self._may_renew += _RENEWED_WITH_EACH * len(deliveries)
-        self.clock.kv_tokens = self._kv_tokens()
+        kv_tokens = self._kv_tokens()
+        if kv_tokens is not None:
+            self.clock.kv_tokens = kv_tokens
         self.clock.advance(self.pace.observe(deliveries, now), now)
 
     def ended(self, application: Application, inference: Inference, now: Seconds) -> None:

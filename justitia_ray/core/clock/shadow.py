@@ -27,9 +27,10 @@ goes to the next level at which anything happens.
 A fluid in which all are served evenly, and nothing ahead of the level, has X rise up to 1.4 times
 too fast while the applications become more, and foretells long ones a quarter early.
 
-Newcomers take nine tenths of the service then, and X rises by what they leave: where VTC serves a
-hundredth more than the order of the service, X is a tenth late. So an application's own end is
-foretold as if X had risen by a sixth more since it came.
+Newcomers take most of the service then, and X rises by what they leave: where VTC served 1.5 % more
+in five minutes than the order of the service did, X rose by 9 % less than VTC's level (seed 201 of
+the suite, at 3x). So an application's own end is foretold as if X had risen by a sixth more since
+it came.
 
 When a stage changes, what its first inference owes changes by the difference. Stages that the
 shadow has left change nothing any more.

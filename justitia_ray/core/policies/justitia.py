@@ -341,10 +341,12 @@ class JustitiaPolicy(Policy):
             self._foretold_in[tenant] = ForetoldVtc(lambda: self._kv_tokens_of(tenant))
         return self._foretold_in[tenant]
 
-    def _kv_tokens_of(self, tenant: ClientId) -> float:
-        """Return the part of the KV memory that a tenant is given now."""
+    def _kv_tokens_of(self, name: ClientId) -> float | None:
+        """Return the part of the KV memory that a tenant is given now; None if it is owed none."""
         assert self._tenants is not None
-        return self._tenants.part_of(tenant, self.context.kv_tokens())
+        tenant = self._tenants.tenant(name)
+        part = None if tenant is None else self._tenants.fair_part(tenant)
+        return None if part is None else part * self.context.kv_tokens()
 
     def _by_tenant(self, deliveries: Sequence[Delivery]) -> dict[ClientId, list[Delivery]]:
         found: dict[ClientId, list[Delivery]] = {}

@@ -266,7 +266,15 @@ def test_new_scheduler_foretells_as_the_last_did() -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [{"level": "x"}, {"owed": None}, {"pace": {}}, {"ended": {"1": {}}}, {"level": None}],
+    [
+        {"level": "x"},
+        {"owed": None},
+        {"pace": {}},
+        {"ended": {"1": {}}},
+        {"level": None},
+        {"flights": {"1": {"kv_tokens": 0, "until": 1}}},
+        {"flights": {"1": {"kv_tokens": 2}}},
+    ],
 )
 def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
     """A store may hold anything."""

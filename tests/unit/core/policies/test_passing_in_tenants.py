@@ -149,6 +149,23 @@ def test_tenant_without_applications_is_forgotten() -> None:
     check(driver.core)
 
 
+def test_shadow_of_a_tenant_has_its_part_of_the_memory() -> None:
+    """Half of it beside another tenant of its weight, and all when that one has gone."""
+    driver = _loaded(GUARD)
+    driver.pull(kv=60, seats=3)
+    policy = driver.core.ledger.policy
+    assert isinstance(policy, JustitiaPolicy)
+    x0 = driver.lease_of("x0")
+    driver.pull(kv=60, seats=3, progress={x0: 1})
+
+    assert 30 == policy._foretold_in["T"].clock.kv_tokens
+
+    driver.handle(ev.ApplicationCancelled("v"))
+    driver.pull(kv=60, seats=3, progress={x0: 2})
+
+    assert 60 == policy._foretold_in["T"].clock.kv_tokens
+
+
 @pytest.mark.usefixtures("y_is_urgent")
 def test_requeued_inference_is_booked_once() -> None:
     """An inference whose lease is over starts anew: the tenant has paid for it, for y1 and for y2.
