@@ -22,7 +22,6 @@ class Member:
     """Level at which it came."""
     at: int = 0
     entered: Any = Fraction(0)
-    entered_at: Any = None
     took: Any = Fraction(0)
     started_at: Any = None
     ready_at: Any = None
@@ -64,8 +63,6 @@ class LiteralShadow:
     def __init__(self, iteration_s: Any) -> None:
         self.iteration_s = iteration_s
         self.kv_tokens: Any = Fraction(0)
-        self.firsts: dict[int, tuple[Any, Any]] = {}
-        """Memory of each member's first inference, and until when it would run, by sequence."""
         self.members: dict[str, Member] = {}
         self.level: Any = Fraction(0)
         self.owed: Any = Fraction(0)
@@ -76,15 +73,12 @@ class LiteralShadow:
         return sum(m.ratio() for m in self.members.values() if m.next_level is not None)
 
     def in_flight(self) -> Any:
-        """Return what is left of first inferences, and half a mean length of the other memory."""
+        """Return half of the mean length of what asks for more, for each token of the memory."""
         asking = [m for m in self.members.values() if m.next_level is not None and m.ratio()]
         if not asking:
             return None
-        firsts = [(kv, until - self.now) for kv, until in self.firsts.values() if until > self.now]
         length = sum(m.ratio() * m.stages[m.at].output_tokens for m in asking)
-        besides = max(Fraction(0), self.kv_tokens - sum(kv for kv, _ in firsts))
-        left = sum(kv * left_s for kv, left_s in firsts) / self.iteration_s
-        return left + besides * length / sum(m.ratio() for m in asking) / 2
+        return self.kv_tokens * length / sum(m.ratio() for m in asking) / 2
 
     def overdue(self) -> Any:
         """Return what is owed beyond what is in flight."""
@@ -98,9 +92,7 @@ class LiteralShadow:
 
     def remove(self, name: str) -> None:
         """Forget an application, and what its first inference owes."""
-        member = self.members.pop(name)
-        self.owed = max(Fraction(0), self.owed - member.took)
-        self.firsts.pop(member.sequence, None)
+        self.owed = max(Fraction(0), self.owed - self.members.pop(name).took)
 
     def change(self, name: str, weight: Any, stages: Sequence[ExpectedStage]) -> None:
         """Replace the stages of an application and its weight."""
@@ -149,13 +141,13 @@ class LiteralShadow:
                     self.level, self.owed = first.next_level, self.owed + starts - needed
                     self._go_on(first)
                     continue
-            self.now = until
             self.owed -= part
             if paying and self.owed < (in_flight := self.in_flight()):
                 self.level += (in_flight - self.owed) / paying
                 self.owed = in_flight
             self.owed = max(Fraction(0), self.owed)
             amount -= part
+            self.now = until
             if until == now and not ((due := self._first("next_time")) and due.next_time <= now):
                 return
 
@@ -200,7 +192,6 @@ class LiteralShadow:
 
     def _enter(self, member: Member, at: int) -> None:
         member.at, member.entered, member.started_at = at, self.level, None
-        member.entered_at = self.now
         member.took = Fraction(0)
         self._take(member)
         self._go_on(member)
@@ -210,10 +201,6 @@ class LiteralShadow:
         took = Fraction(stage.kv_token_time) / max(1, stage.inferences)
         self.owed += took - member.took
         member.took = took
-        self.firsts.pop(member.sequence, None)
-        if took:
-            until = member.entered_at + stage.output_tokens * self.iteration_s
-            self.firsts[member.sequence] = (took / stage.output_tokens, until)
 
     def _start_last(self, member: Member, at: Any) -> None:
         member.started_at = at

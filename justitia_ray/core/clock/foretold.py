@@ -21,7 +21,7 @@ from justitia_ray.core.clock.shadow import ShadowClock, record_of, restored
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import RecordReader
 from justitia_ray.core.stages import read_stages
-from justitia_ray.units import ApplicationId, Seconds
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 if TYPE_CHECKING:
     from justitia_ray.core.entities import Application, Inference
@@ -131,10 +131,7 @@ class ForetoldVtc:
         """Raise the level by the service of a report, and measure the pace."""
         self._found = None
         self._may_renew += _RENEWED_WITH_EACH * len(deliveries)
-        kv_tokens = self._kv_tokens()
-        if kv_tokens is not None:
-            self.clock.kv_tokens = kv_tokens
-        self.clock.advance(self.pace.observe(deliveries, now), now)
+        self._advance(self.pace.observe(deliveries, now), now)
 
     def ended(self, application: Application, inference: Inference, now: Seconds) -> None:
         """Count the true sizes of an inference; nothing of one that produced nothing."""
@@ -214,15 +211,15 @@ class ForetoldVtc:
     # --- what outlives the scheduler
 
     def state(self) -> dict[str, Any]:
-        """Return level and pace, and what is of applications that have ended, as JSON."""
+        """Return level, memory and pace, and the shadows of ended applications, as JSON."""
         clock = self.clock
         shadows = clock.shadows.items()
         return {
             "level": clock.level,
             "owed": clock.owed,
+            "kv_tokens": clock.kv_tokens,
             "pace": self.pace.state(),
             "ended": {name: record_of(shadow) for name, shadow in shadows if shadow.released},
-            "flights": clock.flights.state(clock.shadows),
         }
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
@@ -250,10 +247,10 @@ class ForetoldVtc:
         if "owed" not in state:
             self.pace.restore(RecordReader(state, ("level", "pace", "ended"), None).mapping("pace"))
             return
-        reader = RecordReader(state, ("level", "owed", "pace", "ended", "flights"), None)
+        reader = RecordReader(state, ("level", "owed", "kv_tokens", "pace", "ended"), None)
         self.pace.restore(reader.mapping("pace"))
         self.clock.level, self.clock.owed = reader.number("level"), reader.number("owed")
-        self.clock.flights.restore(reader, "flights")
+        self.clock.kv_tokens = reader.not_negative("kv_tokens")
         for name, record in reader.mapping("ended").items():
             self.clock.put_back(name, restored(record))
 
@@ -283,11 +280,18 @@ class ForetoldVtc:
         self.clock.remove(application.application_id)
         self._stages[application.application_id] = KnownStages(application.expected_stages)
 
+    def _advance(self, amount: KvTokenTime, now: Seconds) -> None:
+        """Let service flow, into the memory that there is now."""
+        kv_tokens = self._kv_tokens()
+        if kv_tokens is not None:
+            self.clock.kv_tokens = kv_tokens
+        self.clock.advance(amount, now)
+
     def _renew(self, application: Application, now: Seconds) -> None:
         """Let the shadow have the stages as they are known now."""
         self._found = None
         name = application.application_id
-        self.clock.advance(0, now)
+        self._advance(0, now)
         if not (stages := self._stages[name].all()):
             return
         if name in self.clock.shadows:

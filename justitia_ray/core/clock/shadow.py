@@ -13,16 +13,11 @@ inferences, w = Σ (p + 2d), k = Σ h(p, d) and L = max d, of an application of 
 
 What has started is *owed* until the replicas have served as much: k/n for a first inference, and ρ
 for each level by which X rises, ρ being the sum of ω·k/w over those whose others start. X rises
-only while no more is owed than VTC would have in flight:
-
-- of each first inference what is left of it, had it run since it started, k/(n·L) of KV memory for
-  L iterations;
-- in the memory besides, each token for half the length of an inference, the mean over what VTC
-  serves while X rises.
-
-So on empty replicas all starts at once, and on full ones newcomers hold X up. What really runs says
-less: by the order of the service that is short ones now and a long one then. Where nobody waits X
-goes to the next level at which anything happens.
+only while no more is owed than VTC would have in flight: each token of the KV memory for half the
+length of an inference, the mean over what VTC serves while X rises. So on empty replicas all starts
+at once, and on full ones newcomers hold X up. What really runs says less: by the order of the
+service that is short ones now and a long one then. Where nobody waits X goes to the next level at
+which anything happens.
 
 A fluid in which all are served evenly, and nothing ahead of the level, has X rise up to 1.4 times
 too fast while the applications become more, and foretells long ones a quarter early.
@@ -42,7 +37,7 @@ iterations later. Exact in the arithmetic of its arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from justitia_ray.core.clock.pace import Pace
@@ -68,12 +63,8 @@ class Shadow:
     """Stage that it has entered last; as many as there are: all that it entered are gone."""
     entered: float = 0
     """Level at which it entered that."""
-    entered_at: Seconds = 0
-    """When it entered that, and its first inference started."""
     owed: KvTokenTime = 0
     """Service that the first inference of the stage took at once."""
-    first_until: Seconds = 0
-    """Until when that would run, had it run since it started."""
     last_started_at: Seconds | None = None
     """When the last inference of the stage was started; None: it has not been."""
     ready_at: Seconds = 0
@@ -150,7 +141,6 @@ class ShadowClock:
         self.owed: KvTokenTime = 0
         """Service of what has started, without what has been served."""
         self.shadows: dict[ApplicationId, Shadow] = {}
-        self.flights = Flights()
         self.density = WeightSum()
         """Sum over those that ask for more as X rises: what a level costs, looking ahead."""
         self._lasting = WeightSum()
@@ -180,13 +170,10 @@ class ShadowClock:
     def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
         """Put back a shadow as it was at this clock's level; what it owes is in `owed`."""
         self.shadows[name] = shadow
-        if shadow.at < len(shadow.stages):
-            self._fly(name, shadow)
         self._place(name, shadow)
 
     def remove(self, name: ApplicationId) -> None:
         """Forget an application, and what it owes, at once; an unknown one changes nothing."""
-        self.flights.drop(name)
         shadow = self.shadows.pop(name, None)
         if shadow is not None:
             self._displace(name, shadow)
@@ -218,7 +205,7 @@ class ShadowClock:
         elif had_left:
             self._enter(name, shadow, shadow.at)
         else:
-            self._owe(name, shadow)
+            self._owe(shadow)
             if shadow.last_started_at is not None:
                 self._await_next(shadow, shadow.last_started_at)
             self._place(name, shadow)
@@ -245,9 +232,9 @@ class ShadowClock:
                 amount -= served
                 self._place_first(self._by_level)
                 continue
-            self._now = until
             self._serve(part, level)
             amount -= part
+            self._now = until
             if until == now:
                 self._end_waits()
                 return
@@ -289,10 +276,7 @@ class ShadowClock:
         """Return the service that VTC would have in flight; no limit where nobody waits."""
         if not self.density.total:
             return math.inf
-        in_use, left_s = self.flights.look(self._now)
-        besides = max(0, self.kv_tokens - in_use)
-        half_length = self._lasting.total / (2 * self.density.total)
-        return left_s / self.pace.iteration_s + besides * half_length
+        return self.kv_tokens * self._lasting.total / (2 * self.density.total)
 
     def _serve(self, amount: KvTokenTime, level: float) -> None:
         """Serve what is owed, then raise X, which does not reach the next level."""
@@ -315,27 +299,17 @@ class ShadowClock:
 
     def _enter(self, name: ApplicationId, shadow: Shadow, at: int) -> None:
         """Let an application enter a stage where X is."""
-        shadow.at, shadow.entered, shadow.entered_at = at, self.level, self._now
-        shadow.owed, shadow.last_started_at = 0, None
-        self._owe(name, shadow)
+        shadow.at, shadow.entered, shadow.owed, shadow.last_started_at = at, self.level, 0, None
+        self._owe(shadow)
         self._place(name, shadow)
 
-    def _owe(self, name: ApplicationId, shadow: Shadow) -> None:
+    def _owe(self, shadow: Shadow) -> None:
         """Owe what the first inference of its stage takes, in place of what was taken for that."""
         stage = shadow.stages[shadow.at]
         levels = stage.compute_tokens / (max(1, stage.inferences) * shadow.weight)
         owed = levels * shadow.ratio()
         self.owed += owed - shadow.owed
         shadow.owed = owed
-        shadow.first_until = shadow.entered_at + stage.output_tokens * self.pace.iteration_s
-        self._fly(name, shadow)
-
-    def _fly(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Let the first inference of its stage run, in place of what was taken for that."""
-        self.flights.drop(name)
-        if shadow.owed:
-            kv_tokens = shadow.owed / shadow.stages[shadow.at].output_tokens
-            self.flights.put(name, kv_tokens, shadow.first_until)
 
     def _await_next(self, shadow: Shadow, started_at: Seconds) -> None:
         """Note when the last inference of its stage started, and so when it asks for the next."""
@@ -387,63 +361,6 @@ class ShadowClock:
             del self.shadows[name]
 
 
-_FLIGHT: Fields = {"kv_tokens": RecordReader.positive, "until": RecordReader.number}
-
-
-class Flights:
-    """First inferences of stages, one of each application, while they would run."""
-
-    def __init__(self) -> None:
-        self._flights: dict[ApplicationId, tuple[float, Seconds]] = {}
-        """KV memory of each, and until when it runs."""
-        self._by_end = LazyHeap()
-        self._kv_tokens = WeightSum()
-        self._kv_until = WeightSum()
-        """Sum of memory times the end."""
-
-    def put(self, name: ApplicationId, kv_tokens: float, until: Seconds) -> None:
-        """Put the inference of an application that has none here; it holds memory."""
-        self._flights[name] = (kv_tokens, until)
-        self._by_end.put(name, (until,))
-        self._kv_tokens.add(kv_tokens)
-        self._kv_until.add(kv_tokens * until)
-
-    def drop(self, name: ApplicationId) -> None:
-        """Forget the inference of an application; one that has none changes nothing."""
-        kv_tokens, until = self._flights.pop(name, (0, 0))
-        self._by_end.drop(name)
-        self._kv_tokens.take(kv_tokens)
-        self._kv_until.take(kv_tokens * until)
-
-    def look(self, now: Seconds) -> tuple[float, float]:
-        """Return the memory that is in use, and the sum of it times the seconds still to run.
-
-        Those that are over are forgotten: `now` never falls.
-        """
-        while (name := self._by_end.first()) is not None and self._flights[name][1] <= now:
-            self.drop(name)
-        in_use = self._kv_tokens.total
-        return in_use, self._kv_until.total - in_use * now
-
-    def state(self, but: Container[ApplicationId]) -> dict[ApplicationId, Record]:
-        """Return the durable records of all but those of some applications, as JSON."""
-        flights = self._flights.items()
-        return {
-            name: {"kv_tokens": kv_tokens, "until": until}
-            for name, (kv_tokens, until) in flights
-            if name not in but
-        }
-
-    def restore(self, reader: RecordReader, field: str) -> None:
-        """Put back what `state` returned.
-
-        Raises:
-            ValueError: If it is not of that form.
-        """
-        for name, flight in reader.table(field, lambda of, name: of.record(name, _FLIGHT)).items():
-            self.put(name, **flight)
-
-
 class WeightSum:
     """A sum of positive terms that come and go: 0 when none is there, whatever the rounding."""
 
@@ -474,9 +391,7 @@ _SHADOW: Fields = {
     "came": RecordReader.number,
     "at": RecordReader.integer,
     "entered": RecordReader.number,
-    "entered_at": RecordReader.number,
     "owed": RecordReader.not_negative,
-    "first_until": RecordReader.number,
     "last_started_at": RecordReader.number_or_none,
     "ready_at": RecordReader.number,
     "released": RecordReader.flag,

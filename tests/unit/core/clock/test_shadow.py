@@ -13,7 +13,7 @@ FOUR = ExpectedStage(4, 100, 1000, 40, 0)
 def _clock(*stages: ExpectedStage, of: str = "1") -> ShadowClock:
     """Return a clock of replicas that serve 100 a second, an iteration a tenth of one, at 0.
 
-    It has one application of weight 1, and no memory but what first inferences have.
+    It has one application of weight 1, and nothing is known of the memory.
     """
     pace = Pace()
     pace.kv_per_s, pace.iteration_s = 100, 0.1
@@ -23,65 +23,53 @@ def _clock(*stages: ExpectedStage, of: str = "1") -> ShadowClock:
     return clock
 
 
-def test_first_inferences_are_served_beside_what_raises_the_level() -> None:
-    """Each has 6.25 of memory for 40 iterations: of 350 in a second the level is left 287.5."""
+def test_level_rests_while_a_newcomer_has_its_first_inference() -> None:
+    """A quarter of 1,000 is owed at once; then 10 raise the level by 1; a newcomer owes as much."""
     clock = _clock(FOUR)
-    clock.advance(350, 1.0)
-
-    assert 287.5 / 10 == clock.level
-    assert 250 - 62.5 == clock.owed
-
-    clock.add("2", 1, 2, [FOUR])
-    clock.advance(165, 2.0)
-
-    assert 28.75 + (165 - 2 * 62.5) / (10 + 10) == clock.level
-
-
-def test_level_rests_until_a_first_inference_is_over_that_was_not_served() -> None:
-    """Nobody is served for 4 s: then 250 are owed that were to have been served by now."""
-    clock = _clock(FOUR)
-    clock.advance(0, 4.0)
-    clock.advance(250, 5.0)
-
-    assert (0, 0) == (clock.level, clock.owed)
-
-    clock.advance(100, 6.0)
+    clock.advance(250 + 100, 1.0)
 
     assert 10 == clock.level
 
+    clock.add("2", 1, 2, [FOUR])
+    clock.advance(250, 2.0)
+
+    assert 10 == clock.level
+
+    clock.advance(100, 3.0)
+
+    assert 10 + 100 / (10 + 10) == clock.level
+
 
 def test_as_much_runs_ahead_as_the_memory_holds_half_served() -> None:
-    """Of 50 tokens 43.75 are free; held for 20 iterations more, half of 40, they are 875."""
+    """50 tokens, each for 20 iterations more, half of 40, let the level rise by 75: all start."""
     clock = _clock(FOUR)
-    clock.kv_tokens = 50.0
-    clock.advance(0, 0.0)
+    clock.kv_tokens = 50
+    clock.advance(0, 1.0)
 
     assert (75, 1000) == (clock.level, clock.owed)
-    assert 4 == clock.ends_at("1", 0.0)
+    assert 4 == clock.ends_at("1", 1.0)
 
     clock.add("2", 1, 2, [FOUR])
-    clock.advance(0, 0.0)
+    clock.advance(250, 2.0)
 
-    assert 75 == clock.level  # 1,250: what first inferences hold, and 37.5 for 20 iterations
+    assert 75 == clock.level  # 750 and the newcomer's 250: as much as the memory holds
 
 
 def test_what_is_in_flight_is_as_long_as_what_vtc_serves() -> None:
     """Of 30 served at each level, 10 are of inferences of 40 tokens, and 20 of ones of 100."""
     clock = _clock(FOUR)
     clock.add("2", 1, 2, [ExpectedStage(4, 100, 2000, 100, 0)])
-    clock.kv_tokens = 6.25 + 5 + 3
-    clock.advance(0, 0.0)
+    clock.kv_tokens = 16
+    clock.advance(250 + 500, 1.0)
 
-    ahead = 3 * (10 * 40 + 20 * 100) / 30 / 2
-    assert 250 + 500 + ahead == pytest.approx(clock.owed)
-    assert ahead / 30 == pytest.approx(clock.level)
+    assert 16 * (10 * 40 + 20 * 100) / 30 / 2 == clock.owed
+    assert clock.owed / 30 == clock.level
 
 
 def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
     """The first call is over after 4 s, its tool after 9; the level of 100 tokens comes later."""
     clock = _clock(ONE._replace(gap_s=5), ONE)
     clock.add("2", 1, 2, [FOUR])
-    clock.advance(0, 4.0)
     clock.advance(1000 + 250 + 540, 9.0)
 
     assert 54 == clock.level
@@ -188,16 +176,6 @@ def test_forgotten_application_owes_nothing() -> None:
     clock.remove("2")
 
     assert 250 == clock.owed
-
-
-def test_first_inference_runs_on_when_its_shadow_is_forgotten() -> None:
-    """A single call: it is through at once, and holds 25 tokens of memory for its 4 s."""
-    clock = _clock(ONE)
-    clock.release("1")
-
-    assert {} == clock.shadows
-    assert (25, 25 * 3) == clock.flights.look(1.0)
-    assert (0, 0) == clock.flights.look(4.0)
 
 
 @pytest.mark.parametrize("stages", [[FOUR], [ONE, FOUR]])
