@@ -37,6 +37,9 @@ _USUAL_GAPS = 4.0
 """Mean gaps between departures that may pass without one, before the rate is taken to fall."""
 _SPREAD = 0.3
 """Standard deviations of a Poisson count by which a slot is late: departures are not even."""
+_SPREAD_AGAIN = 1.5
+"""The same for a caller that waited as it was told, and found no place: clients try twice, and nine
+times in ten a place comes free by then."""
 _SPARE = 1.04
 """Factor of a slot's time, so that those whom the jitter brings early find a place."""
 _LATE_PART = 0.1
@@ -153,7 +156,13 @@ class Drain:
         known.departures.depart(now, known.present)
 
     def retry_after(
-        self, tenant: ClientId, now: Seconds, *, shortfall: int = 1, is_whole: bool = False
+        self,
+        tenant: ClientId,
+        now: Seconds,
+        *,
+        shortfall: int = 1,
+        is_whole: bool = False,
+        is_again: bool = False,
     ) -> Seconds:
         """Hand out the next slot of a tenant that is refused; return the time until then.
 
@@ -164,6 +173,7 @@ class Drain:
                 where places are free, which those are to have who were refused before.
             is_whole: The whole limit is used up: the departures of all tenants count, in equal
                 parts for each tenant that waits for them. Otherwise the tenant's own.
+            is_again: The caller was refused before.
         """
         self._advance(now)
         name = self._name(tenant)
@@ -178,7 +188,8 @@ class Drain:
         rate = departures.rate(now)
         if is_whole:
             rate /= self._sharing(name, now)
-        wait_s = _SPARE * (ahead + _SPREAD * math.sqrt(ahead)) / rate
+        spread = _SPREAD_AGAIN if is_again else _SPREAD
+        wait_s = _SPARE * (ahead + spread * math.sqrt(ahead)) / rate
         if wait_s >= HORIZON_S or len(known.slots) >= _MAXIMUM_SLOTS:
             return HORIZON_S
         due_at = now + wait_s

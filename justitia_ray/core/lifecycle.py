@@ -69,7 +69,7 @@ class Applications:
             return
         is_retry = True if application_id in self._rejected else event.is_retry
         if not (event.resubmitted or state.admits_application(event.tenant, is_retry=is_retry)):
-            self._reject(event)
+            self._reject(event, is_again=is_retry is True)
             return
         self._rejected.pop(application_id, None)
         application = Application(
@@ -281,13 +281,13 @@ class Applications:
                 awaiting = self._awaiting.setdefault(ingress_id, {})
                 awaiting[application.application_id] = None
 
-    def _reject(self, event: ev.ApplicationArrived) -> None:
+    def _reject(self, event: ev.ApplicationArrived, *, is_again: bool) -> None:
         self._state.counters.rejected_applications += event.application_id not in self._rejected
         self._rejected.pop(event.application_id, None)
         refusal = RefuseApplication(
             event.application_id,
             event.ingress_id,
-            retry_after_s=self._state.application_slot(event.tenant),
+            retry_after_s=self._state.application_slot(event.tenant, is_again=is_again),
         )
         self._rejected[event.application_id] = refusal
         if len(self._rejected) > _MAXIMUM_REJECTED:
@@ -366,9 +366,10 @@ class Inferences:
             event = replace(event, outcome=Outcome.CANCELLED)
         refusal = self._refusal(application, event)
         if refusal is not None:
-            slot_s = (
-                state.inference_slot(application.tenant) if refusal is Refusal.QUEUE_FULL else None
-            )
+            slot_s = None
+            if refusal is Refusal.QUEUE_FULL:
+                is_again = event.is_retry is True
+                slot_s = state.inference_slot(application.tenant, is_again=is_again)
             state.actions.append(
                 Refuse(event.request_id, event.ingress_id, refusal, retry_after_s=slot_s)
             )

@@ -338,13 +338,15 @@ class State:
         """Return whether a tenant may submit an inference; see `_admits`."""
         return _admits(self.inference_drain, self.known_inferences, tenant, is_retry, self.now)
 
-    def application_slot(self, tenant: str) -> Seconds:
+    def application_slot(self, tenant: str, *, is_again: bool = False) -> Seconds:
         """Return after how long a tenant may open an application that the quota rejects now."""
-        return _next_slot(self.application_drain, self.open_applications, tenant, self.now)
+        quota = self.open_applications
+        return _next_slot(self.application_drain, quota, tenant, self.now, is_again)
 
-    def inference_slot(self, tenant: str) -> Seconds:
+    def inference_slot(self, tenant: str, *, is_again: bool = False) -> Seconds:
         """Return after how long a tenant may submit an inference that the quota refuses now."""
-        return _next_slot(self.inference_drain, self.known_inferences, tenant, self.now)
+        quota = self.known_inferences
+        return _next_slot(self.inference_drain, quota, tenant, self.now, is_again)
 
     @property
     def waiting(self) -> int:
@@ -392,9 +394,15 @@ def _admits(
     return quota.admits(tenant, (own, min(own + places.others, most)))
 
 
-def _next_slot(drain: Drain, quota: TenantQuota, tenant: str, now: Seconds) -> Seconds:
+def _next_slot(
+    drain: Drain, quota: TenantQuota, tenant: str, now: Seconds, is_again: bool
+) -> Seconds:
     places, most = drain.kept(tenant, now), quota.most_kept()
     kept = min(places.own, most), min(places.own + places.others, most)
     return drain.retry_after(
-        tenant, now, shortfall=quota.shortfall(tenant, kept), is_whole=quota.is_full(kept)
+        tenant,
+        now,
+        shortfall=quota.shortfall(tenant, kept),
+        is_whole=quota.is_full(kept),
+        is_again=is_again,
     )
