@@ -112,7 +112,7 @@ def measure_fleet(
         min(running, default=0),
         max(running, default=0),
         sum(load.ended_at is not None for load in loads),
-        len(drained - hit),
+        len((drained | _gone(fleet)) - hit),
         (
             *_out_of_bounds(limits, fleet),
             *_cut_by_a_scale_down(records, runs, drained - hit),
@@ -127,6 +127,16 @@ def measure_fleet(
 
 def _drains(state: str) -> bool:
     return state == "STOPPING"
+
+
+def _gone(fleet: Sequence[FleetSample]) -> set[str]:
+    """Return the replicas that ran once and are gone at the end.
+
+    A replica that runs nothing is taken off so fast that no sample may show it drain.
+    """
+    last = fleet[-1].states if fleet else {}
+    ran = {name for sample in fleet for name, state in sample.states.items() if state == "RUNNING"}
+    return ran - last.keys()
 
 
 def _hit(records: RunRecords) -> set[str]:

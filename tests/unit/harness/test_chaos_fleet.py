@@ -199,6 +199,20 @@ def test_replicas_that_came_and_went_are_counted() -> None:
     )
 
 
+def test_replica_whose_drain_no_sample_shows_was_taken_off() -> None:
+    """It had nothing to run to its end. c is there still, and d was killed by a fault."""
+    records = RunRecords(
+        fleet=[
+            seen(1.0, 3, a="RUNNING", b="RUNNING", c="RUNNING", d="RUNNING"),
+            seen(2.0, 1, a="RUNNING", c="STARTING"),
+        ],
+        pids=PIDS | {"d": 4},
+        faults=[fault(FaultKind.REPLICA_KILLED, 1.5, pid=4)],
+    )
+
+    assert 1 == measure_fleet(LIMITS, records, [], []).taken_off
+
+
 @pytest.mark.parametrize(
     ("section", "comes_down_s"),
     [
