@@ -237,6 +237,8 @@ class Leases:
         tree of tenants at its share is left out, with all below it, until the next time; so is a
         tier. One that waits for memory lets pass as `Placement.find` says.
         """
+        if not self._state.asking:
+            return
         ledger, placement = self._ledger, self.placement
         queue, options = ledger.queue, ledger.options
         unscheduled: list[Application] = []

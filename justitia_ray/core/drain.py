@@ -38,8 +38,8 @@ _USUAL_GAPS = 4.0
 _SPREAD = 0.3
 """Standard deviations of a Poisson count by which a slot is late: departures are not even."""
 _SPREAD_AGAIN = 1.5
-"""The same for a caller that waited as it was told, and found no place: clients try twice, and nine
-times in ten a place comes free by then."""
+"""Standard deviations by which the slot of a caller that found no place when it came back is late:
+clients try twice, and nine times in ten a place comes free by then."""
 _SPARE = 1.04
 """Factor of a slot's time, so that those whom the jitter brings early find a place."""
 _LATE_PART = 0.1

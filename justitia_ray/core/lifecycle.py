@@ -368,8 +368,7 @@ class Inferences:
         if refusal is not None:
             slot_s = None
             if refusal is Refusal.QUEUE_FULL:
-                is_again = event.is_retry is True
-                slot_s = state.inference_slot(application.tenant, is_again=is_again)
+                slot_s = state.inference_slot(application.tenant, is_again=event.is_retry is True)
             state.actions.append(
                 Refuse(event.request_id, event.ingress_id, refusal, retry_after_s=slot_s)
             )

@@ -56,7 +56,7 @@ def test_as_much_runs_ahead_as_the_memory_holds_half_served() -> None:
 
 
 def test_what_is_in_flight_is_as_long_as_what_vtc_serves() -> None:
-    """Of 30 served at each level, 10 are of inferences of 40 tokens, and 20 of ones of 100."""
+    """VTC serves 30 at each level: 10 of inferences of 40 tokens, and 20 of ones of 100."""
     clock = _clock(FOUR)
     clock.add("2", 1, 2, [ExpectedStage(4, 100, 2000, 100, 0)])
     clock.kv_tokens = 16
