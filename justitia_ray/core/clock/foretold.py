@@ -12,12 +12,13 @@ without that the others are foretold twice too early.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from justitia_ray.core.clock.known_stages import CriticalPath, KnownStages, call_of
 from justitia_ray.core.clock.pace import Pace
-from justitia_ray.core.clock.shadow import ShadowClock, record_of, restored
+from justitia_ray.core.clock.shadow import Rise, Shadow, ShadowClock, record_of, restored
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import RecordReader
 from justitia_ray.core.stages import read_stages
@@ -61,15 +62,35 @@ class _Rates(NamedTuple):
         return iterations * self.iteration_s * factor
 
 
+class _Candidate(NamedTuple):
+    """An application that may be urgent, with what tells cheaply that it is not.
+
+    It is urgent some iterations and a gap before its last inference starts under VTC.
+    """
+
+    shadow: Shadow
+    level_of_end: float
+    """Level before which that does not start; -∞: no level keeps it from starting."""
+    iterations: float
+    gap_s: Seconds
+
+    def is_close(self, level: float, rise: Rise, iteration_s: Seconds) -> bool:
+        """Return whether X alone lets its last inference start so soon that it may be urgent."""
+        levels = max(0, self.level_of_end - self.shadow.ahead(level))
+        wait_s = rise.wait_s + levels * rise.level_s
+        return wait_s <= self.iterations * iteration_s + self.gap_s
+
+
 class ForetoldVtc:
     """Deadlines of live applications by a shadow of VTC, and which of them are urgent.
 
     A policy passes on its hooks, in their order; `now` never falls. Between two questions each
     event costs O(log N), and O(n) for an application with n stages. `urgent` costs O(c) for c
     candidates, applications that would be urgent if X were up to four times as fast, and an
-    iteration twice as long, and O(u log u) for the u that are urgent. While rates move, all are
-    placed anew, a few for each inference of a report; all at once, in O(N log N), only after a leap
-    out of the band in which that holds.
+    iteration twice as long; O(n) for each whose deadline the level alone does not put off; and
+    O(u log u) for the u that are urgent. While rates move, all are placed anew, a few for each
+    inference of a report; all at once, in O(N log N), only after a leap out of the band in which
+    that holds.
 
     Args:
         kv_tokens: Returns the KV memory of the replicas, or the part of it that is shared here;
@@ -95,7 +116,7 @@ class ForetoldVtc:
         """Applications in a stage, by a level before which they are not urgent."""
         self._by_time = LazyHeap()
         """All others of which a deadline is known, by an instant before which they are not."""
-        self._candidates: dict[ApplicationId, None] = {}
+        self._candidates: dict[ApplicationId, _Candidate] = {}
         """Applications whose level or instant has come, until they are placed anew."""
 
     # --- hooks
@@ -197,9 +218,9 @@ class ForetoldVtc:
         for heap, reached in ((self._by_level, self.clock.level), (self._by_time, now)):
             while (name := heap.first()) is not None and heap.key(name)[0] <= reached:
                 heap.drop(name)
-                self._candidates[name] = None
+                self._candidates[name] = self._candidate(name)
         found = []
-        for name in self._candidates:
+        for name in self._close():
             if waits is not None and not waits(name):
                 continue
             deadline = self.deadline(name, now)
@@ -321,6 +342,27 @@ class ForetoldVtc:
         for name in moved:
             if name in self._stages and name in self.clock.shadows:
                 self._place(name, self._rates)
+
+    def _candidate(self, name: ApplicationId) -> _Candidate:
+        shadow = self.clock.shadows[name]
+        if shadow.is_through:
+            return _Candidate(shadow, -math.inf, math.inf, 0)
+        path, tail = self._stages[name].path(), shadow.stages[-1].output_tokens
+        level = shadow.level_of_end() if shadow.density else -math.inf
+        iterations = path.iterations + MARGIN_ITERATIONS - tail
+        return _Candidate(shadow, level, iterations, path.gap_s)
+
+    def _close(self) -> list[ApplicationId]:
+        """Return the candidates that may be urgent now."""
+        if (kv_per_s := self.pace.kv_per_s) is None:
+            return []
+        level, iteration_s = self.clock.level, self.pace.iteration_s
+        rise = self.clock.rise(kv_per_s)
+        return [
+            name
+            for name, candidate in self._candidates.items()
+            if candidate.is_close(level, rise, iteration_s)
+        ]
 
     def _place(self, name: ApplicationId, rates: _Rates) -> None:
         """Put an application where it cannot be urgent before, while rates stay in the band."""

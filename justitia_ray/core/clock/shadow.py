@@ -39,6 +39,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from justitia_ray.core.clock.pace import Pace
 from justitia_ray.core.queue import LazyHeap
@@ -120,6 +121,15 @@ class Shadow:
         *between, last = self.stages[self.at + 1 :]
         tokens = sum(stage.compute_tokens for stage in between)
         return self.level_of_next + tokens / self.weight + _levels_of_starts(last, self.weight)
+
+
+class Rise(NamedTuple):
+    """How level X rises from now on."""
+
+    wait_s: Seconds
+    """Seconds until it rises again."""
+    level_s: Seconds
+    """Seconds a level from then on."""
 
 
 class ShadowClock:
@@ -248,12 +258,12 @@ class ShadowClock:
         tail_s = shadow.stages[-1].output_tokens * iteration_s
         if shadow.is_through:
             return (shadow.last_started_at or 0) + tail_s
-        if self.pace.kv_per_s is None:
+        if (kv_per_s := self.pace.kv_per_s) is None:
             return None
-        density = self.density.total + (0 if shadow.density else shadow.ratio())
-        level_s = density / self.pace.kv_per_s
+        wait_s, level_s = self.rise(kv_per_s)
+        if not shadow.density:
+            level_s += shadow.ratio() / kv_per_s
         level = shadow.ahead(self.level)
-        wait_s = max(0, self.owed - self._in_flight()) / self.pace.kv_per_s
         if shadow.last_started_at is None:
             wait_s += max(0, shadow.level_of_last - level) * level_s
             if shadow.is_last:
@@ -271,6 +281,11 @@ class ShadowClock:
             wait_s += starts * level_s + max(rest * level_s, path_s)
         wait_s += _levels_of_starts(shadow.stages[-1], shadow.weight) * level_s
         return now + wait_s + tail_s
+
+    def rise(self, kv_per_s: float) -> Rise:
+        """Return how X rises at a pace, as if nobody came or went."""
+        overdue = max(0, self.owed - self._in_flight())
+        return Rise(overdue / kv_per_s, self.density.total / kv_per_s)
 
     def _in_flight(self) -> KvTokenTime:
         """Return the service that VTC would have in flight; no limit where nobody waits."""
