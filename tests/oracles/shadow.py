@@ -23,6 +23,10 @@ class Member:
     at: int = 0
     entered: Any = Fraction(0)
     took: Any = Fraction(0)
+    """What the first inference of the stage takes."""
+    first_since: Any = None
+    first_until: Any = None
+    """When that ends; None: it has."""
     started_at: Any = None
     ready_at: Any = None
     next_level: Any = None
@@ -39,6 +43,11 @@ class Member:
     def is_through(self) -> bool:
         """Whether its last inference has started."""
         return self.at >= len(self.stages) or (self.is_last and self.started_at is not None)
+
+    @property
+    def first_rate(self) -> Any:
+        """Return the service a second of the first inference of the stage, while it runs."""
+        return self.took / (self.first_until - self.first_since)
 
     def levels(self, number: int) -> Any:
         """Return the levels that a stage is worth."""
@@ -73,12 +82,23 @@ class LiteralShadow:
         return sum(m.ratio() for m in self.members.values() if m.next_level is not None)
 
     def in_flight(self) -> Any:
-        """Return half of the mean length of what asks for more, for each token of the memory."""
+        """Return what is left of first inferences, and half a mean length for each other token."""
         asking = [m for m in self.members.values() if m.next_level is not None and m.ratio()]
         if not asking:
             return None
         length = sum(m.ratio() * m.stages[m.at].output_tokens for m in asking)
-        return self.kv_tokens * length / sum(m.ratio() for m in asking) / 2
+        half = length / sum(m.ratio() for m in asking) / 2
+        free = max(Fraction(0), self.kv_tokens - self.flying() * self.iteration_s)
+        return self.first_ones() + free * half
+
+    def first_ones(self) -> Any:
+        """Return the service that is left of the first inferences that run."""
+        flying = [m for m in self.members.values() if m.first_until is not None]
+        return sum(m.first_rate * (m.first_until - self.now) for m in flying)
+
+    def flying(self) -> Any:
+        """Return the service a second of first inferences that run."""
+        return sum(m.first_rate for m in self.members.values() if m.first_until is not None)
 
     def overdue(self) -> Any:
         """Return what is owed beyond what is in flight."""
@@ -119,37 +139,60 @@ class LiteralShadow:
         if self.now is None:
             self.now = now
         while True:
+            for member in self.members.values():
+                if member.first_until is not None and member.first_until <= self.now:
+                    member.first_until = None
             if (due := self._first("next_time")) and due.next_time <= self.now:
                 self._go_on(due)
                 continue
-            until = min(due.next_time, now) if due else now
-            part = amount
-            if until < now:
-                part = amount * (until - self.now) / (now - self.now)
-            paying = sum(m.ratio() for m in self.members.values() if self._starts(m))
-            first = self._first("next_level")
-            if first is not None:
-                starts = (first.next_level - self.level) * paying
-                in_flight = self.in_flight()
-                needed = Fraction(0)
-                if in_flight is not None:
-                    needed = max(needed, self.owed + starts - in_flight)
-                if needed <= part:
-                    if part:
-                        self.now += (until - self.now) * needed / part
-                    amount -= needed
-                    self.level, self.owed = first.next_level, self.owed + starts - needed
-                    self._go_on(first)
+            if (first := self._first("next_level")) and self._owed_for(first.next_level) <= 0:
+                self._reach(first)
+                continue
+            self._rise()
+            if self.now == now:
+                lacking = self._owed_for(first.next_level) if first else None
+                part = amount if lacking is None else min(amount, lacking)
+                self.owed, amount = self.owed - part, amount - part
+                if part == lacking:
                     continue
-            self.owed -= part
-            if paying and self.owed < (in_flight := self.in_flight()):
-                self.level += (in_flight - self.owed) / paying
-                self.owed = in_flight
-            self.owed = max(Fraction(0), self.owed)
-            amount -= part
-            self.now = until
-            if until == now and not ((due := self._first("next_time")) and due.next_time <= now):
+                if not self._paying():
+                    self.owed = max(self.first_ones(), self.owed)
+                self._rise()
                 return
+            ends = [m.first_until for m in self.members.values() if m.first_until is not None]
+            until = min([*ends, *([due.next_time] if due else []), now])
+            rate = amount / (now - self.now)
+            faster = rate - self.flying()
+            if first and faster > 0:
+                until = min(until, self.now + self._owed_for(first.next_level) / faster)
+            amount -= rate * (until - self.now)
+            self.owed -= rate * (until - self.now)
+            self.now = until
+            if not self._paying():
+                self.owed = max(self.first_ones(), self.owed)
+
+    def _paying(self) -> Any:
+        """Return what starts as the level rises by one."""
+        return sum(m.ratio() for m in self.members.values() if self._starts(m))
+
+    def _owed_for(self, level: Any) -> Any:
+        """Return what has to be served before the level is there; nothing where nobody waits."""
+        in_flight = self.in_flight()
+        if in_flight is None:
+            return Fraction(0)
+        return self.owed + (level - self.level) * self._paying() - in_flight
+
+    def _rise(self) -> None:
+        """Start what there is room for, short of the next level."""
+        paying = self._paying()
+        if paying and (room := self.in_flight() - self.owed) > 0:
+            self.level += room / paying
+            self.owed += room
+
+    def _reach(self, first: Member) -> None:
+        self.owed += (first.next_level - self.level) * self._paying()
+        self.level = first.next_level
+        self._go_on(first)
 
     def deadline(self, name: str, now: Any, kv_per_s: Any) -> Any:
         """Return when the last inference has started and has run."""
@@ -192,7 +235,7 @@ class LiteralShadow:
 
     def _enter(self, member: Member, at: int) -> None:
         member.at, member.entered, member.started_at = at, self.level, None
-        member.took = Fraction(0)
+        member.took, member.first_since = Fraction(0), self.now
         self._take(member)
         self._go_on(member)
 
@@ -201,6 +244,8 @@ class LiteralShadow:
         took = Fraction(stage.kv_token_time) / max(1, stage.inferences)
         self.owed += took - member.took
         member.took = took
+        until = member.first_since + stage.output_tokens * self.iteration_s
+        member.first_until = until if until > self.now else None
 
     def _start_last(self, member: Member, at: Any) -> None:
         member.started_at = at

@@ -34,7 +34,8 @@ class GivenPace(Pace):
 class World:
     """The shadow and the literal one, told the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, reports: int = 1) -> None:
+        self.reports = reports
         self.now: Any = Fraction(1000)
         self.pace = GivenPace()
         self.foretold = ForetoldVtc(lambda: self.literal.kv_tokens, self.pace)
@@ -106,10 +107,29 @@ class World:
         del self.applications[name]
 
     def serve(self, amount: int, seconds: int) -> None:
-        """Let service flow for some time."""
-        self.now += Fraction(seconds, 3)
-        self.literal.advance(Fraction(amount), self.now)
-        self.foretold.served([Delivery("", "", 0, 0, 0, exact(amount))], self.now)
+        """Let service flow for some time, and be told in so many reports."""
+        for _ in range(self.reports):
+            self.now += Fraction(seconds, 3 * self.reports)
+            part = exact(amount, self.reports)
+            self.literal.advance(Fraction(amount, self.reports), self.now)
+            self.foretold.served([Delivery("", "", 0, 0, 0, part)], self.now)
+
+    def play(self, kind: str, *values: Any) -> None:
+        """Let one thing happen."""
+        if kind == "arrive":
+            self.arrive(*values)
+        elif kind == "serve":
+            self.serve(*values)
+        elif kind == "memory":
+            self.literal.kv_tokens = exact(values[0])
+            self.serve(0, 0)  # it is told with a report
+        elif kind == "pace":
+            self.pace.kv_per_s = exact(values[0])
+            self.pace.iteration_s = self.literal.iteration_s = exact(values[1], 1024)
+            self.serve(0, 0)  # a pace is measured with a report
+        elif self.applications:
+            names = [*self.applications]
+            getattr(self, kind)(names[values[0] % len(names)], *values[1:])
 
     def check(self) -> None:
         """Check every deadline, and which applications are urgent, in order."""
@@ -195,6 +215,7 @@ stages = st.builds(
     sizes,
     st.integers(0, 9),
 )
+_FIRST = [ExpectedStage(2, exact(60), exact(500), 20, exact(2))] * 2
 steps = st.one_of(
     st.tuples(st.just("arrive"), st.integers(1, 3), st.lists(stages, max_size=3)),
     st.tuples(st.just("submit"), st.integers(0, 9), st.integers(0, 3), sizes, sizes),
@@ -211,20 +232,23 @@ steps = st.one_of(
 def test_deadlines_and_urgency_are_those_of_the_rules(run: list[tuple[Any, ...]]) -> None:
     """Heaps and stale keys may change the cost of an answer and never the answer."""
     world = World()
-    world.arrive(1, [ExpectedStage(2, exact(60), exact(500), 20, exact(2))] * 2)
-    for kind, *values in run:
-        if kind == "arrive":
-            world.arrive(*values)
-        elif kind == "serve":
-            world.serve(*values)
-        elif kind == "memory":
-            world.literal.kv_tokens = exact(values[0])
-            world.serve(0, 0)  # it is told with a report
-        elif kind == "pace":
-            world.pace.kv_per_s = exact(values[0])
-            world.pace.iteration_s = world.literal.iteration_s = exact(values[1], 1024)
-            world.serve(0, 0)  # a pace is measured with a report
-        elif world.applications:
-            names = [*world.applications]
-            getattr(world, kind)(names[values[0] % len(names)], *values[1:])
+    world.arrive(1, _FIRST)
+    for step in run:
+        world.play(*step)
         world.check()
+
+
+@given(st.lists(steps, min_size=4, max_size=20), st.integers(2, 5))
+def test_level_is_the_same_however_often_service_is_told(
+    run: list[tuple[Any, ...]], reports: int
+) -> None:
+    """What flows evenly says the same in one report and in several."""
+    once, often = World(), World(reports)
+    for world in (once, often):
+        world.arrive(1, _FIRST)
+        for step in run:
+            world.play(*step)
+    clock, other = once.foretold.clock, often.foretold.clock
+    assert (clock.level, clock.owed) == (other.level, other.owed)
+    for name in once.applications:
+        assert once.foretold.deadline(name, once.now) == often.foretold.deadline(name, often.now)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from justitia_ray.core.clock.known_stages import CriticalPath, KnownStages, call_of
 from justitia_ray.core.clock.pace import Pace
-from justitia_ray.core.clock.shadow import Rise, Shadow, ShadowClock, record_of, restored
+from justitia_ray.core.clock.shadow import Shadow, ShadowClock, record_of, restored
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import RecordReader
 from justitia_ray.core.stages import read_stages
@@ -70,15 +70,9 @@ class _Candidate(NamedTuple):
 
     shadow: Shadow
     level_of_end: float
-    """Level before which that does not start; -∞: no level keeps it from starting."""
+    """Level before which that does not start; 0: no level keeps it from starting."""
     iterations: float
     gap_s: Seconds
-
-    def is_close(self, level: float, rise: Rise, iteration_s: Seconds) -> bool:
-        """Return whether X alone lets its last inference start so soon that it may be urgent."""
-        levels = max(0, self.level_of_end - self.shadow.ahead(level))
-        wait_s = rise.wait_s + levels * rise.level_s
-        return wait_s <= self.iterations * iteration_s + self.gap_s
 
 
 class ForetoldVtc:
@@ -346,23 +340,24 @@ class ForetoldVtc:
     def _candidate(self, name: ApplicationId) -> _Candidate:
         shadow = self.clock.shadows[name]
         if shadow.is_through:
-            return _Candidate(shadow, -math.inf, math.inf, 0)
+            return _Candidate(shadow, 0, math.inf, 0)
         path, tail = self._stages[name].path(), shadow.stages[-1].output_tokens
-        level = shadow.level_of_end() if shadow.density else -math.inf
+        level = shadow.level_of_end() if shadow.density else 0
         iterations = path.iterations + MARGIN_ITERATIONS - tail
         return _Candidate(shadow, level, iterations, path.gap_s)
 
     def _close(self) -> list[ApplicationId]:
-        """Return the candidates that may be urgent now."""
+        """Return the candidates whose last inference X alone lets start so soon."""
         if (kv_per_s := self.pace.kv_per_s) is None:
             return []
         level, iteration_s = self.clock.level, self.pace.iteration_s
-        rise = self.clock.rise(kv_per_s)
-        return [
-            name
-            for name, candidate in self._candidates.items()
-            if candidate.is_close(level, rise, iteration_s)
-        ]
+        wait_s, level_s = self.clock.rise(kv_per_s)
+        found = []
+        for name, (shadow, end, iterations, gap_s) in self._candidates.items():
+            spare_s = iterations * iteration_s + gap_s - wait_s
+            if spare_s >= 0 and (end - shadow.ahead(level)) * level_s <= spare_s:
+                found.append(name)
+        return found
 
     def _place(self, name: ApplicationId, rates: _Rates) -> None:
         """Put an application where it cannot be urgent before, while rates stay in the band."""

@@ -13,11 +13,12 @@ inferences, w = Σ (p + 2d), k = Σ h(p, d) and L = max d, of an application of 
 
 What has started is *owed* until the replicas have served as much: k/n for a first inference, and ρ
 for each level by which X rises, ρ being the sum of ω·k/w over those whose others start. X rises
-only while no more is owed than VTC would have in flight: each token of the KV memory for half the
-length of an inference, the mean over what VTC serves while X rises. So on empty replicas all starts
-at once, and on full ones newcomers hold X up. What really runs says less: by the order of the
-service that is short ones now and a long one then. Where nobody waits X goes to the next level at
-which anything happens.
+only while no more is owed than VTC would have in flight. That is what is left of the first
+inferences, each of which runs for its length in time (`flights`), and each other token of the KV
+memory for half the length of an inference, the mean over what VTC serves while X rises. So on empty
+replicas all starts at once, and on full ones newcomers hold X up; but a long one only as far as its
+memory goes. What really runs says less: by the order of the service that is short ones now and a
+long one then. Where nobody waits X goes to the next level at which anything happens.
 
 A fluid in which all are served evenly, and nothing ahead of the level, has X rise up to 1.4 times
 too fast while the applications become more, and foretells long ones a quarter early.
@@ -31,7 +32,7 @@ When a stage changes, what its first inference owes changes by the difference. S
 shadow has left change nothing any more.
 
 An application is *through* when the last inference of its last stage has started; it ends L
-iterations later. Exact in the arithmetic of its arguments.
+iterations later. Exact in the arithmetic of its arguments, however often service is told.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from justitia_ray.core.clock.flights import Flights
 from justitia_ray.core.clock.pace import Pace
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
@@ -65,7 +67,11 @@ class Shadow:
     entered: float = 0
     """Level at which it entered that."""
     owed: KvTokenTime = 0
-    """Service that the first inference of the stage took at once."""
+    """Service that the first inference of the stage takes."""
+    first_since: Seconds = 0
+    """When the first inference of the stage started."""
+    first_until: Seconds = 0
+    """When that ends."""
     last_started_at: Seconds | None = None
     """When the last inference of the stage was started; None: it has not been."""
     ready_at: Seconds = 0
@@ -157,6 +163,8 @@ class ShadowClock:
         """Sum of the lengths of their stages, weighted by that."""
         self._starting = WeightSum()
         """ρ."""
+        self._flights = Flights()
+        """First inferences that run."""
         self._now: Seconds = -math.inf
         """Time that X is of; before all others until the first `advance`."""
         self._by_level = LazyHeap()
@@ -180,6 +188,7 @@ class ShadowClock:
     def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
         """Put back a shadow as it was at this clock's level; what it owes is in `owed`."""
         self.shadows[name] = shadow
+        self._fly(name, shadow)
         self._place(name, shadow)
 
     def remove(self, name: ApplicationId) -> None:
@@ -187,14 +196,14 @@ class ShadowClock:
         shadow = self.shadows.pop(name, None)
         if shadow is not None:
             self._displace(name, shadow)
+            self._flights.end(name)
             self.owed = max(0, self.owed - shadow.owed)
 
     def release(self, name: ApplicationId) -> None:
         """Forget an application as soon as it is through with its stages."""
         shadow = self.shadows[name]
         shadow.released = True
-        if shadow.is_through:
-            del self.shadows[name]
+        self._forget_released(name, shadow)
 
     def change(self, name: ApplicationId, stages: Sequence[ExpectedStage], weight: float) -> None:
         """Replace the stages of an application, at least one, and its weight.
@@ -215,7 +224,7 @@ class ShadowClock:
         elif had_left:
             self._enter(name, shadow, shadow.at)
         else:
-            self._owe(shadow)
+            self._owe(name, shadow)
             if shadow.last_started_at is not None:
                 self._await_next(shadow, shadow.last_started_at)
             self._place(name, shadow)
@@ -223,31 +232,25 @@ class ShadowClock:
     def advance(self, amount: KvTokenTime, now: Seconds) -> None:
         """Let service flow since the last call, up to now, which is not before that."""
         self._now = now if self._now == -math.inf else min(self._now, now)
-        while True:
-            self._end_waits()
-            until = min(_first_key(self._by_time), now)
+        lacking = self._settle()
+        while amount > 0 or self._now < now:
+            until = min(_first_key(self._by_time), self._flights.next_end, now)
             part = amount
             if until < now:
                 part = amount * (until - self._now) / (now - self._now)
-            level = _first_key(self._by_level)
-            needed = math.inf
-            if level < math.inf:
-                starts = (level - self.level) * self._starting.total
-                needed = self.owed + starts - self._in_flight()
-            if needed <= part:
-                served = max(0, needed)
-                if served:
-                    self._now += (until - self._now) * served / part
-                self.level, self.owed = level, self.owed + starts - served
-                amount -= served
-                self._place_first(self._by_level)
-                continue
-            self._serve(part, level)
+            gained = part - self._flights.rate * (until - self._now)
+            if lacking <= gained:
+                part *= lacking / gained
+                self._now = min(self._now + (until - self._now) * lacking / gained, until)
+                self.owed -= part
+                self._reach(_first_key(self._by_level))
+            else:
+                self._now = until
+                self.owed -= part
+                if not self._starting.total:
+                    self._lose_surplus()
             amount -= part
-            self._now = until
-            if until == now:
-                self._end_waits()
-                return
+            lacking = self._settle()
 
     def ends_at(self, name: ApplicationId, now: Seconds) -> Seconds | None:
         """Return when an application ends at the present pace; None if that is not known.
@@ -291,22 +294,40 @@ class ShadowClock:
         """Return the service that VTC would have in flight; no limit where nobody waits."""
         if not self.density.total:
             return math.inf
-        return self.kv_tokens * self._lasting.total / (2 * self.density.total)
+        free = max(0, self.kv_tokens - self._flights.rate * self.pace.iteration_s)
+        return self._flights.rest(self._now) + free * self._lasting.total / (2 * self.density.total)
 
-    def _serve(self, amount: KvTokenTime, level: float) -> None:
-        """Serve what is owed, then raise X, which does not reach the next level."""
-        self.owed -= amount
-        room = self._in_flight() - self.owed
-        if room > 0 and self._starting.total:
-            # rounding must not carry X past what happens at a level
-            self.level = min(self.level + room / self._starting.total, level)
-            self.owed += room
-        else:
-            self.owed = max(0, self.owed)
+    def _settle(self) -> KvTokenTime:
+        """Let happen all that happens now; return the service that the next level lacks."""
+        while True:
+            while self._flights.next_end <= self._now:
+                name = self._flights.end_next()
+                self._forget_released(name, self.shadows[name])
+            while _first_key(self._by_time) <= self._now:
+                self._place_first(self._by_time)
+            level = _first_key(self._by_level)
+            if level == math.inf:
+                self._lose_surplus()
+                return math.inf
+            room, starting = self._in_flight() - self.owed, self._starting.total
+            lacking = (level - self.level) * starting - room
+            if lacking > 0:
+                if room > 0 and starting:
+                    # rounding must not carry X past what happens at a level
+                    self.level = min(self.level + room / starting, level)
+                    self.owed += room
+                return lacking
+            self._reach(level)
 
-    def _end_waits(self) -> None:
-        while _first_key(self._by_time) <= self._now:
-            self._place_first(self._by_time)
+    def _lose_surplus(self) -> None:
+        """Forget service that nobody could use: first inferences run no faster than they do."""
+        self.owed = max(self._flights.rest(self._now), self.owed)
+
+    def _reach(self, level: float) -> None:
+        """Raise X to the next level, and let happen what happens there."""
+        self.owed += (level - self.level) * self._starting.total
+        self.level = level
+        self._place_first(self._by_level)
 
     def _place_first(self, heap: LazyHeap) -> None:
         name = heap.first() or ""
@@ -315,16 +336,27 @@ class ShadowClock:
     def _enter(self, name: ApplicationId, shadow: Shadow, at: int) -> None:
         """Let an application enter a stage where X is."""
         shadow.at, shadow.entered, shadow.owed, shadow.last_started_at = at, self.level, 0, None
-        self._owe(shadow)
+        shadow.first_since = self._now
+        self._owe(name, shadow)
         self._place(name, shadow)
 
-    def _owe(self, shadow: Shadow) -> None:
+    def _owe(self, name: ApplicationId, shadow: Shadow) -> None:
         """Owe what the first inference of its stage takes, in place of what was taken for that."""
         stage = shadow.stages[shadow.at]
         levels = stage.compute_tokens / (max(1, stage.inferences) * shadow.weight)
         owed = levels * shadow.ratio()
         self.owed += owed - shadow.owed
         shadow.owed = owed
+        shadow.first_until = shadow.first_since + stage.output_tokens * self.pace.iteration_s
+        self._fly(name, shadow)
+
+    def _fly(self, name: ApplicationId, shadow: Shadow) -> None:
+        """Let the first inference of its stage run, unless it has ended."""
+        since, until = shadow.first_since, shadow.first_until
+        if until > max(since, self._now):
+            self._flights.begin(name, shadow.sequence, shadow.owed, since, until)
+        else:
+            self._flights.end(name)
 
     def _await_next(self, shadow: Shadow, started_at: Seconds) -> None:
         """Note when the last inference of its stage started, and so when it asks for the next."""
@@ -372,7 +404,7 @@ class ShadowClock:
         shadow.starting = self._starting.take(shadow.starting)
 
     def _forget_released(self, name: ApplicationId, shadow: Shadow) -> None:
-        if shadow.released:
+        if shadow.released and shadow.is_through and name not in self._flights:
             del self.shadows[name]
 
 
@@ -407,6 +439,8 @@ _SHADOW: Fields = {
     "at": RecordReader.integer,
     "entered": RecordReader.number,
     "owed": RecordReader.not_negative,
+    "first_since": RecordReader.number,
+    "first_until": RecordReader.number,
     "last_started_at": RecordReader.number_or_none,
     "ready_at": RecordReader.number,
     "released": RecordReader.flag,

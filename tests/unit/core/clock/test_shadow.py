@@ -23,25 +23,33 @@ def _clock(*stages: ExpectedStage, of: str = "1") -> ShadowClock:
     return clock
 
 
-def test_level_rests_while_a_newcomer_has_its_first_inference() -> None:
-    """A quarter of 1,000 is owed at once; then 10 raise the level by 1; a newcomer owes as much."""
+def test_level_rises_by_what_first_inferences_leave() -> None:
+    """One takes 62.5 a second for 4 s, two take more than is served; then 20 raise X by 1."""
     clock = _clock(FOUR)
-    clock.advance(250 + 100, 1.0)
+    clock.advance(100, 1.0)
 
-    assert 10 == clock.level
+    assert (100 - 62.5) / 10 == clock.level
 
     clock.add("2", 1, 2, [FOUR])
-    clock.advance(250, 2.0)
+    clock.advance(100, 2.0)
+    clock.advance(150, 3.0)
 
-    assert 10 == clock.level
+    assert 3.75 == clock.level  # they were served 25 late
 
-    clock.advance(100, 3.0)
+    clock.advance(125 + 40, 4.0)
 
-    assert 10 + 100 / (10 + 10) == clock.level
+    assert 3.75 + 40 / 20 == clock.level
+
+    clock.advance(62.5 + 20, 5.0)  # the one of "1" is over
+
+    assert 5.75 + 20 / 20 == clock.level
 
 
 def test_as_much_runs_ahead_as_the_memory_holds_half_served() -> None:
-    """50 tokens, each for 20 iterations more, half of 40, let the level rise by 75: all start."""
+    """Besides a first inference, each of 43.75 tokens is held for 20 iterations more, half of 40.
+
+    875 let the level rise by 75: all start. A newcomer's first inference takes 6.25 tokens more.
+    """
     clock = _clock(FOUR)
     clock.kv_tokens = 50
     clock.advance(0, 1.0)
@@ -50,9 +58,13 @@ def test_as_much_runs_ahead_as_the_memory_holds_half_served() -> None:
     assert 4 == clock.ends_at("1", 1.0)
 
     clock.add("2", 1, 2, [FOUR])
-    clock.advance(250, 2.0)
+    clock.advance(125 + 62.5, 2.0)
 
-    assert 75 == clock.level  # 750 and the newcomer's 250: as much as the memory holds
+    assert 75 == clock.level  # 750 are in flight of 37.5 tokens now
+
+    clock.advance(125 + 10, 3.0)
+
+    assert 76 == clock.level
 
 
 def test_what_is_in_flight_is_as_long_as_what_vtc_serves() -> None:
@@ -62,8 +74,29 @@ def test_what_is_in_flight_is_as_long_as_what_vtc_serves() -> None:
     clock.kv_tokens = 16
     clock.advance(250 + 500, 1.0)
 
-    assert 16 * (10 * 40 + 20 * 100) / 30 / 2 == clock.owed
+    half_a_length = (10 * 40 + 20 * 100) / 30 / 2
+    first_ones = 250 * 3 / 4 + 500 * 9 / 10
+    assert first_ones + (16 - 250 / 40 - 500 / 100) * half_a_length == clock.owed
     assert clock.owed / 30 == clock.level
+
+
+def test_true_length_ends_a_first_inference_sooner() -> None:
+    """Of 40 iterations it has run 10: with 16 in all it has 0.6 s to go, with 8 none."""
+    clock = _clock(FOUR)
+    clock.add("2", 1, 2, [ONE])
+    clock.advance(62.5 + 250, 1.0)
+    clock.change("2", [ExpectedStage(1, 40, 400, 16, 0)], 1)
+    clock.advance(62.5 * 0.6 + 250 * 0.6, 1.6)
+
+    assert 0 == clock.level  # it took as much as was served
+
+    clock.advance(62.5 + 10, 2.6)
+
+    assert 1 == clock.level
+    clock.change("2", [ExpectedStage(1, 20, 200, 8, 0)], 1)
+    clock.advance(62.5 + 10, 3.6)
+
+    assert 1 + (200 + 10) / 10 == clock.level  # 200 of its 400 were given to nobody
 
 
 def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
@@ -178,9 +211,9 @@ def test_forgotten_application_owes_nothing() -> None:
     assert 250 == clock.owed
 
 
-@pytest.mark.parametrize("stages", [[FOUR], [ONE, FOUR]])
+@pytest.mark.parametrize("stages", [[ONE], [FOUR], [ONE, FOUR]])
 def test_released_shadow_is_forgotten_when_it_is_through(stages: list[ExpectedStage]) -> None:
-    """Until then it takes its part."""
+    """Until then, and while its first inference runs, it takes its part."""
     clock = _clock(*stages)
     clock.release("1")
 
