@@ -48,9 +48,10 @@ class _Rates(NamedTuple):
 
     def is_near(self, other: _Rates, band: float = _BAND) -> bool:
         """Return whether no rate is further from its other than the band."""
-        return all(
-            a == b or (b and 1 / band < a / b < band) for a, b in zip(self, other, strict=True)
-        )
+        for here, there in zip(self, other, strict=True):
+            if here != there and not (there and 1 / band < here / there < band):
+                return False
+        return True
 
     def least_wait_s(self, levels: float, own_density: float) -> Seconds:
         """Return the least time that X may take for so many levels, within the band."""
