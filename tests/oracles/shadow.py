@@ -145,18 +145,16 @@ class LiteralShadow:
             if (due := self._first("next_time")) and due.next_time <= self.now:
                 self._go_on(due)
                 continue
+            self._rise()
             if (first := self._first("next_level")) and self._owed_for(first.next_level) <= 0:
                 self._reach(first)
                 continue
-            self._rise()
             if self.now == now:
                 lacking = self._owed_for(first.next_level) if first else None
                 part = amount if lacking is None else min(amount, lacking)
                 self.owed, amount = self.owed - part, amount - part
                 if part == lacking:
                     continue
-                if not self._paying():
-                    self.owed = max(self.first_ones(), self.owed)
                 self._rise()
                 return
             ends = [m.first_until for m in self.members.values() if m.first_until is not None]
@@ -168,8 +166,7 @@ class LiteralShadow:
             amount -= rate * (until - self.now)
             self.owed -= rate * (until - self.now)
             self.now = until
-            if not self._paying():
-                self.owed = max(self.first_ones(), self.owed)
+            self._rise()  # before anything that happens then
 
     def _paying(self) -> Any:
         """Return what starts as the level rises by one."""
@@ -183,11 +180,17 @@ class LiteralShadow:
         return self.owed + (level - self.level) * self._paying() - in_flight
 
     def _rise(self) -> None:
-        """Start what there is room for, short of the next level."""
-        paying = self._paying()
-        if paying and (room := self.in_flight() - self.owed) > 0:
-            self.level += room / paying
-            self.owed += room
+        """Start what there is room for, up to the next level; what nobody could use is lost."""
+        if not (paying := self._paying()):
+            self.owed = max(self.first_ones(), self.owed)
+            return
+        first, in_flight = self._first("next_level"), self.in_flight()
+        levels = first.next_level - self.level if first else Fraction(0)
+        if in_flight is not None:
+            levels = min(levels, (in_flight - self.owed) / paying)
+        if levels > 0:
+            self.level += levels
+            self.owed += levels * paying
 
     def _reach(self, first: Member) -> None:
         self.owed += (first.next_level - self.level) * self._paying()

@@ -247,8 +247,7 @@ class ShadowClock:
             else:
                 self._now = until
                 self.owed -= part
-                if not self._starting.total:
-                    self._lose_surplus()
+                self._start_what_fits()  # before anything that happens then
             amount -= part
             lacking = self._settle()
 
@@ -306,22 +305,26 @@ class ShadowClock:
             while _first_key(self._by_time) <= self._now:
                 self._place_first(self._by_time)
             level = _first_key(self._by_level)
-            if level == math.inf:
-                self._lose_surplus()
-                return math.inf
-            room, starting = self._in_flight() - self.owed, self._starting.total
-            lacking = (level - self.level) * starting - room
+            lacking = self._start_what_fits()
             if lacking > 0:
-                if room > 0 and starting:
-                    # rounding must not carry X past what happens at a level
-                    self.level = min(self.level + room / starting, level)
-                    self.owed += room
                 return lacking
             self._reach(level)
 
-    def _lose_surplus(self) -> None:
-        """Forget service that nobody could use: first inferences run no faster than they do."""
-        self.owed = max(self._flights.rest(self._now), self.owed)
+    def _start_what_fits(self) -> KvTokenTime:
+        """Raise X by what may start, short of the next level; return what service that lacks."""
+        if not self._starting.total:
+            # nobody could use more: first inferences run no faster than they do
+            self.owed = max(self._flights.rest(self._now), self.owed)
+        level = _first_key(self._by_level)
+        if level == math.inf:
+            return math.inf
+        room, starting = self._in_flight() - self.owed, self._starting.total
+        lacking = (level - self.level) * starting - room
+        if lacking > 0 and room > 0 and starting:
+            # rounding must not carry X past what happens at a level
+            self.level = min(self.level + room / starting, level)
+            self.owed += room
+        return lacking
 
     def _reach(self, level: float) -> None:
         """Raise X to the next level, and let happen what happens there."""
