@@ -243,11 +243,12 @@ class ShadowClock:
                 part *= lacking / gained
                 self._now = min(self._now + (until - self._now) * lacking / gained, until)
                 self.owed -= part
-                self._reach(_first_key(self._by_level))
+                self._reach()
             else:
                 self._now = until
                 self.owed -= part
-                self._start_what_fits()  # before anything that happens then
+                if gained > 0:
+                    self._start_what_fits()  # before anything that happens then
             amount -= part
             lacking = self._settle()
 
@@ -304,11 +305,10 @@ class ShadowClock:
                 self._forget_released(name, self.shadows[name])
             while _first_key(self._by_time) <= self._now:
                 self._place_first(self._by_time)
-            level = _first_key(self._by_level)
             lacking = self._start_what_fits()
             if lacking > 0:
                 return lacking
-            self._reach(level)
+            self._reach()
 
     def _start_what_fits(self) -> KvTokenTime:
         """Raise X by what may start, short of the next level; return what service that lacks."""
@@ -326,8 +326,9 @@ class ShadowClock:
             self.owed += room
         return lacking
 
-    def _reach(self, level: float) -> None:
+    def _reach(self) -> None:
         """Raise X to the next level, and let happen what happens there."""
+        level = _first_key(self._by_level)
         self.owed += (level - self.level) * self._starting.total
         self.level = level
         self._place_first(self._by_level)
