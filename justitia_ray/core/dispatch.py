@@ -281,6 +281,25 @@ class Leases:
         if len(unscheduled) > len(line) and len(queue) == 1:
             self.grant_all()  # all others have started, so it is capped no more
 
+    def stays_blocked(self, submitted: Inference) -> bool:
+        """Return whether who was first and fitted nowhere is still first after a submission.
+
+        Only what that changes is asked; who has come before it by time alone is found by a look.
+        """
+        if self._blocked is None or self._blocked[1] != self._state.headroom_changes:
+            return False
+        first, applications = self._blocked[0], self._state.applications
+        application = applications.get(first.application_id)
+        if application is None or first not in application.waiting:
+            return False
+        if application.waiting.first is not first:
+            return False
+        if submitted.application_id == first.application_id:
+            return True
+        return not self._ledger.policy.may_precede(
+            applications[submitted.application_id], application
+        )
+
     def _over_share(self, application: Application, inference: Inference) -> ClientId | None:
         """Return the node of the tree that must not be given an inference now, if there is one."""
         tokens = inference.expected_footprint().full_tokens

@@ -253,20 +253,20 @@ class SchedulerCore:
     def _brings_a_start(self, event: ev.Event) -> bool:
         """Return whether anything may start because of an event.
 
-        Not because an application arrives. Nor because something is submitted that fits nowhere
-        now, if some may pass, where a look at who is first costs most: at the most somebody else
-        may pass from then on, who is looked at with the next report.
+        Not because an application arrives. Nor, if some may pass, where a look at who is first
+        costs most, because something is submitted that fits nowhere now, or is not before the first
+        that fitted nowhere: at the most somebody else may pass from then on, who is looked at with
+        the next report.
         """
         if type(event) is ev.ApplicationArrived:
             return False
         if type(event) is not ev.InferenceSubmitted or not self.ledger.policy.moves_with_service:
             return True
         inference = self.state.inferences.get(event.request_id)
-        return (
-            inference is None
-            or inference.state is not InferenceState.WAITING
-            or self._leases.placement.fits_anywhere(inference)
-        )
+        if inference is None or inference.state is not InferenceState.WAITING:
+            return True
+        leases = self._leases
+        return leases.placement.fits_anywhere(inference) and not leases.stays_blocked(inference)
 
     def _grant(self) -> None:
         if self.recovery.is_complete(self.state.now):

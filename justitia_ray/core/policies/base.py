@@ -171,6 +171,13 @@ class Policy(ABC):
         """Whether service alone, as it is reported, may put another client first."""
         return type(self).served is not Policy.served
 
+    def may_precede(self, application: Application, first: Application) -> bool:
+        """Return whether an application that has submitted something may come before another.
+
+        The other was first at the last look. Asked where a look at who is first would cost more.
+        """
+        return True
+
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Note that an inference is about to wait, again if it is re-queued.
 

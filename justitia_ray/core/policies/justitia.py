@@ -174,6 +174,12 @@ class JustitiaPolicy(Policy):
         tag = self.fair_share.tag_in_tenant(application.application_id)
         return (tag, application.sequence)
 
+    def may_precede(self, application: Application, first: Application) -> bool:
+        """Return whether an application may come before one that was first; inside tenants, yes."""
+        if self._order is None:
+            return True
+        return self._order.may_precede(application.application_id, first.application_id)
+
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:

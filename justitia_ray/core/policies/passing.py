@@ -62,6 +62,10 @@ class Guard:
         self._now = now
         self._application = application
 
+    def is_urgent(self, name: ApplicationId) -> bool:
+        """Return whether an application is urgent."""
+        return self._foretold.is_urgent(name, self._now())
+
     def urgent(self) -> list[ApplicationId]:
         """Return the urgent applications that wait, the earliest deadline first."""
         return self._foretold.urgent(self._now(), self._waits)
@@ -216,6 +220,21 @@ class PassingOrder(LazyHeap):
                 return name
         passing = self._slack.first() if self._shortest else None
         return self.least() if passing is None else passing
+
+    def may_precede(self, name: ApplicationId, first: ApplicationId) -> bool:
+        """Return whether one may come before another: it is urgent, or shorter.
+
+        Or it has less F, and the other passes nobody. Whether its slack lets it pass is not asked:
+        that takes a look. O(stages).
+        """
+        if self._guard is not None and self._guard.is_urgent(name):
+            return True
+        one, other = self._promises.of(name), self._promises.of(first)
+        if one is None or other is None:
+            return True
+        if self._shortest and one.remaining * other.weight <= other.remaining * one.weight:
+            return True
+        return first == self.least() and one[:2] < other[:2]
 
     def in_order(self) -> Iterator[str]:
         """Yield the applications as they would be served if nothing moved. O(N log N)."""

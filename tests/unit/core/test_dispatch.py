@@ -78,6 +78,38 @@ def test_who_may_pass_is_not_looked_for_while_what_comes_fits_nowhere(
     assert ["w"] == granted(core.submit("w", "c"))
 
 
+@pytest.mark.parametrize(("guard_iterations", "looked"), [(0, []), (300, ["look"])])
+def test_what_comes_behind_the_first_that_fits_nowhere_makes_nobody_look(
+    guard_iterations: float, looked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would fit, and is larger than the first; a guard calls it urgent. A smaller one may go."""
+    options = {"order": "sgps", "guard_iterations": guard_iterations}
+    core = CoreDriver(SchedulerCore("justitia", options))
+    core.open("a", 100_000)
+    core.submit("held", "a", prompt=600, output=10)
+    core.pull(kv=1000)
+    core.submit("large", "a", prompt=600, output=10)
+    core.pull(kv=1000, progress={core.lease_of("held"): 1})
+    looks: list[str] = []
+    grant_all = Leases.grant_all
+
+    def look(leases: Leases) -> None:
+        looks.append("look")
+        grant_all(leases)
+
+    monkeypatch.setattr(Leases, "grant_all", look)
+    core.submit("behind", "a", prompt=1, output=1)
+    core.open("b", 1_000_000)
+    core.submit("later", "b", prompt=1, output=1)
+
+    assert looked == looks
+
+    core.open("c", 1)
+
+    assert ["small"] == granted(core.submit("small", "c", prompt=1, output=1))
+    assert [*looked, "look"] == looks
+
+
 def test_nobody_is_looked_for_when_no_seat_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is memory for all, and one seat: x has it when it is free, and y is not looked at."""
     core = CoreDriver(SchedulerCore("justitia"))
