@@ -282,9 +282,10 @@ class Leases:
             self.grant_all()  # all others have started, so it is capped no more
 
     def stays_blocked(self, submitted: Inference) -> bool:
-        """Return whether who was first and fitted nowhere is still first after a submission.
+        """Return whether a submission stays behind the first in order, which fitted nowhere.
 
-        Only what that changes is asked; who has come before it by time alone is found by a look.
+        Nothing has come free since that was found. Whether somebody else comes before the first by
+        now is not asked: the look with the next report finds it.
         """
         if self._blocked is None or self._blocked[1] != self._state.headroom_changes:
             return False

@@ -348,7 +348,7 @@ class ForetoldVtc:
         return _Candidate(shadow, level, iterations, path.gap_s)
 
     def _close(self) -> list[ApplicationId]:
-        """Return the candidates whose last inference X alone lets start so soon."""
+        """Return the candidates that may be urgent: X puts their last start off no longer."""
         if (kv_per_s := self.pace.kv_per_s) is None:
             return []
         level, iteration_s = self.clock.level, self.pace.iteration_s
