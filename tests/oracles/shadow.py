@@ -25,6 +25,7 @@ class Member:
     took: Any = Fraction(0)
     """What the first inference of the stage takes."""
     first_since: Any = None
+    first_iteration_s: Any = None
     first_until: Any = None
     """When that ends; None: it has."""
     started_at: Any = None
@@ -239,6 +240,7 @@ class LiteralShadow:
     def _enter(self, member: Member, at: int) -> None:
         member.at, member.entered, member.started_at = at, self.level, None
         member.took, member.first_since = Fraction(0), self.now
+        member.first_iteration_s = self.iteration_s
         self._take(member)
         self._go_on(member)
 
@@ -247,7 +249,7 @@ class LiteralShadow:
         took = Fraction(stage.kv_token_time) / max(1, stage.inferences)
         self.owed += took - member.took
         member.took = took
-        until = member.first_since + stage.output_tokens * self.iteration_s
+        until = member.first_since + stage.output_tokens * member.first_iteration_s
         member.first_until = until if until > self.now else None
 
     def _start_last(self, member: Member, at: Any) -> None:

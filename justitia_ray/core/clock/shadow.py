@@ -72,6 +72,8 @@ class Shadow:
     """When the first inference of the stage started."""
     first_until: Seconds = 0
     """When that ends."""
+    first_iteration_s: Seconds = 0
+    """What an iteration took when it started: its end does not move with the pace."""
     last_started_at: Seconds | None = None
     """When the last inference of the stage was started; None: it has not been."""
     ready_at: Seconds = 0
@@ -340,7 +342,7 @@ class ShadowClock:
     def _enter(self, name: ApplicationId, shadow: Shadow, at: int) -> None:
         """Let an application enter a stage where X is."""
         shadow.at, shadow.entered, shadow.owed, shadow.last_started_at = at, self.level, 0, None
-        shadow.first_since = self._now
+        shadow.first_since, shadow.first_iteration_s = self._now, self.pace.iteration_s
         self._owe(name, shadow)
         self._place(name, shadow)
 
@@ -351,7 +353,8 @@ class ShadowClock:
         owed = levels * shadow.ratio()
         self.owed += owed - shadow.owed
         shadow.owed = owed
-        shadow.first_until = shadow.first_since + stage.output_tokens * self.pace.iteration_s
+        length_s = stage.output_tokens * shadow.first_iteration_s
+        shadow.first_until = shadow.first_since + length_s
         self._fly(name, shadow)
 
     def _fly(self, name: ApplicationId, shadow: Shadow) -> None:
@@ -445,6 +448,7 @@ _SHADOW: Fields = {
     "owed": RecordReader.not_negative,
     "first_since": RecordReader.number,
     "first_until": RecordReader.number,
+    "first_iteration_s": RecordReader.not_negative,
     "last_started_at": RecordReader.number_or_none,
     "ready_at": RecordReader.number,
     "released": RecordReader.flag,
