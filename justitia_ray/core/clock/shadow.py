@@ -73,7 +73,7 @@ class Shadow:
     first_until: Seconds = 0
     """When that ends."""
     first_iteration_s: Seconds = 0
-    """What an iteration took when it started: its end does not move with the pace."""
+    """Length of an iteration when that started: a pace that changes later moves no end."""
     last_started_at: Seconds | None = None
     """When the last inference of the stage was started; None: it has not been."""
     ready_at: Seconds = 0
