@@ -254,7 +254,7 @@ class Leases:
             if self.shares.limits_tiers and self.tier_refuses(application, inference):
                 candidates.leave_out(application.tier)
                 continue
-            if self._blocked == (inference, self._state.headroom_changes):
+            if self._is_blocked(inference):
                 break  # a walk over all replicas would find nothing new
             if self.shares.limits_nodes and (node := self._over_share(application, inference)):
                 if queue.hide(node, application):
@@ -287,19 +287,17 @@ class Leases:
         Nothing has come free since that was found. Whether somebody else comes before the first by
         now is not asked: the look with the next report finds it.
         """
-        if self._blocked is None or self._blocked[1] != self._state.headroom_changes:
+        applications = self._state.applications
+        name = None if self._blocked is None else self._blocked[0].application_id
+        first = None if name is None else applications.get(name)
+        if first is None or not len(first.waiting) or not self._is_blocked(first.waiting.first):
             return False
-        first, applications = self._blocked[0], self._state.applications
-        application = applications.get(first.application_id)
-        if application is None or first not in application.waiting:
-            return False
-        if application.waiting.first is not first:
-            return False
-        if submitted.application_id == first.application_id:
-            return True
-        return not self._ledger.policy.may_precede(
-            applications[submitted.application_id], application
-        )
+        own = applications[submitted.application_id]
+        return own is first or not self._ledger.policy.may_precede(own, first)
+
+    def _is_blocked(self, inference: Inference) -> bool:
+        """Return whether one was first and fitted nowhere, and nothing has come free since."""
+        return self._blocked == (inference, self._state.headroom_changes)
 
     def _over_share(self, application: Application, inference: Inference) -> ClientId | None:
         """Return the node of the tree that must not be given an inference now, if there is one."""

@@ -7,6 +7,7 @@ sort by `LazyHeap`, a heap whose entries can move.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, ClassVar, TypeAlias
 
@@ -97,6 +98,11 @@ class LazyHeap:
     def least(self) -> str | None:
         """Return the name with the smallest key, whoever is first; None if the heap is empty."""
         return LazyHeap.first(self)
+
+    def least_value(self) -> float:
+        """Return what the smallest key begins with; infinite if the heap is empty."""
+        name = LazyHeap.first(self)
+        return math.inf if name is None else self._keys[name][0]
 
     def first(self) -> str | None:
         """Return the name with the smallest key, or None if the heap is empty."""

@@ -23,7 +23,7 @@ class Member:
     at: int = 0
     entered: Any = Fraction(0)
     took: Any = Fraction(0)
-    """What the first inference of the stage takes."""
+    """Service that the first inference of the stage takes."""
     first_since: Any = None
     first_iteration_s: Any = None
     first_until: Any = None

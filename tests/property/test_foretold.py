@@ -242,7 +242,7 @@ def test_deadlines_and_urgency_are_those_of_the_rules(run: list[tuple[Any, ...]]
 def test_level_is_the_same_however_often_service_is_told(
     run: list[tuple[Any, ...]], reports: int
 ) -> None:
-    """What flows evenly says the same in one report and in several."""
+    """Several reports of a service that flows evenly leave a shadow where one report does."""
     once, often = World(), World(reports)
     for world in (once, often):
         world.arrive(1, _FIRST)

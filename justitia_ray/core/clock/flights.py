@@ -60,13 +60,12 @@ class Flights:
             return
         rate, until = flight
         self._by_end.drop(name)
-        if not self._flights:  # whatever the rounding
-            self.rate, self._rate_to_end, self.next_end = 0, 0, math.inf
-            return
         self.rate -= rate
         self._rate_to_end -= rate * until
+        if not self._flights:  # whatever the rounding
+            self.rate = self._rate_to_end = 0
         if until == self.next_end:
-            self.next_end = self._by_end.key(self._by_end.first() or "")[0]
+            self.next_end = self._by_end.least_value()
 
     def end_next(self) -> ApplicationId:
         """End the flight that ends next, of which there is one; return whose it was."""

@@ -72,8 +72,8 @@ class _Candidate(NamedTuple):
     shadow: Shadow
     level_of_end: float
     """Level before which that does not start; 0: no level keeps it from starting."""
-    iterations: float
-    gap_s: Seconds
+    lead: CriticalPath
+    """The iterations, which may be below 0, and the gap."""
 
 
 class ForetoldVtc:
@@ -338,14 +338,17 @@ class ForetoldVtc:
             if name in self._stages and name in self.clock.shadows:
                 self._place(name, self._rates)
 
+    def _lead(self, name: ApplicationId) -> CriticalPath:
+        """Return how long before the start of its last inference an application is urgent."""
+        path, tail = self._stages[name].path(), self.clock.shadows[name].stages[-1].output_tokens
+        return CriticalPath(path.iterations + MARGIN_ITERATIONS - tail, path.gap_s)
+
     def _candidate(self, name: ApplicationId) -> _Candidate:
         shadow = self.clock.shadows[name]
         if shadow.is_through:
-            return _Candidate(shadow, 0, math.inf, 0)
-        path, tail = self._stages[name].path(), shadow.stages[-1].output_tokens
+            return _Candidate(shadow, 0, CriticalPath(math.inf, 0))
         level = shadow.level_of_end() if shadow.density else 0
-        iterations = path.iterations + MARGIN_ITERATIONS - tail
-        return _Candidate(shadow, level, iterations, path.gap_s)
+        return _Candidate(shadow, level, self._lead(name))
 
     def _close(self) -> list[ApplicationId]:
         """Return the candidates that may be urgent: X puts their last start off no longer."""
@@ -354,17 +357,16 @@ class ForetoldVtc:
         level, iteration_s = self.clock.level, self.pace.iteration_s
         wait_s, level_s = self.clock.rise(kv_per_s)
         found = []
-        for name, (shadow, end, iterations, gap_s) in self._candidates.items():
-            spare_s = iterations * iteration_s + gap_s - wait_s
+        for name, (shadow, end, lead) in self._candidates.items():
+            spare_s = lead.seconds(iteration_s) - wait_s
             if spare_s >= 0 and (end - shadow.ahead(level)) * level_s <= spare_s:
                 found.append(name)
         return found
 
     def _place(self, name: ApplicationId, rates: _Rates) -> None:
         """Put an application where it cannot be urgent before, while rates stay in the band."""
-        shadow, path = self.clock.shadows[name], self._stages[name].path()
-        tail = shadow.stages[-1].output_tokens
-        spare_s = rates.least_s(tail - path.iterations - MARGIN_ITERATIONS) - path.gap_s
+        shadow, lead = self.clock.shadows[name], self._lead(name)
+        spare_s = rates.least_s(-lead.iterations) - lead.gap_s
         self._displace(name)
         if shadow.is_through:
             self._by_time.put(name, ((shadow.last_started_at or 0) + spare_s, shadow.sequence))

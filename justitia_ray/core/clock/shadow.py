@@ -236,7 +236,7 @@ class ShadowClock:
         self._now = now if self._now == -math.inf else min(self._now, now)
         lacking = self._settle()
         while amount > 0 or self._now < now:
-            until = min(_first_key(self._by_time), self._flights.next_end, now)
+            until = min(self._by_time.least_value(), self._flights.next_end, now)
             part = amount
             if until < now:
                 part = amount * (until - self._now) / (now - self._now)
@@ -305,7 +305,7 @@ class ShadowClock:
             while self._flights.next_end <= self._now:
                 name = self._flights.end_next()
                 self._forget_released(name, self.shadows[name])
-            while _first_key(self._by_time) <= self._now:
+            while self._by_time.least_value() <= self._now:
                 self._place_first(self._by_time)
             lacking = self._start_what_fits()
             if lacking > 0:
@@ -317,7 +317,7 @@ class ShadowClock:
         if not self._starting.total:
             # nobody could use more: first inferences run no faster than they do
             self.owed = max(self._flights.rest(self._now), self.owed)
-        level = _first_key(self._by_level)
+        level = self._by_level.least_value()
         if level == math.inf:
             return math.inf
         room, starting = self._in_flight() - self.owed, self._starting.total
@@ -330,7 +330,7 @@ class ShadowClock:
 
     def _reach(self) -> None:
         """Raise X to the next level, and let happen what happens there."""
-        level = _first_key(self._by_level)
+        level = self._by_level.least_value()
         self.owed += (level - self.level) * self._starting.total
         self.level = level
         self._place_first(self._by_level)
@@ -478,8 +478,3 @@ def _levels_of_starts(stage: ExpectedStage, weight: float) -> float:
     """Return the levels from the start of the first inference of a stage to that of its last."""
     inferences = max(1, stage.inferences)
     return stage.compute_tokens * (inferences - 1) / (inferences * weight)
-
-
-def _first_key(heap: LazyHeap) -> float:
-    name = heap.first()
-    return math.inf if name is None else heap.key(name)[0]

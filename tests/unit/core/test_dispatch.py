@@ -48,6 +48,19 @@ def test_what_a_lost_replica_ran_is_granted_with_an_arrival(core: CoreDriver) ->
     assert ["x"] == granted(core.open("b"))
 
 
+def _looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that grows with each look at who is first, from now on."""
+    looks: list[str] = []
+    grant_all = Leases.grant_all
+
+    def look(leases: Leases) -> None:
+        looks.append("look")
+        grant_all(leases)
+
+    monkeypatch.setattr(Leases, "grant_all", look)
+    return looks
+
+
 def test_who_may_pass_is_not_looked_for_while_what_comes_fits_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -57,14 +70,7 @@ def test_who_may_pass_is_not_looked_for_while_what_comes_fits_nowhere(
     core.submit("x", "a")
     core.submit("y", "a")
     core.pull("r0", seats=1)
-    looks: list[str] = []
-    grant_all = Leases.grant_all
-
-    def look(leases: Leases) -> None:
-        looks.append("look")
-        grant_all(leases)
-
-    monkeypatch.setattr(Leases, "grant_all", look)
+    looks = _looks(monkeypatch)
     core.open("b", 1)
     core.submit("z", "b")
 
@@ -90,14 +96,7 @@ def test_what_comes_behind_the_first_that_fits_nowhere_makes_nobody_look(
     core.pull(kv=1000)
     core.submit("large", "a", prompt=600, output=10)
     core.pull(kv=1000, progress={core.lease_of("held"): 1})
-    looks: list[str] = []
-    grant_all = Leases.grant_all
-
-    def look(leases: Leases) -> None:
-        looks.append("look")
-        grant_all(leases)
-
-    monkeypatch.setattr(Leases, "grant_all", look)
+    looks = _looks(monkeypatch)
     core.submit("behind", "a", prompt=1, output=1)
     core.open("b", 1_000_000)
     core.submit("later", "b", prompt=1, output=1)

@@ -24,7 +24,7 @@ def _clock(*stages: ExpectedStage, of: str = "1") -> ShadowClock:
 
 
 def test_level_rises_by_what_first_inferences_leave() -> None:
-    """One takes 62.5 a second for 4 s, two take more than is served; then 20 raise X by 1."""
+    """A first call takes 62.5 a second for 4 s, two more than is served; then 20 raise X by 1."""
     clock = _clock(FOUR)
     clock.advance(100, 1.0)
 
@@ -81,7 +81,7 @@ def test_what_is_in_flight_is_as_long_as_what_vtc_serves() -> None:
 
 
 def test_true_length_ends_a_first_inference_sooner() -> None:
-    """Of 40 iterations it has run 10: with 16 in all it has 0.6 s to go, with 8 none."""
+    """A call has run 10 of 40 iterations: with 16 in all it has 0.6 s to go, with 8 none."""
     clock = _clock(FOUR)
     clock.add("2", 1, 2, [ONE])
     clock.advance(62.5 + 250, 1.0)
