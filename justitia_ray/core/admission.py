@@ -73,7 +73,8 @@ class PeakAdmission(Admission):
         """Return whether no moment from now on holds too much.
 
         O(1) where the sums decide: all at their fullest at once fit, or the prompt does not fit
-        now. O(log n) otherwise, after O(n) once for each change of the replica's leases.
+        now. O(log n) otherwise, after O(n) once for each change of the replica's leases; after a
+        grant only if it would have fitted before.
         """
         leases, block = replica.leases, replica.capacity.block_size
         sequences = leases.sequences + inference.choices
@@ -84,7 +85,7 @@ class PeakAdmission(Admission):
         wanted = inference.expected_footprint()
         if leases.full_tokens + wanted.full_tokens + sequences * (block - 1) <= kv_tokens:
             return True
-        return leases.forecast(block).peak_with(wanted) <= kv_tokens
+        return not leases.exceed(kv_tokens, wanted, block)
 
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens

@@ -58,9 +58,9 @@ class Placement:
         """
         if kv_tokens is None:
             kv_tokens = replica.leasable_tokens
-        return self.can_hold(replica, inference) and (
+        return (
             not replica.leases or self.admission.fits(replica, inference, kv_tokens)
-        )
+        ) and self.can_hold(replica, inference)
 
     def fits_anywhere(self, inference: Inference) -> bool:
         """Return whether any replica that asks for work has the memory and the seats for it now."""

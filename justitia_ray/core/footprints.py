@@ -114,6 +114,8 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._held_by: dict[ApplicationId, Tokens] = {}
         self._ends: list[Footprint] | None = None
         self._forecast: Forecast | None = None
+        self._former: Forecast | None = None
+        """Forecast of a part of these leases, all as they are now: others have come since."""
         self.context_tokens: Tokens = 0
         """KV held now, without what the last blocks waste."""
         self.full_tokens: Tokens = 0
@@ -129,9 +131,11 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         if before is None:
             if self._ends is not None:
                 insort(self._ends, footprint)
+            if self._forecast is not None:
+                self._former, self._forecast = self._forecast, None
             self._count(footprint, 1)
             return
-        self._ends = self._forecast = None
+        self._ends = self._forecast = self._former = None
         if before.full_tokens == footprint.full_tokens:
             # It has grown as expected, as nearly always: all other sums stay.
             self.context_tokens += footprint.context_tokens - before.context_tokens
@@ -142,6 +146,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
     def __delitem__(self, lease_id: LeaseId) -> None:
         footprint = self._by_lease.pop(lease_id)
         self._count(footprint, -1)
+        self._forecast = self._former = None
         if self._ends is not None:
             del self._ends[bisect_left(self._ends, footprint)]
 
@@ -163,6 +168,18 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             self._forecast = Forecast(self._ends, block_size)
         return self._forecast
 
+    def exceed(self, kv_tokens: Tokens, lease: Footprint, block_size: Tokens) -> bool:
+        """Return whether these and one more will at any moment hold more than so much KV.
+
+        O(log n) where a part of them would already, of which there was a forecast; else as
+        `forecast`.
+        """
+        former = self._former
+        if self._forecast is None and former is not None and former.block_size == block_size:
+            if former.peak_with(lease) > kv_tokens:
+                return True
+        return self.forecast(block_size).peak_with(lease) > kv_tokens
+
     def forecast_with(self, lease: Footprint, block_size: Tokens) -> Forecast:
         """Return the forecast of these leases together with one more."""
         return Forecast(sorted([*self.forecast(block_size).leases, lease]), block_size)
@@ -177,4 +194,3 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             self._held_by[owner] = held
         else:
             self._held_by.pop(owner, None)
-        self._forecast = None

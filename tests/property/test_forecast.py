@@ -84,6 +84,33 @@ def test_fits_is_what_the_rule_says(
     assert expected == ADMISSIONS[rule].fits(replica, _inference(wanted), replica.leasable_tokens)
 
 
+@given(_LEASES, _LEASES, _LEASES, _WANTED, _KV, _BLOCKS)
+def test_what_exceeds_is_told_by_all_leases_however_they_came(
+    first: list[Footprint],
+    later: list[Footprint],
+    reported: list[Footprint],
+    wanted: Footprint,
+    kv_tokens: int,
+    block: int,
+) -> None:
+    """A forecast from before some came decides nothing wrongly, nor one of what has changed."""
+    leases = _replica(first, kv_tokens, block, 1).leases
+    for number, lease in enumerate([*first, *later]):
+        leases[str(number)] = lease
+        assert (_peak([*leases.values(), wanted], block) > kv_tokens) == leases.exceed(
+            kv_tokens, wanted, block
+        )
+    for name, lease in zip([*leases], reported, strict=False):
+        if name == "1":
+            del leases[name]
+        else:
+            leases[name] = lease
+        leases["last"] = lease
+        assert (_peak([*leases.values(), wanted], block) > kv_tokens) == leases.exceed(
+            kv_tokens, wanted, block
+        )
+
+
 @given(_LEASES, _WANTED, _BLOCKS)
 def test_peak_is_the_most_of_all_moments(
     leases: list[Footprint], wanted: Footprint, block: int

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from justitia_ray.core.clock.foretold import MARGIN_ITERATIONS, ForetoldVtc
+from justitia_ray.core.clock.foretold import ForetoldVtc
 from justitia_ray.core.clock.pace import Pace
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery
@@ -141,20 +141,22 @@ class World:
                 continue
             deadline = self.literal.deadline(name, self.now, kv_per_s)
             assert deadline == self.foretold.deadline(name, self.now)
-            margin_s = MARGIN_ITERATIONS * iteration_s
-            if self.now >= deadline - self._path_s(name) - margin_s:
+            iterations, gaps_s = self._path(name)
+            margin = min(150, iterations // 2)
+            if self.now >= deadline - (iterations + margin) * iteration_s - gaps_s:
                 urgent.append((deadline, application.sequence, name))
         assert [name for _, _, name in sorted(urgent)] == self.foretold.urgent(self.now)
         assert self.literal.density() == self.foretold.clock.density.total
 
-    def _path_s(self, name: str) -> Any:
+    def _path(self, name: str) -> tuple[Any, Any]:
+        """Return the iterations of the longest path that is left, and its gaps."""
         rows, expected = self.calls[name], self.expected[name]
         left: list[float] = [d for row in rows for _, d, is_over in row.values() if not is_over]
         if self._missing(name, len(rows) - 1):
             left.append(expected[len(rows) - 1].output_tokens)
         later = sum(stage.output_tokens for stage in expected[len(rows) :])
         gaps = sum(stage.gap_s for stage in expected[max(0, len(rows) - 1) : -1])
-        return (max(left, default=0) + later) * self.pace.iteration_s + gaps
+        return max(left, default=0) + later, gaps
 
     def _missing(self, name: str, number: int) -> int:
         """Return how many calls of the present stage are still to be submitted."""

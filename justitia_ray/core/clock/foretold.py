@@ -3,8 +3,8 @@
 `shadow` says what VTC would have started by now, with the stages of each application as they are
 known (`known_stages`). Looking ahead, a level is taken to cost what it does now: the sum of ω·k/w
 over those that will ask for more, at the present pace. An application's *deadline* is when VTC ends
-it. It is *urgent* when only what remains of its own longest path fits before that:
-now ≥ deadline − path − 150 iterations.
+it. It is *urgent* when little more than what remains of its own longest path fits before that:
+now ≥ deadline − path − margin. The margin is half of the path, and 150 iterations at most.
 
 An application that ends keeps its shadow until that is through, as VTC would still be serving it:
 without that the others are foretold twice too early.
@@ -28,15 +28,22 @@ if TYPE_CHECKING:
     from justitia_ray.core.entities import Application, Inference
     from justitia_ray.core.policies.base import Delivery
 
-MARGIN_ITERATIONS = 150
-"""Iterations by which an application becomes urgent before its longest path must begin: 4.5 s of a
-7B model on an A10G."""
+_MARGIN_ITERATIONS = 150
+"""Most by which an application becomes urgent before its longest path must begin, in iterations:
+4.5 s of a 7B model on an A10G."""
+_MARGIN_OF_PATH = 2
+"""One part in so many of that path is the margin if that is less: with the most, applications as
+short as that would be urgent from the first."""
 _BAND = 2.0
 """Factor by which rates may move before a place in the order of urgency says nothing any more."""
 _RENEWED_FROM = 1.5
-"""Factor from which on the places are made anew, a few with each question and each report."""
-_RENEWED_WITH_EACH = 4
-"""Places made anew for each inference that a report names; one for a question without a report."""
+"""Factor from which on the places are made anew, one for each inference that a report names."""
+
+
+def _with_margin(path: CriticalPath) -> CriticalPath:
+    """Return a path longer by the margin: how long before its deadline one is urgent."""
+    margin = min(_MARGIN_ITERATIONS, path.iterations // _MARGIN_OF_PATH)
+    return path._replace(iterations=path.iterations + margin)
 
 
 class _Rates(NamedTuple):
@@ -83,7 +90,7 @@ class ForetoldVtc:
     event costs O(log N), and O(n) for an application with n stages. `urgent` costs O(c) for c
     candidates, applications that would be urgent if X were up to four times as fast, and an
     iteration twice as long; O(n) for each whose deadline the level alone does not put off; and
-    O(u log u) for the u that are urgent. While rates move, all are placed anew, a few for each
+    O(u log u) for the u that are urgent. While rates move, all are placed anew, one for each
     inference of a report; all at once, in O(N log N), only after a leap out of the band in which
     that holds.
 
@@ -146,7 +153,7 @@ class ForetoldVtc:
     def served(self, deliveries: Sequence[Delivery], now: Seconds) -> None:
         """Raise the level by the service of a report, and measure the pace."""
         self._found = None
-        self._may_renew += _RENEWED_WITH_EACH * len(deliveries)
+        self._may_renew += len(deliveries)
         self._advance(self.pace.observe(deliveries, now), now)
 
     def ended(self, application: Application, inference: Inference, now: Seconds) -> None:
@@ -288,8 +295,8 @@ class ForetoldVtc:
         self._stages[name] = KnownStages(application.expected_stages, ended)
 
     def _is_urgent(self, name: ApplicationId, deadline: Seconds, now: Seconds) -> bool:
-        path, iteration_s = self.critical_path(name), self.pace.iteration_s
-        return now >= deadline - path.seconds(iteration_s) - MARGIN_ITERATIONS * iteration_s
+        path = _with_margin(self.critical_path(name))
+        return now >= deadline - path.seconds(self.pace.iteration_s)
 
     def _begin(self, application: Application) -> None:
         """Begin with the stages expected; an ended application of this id is forgotten."""
@@ -340,8 +347,8 @@ class ForetoldVtc:
 
     def _lead(self, name: ApplicationId) -> CriticalPath:
         """Return how long before the start of its last inference an application is urgent."""
-        path, tail = self._stages[name].path(), self.clock.shadows[name].stages[-1].output_tokens
-        return CriticalPath(path.iterations + MARGIN_ITERATIONS - tail, path.gap_s)
+        path, tail = _with_margin(self._stages[name].path()), self.clock.shadows[name].stages[-1]
+        return path._replace(iterations=path.iterations - tail.output_tokens)
 
     def _candidate(self, name: ApplicationId) -> _Candidate:
         shadow = self.clock.shadows[name]

@@ -95,6 +95,8 @@ class Slack:
         """Who passes; None: somebody has to look."""
         self._groups_found: list[tuple[Group, KvTokenTime, float]] | None = None
         """Last result of `lines_of`; None: something has changed since."""
+        self._changes = 0
+        """Applications that were changed since somebody asked who passes."""
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -192,6 +194,9 @@ class Slack:
                 if search.known < 0:
                     break
             self._answer = _Answer(search)
+        else:
+            self._sum_up_some()
+        self._changes = 0
         best = self._answer.best
         return None if best is None else best.name
 
@@ -264,10 +269,25 @@ class Slack:
             self._groups_found = lines_of(self._groups, 0, 0)
         return self._groups_found
 
+    def _sum_up_some(self) -> None:
+        """Sum up as many groups anew as applications were changed, and leave the others stale.
+
+        So a change bears its own sums, and no look those of all that came since the last look.
+        """
+        weight: float = 0
+        for group in reversed(self._groups):
+            if not self._changes:
+                break
+            if group.is_stale:
+                group.renew(weight)
+                self._changes -= 1
+            weight += group.weight
+
     def _note_change(
         self, entry: Entry, fall: KvTokenTime, *, is_shorter: bool = False, binds: bool = False
     ) -> None:
         self._groups_found = None
+        self._changes += 1
         answer = self._answer
         if answer is not None and not answer.outlives(
             entry, fall, is_shorter=is_shorter, binds=binds

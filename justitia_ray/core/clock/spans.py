@@ -329,8 +329,13 @@ class Group(Span):
         lowest = highest = 0.0
         first: Entry | None = None
         for block in reversed(self.blocks):
-            if block.least < inf:
-                least = min(least, block.bound(offset, weight + own))
+            if block.least < inf:  # `bound`, written out: of all that a decision does it is the most
+                moved = weight + own - block.at_weight
+                bound = offset + block.least + moved * (
+                    block.lowest if moved > 0 else block.highest
+                )
+                if bound < least:
+                    least = bound
                 highest = highest or block.highest
                 lowest = block.lowest
             offset += block.offset

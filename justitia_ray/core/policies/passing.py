@@ -227,14 +227,14 @@ class PassingOrder(LazyHeap):
         Or it has less F, and the other passes nobody. Whether its slack lets it pass is not asked:
         that takes a look. O(stages).
         """
-        if self._guard is not None and self._guard.is_urgent(name):
-            return True
         one, other = self._promises.of(name), self._promises.of(first)
         if one is None or other is None:
             return True
         if self._shortest and one.remaining * other.weight <= other.remaining * one.weight:
             return True
-        return first == self.least() and one[:2] < other[:2]
+        if first == self.least() and one[:2] < other[:2]:
+            return True
+        return self._guard is not None and self._guard.is_urgent(name)
 
     def in_order(self) -> Iterator[str]:
         """Yield the applications as they would be served if nothing moved. O(N log N)."""

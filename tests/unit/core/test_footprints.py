@@ -72,6 +72,18 @@ def test_forecast_follows_every_change(footprints: Footprints) -> None:
     assert 14 + 28 == peak()
 
 
+def test_no_forecast_is_made_where_one_from_before_a_grant_decides(
+    footprints: Footprints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lease more holds no less: 60 and the new one's 1 were too much before it came."""
+    new = Footprint(0, 1, 1, "c")
+    assert footprints.exceed(60, new, 1)
+    footprints["4"] = Footprint(9, 1, 5, "b")
+    monkeypatch.setattr(footprints, "forecast", None)
+
+    assert footprints.exceed(60, new, 1)
+
+
 def test_forecast_knows_its_block_size(footprints: Footprints) -> None:
     """Another size of block wastes more: 3 for each of the four sequences, and the new one."""
     small = Footprint(0, 1, 0, "c")

@@ -4,7 +4,6 @@ from functools import partial
 
 import pytest
 
-from justitia_ray.core.clock.foretold import MARGIN_ITERATIONS
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.lab.report.experiment import Arm, Task
 from justitia_ray.lab.report.experiments import nine_class
@@ -51,7 +50,7 @@ def test_deadlines_are_the_ends_that_it_is_told() -> None:
 def test_urgency_has_the_margin_of_the_guard() -> None:
     """From the instant on at which its path and the margin fit before the end."""
     told = _told(n1=50.0)
-    begins = 50.0 - _PATH_S - MARGIN_ITERATIONS * 0.1
+    begins = 50.0 - _PATH_S - _PATH_S / 2
 
     assert [] == told.urgent(begins - 0.01)
     assert ["1"] == told.urgent(begins)

@@ -182,6 +182,18 @@ def test_first_is_known_while_service_leaves_it_enough_slack(searches: list[Sear
         assert made == len(searches)
 
 
+def test_change_that_leaves_the_first_known_bears_its_own_sums(searches: list[Search]) -> None:
+    """Or the next look would sum up anew all that has changed since the last."""
+    slack = _mouse_that_passes(searches)
+    put(slack, "giant", One(Fraction(100), 1, Fraction(1), Fraction(100), True, False))
+    [giant] = [group for group in slack._groups if group.last == (100, 1)]
+    before = giant.is_stale
+
+    assert "mouse" == slack.first()
+    assert (True, False) == (before, giant.is_stale)
+    assert not searches
+
+
 def test_first_is_known_while_it_is_served_and_others_arrive(searches: list[Search]) -> None:
     """An arrival after it, charged what GPS gives it, takes no slack from anybody."""
     slack = _mouse_that_passes(searches)
