@@ -32,8 +32,8 @@ _MARGIN_ITERATIONS = 150
 """Most by which an application becomes urgent before its longest path must begin, in iterations:
 4.5 s of a 7B model on an A10G."""
 _MARGIN_OF_PATH = 2
-"""One part in so many of that path is the margin if that is less: with the most, applications as
-short as that would be urgent from the first."""
+"""The margin is one part in so many of the longest path, where that is less than the most: an
+application as short as the most would be urgent from its first moment."""
 _BAND = 2.0
 """Factor by which rates may move before a place in the order of urgency says nothing any more."""
 _RENEWED_FROM = 1.5
@@ -43,7 +43,7 @@ _RENEWED_FROM = 1.5
 def _with_margin(path: CriticalPath) -> CriticalPath:
     """Return a path longer by the margin: how long before its deadline one is urgent."""
     margin = min(_MARGIN_ITERATIONS, path.iterations // _MARGIN_OF_PATH)
-    return path._replace(iterations=path.iterations + margin)
+    return CriticalPath(path.iterations + margin, path.gap_s)
 
 
 class _Rates(NamedTuple):
@@ -181,7 +181,9 @@ class ForetoldVtc:
             self.clock.remove(name)
         del self._stages[name]
         self._found = None
-        self._displace(name)
+        self._by_level.drop(name)
+        self._by_time.drop(name)
+        self._candidates.pop(name, None)
 
     # --- answers
 
@@ -348,7 +350,7 @@ class ForetoldVtc:
     def _lead(self, name: ApplicationId) -> CriticalPath:
         """Return how long before the start of its last inference an application is urgent."""
         path, tail = _with_margin(self._stages[name].path()), self.clock.shadows[name].stages[-1]
-        return path._replace(iterations=path.iterations - tail.output_tokens)
+        return CriticalPath(path.iterations - tail.output_tokens, path.gap_s)
 
     def _candidate(self, name: ApplicationId) -> _Candidate:
         shadow = self.clock.shadows[name]
@@ -374,19 +376,17 @@ class ForetoldVtc:
         """Put an application where it cannot be urgent before, while rates stay in the band."""
         shadow, lead = self.clock.shadows[name], self._lead(name)
         spare_s = rates.least_s(-lead.iterations) - lead.gap_s
-        self._displace(name)
-        if shadow.is_through:
-            self._by_time.put(name, ((shadow.last_started_at or 0) + spare_s, shadow.sequence))
-        elif shadow.density:
+        self._candidates.pop(name, None)
+        if shadow.density and not shadow.is_through:
             levels = max(0, -spare_s) / rates.least_wait_s(1, 0)
             level = shadow.before(shadow.level_of_end() - levels)
+            self._by_time.drop(name)
             self._by_level.put(name, (level, shadow.sequence))
+            return
+        if shadow.is_through:
+            starts_at = shadow.last_started_at or 0
         else:
             levels = shadow.level_of_end() - shadow.level_of_next
-            wait_s = rates.least_wait_s(max(0, levels), shadow.ratio())
-            self._by_time.put(name, (shadow.ready_at + wait_s + spare_s, shadow.sequence))
-
-    def _displace(self, name: ApplicationId) -> None:
+            starts_at = shadow.ready_at + rates.least_wait_s(max(0, levels), shadow.ratio())
         self._by_level.drop(name)
-        self._by_time.drop(name)
-        self._candidates.pop(name, None)
+        self._by_time.put(name, (starts_at + spare_s, shadow.sequence))

@@ -130,7 +130,7 @@ class Slack:
             entry = None
         fall: KvTokenTime
         if entry is None:
-            entry = self._entries[name] = Entry(name, key)
+            entry = self._entries[name] = Entry(name, key, weight)
             self._insert(entry)
             fall = max(0, weight * (finish - self._virtual_time) - remaining)
         elif (weight, remaining, binds, waits) == (

@@ -6,7 +6,7 @@ What slack is, and what a decision costs, is told in `slack`, which asks.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from operator import attrgetter
 from typing import TypeAlias, TypeVar
@@ -23,10 +23,10 @@ class Entry:
         "binds", "block", "due_at", "key", "name", "rank", "remaining", "waits", "weight"
     )  # fmt: skip
 
-    def __init__(self, name: ApplicationId, key: Key) -> None:
+    def __init__(self, name: ApplicationId, key: Key, weight: float) -> None:
         self.name = name
         self.key = key
-        self.weight: float = 1
+        self.weight = weight
         self.remaining: KvTokenTime = 0
         self.binds = False
         self.waits = False
@@ -37,14 +37,10 @@ class Entry:
         """Where it stands, while it is not overdue."""
 
 
-def key_of(entry: Entry) -> Key:
-    """Return the place of an application in the order of tags."""
-    return entry.key
-
-
-def rank_of(entry: Entry) -> tuple[float, int]:
-    """Return the place of an application among those that may pass, the shortest first."""
-    return entry.rank
+key_of: Callable[[Entry], Key] = attrgetter("key")
+"""Returns the place of an application in the order of tags."""
+rank_of: Callable[[Entry], tuple[float, int]] = attrgetter("rank")
+"""Returns the place of an application among those that may pass, the shortest first."""
 
 
 class Span:

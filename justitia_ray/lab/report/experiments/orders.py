@@ -145,6 +145,8 @@ def _other_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
         found |= _known(group, load, variants)
     peak = replace(PAPER_ENGINE, admission="peak")
     found |= _known("3x, peak", nine_class.load(scale, seed, 3), variants, engine=peak)
+    live = SuiteLoad("nine-class-live", seed, scale.data_dir, count=52, window_s=4.0)
+    found |= _known("live suite in 4 s, two replicas", live, variants, replicas=2)
     four = nine_class.load(scale, seed, 8)
     return found | _known("four replicas, 2x each", four, variants, replicas=4)
 
@@ -242,7 +244,8 @@ ORDERS = (
         f"{_ABOUT}Costs and stages are known. A load of 0.65 has little to schedule; the recorded "
         "mix has more of large applications; of an elephant among mice the elephant is the worst "
         "off; four replicas share one queue; `peak` is the admission of the service, under which "
-        "no memory overflows.",
+        "no memory overflows; the live suite is what `scripts/bench_live` plays, there with costs "
+        "told by class means.",
         _other_arms,
     ),
 )
