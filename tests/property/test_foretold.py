@@ -142,7 +142,7 @@ class World:
             deadline = self.literal.deadline(name, self.now, kv_per_s)
             assert deadline == self.foretold.deadline(name, self.now)
             iterations, gaps_s = self._path(name)
-            margin = min(150, iterations // 2)
+            margin = min(150, iterations)
             if self.now >= deadline - (iterations + margin) * iteration_s - gaps_s:
                 urgent.append((deadline, application.sequence, name))
         assert [name for _, _, name in sorted(urgent)] == self.foretold.urgent(self.now)

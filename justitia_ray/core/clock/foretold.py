@@ -4,7 +4,8 @@
 known (`known_stages`). Looking ahead, a level is taken to cost what it does now: the sum of ω·k/w
 over those that will ask for more, at the present pace. An application's *deadline* is when VTC ends
 it. It is *urgent* when little more than what remains of its own longest path fits before that:
-now ≥ deadline − path − margin. The margin is half of the path, and 150 iterations at most.
+now ≥ deadline − path − margin. The margin is as long as the path, and 150 iterations at most: with
+150 for all, short applications would be urgent from the first.
 
 An application that ends keeps its shadow until that is through, as VTC would still be serving it:
 without that the others are foretold twice too early.
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 _MARGIN_ITERATIONS = 150
 """Most by which an application becomes urgent before its longest path must begin, in iterations:
 4.5 s of a 7B model on an A10G."""
-_MARGIN_OF_PATH = 2
-"""The margin is one part in so many of the longest path, where that is less than the most: an
-application as short as the most would be urgent from its first moment."""
 _BAND = 2.0
 """Factor by which rates may move before a place in the order of urgency says nothing any more."""
 _RENEWED_FROM = 1.5
@@ -42,7 +40,7 @@ _RENEWED_FROM = 1.5
 
 def _with_margin(path: CriticalPath) -> CriticalPath:
     """Return a path longer by the margin: how long before its deadline one is urgent."""
-    margin = min(_MARGIN_ITERATIONS, path.iterations // _MARGIN_OF_PATH)
+    margin = min(_MARGIN_ITERATIONS, path.iterations)
     return CriticalPath(path.iterations + margin, path.gap_s)
 
 

@@ -50,7 +50,7 @@ def test_deadlines_are_the_ends_that_it_is_told() -> None:
 def test_urgency_has_the_margin_of_the_guard() -> None:
     """From the instant on at which its path and the margin fit before the end."""
     told = _told(n1=50.0)
-    begins = 50.0 - _PATH_S - _PATH_S / 2
+    begins = 50.0 - _PATH_S - _PATH_S
 
     assert [] == told.urgent(begins - 0.01)
     assert ["1"] == told.urgent(begins)
