@@ -40,6 +40,8 @@ _MOST = 48
 """Applications in a block; more are split in two."""
 _MOST_BLOCKS = 20
 """Blocks in a group; more are split in two."""
+_CHANGES_A_GROUP = 16
+"""Changes for which a group more is summed up, where nobody has to look."""
 
 
 class _Answer:
@@ -270,17 +272,18 @@ class Slack:
         return self._groups_found
 
     def _sum_up_some(self) -> None:
-        """Sum up as many groups anew as applications were changed, and leave the others stale.
+        """Sum up a group anew, and one more for each so many changes; leave the others stale.
 
-        So a change bears its own sums, and no look those of all that came since the last look.
+        So no look has to sum up those of all that has changed since somebody looked last.
         """
+        most = 1 + self._changes // _CHANGES_A_GROUP
         weight: float = 0
         for group in reversed(self._groups):
-            if not self._changes:
-                break
             if group.is_stale:
+                if not most:
+                    break
                 group.renew(weight)
-                self._changes -= 1
+                most -= 1
             weight += group.weight
 
     def _note_change(
