@@ -175,9 +175,13 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         `forecast`.
         """
         former = self._former
-        if self._forecast is None and former is not None and former.block_size == block_size:
-            if former.peak_with(lease) > kv_tokens:
-                return True
+        if (
+            self._forecast is None
+            and former is not None
+            and former.block_size == block_size
+            and former.peak_with(lease) > kv_tokens
+        ):
+            return True
         return self.forecast(block_size).peak_with(lease) > kv_tokens
 
     def forecast_with(self, lease: Footprint, block_size: Tokens) -> Forecast:

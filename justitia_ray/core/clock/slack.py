@@ -197,7 +197,8 @@ class Slack:
                     break
             self._answer = _Answer(search)
         else:
-            self._sum_up_some()
+            # so that no look has to sum up all that has changed since somebody looked last
+            self._sum_up(1 + self._changes // _CHANGES_A_GROUP)
         self._changes = 0
         best = self._answer.best
         return None if best is None else best.name
@@ -263,24 +264,16 @@ class Slack:
     def _lines(self) -> list[tuple[Group, KvTokenTime, float]]:
         """Return each group, first tags first, with the line of everything after it."""
         if self._groups_found is None:
-            weight: float = 0
-            for group in reversed(self._groups):
-                if group.is_stale:
-                    group.renew(weight)
-                weight += group.weight
+            self._sum_up(inf)
             self._groups_found = lines_of(self._groups, 0, 0)
         return self._groups_found
 
-    def _sum_up_some(self) -> None:
-        """Sum up a group anew, and one more for each so many changes; leave the others stale.
-
-        So no look has to sum up those of all that has changed since somebody looked last.
-        """
-        most = 1 + self._changes // _CHANGES_A_GROUP
+    def _sum_up(self, most: float) -> None:
+        """Sum up so many of the stale groups anew, last tags first; leave the others stale."""
         weight: float = 0
         for group in reversed(self._groups):
             if group.is_stale:
-                if not most:
+                if most <= 0:
                     break
                 group.renew(weight)
                 most -= 1

@@ -325,10 +325,11 @@ class Group(Span):
         lowest = highest = 0.0
         first: Entry | None = None
         for block in reversed(self.blocks):
-            if block.least < inf:  # `bound`, written out: of all that a decision does it is the most
+            if block.least < inf:
+                # `bound`, written out: a decision does nothing more often
                 moved = weight + own - block.at_weight
-                bound = offset + block.least + moved * (
-                    block.lowest if moved > 0 else block.highest
+                bound = (
+                    offset + block.least + moved * (block.lowest if moved > 0 else block.highest)
                 )
                 if bound < least:
                     least = bound
