@@ -9,8 +9,9 @@ import json
 import os
 
 from justitia_ray.config import AppConfig
-from justitia_ray.serve.engines.tiny_models import materialise_model
+from justitia_ray.serve.engines.random_models import materialise_model
 from justitia_ray.serve.engines.vllm_args import parse_vllm_args
+from justitia_ray.serve.engines.vllm_releases import http_server
 
 
 def main() -> None:
@@ -23,12 +24,11 @@ def main() -> None:
     os.environ.update(config.engine.env)  # read when vLLM is imported
 
     import uvloop
-    from vllm.entrypoints.launchers.api_server.entry import run_server
 
     path = materialise_model(config.model.path, config.model.cache_dir)
     arguments = parse_vllm_args(path, config.model.name, config.engine.vllm_args, {})
     arguments.host, arguments.port = "127.0.0.1", options.port
-    uvloop.run(run_server(arguments))
+    uvloop.run(http_server().run_server(arguments))
 
 
 if __name__ == "__main__":

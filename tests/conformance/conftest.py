@@ -7,7 +7,7 @@ import pytest_asyncio
 
 from justitia_ray.protocol.engine import Engine, EngineCapacity
 from justitia_ray.serve.engines.fake_engine import FakeEngine
-from justitia_ray.serve.engines.tiny_models import materialise_model
+from justitia_ray.serve.engines.random_models import materialise_model
 from justitia_ray.serve.engines.vllm_engine import VllmEngine
 
 _MODEL = "tiny"

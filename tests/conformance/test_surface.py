@@ -25,7 +25,7 @@ _BODIES: dict[str, dict[str, Any]] = {
     MESSAGES: {"messages": chat("hi there"), "max_tokens": 6},
 }
 _NAME = re.compile(
-    r'"((?:resp|msg|rs|fc|call|chatcmpl(?:-tool)?)[_-][0-9a-f-]{16,})"|"created_at":(\d+)'
+    r'"((?:(?:resp|msg|rs|fc|call|chatcmpl(?:-tool)?)[_-])?[0-9a-f-]{16,})"|"created_at":(\d+)'
 )
 
 

@@ -12,7 +12,7 @@ import pytest_asyncio
 from justitia_ray.cli.main import main
 from justitia_ray.client.transport import API_KEY_VARIABLE
 from justitia_ray.protocol.pooling_bodies import RANKINGS, SCORES
-from justitia_ray.serve.engines.tiny_models import materialise_model
+from justitia_ray.serve.engines.random_models import materialise_model
 from tests.e2e.conftest import EMBEDDING, OPERATOR, RERANKER
 from tests.harness.key_ring import KeyRing
 from tests.integration.service import Service, Serving

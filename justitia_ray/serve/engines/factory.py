@@ -12,7 +12,7 @@ from justitia_ray.protocol.engine import Engine
 from justitia_ray.protocol.inference_body import CountPrompt, InferenceBody, Pair, Prompt
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.engines.fake_openai import count_tokens
-from justitia_ray.serve.engines.tiny_models import materialise_model
+from justitia_ray.serve.engines.random_models import materialise_model
 from justitia_ray.units import Tokens
 
 

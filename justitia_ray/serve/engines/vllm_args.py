@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, TypeAlias
 
 from justitia_ray.errors import ConfigError
+from justitia_ray.serve.engines.vllm_releases import ABSENT_OPTIONS, http_server
 
 VllmValue: TypeAlias = str | int | float | bool
 
@@ -62,7 +63,6 @@ def parse_vllm_args(
     Raises:
         ConfigError: If vLLM does not know an option or refuses its value.
     """
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     class Parser(FlexibleArgumentParser):
@@ -70,13 +70,14 @@ def parse_vllm_args(
             raise ConfigError(f"vllm_args: vLLM says: {message}")
 
     # Without abbreviations: a misspelt option must not turn into another one.
-    parser = make_arg_parser(Parser(allow_abbrev=False))
+    parser = http_server().make_arg_parser(Parser(allow_abbrev=False))
+    absent = ABSENT_OPTIONS - {action.dest for action in parser._actions}
     arguments = [f"--model={model_path}", f"--served-model-name={served_model_name}"]
     if adapters:
         vllm_args = {"enable_lora": True, "max_loras": len(adapters), **vllm_args}
         loras = [json.dumps({"name": name, "path": path}) for name, path in adapters.items()]
         arguments += ["--lora-modules", *loras]
-    arguments += [_option(key, value) for key, value in vllm_args.items()]
+    arguments += [_option(key, value) for key, value in vllm_args.items() if key not in absent]
     return parser.parse_args(arguments)
 
 

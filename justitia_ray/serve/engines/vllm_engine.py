@@ -18,6 +18,7 @@ from justitia_ray.errors import EngineError
 from justitia_ray.protocol.engine import EngineCall, EngineCapacity, Output, Progress, ResponseHead
 from justitia_ray.serve.asgi import Message, call_asgi
 from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
+from justitia_ray.serve.engines.vllm_releases import http_server
 from justitia_ray.serve.engines.vllm_requests import (
     CURRENT_METER,
     EngineGauges,
@@ -147,13 +148,12 @@ class VllmEngine:
         meter_requests(self._llm.output_processor, self._llm.engine_core)
 
     async def _build_app(self, arguments: Any) -> Any:
-        from vllm.entrypoints.launchers.api_server.app_state import init_app_state
-        from vllm.entrypoints.launchers.app import build_app
         from vllm.utils.gc_utils import freeze_gc_heap
 
+        server = http_server()
         tasks = await self._llm.get_supported_tasks()
-        app = build_app(arguments, tasks, self._llm.model_config)
-        await init_app_state(LeasedEngineClient(self._llm), app.state, arguments, tasks)
+        app = server.build_app(arguments, tasks, self._llm.model_config)
+        await server.init_app_state(LeasedEngineClient(self._llm), app.state, arguments, tasks)
         # vLLM's error handlers stop the HTTP server when the engine is dead. There is none here.
         app.state.server = SimpleNamespace(should_exit=False)
         freeze_gc_heap()  # what the application's lifespan would do, which is not run

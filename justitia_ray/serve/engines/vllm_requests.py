@@ -29,7 +29,8 @@ _NEEDS_WHOLE_OUTPUT = (
     "trace_decode_token_ids",
     "extra_args",
 )
-"""Sampling parameters that count or follow what was generated, which becomes prompt.
+"""Sampling parameters that count or follow what was generated, which becomes prompt; not every
+release of vLLM has each.
 
 `repetition_penalty` is none of them: vLLM applies it to the tokens of prompt and output alike.
 """
@@ -160,10 +161,10 @@ def _obstacle(params: Any) -> str:
     if params.n > 1:
         return "it has more than one choice"
     for name in _NEEDS_WHOLE_OUTPUT:
-        if getattr(params, name):
+        if getattr(params, name, None):
             return f"{name} needs to know what was generated before"
     for name in _NEEDS_PROBABILITIES:
-        if getattr(params, name) is not None:
+        if getattr(params, name, None) is not None:
             return f"{name} of what was generated before are lost"
     if params.seed is not None and params.temperature > 0:
         return "with its seed it is to be repeatable; asked for again it is the same"

@@ -1,7 +1,8 @@
-"""The models of the CPU quick start and of the tests: tiny, random, built on the spot.
+"""Models that are built on the spot and need no download: tiny ones, and the shape of a real one.
 
-They need no download and no GPU. What they say is noise; costs, lengths and timings are those of a
-real engine.
+What they say is noise; costs, lengths and timings are those of a real engine. The tiny ones need no
+GPU. A shape is a configuration and a tokenizer without weights, which vLLM draws itself where it is
+told `load_format: dummy`: speed and memory are those of the real model.
 """
 
 import json
@@ -31,7 +32,7 @@ _ADAPTER_RANK = 8
 _ADAPTED_MODULES = ("q_proj", "v_proj")
 
 
-def _train_tokenizer() -> Any:
+def _train_tokenizer(vocabulary: int = _VOCABULARY) -> Any:
     """Return a byte-level BPE tokenizer of transformers; 0 to 2 begin, end and pad."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
@@ -40,7 +41,7 @@ def _train_tokenizer() -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=_VOCABULARY,
+        vocab_size=vocabulary,
         special_tokens=["<s>", "</s>", "<pad>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -165,8 +166,33 @@ def _bert_tokenizer() -> Any:
     return tokenizer
 
 
+def _build_llama_2_7b(directory: Path) -> None:
+    """Write the shape of Llama 2 7B, with a vocabulary of its size and another chat template."""
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        vocab_size=32_000,
+        hidden_size=4096,
+        intermediate_size=11_008,
+        num_hidden_layers=32,
+        num_attention_heads=32,
+        num_key_value_heads=32,
+        max_position_embeddings=4096,
+        rms_norm_eps=1e-5,
+        bos_token_id=0,
+        eos_token_id=1,
+        dtype="bfloat16",
+    )
+    tokenizer = _train_tokenizer(config.vocab_size)
+    tokenizer.chat_template = _CHAT_TEMPLATE
+    tokenizer.save_pretrained(str(directory))
+    config.save_pretrained(str(directory))
+
+
 _PREFIX = "random:"
 _BUILDERS: dict[str, Callable[[Path], None]] = {
+    "llama-2-7b": _build_llama_2_7b,
     "tiny-adapter": _build_tiny_adapter,
     "tiny-embedding": _build_tiny_embedding,
     "tiny-llama": _build_tiny_llama,

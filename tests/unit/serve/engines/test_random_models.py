@@ -4,10 +4,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import AutoConfig, AutoTokenizer
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.serve.engines import tiny_models as tiny_model
-from justitia_ray.serve.engines.tiny_models import materialise_model
+from justitia_ray.serve.engines import random_models
+from justitia_ray.serve.engines.random_models import materialise_model
 
 
 @pytest.mark.parametrize("path", ["some/hub-model", "relative/dir", "/absolute/dir"])
@@ -20,7 +21,7 @@ def test_other_paths_are_returned_unchanged(path: str, tmp_path: Path) -> None:
 def test_unknown_random_model_is_refused_with_the_allowed_ones(tmp_path: Path) -> None:
     """A typing error must not be sent to the hub as a model name."""
     with pytest.raises(
-        ConfigError, match=r"random:huge.*allowed: random:tiny-adapter, random:tiny-embedding"
+        ConfigError, match=r"random:huge.*allowed: random:llama-2-7b, random:tiny-adapter"
     ):
         materialise_model("random:huge", tmp_path)
 
@@ -33,7 +34,7 @@ def test_model_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         built.append(directory)
         (directory / "config.json").write_text("{}")
 
-    monkeypatch.setitem(tiny_model._BUILDERS, "tiny-llama", build)
+    monkeypatch.setitem(random_models._BUILDERS, "tiny-llama", build)
 
     first = materialise_model("random:tiny-llama", tmp_path)
     second = materialise_model("random:tiny-llama", tmp_path)
@@ -55,12 +56,26 @@ def test_loser_of_a_race_takes_the_winners_model(
         winner.mkdir()
         (winner / "config.json").write_text("winner")
 
-    monkeypatch.setitem(tiny_model._BUILDERS, "tiny-llama", build)
+    monkeypatch.setitem(random_models._BUILDERS, "tiny-llama", build)
 
     model = Path(materialise_model("random:tiny-llama", tmp_path))
 
     assert (model / "config.json").read_text() == "winner"
     assert list(tmp_path.iterdir()) == [model]
+
+
+@pytest.mark.vllm
+def test_shape_is_that_of_the_real_model(tmp_path: Path) -> None:
+    """It has as many weights, 6.74 billion, and a text for each token that may be drawn."""
+    path = materialise_model("random:llama-2-7b", tmp_path)
+
+    config = AutoConfig.from_pretrained(path)
+    attention, mlp = 4 * config.hidden_size, 3 * config.intermediate_size
+    layers = config.num_hidden_layers * config.hidden_size * (attention + mlp + 2)
+    weights = layers + config.hidden_size * (2 * config.vocab_size + 1)
+    assert 6_738_415_616 == weights
+    assert config.vocab_size == len(AutoTokenizer.from_pretrained(path))
+    assert not list(Path(path).glob("*.safetensors"))
 
 
 def test_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,7 +85,7 @@ def test_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (directory / "config.json").write_text("half")
         raise OSError("no space left")
 
-    monkeypatch.setitem(tiny_model._BUILDERS, "tiny-llama", build)
+    monkeypatch.setitem(random_models._BUILDERS, "tiny-llama", build)
 
     with pytest.raises(OSError, match="no space left"):
         materialise_model("random:tiny-llama", tmp_path)

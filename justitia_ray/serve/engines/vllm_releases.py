@@ -1,0 +1,44 @@
+"""Where a release of vLLM keeps its HTTP server: 0.32, and 0.26, the last one on torch 2.11.
+
+vLLM promises neither place. `tests/conformance` holds a release to all that is used of it; with
+0.26 it is run by hand, in an environment of its own, when something of this folder changes.
+"""
+
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+ABSENT_OPTIONS = frozenset({"sse_keep_alive_interval"})
+"""Options of `vllm serve` that a release may not have, and then does as if they were off."""
+
+
+class HttpServer(NamedTuple):
+    """The parts of vLLM's own OpenAI server."""
+
+    make_arg_parser: Any
+    """Adds the options of `vllm serve` to a parser."""
+    build_app: Any
+    """Makes the FastAPI application."""
+    init_app_state: Any
+    """Gives the application its engine."""
+    run_server: Any
+    """Serves until it is told to stop, as `vllm serve` does."""
+
+
+def http_server() -> HttpServer:
+    """Import the HTTP server of the vLLM that is installed."""
+    if find_spec("vllm.entrypoints.launchers") is None:
+        from vllm.entrypoints.openai import api_server, cli_args
+
+        return HttpServer(
+            cli_args.make_arg_parser,
+            api_server.build_app,
+            api_server.init_app_state,
+            api_server.run_server,
+        )
+    from vllm.entrypoints.launchers import app
+    from vllm.entrypoints.launchers import cli_args as launcher_args
+    from vllm.entrypoints.launchers.api_server import app_state, entry
+
+    return HttpServer(
+        launcher_args.make_arg_parser, app.build_app, app_state.init_app_state, entry.run_server
+    )
