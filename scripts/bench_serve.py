@@ -20,6 +20,7 @@ _ENGINES = {
     "path": ("path",),
     "fake": ("fake",),
     "vllm": ("vllm",),
+    "gpu": ("gpu",),
     "both": ("fake", "vllm"),
     "all": ("path", "fake", "vllm"),
 }
@@ -141,7 +142,8 @@ def parse_arguments() -> argparse.Namespace:
         choices=tuple(_ENGINES),
         default="all",
         help="path: fake engines that are never full, beside rivals; fake: full ones, beside the"
-        " service without its queue; vllm: on the CPU; both: the last two (default: all)",
+        " service without its queue; vllm: on the CPU; both: the last two; gpu: one vLLM engine of"
+        " the shape of a 7B model, beside vLLM's own server (default: all but gpu)",
     )
     parser.add_argument(
         "--arms",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from justitia_ray.errors import JustitiaError
-from justitia_ray.serve.engines.tiny_models import materialise_model
+from justitia_ray.serve.engines.random_models import materialise_model
 from justitia_ray.units import Seconds
 from scripts.bench.load import Sample, Shape, Target, make_call, make_calls, run_closed_loop
 from scripts.bench.machine import SHARED, Role
@@ -296,6 +296,19 @@ def vllm_loads(*, quick: bool) -> tuple[Load, ...]:
     )
 
 
+def gpu_loads(*, quick: bool) -> tuple[Load, ...]:
+    """Return the loads on one engine on a GPU, beside vLLM's own server on the same GPU."""
+    arms = (JUSTITIA,)
+    full = (*FIRST_TOKEN, TOKENS, CPU)
+    calls = 384 if quick else 768
+    return (
+        Load(IDLE_STREAM, _IDLE_STREAM, 1, 20 if quick else 60, 0.03, arms, VLLM, FIRST_TOKEN),
+        Load(CONCURRENT, Shape(True, (64, 64), (64, 64)), 64, calls, 0.1, arms, VLLM, full),
+        Load(SATURATED_UNARY, _SATURATED_UNARY, 128, calls, 0.0, arms, VLLM, (TOKENS, CPU)),
+        Load(SATURATED_STREAM, _SATURATED_STREAM, 128, calls, 0.0, arms, VLLM, full),
+    )
+
+
 _REPORT_S = 1.0
 """Interval of Ray's reports where the cost of metrics is measured. By default it is 10 s, and Ray's
 agent would do what it does for a call while another arm is called."""
@@ -407,6 +420,14 @@ SETTINGS = {
             Path("deployments/local-cpu.yaml"),
             1,
             vllm_loads,
+            warm_up_calls=64,
+        ),
+        Setting(
+            "gpu",
+            "one vLLM engine of the shape of Llama 2 7B and 10,000 tokens of KV, all on one GPU",
+            Path("deployments/gpu-shape.yaml"),
+            1,
+            gpu_loads,
             warm_up_calls=64,
         ),
         Setting(

@@ -1,4 +1,4 @@
-"""The vLLM column of scripts/bench_serve: `vllm bench serve` calls vLLM's own server."""
+"""The settings of scripts/bench_serve that call vLLM's own server: `vllm` and `gpu`."""
 
 import asyncio
 from dataclasses import replace
@@ -23,7 +23,8 @@ def test_vllm_bench_serve_measures_the_floor_of_its_column() -> None:
     args = read_serve_config(_FILE)["applications"][0]["args"]
     config = AppConfig.parse(arm_args(args, VLLM))
     load = SETTINGS["vllm"].loads(quick=True)[-1]
-    short = replace(load, arms=(), callers=2, calls=6)
+    on_gpu = SETTINGS["gpu"].loads(quick=True)
+    short = [replace(each, arms=(), callers=2, calls=6) for each in (load, *on_gpu)]
     with vllm_server(config, 1) as server:
         running = RunningArms(
             config,
@@ -31,9 +32,11 @@ def test_vllm_bench_serve_measures_the_floor_of_its_column() -> None:
             {pid: (VLLM.name, role) for pid, role in server.roles.items()},
         )
         # Idle burn is taken off: so short a time of it would be chance.
-        bench = Bench([short], running, 1, 0, 3.0, 1, lambda _: None)
-        (block,) = asyncio.run(bench.run()).blocks[load.name][VLLM.name]
+        bench = Bench(short, running, 1, 0, 3.0, 1, lambda _: None)
+        blocks = asyncio.run(bench.run()).blocks
+        (block,) = blocks[load.name][VLLM.name]
 
     assert [32] * 6 == [sample.output_tokens for sample in block.samples]
     assert all(0 < sample.ttft_s <= sample.latency_s for sample in block.samples)
     assert 0 < block.cpu_ms["engine"]
+    assert all(6 == len(blocks[each.name][VLLM.name][0].samples) for each in on_gpu)
