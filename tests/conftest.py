@@ -84,8 +84,10 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """
     import ray
 
+    from tests.harness.ray_start import start_ray
+
     with chdir(tmp_path_factory.mktemp("cluster")):
-        ray.init(
+        start_ray(
             address="local",
             num_cpus=16,
             include_dashboard=False,

@@ -22,6 +22,7 @@ from justitia_ray.serve.ops.config_file import read_mapping
 from justitia_ray.serve.scheduler.handle import end_scheduler
 from justitia_ray.units import Seconds
 from tests.harness.local_front import free_port, local_front
+from tests.harness.ray_start import start_ray
 
 _POLL_S = 1.0
 """Asking takes CPU here and at the controller, which engines need to load."""
@@ -78,7 +79,7 @@ class LocalCluster:
         with ExitStack() as stack:
             if self._haproxy:
                 stack.enter_context(local_front())
-            ray.init(
+            start_ray(
                 address="local",
                 num_cpus=self._num_cpus,
                 include_dashboard=False,

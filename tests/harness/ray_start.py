@@ -1,0 +1,35 @@
+"""A start of Ray on a machine that is busy: once more where its node was not up in time."""
+
+from typing import Any
+from unittest import mock
+
+import ray
+from ray._private.node import Node
+
+_ATTEMPTS = 3
+_LATE = "timed out during startup"
+"""Part of what Ray says when its node is late. The raylet is dead then: it has waited for the port
+of an agent, a Python program that imports for half a minute where others take the cores."""
+
+
+def start_ray(**options: Any) -> None:
+    """Call `ray.init`; where the node was late, end what was started of it and call it again.
+
+    Ray has settings for other waits of its start, but none for this.
+    """
+    nodes: list[Any] = []
+    start_node = Node.__init__
+
+    def start_and_remember(node: Any, *args: Any, **kwargs: Any) -> None:
+        nodes.append(node)
+        start_node(node, *args, **kwargs)
+
+    with mock.patch.object(Node, "__init__", start_and_remember):
+        for attempts_left in reversed(range(_ATTEMPTS)):
+            try:
+                ray.init(**options)
+                return
+            except Exception as error:  # Ray raises no other kind for it
+                if _LATE not in str(error) or not attempts_left:
+                    raise
+                nodes[-1].kill_all_processes(check_alive=False)

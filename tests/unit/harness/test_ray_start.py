@@ -1,0 +1,60 @@
+"""What is done when Ray's node is late. A real one is late by chance, so a stand-in is here."""
+
+from typing import Any
+
+import pytest
+import ray
+
+from tests.harness import ray_start
+
+
+class LateNode:
+    """A node that is late as often as is said, and remembers which nodes were ended."""
+
+    late: int
+    ended: list["LateNode"]
+
+    def __init__(self) -> None:
+        type(self).late -= 1
+        if type(self).late >= 0:
+            raise Exception(
+                "The current node timed out during startup. This could happen because …"
+            )
+
+    def kill_all_processes(self, check_alive: bool = True) -> None:
+        """Remember it."""
+        self.ended.append(self)
+
+
+def started(monkeypatch: pytest.MonkeyPatch, late: int) -> int:
+    """Start Ray where so many nodes are late; return how many were ended."""
+    monkeypatch.setattr(LateNode, "late", late, raising=False)
+    monkeypatch.setattr(LateNode, "ended", [], raising=False)
+    monkeypatch.setattr(ray_start, "Node", LateNode)
+
+    def init(**options: Any) -> None:
+        assert {"num_cpus": 2} == options
+        LateNode()
+
+    monkeypatch.setattr(ray, "init", init)
+    ray_start.start_ray(num_cpus=2)
+    return len(LateNode.ended)
+
+
+def test_late_node_is_ended_and_another_one_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that load beside it take both cores for a minute, and then they do not."""
+    assert 0 == started(monkeypatch, late=0)
+    assert 2 == started(monkeypatch, late=2)
+
+
+def test_machine_that_is_too_slow_is_told_by_rays_own_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody waits for ever, and other errors are told at once."""
+    with pytest.raises(Exception, match="timed out during startup"):
+        started(monkeypatch, late=3)
+    assert 2 == len(LateNode.ended)
+    monkeypatch.setattr(ray_start, "_LATE", "something else")
+    with pytest.raises(Exception, match="timed out during startup"):
+        started(monkeypatch, late=1)
+    assert not LateNode.ended
