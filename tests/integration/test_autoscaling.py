@@ -114,7 +114,7 @@ async def test_deaths_while_replicas_come_and_go_lose_nothing(service: Service) 
     """
     assert service.config.autoscaling is not None
     target = ChaosTarget(service.name, service.config, {"Replica": 1, "Ingress": 1, "Predictor": 1})
-    load = draw_load(_SEED, 12, 70, len(_PLAN), (40, 120))
+    load = draw_load(_SEED, 12, 140, len(_PLAN), (40, 120))
     load += draw_tails(_SEED, len(_PLAN), 2, (200, 300))
     records = RunRecords()
     http = HttpTransport(service.url)
