@@ -105,11 +105,11 @@ def _ahead_of(*rivals: str) -> tuple[Target, ...]:
     )
 
 
-def _queue_targets(throughput: float) -> tuple[Target, ...]:
+def _queue_targets(throughput: float, against: str = "direct") -> tuple[Target, ...]:
     return (
-        Target(IDLE_STREAM, FIRST_TOKEN_P50, 5.0, "direct"),
-        Target(CONCURRENT, FIRST_TOKEN_P50, 5.0, "direct"),
-        Target(SATURATED_UNARY, TOKENS, throughput, "direct"),
+        Target(IDLE_STREAM, FIRST_TOKEN_P50, 5.0, against),
+        Target(CONCURRENT, FIRST_TOKEN_P50, 5.0, against),
+        Target(SATURATED_UNARY, TOKENS, throughput, against),
     )
 
 
@@ -128,6 +128,7 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target(f"{VLLM_BENCH}, idle", FIRST_TOKEN_P50, 5.0, "vllm"),
         Target(f"{VLLM_BENCH}, 32 streams", TOKENS, 0.6, "vllm"),
     ),
+    "gpu": _queue_targets(0.97, "vllm"),
     "metrics": (Target(METRICS, CPU, 1.03, "unmeasured", "measured"),),
     "engine-metrics": (Target(ENGINE_METRICS, CPU, 1.03, "engine-unmeasured", "engine-measured"),),
     "tracing": (Target(TRACING, CPU, 1.03, "unobserved", "observed"),),

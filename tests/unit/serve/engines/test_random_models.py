@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from transformers import AutoConfig, AutoTokenizer
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.serve.engines import random_models
@@ -67,6 +66,8 @@ def test_loser_of_a_race_takes_the_winners_model(
 @pytest.mark.vllm
 def test_shape_is_that_of_the_real_model(tmp_path: Path) -> None:
     """It has as many weights, 6.74 billion, and a text for each token that may be drawn."""
+    from transformers import AutoConfig, AutoTokenizer  # with torch, which no other test here needs
+
     path = materialise_model("random:llama-2-7b", tmp_path)
 
     config = AutoConfig.from_pretrained(path)
