@@ -112,8 +112,6 @@ async def serving(
     """Serve, empty; at the end nothing of what it was given may be left."""
     from ray import serve
 
-    from justitia_ray.serve.accounts.handle import end_accounts
-    from justitia_ray.serve.scheduler.handle import end_scheduler
     from tests.eventually import eventually
     from tests.harness.local_front import free_port
     from tests.integration.service import Serving, processes_in
@@ -127,11 +125,9 @@ async def serving(
         namespace=f"tests-{uuid4().hex[:8]}",
     )
     yield serving
-    configs = [place.config for service in serving.services.values() for place in service.placed]
     serve.shutdown()
-    for config in configs:
-        end_scheduler(config.scheduler_name, config.scheduler.namespace)
-        end_accounts(config.name, config.scheduler.namespace)
+    for service in serving.services.values():
+        service.end_detached()
     await eventually(
         lambda: not processes_in(serving.directory), "no Redis server or engine of ours is left", 15
     )

@@ -112,7 +112,7 @@ async def divided(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]
         "distributed_executor_backend": "mp",
     }
     yield await _deployed(serving, "divided", args, user_config, keys)
-    serving.remove("divided")
+    serving.retire("divided")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

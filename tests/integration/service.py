@@ -1,5 +1,6 @@
 """Applications deployed on the test cluster, as operators do: by configuration."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ServeDeploySchema
 
 from justitia_ray.config import AppArgs, AppConfig, PlacedModel
+from justitia_ray.serve.accounts.handle import end_accounts
+from justitia_ray.serve.scheduler.handle import end_scheduler
 from tests.eventually import eventually
 from tests.harness.probe import probe
 
@@ -66,6 +69,8 @@ class Serving:
     """What was ever described, by name: each has left a scheduler if it was deployed."""
     deployed: dict[str, Json] = field(default_factory=dict)
     """Serve's configuration of what is to be there."""
+    retired: set[str] = field(default_factory=set)
+    """Names of applications that were taken off for good, and whose schedulers may run on."""
 
     def service(
         self,
@@ -111,11 +116,12 @@ class Serving:
         service = self.service(name, **settings)
         await service.deploy()
         yield service
-        self.remove(name)
+        self.retire(name)
 
     @asynccontextmanager
     async def deployed_applications(self, *applications: Json) -> AsyncIterator[None]:
         """Applications that run inside the block, by Serve's own configuration."""
+        await asyncio.to_thread(self.end_retired)
         names = [application["name"] for application in applications]
         self.deployed |= dict(zip(names, applications, strict=True))
         self.apply()
@@ -126,7 +132,7 @@ class Serving:
 
         await eventually(run, f"{', '.join(names)} run", DEPLOYED_WITHIN_S, every_s=_POLLED_S)
         yield
-        self.remove(*names)
+        self.retire(*names)
 
     def applications(self) -> dict[str, Json]:
         """Return what Serve says of its applications, by name.
@@ -142,9 +148,29 @@ class Serving:
             self.deployed.pop(name, None)
         self.apply()
 
+    def retire(self, *names: str) -> None:
+        """Take applications off Serve for good.
+
+        Their schedulers are ended when the next application is deployed: as long as replicas and
+        ingresses end, they look for them.
+        """
+        self.remove(*names)
+        self.retired |= {*names}
+
+    def end_retired(self) -> None:
+        """End the schedulers of applications that have gone for good.
+
+        Each takes 2 % of a core while it is idle, and there are thirty until the tests are over.
+        """
+        gone = self.retired - self.applications().keys()
+        self.retired -= gone
+        for name in sorted(gone & self.services.keys()):
+            self.services[name].end_detached()
+
     def add(self, service: "Service") -> "Service":
         """Take note of an application, to end its scheduler when the tests are over."""
         self.services[service.name] = service
+        self.retired.discard(service.name)
         return service
 
     def apply(self) -> None:
@@ -193,6 +219,7 @@ class Service:
         def of(deployment: str, **more: Any) -> Json:
             return {"name": deployment, "ray_actor_options": {"num_cpus": 0.1}, **more}
 
+        await asyncio.to_thread(self.serving.end_retired)
         self.serving.deployed[self.name] = {
             "name": self.name,
             "route_prefix": f"/{self.name}",
@@ -271,6 +298,12 @@ class Service:
             within_s=60.0,
             every_s=_POLLED_S,
         )
+
+    def end_detached(self) -> None:
+        """End its schedulers and its accounts, with their Redis servers; there may be none."""
+        for place in self.placed:
+            end_scheduler(place.config.scheduler_name, place.config.scheduler.namespace)
+            end_accounts(place.config.name, place.config.scheduler.namespace)
 
     # --- ways in
 

@@ -35,7 +35,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
     service.ingresses = 2
     await service.deploy()
     yield service
-    serving.remove(service.name)
+    serving.retire(service.name)
 
 
 async def seen(service: Service) -> dict[str, Json]:

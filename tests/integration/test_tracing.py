@@ -44,7 +44,7 @@ async def service(serving: Serving, collector: OtlpReceiver) -> AsyncIterator[Se
     service.ingresses = INGRESSES
     await service.deploy()
     yield service
-    serving.remove(NAME)
+    serving.retire(NAME)
 
 
 def trace_of(key: str) -> str:
