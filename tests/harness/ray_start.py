@@ -32,4 +32,4 @@ def start_ray(**options: Any) -> None:
             except Exception as error:  # Ray raises no other kind for it
                 if _LATE not in str(error) or not attempts_left:
                     raise
-                nodes[-1].kill_all_processes(check_alive=False)
+                nodes[-1].kill_all_processes(check_alive=False, wait=True)

@@ -82,10 +82,14 @@ class Prometheus:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """An application with a queue, and a tenant with a quota."""
+    """An application with a queue, a tenant with a quota, and an autoscaler that has no choice."""
+    one_replica = {"min_replicas": 1, "max_replicas": 1, "target_drain_s": 600.0}
     quota = {"unit": "tokens", "limit": 1_000_000_000, "per": "day"}
     async with serving.deployed_service(
-        "shown", replicas=1, user_config={"tenants": {"team-a": {"quotas": [quota]}}}
+        "shown",
+        replicas=1,
+        user_config={"tenants": {"team-a": {"quotas": [quota]}}},
+        autoscaling=one_replica,
     ) as service:
         yield service
 
