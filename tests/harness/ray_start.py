@@ -1,4 +1,4 @@
-"""A start of Ray on a machine that is busy: once more where its node was not up in time."""
+"""Ray on a machine that is busy: it is started again, twice at most, if its node was late."""
 
 from typing import Any
 from unittest import mock

@@ -1,4 +1,4 @@
-"""What is done when Ray's node is late. A real one is late by chance, so a stand-in is here."""
+"""A node of Ray that is late is ended, and another one started. The stand-in is late on demand."""
 
 from typing import Any
 

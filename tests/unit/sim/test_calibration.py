@@ -31,7 +31,7 @@ from tests.harness.simulation.virtual_loop import run_virtually
 from tests.unit.sim.data_directory import measured_run_path
 from tests.unit.sim.fake_service import FakeService
 
-_H100_RUNS = tuple(Path(f"scripts/bench/h100/h100-llama2-7b-{number}.csv") for number in (1, 2))
+_H100_RUNS = sorted((Path(__file__).parents[3] / "scripts/bench/h100").glob("h100-llama2-7b-*.csv"))
 COST = IterationCost(0.02, 0.0004, 2e-6, 0.0002, 1, 0.03)
 ENGINE = EngineProfile(
     kv_tokens=3000,
@@ -330,7 +330,7 @@ def test_shipped_profile_predicts_runs_it_was_not_fitted_on(
 
 
 def test_shipped_profile_of_the_h100_follows_from_the_kept_requests() -> None:
-    """Its figures are measured ones: whoever doubts them fits them again."""
+    """The profile's figures are measured ones: whoever doubts them fits them again."""
     shipped = load_profile_file("h100-llama2-7b").profile
 
     fitted = calibrate([read_run(path, "fcfs") for path in _H100_RUNS], shipped, 0).profile
