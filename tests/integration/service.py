@@ -168,9 +168,15 @@ class Serving:
             self.services[name].end_detached()
 
     def add(self, service: "Service") -> "Service":
-        """Take note of an application, to end its scheduler when the tests are over."""
+        """Take note of an application, to end its scheduler when the tests are over.
+
+        Raises:
+            ValueError: If there was one of that name: it would begin with the queue, the settings
+                and the predictions that the other has left.
+        """
+        if service.name in self.services:
+            raise ValueError(f"name: {service.name!r} was an application's; each has its own here")
         self.services[service.name] = service
-        self.retired.discard(service.name)
         return service
 
     def apply(self) -> None:

@@ -30,7 +30,7 @@ def _quota(unit: str, limit: float, **more: Any) -> dict[str, Any]:
 async def service(serving: Serving) -> AsyncIterator[Service]:
     """An application of two models, each tenant of which may open ten applications a day."""
     async with serving.deployed_service(
-        "quotas",
+        "limited-tenants",
         replicas=1,
         models=(MODEL, _OTHER),
         scheduler={"quota_timeout_s": 120.0},
@@ -90,8 +90,12 @@ async def test_exactly_as_many_pass_when_one_is_killed_in_the_middle(
     """A claim that was granted is known by its name to every successor, and granted once."""
     crowd = asyncio.create_task(_crowd(http, f"crowd/{victim}", 1_000))
     await asyncio.sleep(0.3)
-    name = {"scheduler": service.config.scheduler_name, "accounts": "accounts/quotas"}[victim]
-    ray.kill(ray.get_actor(name, namespace=service.serving.namespace), no_restart=False)
+    names = {
+        "scheduler": service.config.scheduler_name,
+        "accounts": f"accounts/{service.name}",
+    }
+    actor = ray.get_actor(names[victim], namespace=service.serving.namespace)
+    ray.kill(actor, no_restart=False)
 
     assert _EXACTLY == await crowd
 

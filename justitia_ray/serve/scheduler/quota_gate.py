@@ -579,9 +579,12 @@ class QuotaGate:
 
     async def _exchange(self, accounts: Accounts) -> None:
         """Exchange once; what gets no answer is kept, to be told again as it is."""
-        if not self._accounts_epoch:
+        while not self._accounts_epoch:
+            tree = self._tree
             tenants = self._driver.settings.model_dump(mode="json")["tenants"]
-            self._accounts_epoch = await accounts.configure(tenants)
+            epoch = await accounts.configure(tenants)
+            if self._tree is tree:  # else it is another one by now, which has to be handed over
+                self._accounts_epoch = epoch
             for claim in self._claims.values():
                 claim.told = {}
         now = asyncio.get_running_loop().time()

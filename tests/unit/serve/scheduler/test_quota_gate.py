@@ -33,6 +33,9 @@ class Accounts:
         self.answering = asyncio.Event()
         """Unset: asks are booked, and the answer is held back."""
         self.answering.set()
+        self.configuring = asyncio.Event()
+        """Unset: a tree of tenants is put in force, and the answer is held back."""
+        self.configuring.set()
         self.redis = FakeSchedulerStore()
         self.service: AccountsService | None = None
 
@@ -44,7 +47,9 @@ class Accounts:
         await self.service.begin()
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        return await self._answering().configure(tenants)
+        epoch = await self._answering().configure(tenants)
+        await self.configuring.wait()
+        return epoch
 
     async def exchange(self, told: Exchange) -> Answer:
         answer = await self._answering().exchange(told)
@@ -322,6 +327,22 @@ async def test_application_that_outran_its_quota_says_when_it_comes_back(
     assert view is not None
     assert ("open", "quota:t") == (view["state"], view["outlook"]["reason"])
     assert 60.0 == view["outlook"]["quota_comes_back_s"]
+
+
+async def test_quotas_that_change_while_the_accounts_are_told_of_the_last_ones_are_told_next(
+    services: Services, accounts: Accounts
+) -> None:
+    """A scheduler that begins with stored quotas is given others while the accounts start."""
+    accounts.configuring.clear()
+    service = await _serving(services, accounts, "applications", 1_000)
+    await eventually(lambda: accounts.calls == 1, "the accounts are told of the first quota")
+    quota = {"unit": "applications", "limit": 1, "per": "day"}
+    await service.configure({"tenants": {"*": {"quotas": [quota]}}})
+    accounts.configuring.set()
+    await service.submit_many("i", service.term.epoch, 0, (opened("a"), opened("b")))
+    await eventually(lambda: service.term.gate.refusals == 1, "the second is refused")
+
+    assert ["a"] == _live(service)
 
 
 async def test_exchanges_and_waiting_claims_are_counted(
