@@ -26,7 +26,8 @@ APPLICATION = "justitia"
 SEEDS, QUICK_SEEDS = (1, 2, 3), (1,)
 PREDICTION = {"minimum_samples": 10_000, "history_per_class": 10_000, "max_classes": 4096}
 """Settings of the predictor: no models, which would be trained on these cores while loads are
-played, so that an application is predicted by the mean of its class; room for classes of every
+played, so that an application is predicted by the mean of its class, which is its own with
+`--known`; room for classes of every
 run's own."""
 
 
@@ -47,6 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         " each seed.\nThe model has random weights: what it writes is noise, and the lengths of"
         " answers are steered."
     )
+    if options.known:
+        print("The predictor knows each application, from one more play before under srjf.")
     started, say = time.monotonic(), progress_printer()
 
     try:
@@ -55,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "machine": about,
             "config": options.config.name,
             "quick": options.quick,
+            "known": options.known,
             "window_s": size.window_s,
         }
         written = write_all(options.out, plays, size, facts, say)
@@ -105,7 +109,9 @@ def play(
         session = Session(app.url, configure, cpu_by)
         try:
             arms = [arm for arm in ARMS if arm.name in options.arms]
-            return await play_all(session, seeds, size, data_dir, say, start, arms)
+            return await play_all(
+                session, seeds, size, data_dir, say, start, arms, known=options.known
+            )
         finally:
             await session.aclose()
 
@@ -157,6 +163,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=_window,
         metavar="S",
         help=f"in how long the applications arrive ({FULL.window_s:g}; quick: {QUICK.window_s:g})",
+    )
+    parser.add_argument(
+        "--known",
+        action="store_true",
+        help="the predictor knows each application, from a play before of the same load",
     )
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
     parser.add_argument(

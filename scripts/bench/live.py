@@ -1,5 +1,6 @@
 """The plays of scripts/bench_live: nine classes of agents, an elephant among mice, calibrations."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -167,7 +168,8 @@ class Plays:
     calibration_elephant: LiveRun
     """And an elephant among mice: their calls are shorter, and fewer run side by side."""
     history: tuple[Observation, ...]
-    """Lessons of every class for the predictor before the other plays: those of the first play."""
+    """Lessons for the predictor: those of the first play for every class, and those of the play
+    before each seed's if each application is to be known."""
     runs: dict[int, list[LiveRun]]
     """By seed, in the order in which they were played."""
     elephant_load: ElephantLoad
@@ -184,6 +186,8 @@ async def play_all(
     say: Callable[[str], None],
     start: Callable[[Mapping[str, Any]], EngineProfile],
     arms: Sequence[Arm] = ARMS,
+    *,
+    known: bool = False,
 ) -> Plays:
     """Play the calibrations, every seed under every arm, and the elephant.
 
@@ -198,6 +202,8 @@ async def play_all(
         say: Told of every play.
         start: Returns the engines' memory and rules, by the service's status.
         arms: What every seed is played under.
+        known: Whether the predictor is to know each application of a seed: each has a class of its
+            own, and the load is played once before, under `srjf`, for the predictor to learn from.
 
     Raises:
         JustitiaError: If a policy does not come into force, or an application of the calibration or
@@ -205,8 +211,11 @@ async def play_all(
         ConnectionError: If the service does not answer.
     """
 
-    async def run(name: str, arm: Arm, load: Sequence[PlannedApplication]) -> LiveRun:
-        played = await session.play(arm, load, _suffix(name, arm))
+    async def run(
+        name: str, arm: Arm, load: Sequence[PlannedApplication], *, each: bool = False
+    ) -> LiveRun:
+        own = own_classes(load) if each else {}
+        played = await session.play(arm, load, _suffix(name, arm), own)
         say(_line(name, played))
         if played.failed == len(load) or (name.startswith(_CALIBRATION) and played.failed):
             error = next(one.record.error for one in played.played if one.record.error)
@@ -235,17 +244,29 @@ async def play_all(
     model = fit_model([*calibrations, calibrated], history, start_from, replicas)
     say(f"engine profile fitted: {model.fit.residual:.0%} of a call's time is unexplained")
     runs: dict[int, list[LiveRun]] = {}
-    for index, seed in enumerate(seeds):
+    for name, seed in zip(names, seeds, strict=True):
         load = nine_classes(seed, size, data_dir)
-        runs[seed] = [await run(names[index], arm, load) for arm in shuffled(arms, seed)]
+        if known:
+            before = await run(f"{name}, before", SRJF, load, each=True)
+            lessons = tuple(as_history(before.played))
+            await session.teach(lessons, [_suffix(name, arm) for arm in arms])
+            history += lessons
+        runs[seed] = [await run(name, arm, load, each=known) for arm in shuffled(arms, seed)]
     elephant = elephant_and_mice(seeds[0], size, data_dir, model.takes_s(mice))
     elephant_runs = [await run(_ELEPHANT, arm, elephant.applications) for arm in ELEPHANT_ARMS]
     return Plays(calibrations, calibrated, history, runs, elephant, elephant_runs, model)
 
 
+def own_classes(load: Sequence[PlannedApplication]) -> dict[tuple[str, str], str]:
+    """Return a class for each application of a load, by its class and input."""
+    return {
+        (one.application_class, one.text): f"{one.application_class}.{one.number}" for one in load
+    }
+
+
 def _suffix(load: str, arm: Arm) -> str:
     """Return what is put after the classes of a run."""
-    return f".{load.replace(' ', '-')}.{arm.name}"
+    return f".{re.sub('[, ]+', '-', load)}.{arm.name}"
 
 
 def _line(load: str, run: LiveRun) -> str:

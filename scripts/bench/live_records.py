@@ -59,6 +59,8 @@ class RecordedApplication:
     """In the order of their ends."""
     lateness: Lateness | None = None
     """Behind fair sharing, as the scheduler said when all of it had run."""
+    own_class: str | None = None
+    """Class that it was opened under, less the suffix, if that was not the planned one."""
 
 
 class Recorder:
@@ -69,6 +71,7 @@ class Recorder:
         class_suffix: Put after each application's class, so that the service knows of these
             classes what it was taught of them, whatever it has learned from other runs.
         clock: Tells the time in seconds.
+        own_classes: By class and input, the class to open an application under in its place.
     """
 
     def __init__(
@@ -76,9 +79,11 @@ class Recorder:
         transport: Transport,
         class_suffix: str = "",
         clock: Callable[[], Seconds] = time.monotonic,
+        own_classes: Mapping[tuple[str, str], str] | None = None,
     ) -> None:
         self._transport = transport
         self._suffix = class_suffix
+        self._own_classes = own_classes or {}
         self._clock = clock
         self._started_at = clock()
         self.applications: dict[ApplicationId, RecordedApplication] = {}
@@ -112,14 +117,17 @@ class Recorder:
 
     async def _open(self, method: str, headers: Mapping[str, str], body: bytes) -> Response:
         asked = json.loads(body)
-        asked["application_class"] += self._suffix
+        own_class = self._own_classes.get((asked["application_class"], asked.get("input", "")))
+        asked["application_class"] = (own_class or asked["application_class"]) + self._suffix
         answer = await self._transport.request(
             method, _APPLICATIONS, headers, json.dumps(asked).encode()
         )
         if is_success(answer.status):
             told = json.loads(answer.body)
             opened = RecordedApplication(
-                str(told["application_id"]), float(told["predicted_kv_token_time"])
+                str(told["application_id"]),
+                float(told["predicted_kv_token_time"]),
+                own_class=own_class,
             )
             self.applications[opened.application_id] = opened
             self.left_open[opened.application_id] = asked.get("tenant")
@@ -128,13 +136,14 @@ class Recorder:
     async def _infer(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> Response:
+        opened = self.applications.get(headers.get(APPLICATION_HEADER, ""))
         suffixed = dict(headers)
         if CLASS_HEADER in suffixed:
-            suffixed[CLASS_HEADER] += self._suffix
+            own_class = None if opened is None else opened.own_class
+            suffixed[CLASS_HEADER] = (own_class or suffixed[CLASS_HEADER]) + self._suffix
         submitted_at_s = self._now_s()
         answer = await self._transport.request(method, path, suffixed, body)
         finished_at_s = self._now_s()
-        opened = self.applications.get(headers.get(APPLICATION_HEADER, ""))
         if opened is not None and is_success(answer.status):
             usage: dict[str, Any] = json.loads(answer.body)["usage"]
             opened.inferences.append(
@@ -181,6 +190,12 @@ class PlayedApplication:
     def name(self) -> str:
         """Name in result files: the place in the load, equal in every arm."""
         return f"a{self.planned.number:03d}"
+
+    @property
+    def known_class(self) -> str:
+        """Class that the service knew it by, less the suffix."""
+        own_class = None if self.recorded is None else self.recorded.own_class
+        return own_class or self.record.application_class
 
     @property
     def inferences(self) -> list[RecordedInference]:
@@ -270,7 +285,7 @@ def _workload_application(one: PlayedApplication, latency_s: Seconds) -> Workloa
         )
     return WorkloadApplication(
         one.name,
-        one.record.application_class,
+        one.known_class,
         one.record.arrived_at_s,
         tuple(inferences),
         one.record.tenant,
@@ -318,7 +333,7 @@ def _observation(one: PlayedApplication) -> Observation:
         None,
     )
     gaps = [*map(_gap_s, members, members[1:]), 0.0]
-    return Observation(one.record.application_class, sample, tuple(map(_served, members, gaps)))
+    return Observation(one.known_class, sample, tuple(map(_served, members, gaps)))
 
 
 def _happenings(rows: Sequence[RecordedInference]) -> list[tuple[str, int]]:

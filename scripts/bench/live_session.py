@@ -152,9 +152,19 @@ class Session:
         await self._transport.aclose()
 
     async def play(
-        self, arm: Arm, load: Sequence[PlannedApplication], class_suffix: str = ""
+        self,
+        arm: Arm,
+        load: Sequence[PlannedApplication],
+        class_suffix: str = "",
+        own_classes: Mapping[tuple[str, str], str] | None = None,
     ) -> LiveRun:
         """Put an arm in force, play a load, and wait until nothing of it is left.
+
+        Args:
+            arm: The policy.
+            load: What is played.
+            class_suffix: See `Recorder`.
+            own_classes: See `Recorder`.
 
         Raises:
             JustitiaError: If the policy does not come into force, or the queue does not become
@@ -167,7 +177,7 @@ class Session:
         _check_in_force(before, arm)
         cpu_before = self._cpu_s(before.get("pid"))
         started = self._clock()
-        recorder = Recorder(self._make(self._url), class_suffix, self._clock)
+        recorder = Recorder(self._make(self._url), class_suffix, self._clock, own_classes)
         async with JustitiaClient(recorder) as client:
             with Speedometer() as speedometer:
                 began_at = time.monotonic()

@@ -18,6 +18,7 @@ from justitia_ray.sim.suites.papers import MIXES
 from justitia_ray.units import Seconds
 from scripts import bench_live
 from scripts.bench.live import FULL, QUICK, Plays, Size, calibration, nine_classes, play_all
+from scripts.bench.live_records import as_result
 from scripts.bench.live_report import report, write_all
 from scripts.bench.live_session import (
     ARMS,
@@ -55,12 +56,18 @@ def session(service: LiveService) -> Session:
     )
 
 
-def played(service: LiveService, data_dir: Path) -> Plays:
+def played(service: LiveService, data_dir: Path, *, known: bool = False) -> Plays:
     """Play everything on a service in memory, in virtual time."""
 
     async def everything() -> Plays:
         return await play_all(
-            session(service), (1, 2), SIZE, data_dir, lambda line: None, lambda status: ENGINE
+            session(service),
+            (1, 2),
+            SIZE,
+            data_dir,
+            lambda line: None,
+            lambda status: ENGINE,
+            known=known,
         )
 
     return run_virtually(everything())
@@ -138,6 +145,30 @@ def test_each_run_has_classes_of_its_own_that_were_taught_the_same(
     assert len(ARMS) * 2 + len(plays.elephant_runs) + calibrations_taught == len(histories)
     runs = {c.partition(".")[2] for _, c, _ in service.opened} - {"calibration.fcfs"}
     assert runs == set(by_run)
+
+
+@pytest.mark.slow
+def test_known_application_is_taught_as_it_was_played_before(data: Path) -> None:
+    """Each arm of a seed has the same to go by: what this very application took, and no other."""
+    service = LiveService()
+    plays = played(service, data, known=True)
+
+    lessons = plays.history[-2 * SIZE.applications :]
+    for number, (seed, runs) in enumerate(plays.runs.items()):
+        own = lessons[number * SIZE.applications :][: SIZE.applications]
+        expected = sorted((one.application_class, one.to_dict()["sample"]) for one in own)
+        for run in runs:
+            suffix = f".seed-{seed}.{run.arm.name}"
+            taught = sorted(
+                (name.removesuffix(suffix), one["sample"])
+                for one in service.samples
+                if (name := one["application_class"]).endswith(suffix) and name.count(".") == 3
+            )
+            assert expected == taught
+            opened = [name for _, name, _ in service.opened if name.endswith(suffix)]
+            assert sorted(opened) == sorted(name + suffix for name, _ in expected)
+            rows = as_result(run.played, run.kv_utilization, run.preemptions).applications
+            assert set(SIZE.mix) == {row.application_class for row in rows}
 
 
 def test_control_is_vtc_in_all_but_its_name(whole: tuple[LiveService, Plays]) -> None:
