@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,19 +121,25 @@ class Serving:
 
     @asynccontextmanager
     async def deployed_applications(self, *applications: Json) -> AsyncIterator[None]:
-        """Applications that run inside the block, by Serve's own configuration."""
+        """Applications that run inside the block, by Serve's own configuration.
+
+        They are started one after the other: fifty processes that start at once on two cores hold
+        each other up, and everything else on the machine.
+        """
         await asyncio.to_thread(self.end_retired)
-        names = [application["name"] for application in applications]
-        self.deployed |= dict(zip(names, applications, strict=True))
-        self.apply()
-
-        def run() -> bool:
-            found = self.applications()
-            return all(name in found and found[name]["status"] == "RUNNING" for name in names)
-
-        await eventually(run, f"{', '.join(names)} run", DEPLOYED_WITHIN_S, every_s=_POLLED_S)
+        for application in applications:
+            name = application["name"]
+            self.deployed[name] = application
+            self.apply()
+            await eventually(
+                partial(self._runs, name), f"{name} runs", DEPLOYED_WITHIN_S, every_s=_POLLED_S
+            )
         yield
-        self.retire(*names)
+        self.retire(*(application["name"] for application in applications))
+
+    def _runs(self, name: str) -> bool:
+        application = self.applications().get(name)
+        return application is not None and application["status"] == "RUNNING"
 
     def applications(self) -> dict[str, Json]:
         """Return what Serve says of its applications, by name.
