@@ -11,8 +11,9 @@ from typing import Any
 from justitia_ray.errors import JustitiaError
 from justitia_ray.units import Seconds
 from scripts.bench.output import print_machine, progress_printer, write_json
-from scripts.bench.serve import SETTINGS, Bench, Load, Setting, arms_of
+from scripts.bench.serve import Bench
 from scripts.bench.serve_arms import BenchArms, RunningArms, release_arm
+from scripts.bench.serve_loads import SETTINGS, Load, Setting, arms_of
 from scripts.bench.serve_report import burn_table, cpu_table, document, rows, table, verdicts
 from tests.harness.local_front import environment
 

@@ -19,8 +19,8 @@ from justitia_ray.units import Seconds, Tokens
 from scripts.bench import live
 from scripts.bench.chat_player import ChatPlayer, Placed
 from scripts.bench.recognition import Times, times_of
-from scripts.bench.serve import order_of
 from scripts.bench.serve_arms import Arm, RunningArms
+from scripts.bench.serve_loads import order_of
 
 PLAIN = Arm("plain")
 BY_CONVERSATION = Arm("conversation", rules=(*DEFAULT_RULES, CONVERSATION))

@@ -5,7 +5,18 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from justitia_ray.cli.text_table import text_table
-from scripts.bench.serve import (
+from scripts.bench.serve import Measured
+from scripts.bench.serve_arms import JUSTITIA
+from scripts.bench.serve_figures import (
+    ADDED_CPU,
+    CALLS,
+    CPU,
+    FIRST_TOKEN_P50,
+    TOKENS,
+    Block,
+    Figure,
+)
+from scripts.bench.serve_loads import (
     ACCESS,
     CONCURRENT,
     CPU_STREAM,
@@ -17,17 +28,6 @@ from scripts.bench.serve import (
     TRACING,
     VLLM_BENCH,
     Load,
-    Measured,
-)
-from scripts.bench.serve_arms import JUSTITIA
-from scripts.bench.serve_figures import (
-    ADDED_CPU,
-    CALLS,
-    CPU,
-    FIRST_TOKEN_P50,
-    TOKENS,
-    Block,
-    Figure,
 )
 from scripts.bench.statistics import (
     Spread,

@@ -9,8 +9,9 @@ import pytest
 from justitia_ray.config import AppConfig
 from scripts.bench.load import Target
 from scripts.bench.own_servers import vllm_server
-from scripts.bench.serve import SETTINGS, Bench
+from scripts.bench.serve import Bench
 from scripts.bench.serve_arms import VLLM, RunningArms, arm_args
+from scripts.bench.serve_loads import SETTINGS
 from tests.harness.local_cluster import read_serve_config
 
 pytestmark = pytest.mark.vllm

@@ -14,7 +14,6 @@ from justitia_ray.config import AppConfig
 from scripts import bench_serve
 from scripts.bench.load import Target
 from scripts.bench.own_servers import litellm_proxy, release_cluster
-from scripts.bench.serve import METRICS, SETTINGS, Load, arms_of, queue_loads
 from scripts.bench.serve_arms import (
     DIRECT,
     JUSTITIA,
@@ -27,6 +26,7 @@ from scripts.bench.serve_arms import (
     release_arm,
     scheduler_roles,
 )
+from scripts.bench.serve_loads import METRICS, SETTINGS, Load, arms_of, queue_loads
 from tests.harness.local_cluster import read_serve_config
 from tests.integration.service import Service, Serving
 

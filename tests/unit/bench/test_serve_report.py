@@ -6,17 +6,17 @@ import pytest
 
 from justitia_ray.errors import JustitiaError
 from scripts.bench.load import Sample
-from scripts.bench.serve import (
+from scripts.bench.serve import Measured
+from scripts.bench.serve_arms import Arm, release_arm
+from scripts.bench.serve_figures import FIRST_TOKEN_P50, Block
+from scripts.bench.serve_loads import (
     CONCURRENT,
     IDLE_STREAM,
     SATURATED_UNARY,
     SETTINGS,
-    Measured,
     arms_of,
     order_of,
 )
-from scripts.bench.serve_arms import Arm, release_arm
-from scripts.bench.serve_figures import FIRST_TOKEN_P50, Block
 from scripts.bench.serve_report import TARGETS, compare, verdicts
 
 
