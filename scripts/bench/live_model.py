@@ -91,7 +91,11 @@ class LiveModel:
 
     def _simulate(self, run: LiveRun, history: Sequence[Observation]) -> RunResult:
         load = as_workload(run.played, self.call_latency_s)
-        return simulate(load, self._settings(run.arm, run.played, history))
+        result = simulate(load, self._settings(run.arm, run.played, history))
+        planned = {one.name: one.record.application_class for one in run.played}
+        for row in result.applications:  # known by a class of its own, shown by the planned one
+            row.application_class = planned[row.application_id]
+        return result
 
     def _settings(
         self, arm: Arm, played: Sequence[PlayedApplication], history: Sequence[Observation]

@@ -167,7 +167,9 @@ def test_known_application_is_taught_as_it_was_played_before(data: Path) -> None
             assert expected == taught
             opened = [name for _, name, _ in service.opened if name.endswith(suffix)]
             assert sorted(opened) == sorted(name + suffix for name, _ in expected)
-            rows = as_result(run.played, run.kv_utilization, run.preemptions).applications
+        said = plays.model.predict(runs[0], plays.history).result
+        shown = as_result(runs[0].played, 0.5, 0)
+        for rows in (said.applications, shown.applications):
             assert set(SIZE.mix) == {row.application_class for row in rows}
 
 
