@@ -27,8 +27,7 @@ SEEDS, QUICK_SEEDS = (1, 2, 3), (1,)
 PREDICTION = {"minimum_samples": 10_000, "history_per_class": 10_000, "max_classes": 4096}
 """Settings of the predictor: no models, which would be trained on these cores while loads are
 played, so that an application is predicted by the mean of its class, which is its own with
-`--known`; room for classes of every
-run's own."""
+`--known`; room for classes of every run's own."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

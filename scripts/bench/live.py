@@ -1,6 +1,5 @@
 """The plays of scripts/bench_live: nine classes of agents, an elephant among mice, calibrations."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -247,7 +246,7 @@ async def play_all(
     for name, seed in zip(names, seeds, strict=True):
         load = nine_classes(seed, size, data_dir)
         if known:
-            before = await run(f"{name}, before", SRJF, load, each=True)
+            before = await run(f"{name} before", SRJF, load, each=True)
             lessons = tuple(as_history(before.played))
             await session.teach(lessons, [_suffix(name, arm) for arm in arms])
             history += lessons
@@ -266,7 +265,7 @@ def own_classes(load: Sequence[PlannedApplication]) -> dict[tuple[str, str], str
 
 def _suffix(load: str, arm: Arm) -> str:
     """Return what is put after the classes of a run."""
-    return f".{re.sub('[, ]+', '-', load)}.{arm.name}"
+    return f".{load.replace(' ', '-')}.{arm.name}"
 
 
 def _line(load: str, run: LiveRun) -> str:

@@ -54,13 +54,13 @@ class RecordedApplication:
     """Application as the service took it."""
 
     application_id: ApplicationId
+    known_class: str
+    """Class that it was opened under, less the suffix."""
     predicted_kv_token_time: KvTokenTime
     inferences: list[RecordedInference] = field(default_factory=list)
     """In the order of their ends."""
     lateness: Lateness | None = None
     """Behind fair sharing, as the scheduler said when all of it had run."""
-    own_class: str | None = None
-    """Class that it was opened under, less the suffix, if that was not the planned one."""
 
 
 class Recorder:
@@ -117,17 +117,16 @@ class Recorder:
 
     async def _open(self, method: str, headers: Mapping[str, str], body: bytes) -> Response:
         asked = json.loads(body)
-        own_class = self._own_classes.get((asked["application_class"], asked.get("input", "")))
-        asked["application_class"] = (own_class or asked["application_class"]) + self._suffix
+        planned_class = asked["application_class"]
+        known_class = self._own_classes.get((planned_class, asked.get("input", "")), planned_class)
+        asked["application_class"] = known_class + self._suffix
         answer = await self._transport.request(
             method, _APPLICATIONS, headers, json.dumps(asked).encode()
         )
         if is_success(answer.status):
             told = json.loads(answer.body)
             opened = RecordedApplication(
-                str(told["application_id"]),
-                float(told["predicted_kv_token_time"]),
-                own_class=own_class,
+                str(told["application_id"]), known_class, float(told["predicted_kv_token_time"])
             )
             self.applications[opened.application_id] = opened
             self.left_open[opened.application_id] = asked.get("tenant")
@@ -139,8 +138,8 @@ class Recorder:
         opened = self.applications.get(headers.get(APPLICATION_HEADER, ""))
         suffixed = dict(headers)
         if CLASS_HEADER in suffixed:
-            own_class = None if opened is None else opened.own_class
-            suffixed[CLASS_HEADER] = (own_class or suffixed[CLASS_HEADER]) + self._suffix
+            known_class = suffixed[CLASS_HEADER] if opened is None else opened.known_class
+            suffixed[CLASS_HEADER] = known_class + self._suffix
         submitted_at_s = self._now_s()
         answer = await self._transport.request(method, path, suffixed, body)
         finished_at_s = self._now_s()
@@ -193,9 +192,9 @@ class PlayedApplication:
 
     @property
     def known_class(self) -> str:
-        """Class that the service knew it by, less the suffix."""
-        own_class = None if self.recorded is None else self.recorded.own_class
-        return own_class or self.record.application_class
+        """Class that the service knew it by, less the suffix, or was to know it by."""
+        recorded = self.recorded
+        return self.record.application_class if recorded is None else recorded.known_class
 
     @property
     def inferences(self) -> list[RecordedInference]:

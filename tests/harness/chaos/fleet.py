@@ -219,12 +219,12 @@ def _answers_again_at(fault: InjectedFault, samples: Sequence[SchedulerSample]) 
 
 
 def _controller_held_up(records: RunRecords) -> Iterator[str]:
-    spans = {"over the run": (-math.inf, math.inf)}
+    spans = [("over the run", -math.inf, math.inf)]
     for fault in records.faults:
         if fault.kind in _AWAY:
             until = _answers_again_at(fault, records.samples)
-            spans[f"after {fault.kind}"] = (fault.injected_at, until)
-    for when, (since, until) in spans.items():
+            spans.append((f"after {fault.kind}", fault.injected_at, until))
+    for when, since, until in spans:
         took_s = [
             one.at - one.asked_at
             for one in records.fleet

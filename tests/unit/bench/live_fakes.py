@@ -75,7 +75,9 @@ def application(
         error,
     )
     return PlayedApplication(
-        planned, record, RecordedApplication(f"app-{number}", predicted, list(rows))
+        planned,
+        record,
+        RecordedApplication(f"app-{number}", application_class, predicted, list(rows)),
     )
 
 

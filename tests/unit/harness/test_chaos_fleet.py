@@ -145,6 +145,14 @@ CUT = "cut by a scale-down: x.0 on b"
             samples=[sample(9.9, wanted=1, **BUSY), sample(30.1, wanted=1, **BUSY)],
         ),
         case(
+            f"controller held up: half of its answers took {LATE_S:.1f} s or more,"
+            " after scheduler-stopped",
+            *(seen(at, 1) for at in (1.0, 2.0, 3.0, 32.0, 33.0, 51.0, 52.0)),
+            *(seen(at, 1, took_s=LATE_S) for at in (16.0, 21.0, 26.0)),
+            faults=[STOPPED, fault(FaultKind.SCHEDULER_STOPPED, 50.0, 60.0)],
+            samples=[sample(at, wanted=1, **BUSY) for at in (9.9, 30.1, 60.1)],
+        ),
+        case(
             f"controller held up: half of its answers took {LATE_S:.1f} s or more, over the run",
             seen(20.0, 1, took_s=LATE_S),
         ),
