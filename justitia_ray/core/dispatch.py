@@ -16,7 +16,7 @@ lets it pass.
 """
 
 import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Sequence
 
 from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.admission import Admission
@@ -64,13 +64,13 @@ class Placement:
 
     def fits_anywhere(self, inference: Inference) -> bool:
         """Return whether any replica that asks for work has the memory and the seats for it now."""
-        return any(self.fits(replica, inference) for replica in self._asking())
+        return any(self.fits(replica, inference) for replica in self.asking())
 
     def has_seat(self) -> bool:
         """Return whether any replica that asks for work has a seat left; an empty one has."""
         return any(
             not replica.leases or replica.leases.sequences < replica.capacity.max_num_seqs
-            for replica in self._asking()
+            for replica in self.asking()
         )
 
     def can_hold(self, replica: KnownReplica, inference: Inference) -> bool:
@@ -95,9 +95,8 @@ class Placement:
         application: Application,
         inference: Inference,
         share_cap: float,
-        line: Sequence[Inference],
-        backfill: int | None,
-    ) -> tuple[KnownReplica, list[Inference]] | None:
+        line: "Line",
+    ) -> tuple[KnownReplica, Sequence[Inference]] | None:
         """Return where to lease an inference, and who is passed there; None if it must wait.
 
         On a replica for which others are in line it may start if by the predictions that does not
@@ -108,12 +107,11 @@ class Placement:
             inference: A waiting inference.
             share_cap: Share of a replica's KV that the application may hold; 1 is no limit.
             line: The inferences before it in order that wait for memory.
-            backfill: How often an inference may be passed; None is no limit.
         """
         for replica in self._ranked(application):
-            passed = self._in_line(replica, line)
+            passed = line.at(replica)
             if (
-                _may_pass(passed, backfill)
+                line.lets_pass(replica)
                 and (
                     replica.prompt_budget is None
                     or inference.prompt_tokens <= replica.prompt_budget
@@ -125,15 +123,11 @@ class Placement:
                 return replica, passed
         return None
 
-    def is_open(self, line: Sequence[Inference], backfill: int | None) -> bool:
-        """Return whether any replica may be given to an inference behind these."""
-        return any(_may_pass(self._in_line(replica, line), backfill) for replica in self._asking())
-
     def is_capped(self, inference: Inference, share_cap: float) -> bool:
         """Return whether it is the cap alone that keeps an inference from every replica."""
         if share_cap >= 1:
             return False
-        fitting = [replica for replica in self._asking() if self.fits(replica, inference)]
+        fitting = [replica for replica in self.asking() if self.fits(replica, inference)]
         return bool(fitting) and not any(
             _is_within_share(replica, inference, share_cap) for replica in fitting
         )
@@ -150,12 +144,9 @@ class Placement:
         start = self.admission.start
         return start(replica, first, both, kv_tokens) > start(replica, first, alone, kv_tokens)
 
-    def _in_line(self, replica: KnownReplica, line: Sequence[Inference]) -> list[Inference]:
-        return [inference for inference in line if self.can_hold(replica, inference)]
-
     def _ranked(self, application: Application) -> list[KnownReplica]:
         """Return the replicas that ask for work: those that served it, then by free KV, by name."""
-        asking, served = list(self._asking()), application.replicas
+        asking, served = self.asking(), application.replicas
         if len(asking) == 1:
             return asking
         return sorted(
@@ -167,8 +158,62 @@ class Placement:
             ),
         )
 
-    def _asking(self) -> Iterator[KnownReplica]:
-        return (r for r in self._state.asking.values() if not r.draining)
+    def asking(self) -> list[KnownReplica]:
+        """Return the replicas that ask for work and may be given some."""
+        return [r for r in self._state.asking.values() if not r.draining]
+
+
+class Line:
+    """The inferences that wait for memory, in order, at each replica that could hold them.
+
+    Whoever joins is asked about once at each replica, however many look at the line after that.
+    """
+
+    def __init__(self, placement: Placement, backfill: int | None) -> None:
+        """Begin empty, at the replicas that ask for work.
+
+        Args:
+            placement: Says what a replica could hold.
+            backfill: How often an inference may be passed; None is no limit.
+        """
+        self._placement = placement
+        self._backfill = backfill
+        self._replicas = placement.asking()
+        self._at: dict[ReplicaId, list[Inference]] = {r.replica_id: [] for r in self._replicas}
+        self._inferences: list[Inference] = []
+
+    def __len__(self) -> int:
+        return len(self._inferences)
+
+    def join(self, inference: Inference) -> None:
+        """Put an inference at the end. O(replicas)."""
+        self._inferences.append(inference)
+        for replica in self._replicas:
+            if self._placement.can_hold(replica, inference):
+                self._at[replica.replica_id].append(inference)
+
+    def followed_by(self, inferences: Collection[Inference]) -> "Line":
+        """Return a line of these and of more behind them; itself if there are none."""
+        if not inferences:
+            return self
+        longer = Line(self._placement, self._backfill)
+        for inference in (*self._inferences, *inferences):
+            longer.join(inference)
+        return longer
+
+    def at(self, replica: KnownReplica) -> Sequence[Inference]:
+        """Return those that are in line for a replica."""
+        return self._at[replica.replica_id]
+
+    def lets_pass(self, replica: KnownReplica) -> bool:
+        """Return whether all in line for a replica may be passed once more."""
+        return self._backfill is None or all(
+            inference.passes < self._backfill for inference in self._at[replica.replica_id]
+        )
+
+    def is_open(self) -> bool:
+        """Return whether any replica may be given to an inference behind these."""
+        return any(map(self.lets_pass, self._replicas))
 
 
 class _Candidates:
@@ -243,7 +288,7 @@ class Leases:
         queue, options = ledger.queue, ledger.options
         unscheduled: list[Application] = []
         held_back: list[Application] = []
-        line: list[Inference] = []
+        line = Line(placement, options.backfill)
         candidates = _Candidates(ledger)
         while (
             len(unscheduled) + len(held_back) <= _MAXIMUM_UNSCHEDULED
@@ -268,8 +313,8 @@ class Leases:
             if self._grant_one(application, cap, line):
                 continue
             if not placement.is_capped(inference, cap):
-                line.append(inference)
-                if not placement.is_open(line, options.backfill):
+                line.join(inference)
+                if not line.is_open():
                     if not unscheduled:
                         self._blocked = (inference, self._state.headroom_changes)
                     break
@@ -310,7 +355,7 @@ class Leases:
         tokens = inference.expected_footprint().full_tokens
         return self.shares.tier_refuses(application.tier, tokens, self._state.kv_tokens())
 
-    def _grant_one(self, application: Application, cap: float, line: Sequence[Inference]) -> bool:
+    def _grant_one(self, application: Application, cap: float, line: Line) -> bool:
         """Grant the first of an application's inferences that can start; return whether one can.
 
         One that is not the first can start only where those before it avoid the replica.
@@ -320,22 +365,20 @@ class Leases:
             cap: Share of a replica's KV that it may hold.
             line: The inferences before it in order that wait for memory.
         """
-        backfill = self._ledger.options.backfill
-        before = list(line)
-        avoided: set[frozenset[ReplicaId]] = set()
+        refused: dict[frozenset[ReplicaId], Inference] = {}
         first = application.waiting.first
         for inference in application.waiting if first.avoided else (first,):
-            if inference.avoided in avoided:
+            if inference.avoided in refused:
                 continue
-            avoided.add(inference.avoided)
-            found = self.placement.find(application, inference, cap, before, backfill)
+            before = line.followed_by(refused.values())
+            found = self.placement.find(application, inference, cap, before)
             if found is not None:
                 replica, passed = found
                 for other in passed:
                     other.passes += 1
                 self._grant(application, inference, replica)
                 return True
-            before.append(inference)
+            refused[inference.avoided] = inference
         return False
 
     def _grant(self, application: Application, inference: Inference, replica: KnownReplica) -> None:
@@ -433,10 +476,6 @@ class Leases:
         tokens = footprint.full_tokens
         self.shares.hold(lease_id, application.tenant, tokens, application.tier)
         state.deadlines.set(state.now + state.timeouts.lease_s, DeadlineKind.LEASE, lease_id)
-
-
-def _may_pass(passed: Sequence[Inference], backfill: int | None) -> bool:
-    return backfill is None or all(inference.passes < backfill for inference in passed)
 
 
 def _size(replica: KnownReplica) -> tuple[Tokens, int]:

@@ -5,8 +5,8 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Grant
-from justitia_ray.core.dispatch import Leases
-from justitia_ray.core.entities import Application
+from justitia_ray.core.dispatch import Leases, Placement
+from justitia_ray.core.entities import Application, Inference, KnownReplica
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.policies.justitia import rank_preserving_integer
 from justitia_ray.errors import ConfigError
@@ -425,6 +425,25 @@ def test_only_so_many_are_looked_at() -> None:
 
     assert [] == _ask(driver, "short", 2, 2)
     assert granted(driver.handle(ev.InferenceCancelled("large3"))) == ["short"]
+
+
+def test_each_in_line_is_asked_about_a_replica_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes behind looks at the line; asking anew for each look is quadratic in it."""
+    driver = _blocked("unlimited")
+    large = [f"large{number}" for number in range(12)]
+    for name in large:
+        _ask(driver, name, 50, 20)
+    asked: list[str] = []
+    can_hold = Placement.can_hold
+
+    def count(placement: Placement, replica: KnownReplica, inference: Inference) -> bool:
+        asked.append(inference.request_id)
+        return can_hold(placement, replica, inference)
+
+    monkeypatch.setattr(Placement, "can_hold", count)
+
+    assert ["short"] == _ask(driver, "short", 2, 2)
+    assert sorted(["first", *large, "short"]) == sorted(asked)
 
 
 def test_draining_replica_is_not_filled_up() -> None:
