@@ -33,6 +33,18 @@ from justitia_ray.core.state import DeadlineKind, SchedulerLimits, State, Tenant
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.units import ApplicationId, ReplicaId, RequestId, Seconds, Tokens, VirtualTime
 
+_STARTS_NOTHING = frozenset(
+    {
+        ev.ApplicationArrived,
+        ev.DeadlinePassed,
+        ev.EndsAcknowledged,
+        ev.IngressHeartbeat,
+        ev.PullAnswered,
+        ev.StateStored,
+    }
+)
+"""Events that neither give a replica memory nor let anything wait; what is due by then may."""
+
 
 class SchedulerCore:
     """The queue, the accounts and the leases of one model's replicas."""
@@ -140,7 +152,7 @@ class SchedulerCore:
         state, ledger = self.state, self.ledger
         state.now = now = max(now, state.now)
         ledger.fair_share.advance(now)
-        may_grant = ledger.queue.unpark(now)
+        may_grant, suspended = ledger.queue.unpark(now), self.ingresses.suspended
         for kind, name in state.deadlines.due(now):
             self._expire[kind](name)
             may_grant = True
@@ -148,6 +160,7 @@ class SchedulerCore:
         if state.served:
             self._inferences.enforce_caps()
         ledger.refresh()
+        may_grant |= self.ingresses.suspended < suspended
         if may_grant or self._brings_a_start(event):
             self._grant()
         # Taken at the end: what expired before an event that was refused is told with the next.
@@ -253,12 +266,12 @@ class SchedulerCore:
     def _brings_a_start(self, event: ev.Event) -> bool:
         """Return whether anything may start because of an event.
 
-        Not because an application arrives. Nor, if some may pass, where a look at who is first
-        costs most, because something is submitted that fits nowhere now, or is not before the first
-        that fitted nowhere: at the most somebody else may pass from then on, who is looked at with
-        the next report.
+        Not because of one that gives nobody memory and puts nothing in the queue. Nor, if some may
+        pass, where a look at who is first costs most, because something is submitted that fits
+        nowhere now, or is not before the first that fitted nowhere: at the most somebody else may
+        pass from then on, who is looked at with the next report.
         """
-        if type(event) is ev.ApplicationArrived:
+        if type(event) in _STARTS_NOTHING:
             return False
         if type(event) is not ev.InferenceSubmitted or not self.ledger.policy.moves_with_service:
             return True

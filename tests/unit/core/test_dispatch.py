@@ -4,7 +4,7 @@ import pytest
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import Grant
+from justitia_ray.core.actions import EndsStored, Grant
 from justitia_ray.core.dispatch import Leases, Placement
 from justitia_ray.core.entities import Application, Inference, KnownReplica
 from justitia_ray.core.ledger import Ledger
@@ -107,6 +107,28 @@ def test_what_comes_behind_the_first_that_fits_nowhere_makes_nobody_look(
 
     assert ["small"] == granted(core.submit("small", "c", prompt=1, output=1))
     assert [*looked, "look"] == looks
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        ev.DeadlinePassed(),
+        ev.EndsAcknowledged(EndsStored("i0")),
+        ev.IngressHeartbeat("i0"),
+        ev.PullAnswered("r1"),
+        ev.StateStored(),
+    ],
+    ids=lambda event: type(event).__name__,
+)
+def test_nobody_is_looked_for_when_nothing_can_start(
+    monkeypatch: pytest.MonkeyPatch, event: ev.Event
+) -> None:
+    """With `backfill` a look is one at up to seventeen applications, and these are half of all events."""
+    driver = _blocked("unlimited")
+    looks = _looks(monkeypatch)
+    driver.handle(event)
+
+    assert [] == looks
 
 
 def test_nobody_is_looked_for_when_no_seat_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,12 @@ def test_ingress_that_is_heard_again_has_its_places_and_its_tag(silent: CoreDriv
     assert ["x", "y"] == granted(silent.pull(finished={"3": 10, "4": 10}, seats=2))
 
 
+def test_ingress_that_is_heard_again_starts_where_there_is_room(silent: CoreDriver) -> None:
+    """A heartbeat gives nobody memory; what waits again by it may find some."""
+    assert ["r"] == granted(silent.pull(finished={"3": 10, "4": 10}, seats=2))
+    assert ["x"] == granted(silent.handle(ev.IngressHeartbeat("i0")))
+
+
 def test_submission_lets_in_what_was_suspended_before_it(silent: CoreDriver) -> None:
     """Every message is a sign of life, and order inside an application is that of submission."""
     silent.handle(ev.PullAnswered("r0"))
