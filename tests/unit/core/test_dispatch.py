@@ -123,7 +123,7 @@ def test_what_comes_behind_the_first_that_fits_nowhere_makes_nobody_look(
 def test_nobody_is_looked_for_when_nothing_can_start(
     monkeypatch: pytest.MonkeyPatch, event: ev.Event
 ) -> None:
-    """With `backfill` a look is one at up to seventeen applications, and these are half of all events."""
+    """These are half of all events, and with `backfill` each look is at up to 17 applications."""
     driver = _blocked("unlimited")
     looks = _looks(monkeypatch)
     driver.handle(event)
