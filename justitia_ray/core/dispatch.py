@@ -170,17 +170,16 @@ class Line:
     """
 
     def __init__(self, placement: Placement, backfill: int | None) -> None:
-        """Begin empty, at the replicas that ask for work.
+        """Begin empty.
 
         Args:
-            placement: Says what a replica could hold.
+            placement: Says which replicas ask for work, and what each could hold.
             backfill: How often an inference may be passed; None is no limit.
         """
         self._placement = placement
         self._backfill = backfill
-        self._replicas = placement.asking()
-        self._at: dict[ReplicaId, list[Inference]] = {r.replica_id: [] for r in self._replicas}
         self._inferences: list[Inference] = []
+        self._at: dict[ReplicaId, list[Inference]] = {}
 
     def __len__(self) -> int:
         return len(self._inferences)
@@ -188,9 +187,9 @@ class Line:
     def join(self, inference: Inference) -> None:
         """Put an inference at the end. O(replicas)."""
         self._inferences.append(inference)
-        for replica in self._replicas:
+        for replica in self._placement.asking():
             if self._placement.can_hold(replica, inference):
-                self._at[replica.replica_id].append(inference)
+                self._at.setdefault(replica.replica_id, []).append(inference)
 
     def followed_by(self, inferences: Collection[Inference]) -> "Line":
         """Return a line of these and of more behind them; itself if there are none."""
@@ -203,17 +202,17 @@ class Line:
 
     def at(self, replica: KnownReplica) -> Sequence[Inference]:
         """Return those that are in line for a replica."""
-        return self._at[replica.replica_id]
+        return self._at.get(replica.replica_id, ())
 
     def lets_pass(self, replica: KnownReplica) -> bool:
         """Return whether all in line for a replica may be passed once more."""
         return self._backfill is None or all(
-            inference.passes < self._backfill for inference in self._at[replica.replica_id]
+            inference.passes < self._backfill for inference in self.at(replica)
         )
 
     def is_open(self) -> bool:
         """Return whether any replica may be given to an inference behind these."""
-        return any(map(self.lets_pass, self._replicas))
+        return any(map(self.lets_pass, self._placement.asking()))
 
 
 class _Candidates:
