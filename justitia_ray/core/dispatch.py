@@ -16,7 +16,7 @@ lets it pass.
 """
 
 import heapq
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.admission import Admission
@@ -146,7 +146,7 @@ class Placement:
 
     def _ranked(self, application: Application) -> list[KnownReplica]:
         """Return the replicas that ask for work: those that served it, then by free KV, by name."""
-        asking, served = self.asking(), application.replicas
+        asking, served = list(self.asking()), application.replicas
         if len(asking) == 1:
             return asking
         return sorted(
@@ -158,9 +158,9 @@ class Placement:
             ),
         )
 
-    def asking(self) -> list[KnownReplica]:
-        """Return the replicas that ask for work and may be given some."""
-        return [r for r in self._state.asking.values() if not r.draining]
+    def asking(self) -> Iterator[KnownReplica]:
+        """Yield the replicas that ask for work and may be given some."""
+        return (r for r in self._state.asking.values() if not r.draining)
 
 
 class Line:
