@@ -7,6 +7,7 @@ finished opens the next.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -58,6 +59,22 @@ class ExpectedStage(NamedTuple):
     """Output of the longest sequence: iterations that the stage takes at least."""
     gap_s: Seconds
     """Time from the stage's last end to the next stage's first submission; 0 after the last."""
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Output of an inference whose costs are the means of the stage, in whole tokens.
+
+        p + 2d and h(p, d) have two solutions, of which the longer one counts where it is not longer
+        than the longest sequence.
+        """
+        if not self.inferences:
+            return self.output_tokens
+        linear = self.compute_tokens / self.inferences + 0.5
+        root = math.sqrt(max(0, linear * linear - 6 * self.kv_token_time / self.inferences))
+        length = round((linear + root) / 3)
+        if length > self.output_tokens:
+            length = round((linear - root) / 3)
+        return min(self.output_tokens, max(1, length))
 
 
 UNKNOWN_STAGE = ExpectedStage(0, 0, 0, 0, 0)

@@ -67,6 +67,28 @@ class Member:
         return self.weight * stage.kv_token_time / Fraction(stage.compute_tokens)
 
 
+@dataclass
+class Cohort:
+    """What has started within some iterations, as the level rose."""
+
+    gathers_until: Any
+    service: Any = Fraction(0)
+    rate: Any = Fraction(0)
+    """Service a second of its inferences."""
+    flies: bool = False
+
+    @property
+    def until(self) -> Any:
+        """Return when it ends: it is as long as its inferences, from when it has gathered."""
+        if not self.rate:
+            return self.gathers_until
+        return self.gathers_until + self.service / self.rate
+
+    def rest(self, now: Any) -> Any:
+        """Return the service that is left of it."""
+        return self.rate * (self.until - now) if self.flies else self.service
+
+
 class LiteralShadow:
     """All applications of the shadow, at one instant."""
 
@@ -77,29 +99,41 @@ class LiteralShadow:
         self.level: Any = Fraction(0)
         self.owed: Any = Fraction(0)
         self.now: Any = None
+        self.cohorts: list[Cohort] = []
 
     def density(self) -> Any:
         """Return the sum of ω·k/w over those that ask for more when the level has risen."""
         return sum(m.ratio() for m in self.members.values() if m.next_level is not None)
 
     def in_flight(self) -> Any:
-        """Return what is left of first inferences, and half a mean length for each other token."""
-        asking = [m for m in self.members.values() if m.next_level is not None and m.ratio()]
-        if not asking:
+        """Return what is left of what runs, and a mean length for each token that is free."""
+        if (length := self.mean_length()) is None:
             return None
-        length = sum(m.ratio() * m.stages[m.at].output_tokens for m in asking)
-        half = length / sum(m.ratio() for m in asking) / 2
-        free = max(Fraction(0), self.kv_tokens - self.flying() * self.iteration_s)
-        return self.first_ones() + free * half
+        held = self.flying() + sum(cohort.rate for cohort in self._gathering())
+        free = self.kv_tokens - held * self.iteration_s
+        if not any(self._starts(m) for m in self.members.values()):
+            free = max(Fraction(0), free)
+        return self.rest() + free * length
 
-    def first_ones(self) -> Any:
-        """Return the service that is left of the first inferences that run."""
+    def mean_length(self) -> Any:
+        """Return the iterations of what starts next; None where nobody waits."""
+        asking = [m for m in self.members.values() if m.next_level is not None and m.ratio()]
+        starting = [m for m in asking if self._starts(m)] or asking
+        if not starting:
+            return None
+        lengths = sum(m.ratio() * m.stages[m.at].mean_output_tokens for m in starting)
+        return lengths / sum(m.ratio() for m in starting)
+
+    def rest(self) -> Any:
+        """Return the service that is left of first inferences and of cohorts."""
         flying = [m for m in self.members.values() if m.first_until is not None]
-        return sum(m.first_rate * (m.first_until - self.now) for m in flying)
+        first_ones = sum(m.first_rate * (m.first_until - self.now) for m in flying)
+        return first_ones + sum(cohort.rest(self.now) for cohort in self.cohorts)
 
     def flying(self) -> Any:
-        """Return the service a second of first inferences that run."""
-        return sum(m.first_rate for m in self.members.values() if m.first_until is not None)
+        """Return the service a second of all that runs, but for what still gathers."""
+        first_ones = sum(m.first_rate for m in self.members.values() if m.first_until is not None)
+        return first_ones + sum(cohort.rate for cohort in self.cohorts if cohort.flies)
 
     def overdue(self) -> Any:
         """Return what is owed beyond what is in flight."""
@@ -143,6 +177,9 @@ class LiteralShadow:
             for member in self.members.values():
                 if member.first_until is not None and member.first_until <= self.now:
                     member.first_until = None
+            for cohort in self.cohorts:
+                cohort.flies = cohort.gathers_until <= self.now
+            self.cohorts = [c for c in self.cohorts if not c.flies or c.until > self.now]
             if (due := self._first("next_time")) and due.next_time <= self.now:
                 self._go_on(due)
                 continue
@@ -159,15 +196,25 @@ class LiteralShadow:
                 self._rise()
                 return
             ends = [m.first_until for m in self.members.values() if m.first_until is not None]
+            ends += [c.until if c.flies else c.gathers_until for c in self.cohorts]
             until = min([*ends, *([due.next_time] if due else []), now])
             rate = amount / (now - self.now)
             faster = rate - self.flying()
+            opens = None
             if first and faster > 0:
+                if self._paying() and not self._gathering():
+                    opens = self.now + self.overdue() / faster
+                    if opens == self.now:
+                        self.cohorts.append(Cohort(self.now + 32 * self.iteration_s))
+                        continue
+                    until = min(until, opens)
                 until = min(until, self.now + self._owed_for(first.next_level) / faster)
             amount -= rate * (until - self.now)
             self.owed -= rate * (until - self.now)
             self.now = until
             self._rise()  # before anything that happens then
+            if self.now == opens:
+                self.cohorts.append(Cohort(self.now + 32 * self.iteration_s))
 
     def _paying(self) -> Any:
         """Return what starts as the level rises by one."""
@@ -183,18 +230,33 @@ class LiteralShadow:
     def _rise(self) -> None:
         """Start what there is room for, up to the next level; what nobody could use is lost."""
         if not (paying := self._paying()):
-            self.owed = max(self.first_ones(), self.owed)
+            self.owed = max(self.rest(), self.owed)
             return
         first, in_flight = self._first("next_level"), self.in_flight()
         levels = first.next_level - self.level if first else Fraction(0)
         if in_flight is not None:
             levels = min(levels, (in_flight - self.owed) / paying)
         if levels > 0:
+            self._start(levels * paying)
             self.level += levels
-            self.owed += levels * paying
+
+    def _start(self, service: Any) -> None:
+        """Start inferences of stages of which some start as the level rises."""
+        self.owed += service
+        if not service or not (length := self.mean_length()):
+            return
+        if not self._gathering():
+            self.cohorts.append(Cohort(self.now + 32 * self.iteration_s))
+        for cohort in self._gathering():
+            cohort.service += service
+            cohort.rate += service / (length * self.iteration_s)
+
+    def _gathering(self) -> list[Cohort]:
+        """Return the cohort that gathers, if one does."""
+        return [cohort for cohort in self.cohorts if not cohort.flies]
 
     def _reach(self, first: Member) -> None:
-        self.owed += (first.next_level - self.level) * self._paying()
+        self._start((first.next_level - self.level) * self._paying())
         self.level = first.next_level
         self._go_on(first)
 
@@ -249,7 +311,7 @@ class LiteralShadow:
         took = Fraction(stage.kv_token_time) / max(1, stage.inferences)
         self.owed += took - member.took
         member.took = took
-        until = member.first_since + stage.output_tokens * member.first_iteration_s
+        until = member.first_since + stage.mean_output_tokens * member.first_iteration_s
         member.first_until = until if until > self.now else None
 
     def _start_last(self, member: Member, at: Any) -> None:

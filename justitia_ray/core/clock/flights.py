@@ -1,41 +1,83 @@
-"""First inferences that run in the shadow of VTC, each for its own length in time.
+"""Inferences that run in the shadow of VTC, each for its own length in time.
 
 VTC starts the first inference of a stage at once, and a long one holds a part of the memory for
 minutes, while others run beside it. So each is a *flight*: it holds its mean memory until it ends.
-What is left of all of them falls in a straight line from one end to the next.
+The others of a stage start while X rises. What starts of them within 32 iterations is a *cohort*:
+it is held whole while it gathers, and flies then, as long as its inferences are in the mean. What
+is left of all flights falls in a straight line from one end to the next.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
+from typing import Any, NamedTuple
 
 from justitia_ray.core.queue import LazyHeap
+from justitia_ray.core.records import Fields, RecordReader, read_fields
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
+
+GATHERED_ITERATIONS = 32
+"""Iterations in which a cohort gathers: about a second of a 7B model on an A10G."""
+
+
+class _Cohort(NamedTuple):
+    """A cohort that flies."""
+
+    until: Seconds
+    rate: float
+    """Service a second."""
+
+
+_COHORT: Fields = {"until": RecordReader.number, "rate": RecordReader.positive}
+_GATHERING: Fields = {
+    "service": RecordReader.not_negative,
+    "rate": RecordReader.not_negative,
+    "until": RecordReader.number,
+}
 
 
 class Flights:
-    """The flights of all applications, at most one each. A change costs O(log N), a sum O(1).
+    """The first inferences, at most one of each application, and the cohorts.
+
+    A change costs O(log N), a sum O(1).
 
     Attributes:
-        rate: Service that all together are given a second, token·iterations.
-        next_end: When the next of them ends; infinite if there is none.
+        rate: Service a second of all that fly, token·iterations.
+        next_change: When the next of them ends, or the cohort that gathers sets off; infinite if
+            there is none.
     """
 
     def __init__(self) -> None:
         self.rate: float = 0
-        self.next_end: Seconds = math.inf
+        self.next_change: Seconds = math.inf
         self._rate_to_end: float = 0
         """Sum of the rates, each times the instant at which its flight ends."""
-        self._flights: dict[ApplicationId, tuple[float, Seconds]] = {}
-        """Rate and end of each."""
+        self._first: dict[ApplicationId, tuple[Seconds, float]] = {}
+        """End and rate of each first inference."""
         self._by_end = LazyHeap()
+        """Applications by the end of their first inferences."""
+        self._cohorts: list[_Cohort] = []
+        """Heap of the cohorts that fly, by their ends."""
+        self._gathered: KvTokenTime = 0
+        """Service of the cohort that gathers."""
+        self._gathered_rate: float = 0
+        """Service a second that its inferences are given."""
+        self._gathers_until: Seconds = math.inf
+        """When it sets off; infinite if none gathers."""
 
     def __contains__(self, name: ApplicationId) -> bool:
-        return name in self._flights
+        return name in self._first
+
+    @property
+    def held_rate(self) -> float:
+        """Service a second of all that holds memory: of what gathers, too."""
+        return self.rate + self._gathered_rate
 
     def rest(self, now: Seconds) -> KvTokenTime:
-        """Return the service that is left of them; none has ended before now. Of none it is 0."""
-        return self._rate_to_end - self.rate * now if self._flights else 0
+        """Return the service that is left of all; nothing has ended before now. Of none it is 0."""
+        flying = self._rate_to_end - self.rate * now if self._first or self._cohorts else 0
+        return flying + self._gathered
 
     def begin(
         self,
@@ -45,31 +87,102 @@ class Flights:
         since: Seconds,
         until: Seconds,
     ) -> None:
-        """Let a flight of so much service begin, in place of one that the application has."""
+        """Let a first inference of so much service run, in place of the application's own."""
         self.end(name)
         rate = service / (until - since)
-        self._flights[name] = (rate, until)
-        self.rate += rate
-        self._rate_to_end += rate * until
+        self._first[name] = (until, rate)
         self._by_end.put(name, (until, sequence))
-        self.next_end = min(self.next_end, until)
+        self._count(until, rate)
 
     def end(self, name: ApplicationId) -> None:
-        """End the flight of an application; nothing if it has none."""
-        if (flight := self._flights.pop(name, None)) is None:
-            return
-        rate, until = flight
-        self._by_end.drop(name)
+        """End the first inference of an application; nothing if it has none that runs."""
+        if (flight := self._first.pop(name, None)) is not None:
+            self._by_end.drop(name)
+            self._discount(*flight)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a cohort gathers."""
+        return self._gathers_until < math.inf
+
+    def open(self, now: Seconds, iteration_s: Seconds) -> None:
+        """Let a cohort gather from now on; nothing if one does."""
+        if not self.gathers:
+            self._gathers_until = now + GATHERED_ITERATIONS * iteration_s
+            self._find_next()
+
+    def gather(self, service: KvTokenTime, length_s: Seconds) -> None:
+        """Add service, of inferences of a length, to the cohort that gathers; none if it is 0."""
+        if length_s:
+            self._gathered += service
+            self._gathered_rate += service / length_s
+
+    def pass_next(self) -> ApplicationId | None:
+        """Let the next change happen, which there is; return whose first inference it ended."""
+        if self._gathers_until == self.next_change:
+            self._set_off()
+        elif self._cohorts and self._cohorts[0].until == self.next_change:
+            self._discount(*heapq.heappop(self._cohorts))
+        else:
+            name = self._by_end.first()
+            assert name is not None
+            self.end(name)
+            return name
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """Return the cohorts, as JSON; first inferences are in the records of their shadows."""
+        gathering = None
+        if self.gathers:
+            values = (self._gathered, self._gathered_rate, self._gathers_until)
+            gathering = dict(zip(_GATHERING, values, strict=True))
+        return {"flying": [cohort._asdict() for cohort in self._cohorts], "gathering": gathering}
+
+    def restore(self, state: object) -> None:
+        """Restore the cohorts that `state` returned, where there are none.
+
+        Raises:
+            ValueError: If it is not of that form.
+        """
+        reader = RecordReader(state, ("flying", "gathering"))
+        cohorts = [
+            _Cohort(**read_fields(record, _COHORT, where=f"flying[{number}]"))
+            for number, record in enumerate(reader.items("flying"))
+        ]
+        if reader.value("gathering") is not None:
+            gathering = reader.record("gathering", _GATHERING)
+            self._gathered, self._gathered_rate = gathering["service"], gathering["rate"]
+            self._gathers_until = gathering["until"]
+        for cohort in cohorts:
+            self._fly(cohort)
+        self._find_next()
+
+    def _set_off(self) -> None:
+        """Let the cohort that gathers fly, if there is anything in it."""
+        since, service, rate = self._gathers_until, self._gathered, self._gathered_rate
+        self._gathered = self._gathered_rate = 0
+        self._gathers_until = math.inf
+        if rate:
+            self._fly(_Cohort(since + service / rate, rate))
+        else:
+            self._find_next()
+
+    def _fly(self, cohort: _Cohort) -> None:
+        heapq.heappush(self._cohorts, cohort)
+        self._count(*cohort)
+
+    def _count(self, until: Seconds, rate: float) -> None:
+        self.rate += rate
+        self._rate_to_end += rate * until
+        self._find_next()
+
+    def _discount(self, until: Seconds, rate: float) -> None:
         self.rate -= rate
         self._rate_to_end -= rate * until
-        if not self._flights:  # whatever the rounding
+        if not self._first and not self._cohorts:  # whatever the rounding
             self.rate = self._rate_to_end = 0
-        if until == self.next_end:
-            self.next_end = self._by_end.least_value()
+        self._find_next()
 
-    def end_next(self) -> ApplicationId:
-        """End the flight that ends next, of which there is one; return whose it was."""
-        name = self._by_end.first()
-        assert name is not None
-        self.end(name)
-        return name
+    def _find_next(self) -> None:
+        ends = self._cohorts[0].until if self._cohorts else math.inf
+        self.next_change = min(self._by_end.least_value(), ends, self._gathers_until)

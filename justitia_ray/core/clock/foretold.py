@@ -241,6 +241,7 @@ class ForetoldVtc:
             "level": clock.level,
             "owed": clock.owed,
             "kv_tokens": clock.kv_tokens,
+            "cohorts": clock.flights.state(),
             "pace": self.pace.state(),
             "ended": {name: record_of(shadow) for name, shadow in shadows if shadow.released},
         }
@@ -270,10 +271,12 @@ class ForetoldVtc:
         if "owed" not in state:
             self.pace.restore(RecordReader(state, ("level", "pace", "ended"), None).mapping("pace"))
             return
-        reader = RecordReader(state, ("level", "owed", "kv_tokens", "pace", "ended"), None)
+        fields = ("level", "owed", "kv_tokens", "cohorts", "pace", "ended")
+        reader = RecordReader(state, fields, None)
         self.pace.restore(reader.mapping("pace"))
         self.clock.level, self.clock.owed = reader.number("level"), reader.number("owed")
         self.clock.kv_tokens = reader.not_negative("kv_tokens")
+        self.clock.flights.restore(reader.value("cohorts"))
         for name, record in reader.mapping("ended").items():
             self.clock.put_back(name, restored(record))
 

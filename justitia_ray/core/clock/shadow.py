@@ -13,12 +13,13 @@ inferences, w = Σ (p + 2d), k = Σ h(p, d) and L = max d, of an application of 
 
 What has started is *owed* until the replicas have served as much: k/n for a first inference, and ρ
 for each level by which X rises, ρ being the sum of ω·k/w over those whose others start. X rises
-only while no more is owed than VTC would have in flight. That is what is left of the first
-inferences, each of which runs for its length in time (`flights`), and each other token of the KV
-memory for half the length of an inference, the mean over what VTC serves while X rises. So on empty
-replicas all starts at once, and on full ones newcomers hold X up; but a long one only as far as its
-memory goes. What really runs says less: by the order of the service that is short ones now and a
-long one then. Where nobody waits X goes to the next level at which anything happens.
+only while no more is owed than VTC would have in flight. That is what is left of all that has
+started, each inference running for its length in time (`flights`), and each token of the KV memory
+that is free for the length of an inference, the mean over what starts now. Where more runs than
+fits, that is taken off. So on empty replicas all starts at once, and on full ones newcomers hold X
+up; but a long one only as far as its memory goes. What really runs says less: by the order of the
+service that is short ones now and a long one then. Where nobody waits X goes to the next level at
+which anything happens.
 
 A fluid in which all are served evenly, and nothing ahead of the level, has X rise up to 1.4 times
 too fast while the applications become more, and foretells long ones a quarter early.
@@ -83,9 +84,11 @@ class Shadow:
     density: float = 0
     """ω·k/w, if it will ask for more when X has risen, else 0."""
     lasting: float = 0
-    """The density times L."""
+    """The density times the mean length of the stage's inferences, in iterations."""
     starting: float = 0
     """ω·k/w, if inferences of the stage start while X rises, its part of ρ; else 0."""
+    starting_lasting: float = 0
+    """That times the mean length."""
 
     @property
     def is_through(self) -> bool:
@@ -158,15 +161,17 @@ class ShadowClock:
         self.level: float = 0
         self.owed: KvTokenTime = 0
         """Service of what has started, without what has been served."""
+        self.flights = Flights()
+        """What has started and has not ended."""
         self.shadows: dict[ApplicationId, Shadow] = {}
         self.density = WeightSum()
         """Sum over those that ask for more as X rises: what a level costs, looking ahead."""
         self._lasting = WeightSum()
-        """Sum of the lengths of their stages, weighted by that."""
+        """Sum of the mean lengths of their inferences, weighted by that."""
         self._starting = WeightSum()
         """ρ."""
-        self._flights = Flights()
-        """First inferences that run."""
+        self._starting_lasting = WeightSum()
+        """Sum of the mean lengths of what starts as X rises, weighted by ω·k/w."""
         self._now: Seconds = -math.inf
         """Time that X is of; before all others until the first `advance`."""
         self._by_level = LazyHeap()
@@ -198,7 +203,7 @@ class ShadowClock:
         shadow = self.shadows.pop(name, None)
         if shadow is not None:
             self._displace(name, shadow)
-            self._flights.end(name)
+            self.flights.end(name)
             self.owed = max(0, self.owed - shadow.owed)
 
     def release(self, name: ApplicationId) -> None:
@@ -236,16 +241,23 @@ class ShadowClock:
         self._now = now if self._now == -math.inf else min(self._now, now)
         lacking = self._settle()
         while amount > 0 or self._now < now:
-            until = min(self._by_time.least_value(), self._flights.next_end, now)
+            short = self._short()
+            if short == 0 and amount > self.flights.rate * (now - self._now):
+                self.flights.open(self._now, self.pace.iteration_s)
+            until = min(self._by_time.least_value(), self.flights.next_change, now)
             part = amount
             if until < now:
                 part = amount * (until - self._now) / (now - self._now)
-            gained = part - self._flights.rate * (until - self._now)
-            if lacking <= gained:
-                part *= lacking / gained
-                self._now = min(self._now + (until - self._now) * lacking / gained, until)
+            gained = part - self.flights.rate * (until - self._now)
+            wanted = short or lacking
+            if wanted <= gained:
+                part *= wanted / gained
+                self._now = min(self._now + (until - self._now) * wanted / gained, until)
                 self.owed -= part
-                self._reach()
+                if short:
+                    self.flights.open(self._now, self.pace.iteration_s)
+                else:
+                    self._reach()
             else:
                 self._now = until
                 self.owed -= part
@@ -296,15 +308,37 @@ class ShadowClock:
         """Return the service that VTC would have in flight; no limit where nobody waits."""
         if not self.density.total:
             return math.inf
-        free = max(0, self.kv_tokens - self._flights.rate * self.pace.iteration_s)
-        return self._flights.rest(self._now) + free * self._lasting.total / (2 * self.density.total)
+        free = self.kv_tokens - self.flights.held_rate * self.pace.iteration_s
+        if not self._starting.total:
+            free = max(0, free)  # nobody has to wait for memory
+        return self.flights.rest(self._now) + free * self._mean_length()
+
+    def _mean_length(self) -> float:
+        """Return the iterations of an inference that starts next, where anybody waits."""
+        if self._starting.total:
+            return self._starting_lasting.total / self._starting.total
+        return self._lasting.total / self.density.total
+
+    def _start(self, service: KvTokenTime) -> None:
+        """Start inferences of the stages in which some start as X rises."""
+        if service:
+            self.owed += service
+            iteration_s = self.pace.iteration_s
+            self.flights.open(self._now, iteration_s)
+            self.flights.gather(service, self._mean_length() * iteration_s)
+
+    def _short(self) -> KvTokenTime | None:
+        """Return the service after which a cohort begins to gather; None if none will, or does."""
+        if not self._starting.total or self.flights.gathers:
+            return None
+        return max(0, self.owed - self._in_flight())
 
     def _settle(self) -> KvTokenTime:
         """Let happen all that happens now; return the service that the next level lacks."""
         while True:
-            while self._flights.next_end <= self._now:
-                name = self._flights.end_next()
-                self._forget_released(name, self.shadows[name])
+            while self.flights.next_change <= self._now:
+                if (name := self.flights.pass_next()) is not None:
+                    self._forget_released(name, self.shadows[name])
             while self._by_time.least_value() <= self._now:
                 self._place_first(self._by_time)
             lacking = self._start_what_fits()
@@ -315,8 +349,8 @@ class ShadowClock:
     def _start_what_fits(self) -> KvTokenTime:
         """Raise X by what may start, short of the next level; return what service that lacks."""
         if not self._starting.total:
-            # nobody could use more: first inferences run no faster than they do
-            self.owed = max(self._flights.rest(self._now), self.owed)
+            # nobody could use more: what runs is no faster than it is
+            self.owed = max(self.flights.rest(self._now), self.owed)
         level = self._by_level.least_value()
         if level == math.inf:
             return math.inf
@@ -325,13 +359,13 @@ class ShadowClock:
         if lacking > 0 and room > 0 and starting:
             # rounding must not carry X past what happens at a level
             self.level = min(self.level + room / starting, level)
-            self.owed += room
+            self._start(room)
         return lacking
 
     def _reach(self) -> None:
         """Raise X to the next level, and let happen what happens there."""
         level = self._by_level.least_value()
-        self.owed += (level - self.level) * self._starting.total
+        self._start((level - self.level) * self._starting.total)
         self.level = level
         self._place_first(self._by_level)
 
@@ -353,7 +387,7 @@ class ShadowClock:
         owed = levels * shadow.ratio()
         self.owed += owed - shadow.owed
         shadow.owed = owed
-        length_s = stage.output_tokens * shadow.first_iteration_s
+        length_s = stage.mean_output_tokens * shadow.first_iteration_s
         shadow.first_until = shadow.first_since + length_s
         self._fly(name, shadow)
 
@@ -361,9 +395,9 @@ class ShadowClock:
         """Let the first inference of its stage run, unless it has ended."""
         since, until = shadow.first_since, shadow.first_until
         if until > max(since, self._now):
-            self._flights.begin(name, shadow.sequence, shadow.owed, since, until)
+            self.flights.begin(name, shadow.sequence, shadow.owed, since, until)
         else:
-            self._flights.end(name)
+            self.flights.end(name)
 
     def _await_next(self, shadow: Shadow, started_at: Seconds) -> None:
         """Note when the last inference of its stage started, and so when it asks for the next."""
@@ -383,6 +417,7 @@ class ShadowClock:
             shadow.last_started_at = None
             self._ask(shadow, ratio)
             shadow.starting = self._starting.add(ratio)
+            shadow.starting_lasting = self._starting_lasting.add(shadow.lasting)
             self._by_level.put(name, (level, shadow.sequence))
             return
         if shadow.last_started_at is None:
@@ -401,7 +436,7 @@ class ShadowClock:
     def _ask(self, shadow: Shadow, ratio: float) -> None:
         """Note that an application will ask for more as X rises."""
         shadow.density = self.density.add(ratio)
-        shadow.lasting = self._lasting.add(ratio * shadow.stages[shadow.at].output_tokens)
+        shadow.lasting = self._lasting.add(ratio * shadow.stages[shadow.at].mean_output_tokens)
 
     def _displace(self, name: ApplicationId, shadow: Shadow) -> None:
         self._by_level.drop(name)
@@ -409,9 +444,10 @@ class ShadowClock:
         shadow.density = self.density.take(shadow.density)
         shadow.lasting = self._lasting.take(shadow.lasting)
         shadow.starting = self._starting.take(shadow.starting)
+        shadow.starting_lasting = self._starting_lasting.take(shadow.starting_lasting)
 
     def _forget_released(self, name: ApplicationId, shadow: Shadow) -> None:
-        if shadow.released and shadow.is_through and name not in self._flights:
+        if shadow.released and shadow.is_through and name not in self.flights:
             del self.shadows[name]
 
 

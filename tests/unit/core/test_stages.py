@@ -17,6 +17,7 @@ from justitia_ray.core.stages import (
     StageServed,
     expected_from,
 )
+from justitia_ray.cost import kv_token_time
 from justitia_ray.errors import StoreError
 from tests.core_driver import CoreDriver
 
@@ -24,6 +25,17 @@ from tests.core_driver import CoreDriver
 def _stages(actions: list[Action]) -> tuple[StageServed, ...]:
     (end,) = [action for action in actions if isinstance(action, EndApplication)]
     return end.stages
+
+
+def _stage_of(sizes: list[tuple[int, int]]) -> ExpectedStage:
+    """Return the stage of inferences of so many prompt and output tokens."""
+    return ExpectedStage(
+        len(sizes),
+        sum(prompt + 2 * output for prompt, output in sizes),
+        sum(kv_token_time(prompt, output) for prompt, output in sizes),
+        max(output for _, output in sizes),
+        0,
+    )
 
 
 def test_stage_opens_with_the_first_submission_after_an_end() -> None:
@@ -226,6 +238,35 @@ def _submit(core: CoreDriver, *expected: ExpectedStage, stage: int | None) -> No
     core.handle(
         ev.InferenceSubmitted("x", "a", "x", "i0", 10, 5, 5, stage=stage, expected_stages=expected)
     )
+
+
+@pytest.mark.parametrize("sizes", [[(300, 40)] * 3, [(40, 300)] * 3, [(90, 90)], [(0, 1)]])
+def test_mean_length_is_that_of_equal_inferences(sizes: list[tuple[int, int]]) -> None:
+    """Long prompts of short output, and the reverse, have the lengths that they have."""
+    assert sizes[0][1] == _stage_of(sizes).mean_output_tokens
+
+
+def test_mean_length_of_uneven_ones_is_between_that_and_the_one_by_service() -> None:
+    """Lengths of 100 and 320 beside a prompt as long: 210, and 279 by what each is served."""
+    stage = _stage_of([(250, 100), (250, 320)])
+
+    assert 210 <= stage.mean_output_tokens <= 279
+
+
+@pytest.mark.parametrize(
+    ("stage", "length"),
+    [
+        (UNKNOWN_STAGE, 0),
+        (ExpectedStage(2, 0, 0, 7, 0), 1),
+        (ExpectedStage(2, 4000, 60_000, 12, 0), 12),
+        (ExpectedStage(2, 4000, 60_000, 0, 0), 0),
+    ],
+)
+def test_mean_length_is_at_least_one_and_at_most_the_longest(
+    stage: ExpectedStage, length: float
+) -> None:
+    """Whatever sums are expected; of nothing it is nothing."""
+    assert length == stage.mean_output_tokens
 
 
 def test_later_stages_replace_what_was_expected_of_them() -> None:

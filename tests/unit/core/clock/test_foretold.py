@@ -30,13 +30,13 @@ def _delivery(amount: float, request_id: str = "x", made: int = 10, choices: int
     return Delivery("1", request_id, 20, 0, made, amount, choices)
 
 
-def _foretold() -> ForetoldVtc:
-    """Return one of replicas whose memory is not known."""
-    return ForetoldVtc(lambda: 0)
+def _foretold(kv_tokens: float = 0) -> ForetoldVtc:
+    """Return one of replicas with so much memory; without any, nothing runs ahead of service."""
+    return ForetoldVtc(lambda: kv_tokens)
 
 
-def _paced(kv_per_s: float = 100, iteration_s: float = 0.1) -> ForetoldVtc:
-    foretold = _foretold()
+def _paced(kv_per_s: float = 100, iteration_s: float = 0.1, kv_tokens: float = 0) -> ForetoldVtc:
+    foretold = _foretold(kv_tokens)
     foretold.pace.kv_per_s, foretold.pace.iteration_s = kv_per_s, iteration_s
     return foretold
 
@@ -50,8 +50,11 @@ def test_one_inference_is_done_as_long_after_its_start_as_it_runs() -> None:
 
 
 def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> None:
-    """A stage of 100 tokens costs 1,000: 75 of them take 7.5 s, while its first call runs."""
-    foretold = _paced()
+    """A stage of 100 tokens costs 1,000: 75 of them take 7.5 s, while its first call runs.
+
+    That has 31.25 tokens of memory, all that there is, for the 8 iterations of a mean call.
+    """
+    foretold = _paced(kv_tokens=31.25)
     foretold.arrived(_application("1", FOUR), 0.0)
 
     assert 7.5 + 4 == pytest.approx(foretold.deadline("1", 0.0))
@@ -72,13 +75,16 @@ def test_stage_is_not_passed_at_the_first_of_its_calls() -> None:
 
 
 def test_two_applications_share_the_service_by_weight() -> None:
-    """A level costs 10 + 30, so that 75 and 25 take 30 and 10 s, while the first calls run."""
-    foretold = _paced()
+    """A level costs 10 + 30, so that 75 and 25 take 30 and 10 s.
+
+    Before that the first call of "2" is served, 2.5 s, for which there is no memory.
+    """
+    foretold = _paced(kv_tokens=31.25)
     foretold.arrived(_application("1", FOUR), 0.0)
     foretold.arrived(_application("2", FOUR, weight=3), 0.0)
 
-    assert 30 + 4 == pytest.approx(foretold.deadline("1", 0.0))
-    assert 10 + 4 == pytest.approx(foretold.deadline("2", 0.0))
+    assert 2.5 + 30 + 4 == pytest.approx(foretold.deadline("1", 0.0))
+    assert 2.5 + 10 + 4 == pytest.approx(foretold.deadline("2", 0.0))
 
 
 def test_gap_passes_in_wall_time_and_takes_no_service() -> None:
@@ -223,15 +229,19 @@ def test_shadow_of_an_ended_application_goes_on_until_it_is_through() -> None:
     assert 510 / 80 + 10 == foretold.clock.density.total
     assert 255 + 250 == foretold.clock.owed
 
-    foretold.served([_delivery(255 + 250 + 255 + 400)], 1.0)
+    foretold.served([_delivery(255 + 250 + 255 + 401)], 1.0)
 
     assert {"2"} == foretold.clock.shadows.keys()
     assert 10 == foretold.clock.density.total
 
 
-def test_new_scheduler_foretells_as_the_last_did() -> None:
-    """In a stage, past its last start, in a gap, and of unknown stages: all through JSON."""
-    before = _paced()
+@pytest.mark.parametrize("kv_tokens", [0, 300])
+def test_new_scheduler_foretells_as_the_last_did(kv_tokens: float) -> None:
+    """In a stage, past its last start, in a gap, and of unknown stages: all through JSON.
+
+    With memory a cohort gathers.
+    """
+    before = _paced(kv_tokens=kv_tokens)
     applications = [
         _application("1", FOUR, FOUR),
         _application("2", ONE, weight=9),
@@ -242,26 +252,33 @@ def test_new_scheduler_foretells_as_the_last_did() -> None:
         before.arrived(application, 0.0)
     before.dispatched(_inference("x"), 0.0)
     before.submitted(applications[0], _inference("y"), 0.0)
-    before.served([_delivery(500)], 5.0)
+    for now in (4.0, 5.0):
+        before.served([_delivery(500)], now)
+        before.pace.kv_per_s, before.pace.iteration_s = 90, 0.1
+    assert before.clock.flights.gathers == (kv_tokens > 0)
     gone = _application("5")
     before.submitted(gone, _inference("g", 99, name="5"), 5.0)
     before.application_ended(gone, 5.0)
-    after = _foretold()
+    after = _foretold(kv_tokens)
     after.restore(json.loads(json.dumps(before.state())))
     for application in applications:
         if kept := before.application_state(application.application_id):
             after.restore_application(application, json.loads(json.dumps(kept)))
     after.submitted(applications[0], _inference("y"), 5.0)  # by its ingress, again
     for foretold in (before, after):
-        foretold.served([_delivery(800, "z")], 9.0)
+        foretold.served([_delivery(800, "z")], 6.0)
         foretold.pace.kv_per_s, foretold.pace.iteration_s = 90, 0.1
 
-    deadlines = [before.deadline(name, 9.0) for name in "1234"]
-    assert None not in deadlines[:3]
-    assert deadlines == [after.deadline(name, 9.0) for name in "1234"]
-    assert before.urgent(9.0) == after.urgent(9.0)
+    deadlines = [before.deadline(name, 6.0) for name in "123"]
+    assert None not in deadlines
+    assert deadlines == pytest.approx([after.deadline(name, 6.0) for name in "123"])
+    assert before.deadline("4", 6.0) is after.deadline("4", 6.0) is None
+    assert before.urgent(6.0) == after.urgent(6.0)
     assert before.clock.density.total == after.clock.density.total
-    assert before.clock.owed == after.clock.owed
+    assert before.clock.owed == pytest.approx(after.clock.owed)
+    flights, others = before.clock.flights, after.clock.flights
+    assert flights.rest(6.0) == pytest.approx(others.rest(6.0))
+    assert flights.held_rate == pytest.approx(others.held_rate)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +290,9 @@ def test_new_scheduler_foretells_as_the_last_did() -> None:
         {"ended": {"1": {}}},
         {"level": None},
         {"kv_tokens": -1},
+        {"cohorts": None},
+        {"cohorts": {"flying": [{"until": 3, "rate": 0}], "gathering": None}},
+        {"cohorts": {"flying": [], "gathering": {"service": 3, "rate": 1}}},
     ],
 )
 def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:

@@ -6,97 +6,118 @@ from justitia_ray.core.clock.pace import Pace
 from justitia_ray.core.clock.shadow import ShadowClock
 from justitia_ray.core.stages import ExpectedStage
 
-ONE = ExpectedStage(1, 100, 1000, 40, 0)
-FOUR = ExpectedStage(4, 100, 1000, 40, 0)
+ONE = ExpectedStage(1, 100, 1000, 8, 0)
+"""A call holds 125 tokens for 4 s."""
+FOUR = ExpectedStage(4, 100, 1000, 8, 0)
+"""Each of four calls holds 31.25 tokens for 4 s."""
 
 
-def _clock(*stages: ExpectedStage, of: str = "1") -> ShadowClock:
-    """Return a clock of replicas that serve 100 a second, an iteration a tenth of one, at 0.
+def _clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -> ShadowClock:
+    """Return a clock of replicas that serve 100 a second, an iteration half of one, at 0.
 
-    It has one application of weight 1, and nothing is known of the memory.
+    It has one application of weight 1. Without memory X rises by what is served, once all that has
+    started has been.
     """
     pace = Pace()
-    pace.kv_per_s, pace.iteration_s = 100, 0.1
+    pace.kv_per_s, pace.iteration_s = 100, 0.5
     clock = ShadowClock(pace)
+    clock.kv_tokens = kv_tokens
     clock.advance(0, 0.0)
     clock.add(of, 1, int(of), stages)
     return clock
 
 
 def test_level_rises_by_what_first_inferences_leave() -> None:
-    """A first call takes 62.5 a second for 4 s, two more than is served; then 20 raise X by 1."""
-    clock = _clock(FOUR)
+    """A first call takes 62.5 a second for 4 s; 10 more raise X by 1, with two of them 20 do."""
+    clock = _clock(FOUR, kv_tokens=31.25)
     clock.advance(100, 1.0)
 
     assert (100 - 62.5) / 10 == clock.level
 
     clock.add("2", 1, 2, [FOUR])
-    clock.advance(100, 2.0)
-    clock.advance(150, 3.0)
+    clock.advance(100 + 150, 3.0)
 
-    assert 3.75 == clock.level  # they were served 25 late
+    assert 3.75 == clock.level  # there was no memory for it: nothing starts until one has ended
 
     clock.advance(125 + 40, 4.0)
 
     assert 3.75 + 40 / 20 == clock.level
 
-    clock.advance(62.5 + 20, 5.0)  # the one of "1" is over
+    clock.advance((62.5 + 20) / 2, 4.5)
 
-    assert 5.75 + 20 / 20 == clock.level
+    assert 5.75 + 10 / 20 == clock.level
 
 
-def test_as_much_runs_ahead_as_the_memory_holds_half_served() -> None:
-    """Besides a first inference, each of 43.75 tokens is held for 20 iterations more, half of 40.
+def test_as_much_runs_ahead_as_the_memory_holds() -> None:
+    """Besides a first call of 31.25 tokens there is room for one and a half, then for three."""
+    clock = _clock(FOUR, kv_tokens=31.25 * 2.5)
+    clock.advance(0, 0.0)
 
-    875 let the level rise by 75: all start. A newcomer's first inference takes 6.25 tokens more.
-    """
-    clock = _clock(FOUR)
-    clock.kv_tokens = 50
-    clock.advance(0, 1.0)
+    assert (25 * 1.5, 250 * 2.5) == (clock.level, clock.owed)
+
+    clock.kv_tokens = 125
+    clock.advance(0, 0.0)
 
     assert (75, 1000) == (clock.level, clock.owed)
-    assert 4 == clock.ends_at("1", 1.0)
+    assert 4 == clock.ends_at("1", 0.0)
+
+
+def test_what_is_in_flight_is_as_long_as_what_starts() -> None:
+    """VTC starts 30 at each level: 10 of calls of 8 iterations, and 20 of ones of 32."""
+    clock = _clock(FOUR, kv_tokens=31.25 + 62.5 + 30)
+    clock.add("2", 1, 2, [ExpectedStage(4, 400, 8000, 32, 0)])
+    clock.advance(0, 0.0)
+
+    length = (10 * 8 + 20 * 32) / 30
+    assert 30 * length / 30 == clock.level
+    assert 250 + 2000 + 30 * length == clock.owed
+
+
+def test_what_starts_as_the_level_rises_flies_when_it_has_gathered() -> None:
+    """Three calls gather for 32 iterations, 16 s, and fly for 8 more: 4 s, 187.5 a second."""
+    clock = _clock(FOUR, kv_tokens=125)
+    clock.advance(1000, 16.0)
+
+    assert (750, 750) == (clock.flights.rest(16.0), clock.owed)
 
     clock.add("2", 1, 2, [FOUR])
-    clock.advance(125 + 62.5, 2.0)
+    clock.advance(250 * 2 + 30, 18.0)
 
-    assert 75 == clock.level  # 750 are in flight of 37.5 tokens now
+    assert 75 + 30 / 10 == clock.level  # what was served beyond what runs
+    assert 187.5 * 2 + 62.5 * 2 + 30 == clock.flights.rest(18.0)
 
-    clock.advance(125 + 10, 3.0)
+    clock.advance(250 * 2, 20.0)
 
-    assert 76 == clock.level
+    assert 78 + 72 == clock.level  # there is memory for the others now
+    assert clock.shadows["2"].is_through
 
 
-def test_what_is_in_flight_is_as_long_as_what_vtc_serves() -> None:
-    """VTC serves 30 at each level: 10 of inferences of 40 tokens, and 20 of ones of 100."""
-    clock = _clock(FOUR)
-    clock.add("2", 1, 2, [ExpectedStage(4, 100, 2000, 100, 0)])
-    clock.kv_tokens = 16
-    clock.advance(250 + 500, 1.0)
+def test_what_runs_beyond_the_memory_lets_nothing_start() -> None:
+    """A newcomer's call is one too many: X stands until one of the two has ended."""
+    clock = _clock(FOUR, kv_tokens=31.25)
+    clock.add("2", 1, 2, [FOUR._replace(output_tokens=4)])
+    clock.advance(187.5 * 1.9, 1.9)
 
-    half_a_length = (10 * 40 + 20 * 100) / 30 / 2
-    first_ones = 250 * 3 / 4 + 500 * 9 / 10
-    assert first_ones + (16 - 250 / 40 - 500 / 100) * half_a_length == clock.owed
-    assert clock.owed / 30 == clock.level
+    assert 0 == clock.level
+
+    clock.advance(187.5 * 0.1 + 10, 2.0)
+
+    assert 10 / 20 == clock.level
 
 
 def test_true_length_ends_a_first_inference_sooner() -> None:
-    """A call has run 10 of 40 iterations: with 16 in all it has 0.6 s to go, with 8 none."""
-    clock = _clock(FOUR)
+    """A call has run 2 of 8 iterations: with 4 in all 1 s is left, then it frees 100 tokens."""
+    clock = _clock(FOUR, kv_tokens=31.25 + 100)
     clock.add("2", 1, 2, [ONE])
     clock.advance(62.5 + 250, 1.0)
-    clock.change("2", [ExpectedStage(1, 40, 400, 16, 0)], 1)
-    clock.advance(62.5 * 0.6 + 250 * 0.6, 1.6)
+    clock.change("2", [ExpectedStage(1, 40, 400, 4, 0)], 1)
+    clock.advance((62.5 + 200) / 2, 1.5)
 
-    assert 0 == clock.level  # it took as much as was served
+    assert 50 / 10 == clock.level  # of 250 that it was served it took 200
 
-    clock.advance(62.5 + 10, 2.6)
+    clock.advance((62.5 + 200) / 2, 2.0)
 
-    assert 1 == clock.level
-    clock.change("2", [ExpectedStage(1, 20, 200, 8, 0)], 1)
-    clock.advance(62.5 + 10, 3.6)
-
-    assert 1 + (200 + 10) / 10 == clock.level  # 200 of its 400 were given to nobody
+    assert 75 == clock.level
 
 
 def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
@@ -111,7 +132,7 @@ def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
 
     clock.advance(210, 15.0)  # three quarters of its tokens: the other starts its last
 
-    assert 15 == clock.shadows["1"].last_started_at
+    assert 15 == pytest.approx(clock.shadows["1"].last_started_at)
     assert 100 == clock.level
 
 

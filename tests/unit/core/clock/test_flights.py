@@ -1,0 +1,65 @@
+"""Worked examples of what runs in the shadow of VTC: first inferences, and cohorts."""
+
+import json
+import math
+
+from justitia_ray.core.clock.flights import Flights
+
+
+def test_cohort_is_held_whole_while_it_gathers_and_flies_for_its_mean_length() -> None:
+    """400 for 4 s and 200 for 1 s: 300 a second, so 2 s from when it sets off, after 16."""
+    flights = Flights()
+    flights.open(0.0, 0.5)
+    flights.gather(400, 4.0)
+    flights.open(9.0, 0.5)  # one gathers
+    flights.gather(200, 1.0)
+
+    assert (0, 300, 600) == (flights.rate, flights.held_rate, flights.rest(15.0))
+    assert 16 == flights.next_change
+    assert flights.pass_next() is None
+    assert (300, 300, 600, 300) == (
+        flights.rate,
+        flights.held_rate,
+        flights.rest(16.0),
+        flights.rest(17.0),
+    )
+    assert 18 == flights.next_change
+    assert flights.pass_next() is None
+    assert (0, 0, math.inf) == (flights.rate, flights.rest(18.0), flights.next_change)
+
+
+def test_cohort_of_nothing_never_flies() -> None:
+    """Nothing started while it gathered, or what started was over at once."""
+    flights = Flights()
+    flights.open(0.0, 0.5)
+    flights.gather(100, 0)
+
+    assert (16, None) == (flights.next_change, flights.pass_next())
+    assert (False, 0, math.inf) == (flights.gathers, flights.rest(16.0), flights.next_change)
+
+
+def test_what_ends_first_is_passed_first() -> None:
+    """A first inference names its application; a cohort is nobody's."""
+    flights = Flights()
+    flights.open(0.0, 0.5)
+    flights.gather(100, 4.0)
+    flights.begin("a", 1, 100, 0.0, 17.0)
+    flights.begin("b", 2, 100, 0.0, 30.0)
+
+    assert [None, "a", None, "b"] == [flights.pass_next() for _ in range(4)]
+
+
+def test_new_scheduler_has_the_cohorts_that_fly_and_the_one_that_gathers() -> None:
+    """Through JSON, as a store has it."""
+    before, after = Flights(), Flights()
+    for since in (0.0, 20.0):
+        before.open(since, 0.5)
+        before.gather(100 + since, 40.0)
+        before.pass_next()
+    before.open(40.0, 0.5)
+    before.gather(50, 4.0)
+    after.restore(json.loads(json.dumps(before.state())))
+
+    assert before.state() == after.state()
+    assert (before.rest(45.0), before.held_rate) == (after.rest(45.0), after.held_rate)
+    assert [56, 56] == [before.next_change, after.next_change]
