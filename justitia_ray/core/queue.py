@@ -88,6 +88,10 @@ class LazyHeap:
         """Remove a name; an unknown one changes nothing."""
         self._keys.pop(name, None)
 
+    def set_aside(self, name: str) -> None:
+        """Remove a name that is put back soon, and has changed in nothing by then."""
+        self.drop(name)
+
     def hide(self, path: str) -> bool:
         """Leave out what is below a node of a tree; return whether this is an order of one."""
         return False
@@ -258,7 +262,7 @@ class Queue:
             return
         first = members.least()
         if first is None or client in self._left_out:
-            self._order.drop(client)
+            self._order.set_aside(client)
             return
         eligible_at = self._policy.eligible_at(client)
         if eligible_at > self._now:

@@ -22,6 +22,9 @@ k before it that is *bound*: that has charge left, or something waiting.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Container, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import count
 from math import inf
 
 from justitia_ray.core.clock.spans import (
@@ -29,6 +32,7 @@ from justitia_ray.core.clock.spans import (
     Entry,
     Group,
     Search,
+    choices_of,
     key_of,
     lines_of,
     nearest,
@@ -73,6 +77,23 @@ class _Answer:
         return self._spare >= 0
 
 
+class _Ranking:
+    """Applications that may pass, found one after the other and kept."""
+
+    __slots__ = ("_found", "_others")
+
+    def __init__(self, names: Iterator[ApplicationId]) -> None:
+        self._found: list[ApplicationId] = []
+        self._others = names
+
+    def __iter__(self) -> Iterator[ApplicationId]:
+        """Yield them from the first on."""
+        yield from self._found
+        for name in self._others:
+            self._found.append(name)
+            yield name
+
+
 class Slack:
     """The applications in the order of their tags, and who of them may pass whom.
 
@@ -95,6 +116,8 @@ class Slack:
         """Least slack of those and S; None: not known."""
         self._answer: _Answer | None = None
         """Who passes; None: somebody has to look."""
+        self._by_rank: _Ranking | None = None
+        """Who may pass after that; None: something has changed since somebody asked."""
         self._groups_found: list[tuple[Group, KvTokenTime, float]] | None = None
         """Last result of `lines_of`; None: something has changed since."""
         self._changes = 0
@@ -182,10 +205,13 @@ class Slack:
                 del self._entries[entry.name]
         self._virtual_time, self._served = virtual_time, served
 
-    def first(self) -> ApplicationId | None:
+    def first(self, but: Container[ApplicationId] = ()) -> ApplicationId | None:
         """Return who of those that may pass has least left for its weight; None if nobody may.
 
         While anything bound is overdue, nobody passes anybody.
+
+        Args:
+            but: Some that wait and are left out, a few: each costs a look at who comes next.
         """
         if self._overdue:
             return None
@@ -196,12 +222,16 @@ class Slack:
                 if search.known < 0:
                     break
             self._answer = _Answer(search)
-        else:
+        elif self._changes:
             # so that no look has to sum up all that has changed since somebody looked last
             self._sum_up(1 + self._changes // _CHANGES_A_GROUP)
         self._changes = 0
         best = self._answer.best
-        return None if best is None else best.name
+        if best is None or best.name not in but:
+            return None if best is None else best.name
+        if self._by_rank is None:
+            self._by_rank = _Ranking(self._in_rank_order())
+        return next((name for name in self._by_rank if name not in but), None)
 
     def passing(self) -> list[ApplicationId]:
         """Return all that wait and may pass, least left for its weight first. O(N log N)."""
@@ -249,6 +279,27 @@ class Slack:
                 return search.has_slack(amount)
         raise AssertionError(f"{name} is in no block")
 
+    def _in_rank_order(self) -> Iterator[ApplicationId]:
+        """Yield those that wait and may pass, least left for its weight first.
+
+        The first few cost O(groups + block) and a look at the slack of those before; all of them
+        far more than `passing`. Nothing may change meanwhile.
+        """
+        least: KvTokenTime = inf
+        bounds: dict[Group, KvTokenTime] = {}
+        for group, *after in self._lines():
+            least = bounds[group] = min(least, group.bound(*after))
+        number = count()
+        ahead = [(rank, next(number), one) for rank, one in choices_of(self._groups)]
+        heapify(ahead)
+        while ahead:
+            _, _, one = heappop(ahead)
+            if not isinstance(one, Entry):
+                for rank, part in one.choices():
+                    heappush(ahead, (rank, next(number), part))
+            elif one.remaining <= bounds[one.block.group] or self.allows(one.name, one.remaining):
+                yield one.name
+
     def _least_of_overdue(self, before: Entry | None) -> KvTokenTime:
         """Return the least slack of the overdue before one, or of all, and S together."""
         least: KvTokenTime = inf
@@ -282,7 +333,7 @@ class Slack:
     def _note_change(
         self, entry: Entry, fall: KvTokenTime, *, is_shorter: bool = False, binds: bool = False
     ) -> None:
-        self._groups_found = None
+        self._groups_found = self._by_rank = None
         self._changes += 1
         answer = self._answer
         if answer is not None and not answer.outlives(

@@ -6,7 +6,7 @@ What slack is, and what a decision costs, is told in `slack`, which asks.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from operator import attrgetter
 from typing import TypeAlias, TypeVar
@@ -14,6 +14,7 @@ from typing import TypeAlias, TypeVar
 from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
 
 Key: TypeAlias = tuple[VirtualTime, int]
+Rank: TypeAlias = tuple[float, int]
 
 
 class Entry:
@@ -30,7 +31,7 @@ class Entry:
         self.remaining: KvTokenTime = 0
         self.binds = False
         self.waits = False
-        self.rank: tuple[float, int] = (0, 0)
+        self.rank: Rank = (0, 0)
         self.due_at: KvTokenTime | None = None
         """S when V reached its tag, if it is overdue."""
         self.block: Block
@@ -39,7 +40,7 @@ class Entry:
 
 key_of: Callable[[Entry], Key] = attrgetter("key")
 """Returns the place of an application in the order of tags."""
-rank_of: Callable[[Entry], tuple[float, int]] = attrgetter("rank")
+rank_of: Callable[[Entry], Rank] = attrgetter("rank")
 """Returns the place of an application among those that may pass, the shortest first."""
 
 
@@ -98,6 +99,10 @@ class Span:
         """Look at what is in it."""
         raise NotImplementedError
 
+    def choices(self) -> list[tuple[Rank, Span | Entry]]:
+        """Return its parts of which anything waits, each with the first by rank in it."""
+        raise NotImplementedError
+
 
 AnySpan = TypeVar("AnySpan", bound=Span)
 
@@ -116,6 +121,11 @@ def lines_of(
         weight += span.weight
     found.reverse()
     return found
+
+
+def choices_of(spans: Iterable[Span]) -> list[tuple[Rank, Span | Entry]]:
+    """Return the spans of which anything waits, each with the first by rank in it."""
+    return [(span.choice.rank, span) for span in spans if span.choice is not None]
 
 
 class Block(Span):
@@ -208,6 +218,10 @@ class Block(Span):
                     break
         self.refine(after, weight)  # so that the next look need not go into it
         search.note(self, self.bound(after, weight), after, weight)
+
+    def choices(self) -> list[tuple[Rank, Span | Entry]]:
+        """Return the applications in it that wait. O(block)."""
+        return [(entry.rank, entry) for entry in self.entries if entry.waits]
 
     def lacks(self, amount: KvTokenTime, before: Entry, after: KvTokenTime, weight: float) -> bool:
         """Return whether the slack of any that is bound before one of them is less. O(block)."""
@@ -357,6 +371,10 @@ class Group(Span):
         self.is_stale = True  # who looks into it may leave it better bounds
         for line in self.lines(after, weight):
             search.look(*line)
+
+    def choices(self) -> list[tuple[Rank, Span | Entry]]:
+        """Return its blocks of which anything waits. O(blocks)."""
+        return choices_of(self.blocks)
 
     def lines(self, after: KvTokenTime, weight: float) -> list[tuple[Block, KvTokenTime, float]]:
         """Return the blocks, each with the line of everything after it."""

@@ -163,8 +163,16 @@ class PassingOrder(LazyHeap):
     """Applications by F, but those that may pass first."""
 
     __slots__ = (
-        "_application", "_cost", "_guard", "_let_pass", "_moved", "_promises", "_shortest", "_slack"
-    )  # fmt: skip
+        "_application",
+        "_aside",
+        "_cost",
+        "_guard",
+        "_let_pass",
+        "_moved",
+        "_promises",
+        "_shortest",
+        "_slack",
+    )
 
     lets_pass = True
 
@@ -197,16 +205,27 @@ class PassingOrder(LazyHeap):
         self._moved = promises.watch()
         self._let_pass: tuple[ApplicationId, KvTokenTime] | None = None
         """The first, if the guard let it pass, and the slack that it asked for."""
+        self._aside: dict[ApplicationId, None] = {}
+        """Applications set aside, which still wait by what the slack knows."""
 
     def put(self, name: str, key: Key) -> None:
         """Put an application at its place by F, or move it there."""
         super().put(name, key)
-        self._move(name)
+        if name in self._aside:  # the accounts tell what else of it has changed
+            del self._aside[name]
+        else:
+            self._move(name)
 
     def drop(self, name: str) -> None:
         """Remove an application; what is left of its charge still counts."""
         super().drop(name)
         self._move(name)
+
+    def set_aside(self, name: str) -> None:
+        """Remove an application that waits on and comes back soon: its slack is left as it is."""
+        if name in self:
+            super().drop(name)
+            self._aside[name] = None
 
     def first(self) -> str | None:
         """Return the first urgent one that may pass, else the shortest, else that of least F."""
@@ -218,7 +237,7 @@ class PassingOrder(LazyHeap):
             if self._slack.allows(name, wanted):
                 self._let_pass = (name, wanted)
                 return name
-        passing = self._slack.first() if self._shortest else None
+        passing = self._slack.first(self._aside) if self._shortest else None
         return self.least() if passing is None else passing
 
     def may_precede(self, name: ApplicationId, first: ApplicationId) -> bool:
@@ -241,7 +260,7 @@ class PassingOrder(LazyHeap):
         self._catch_up()
         passing = [name for name, wanted in self._urgent() if self._slack.allows(name, wanted)]
         if self._shortest:
-            passing += self._slack.passing()
+            passing += filter(self.__contains__, self._slack.passing())
         passed = dict.fromkeys(passing)
         yield from passed
         yield from (name for name in super().in_order() if name not in passed)
@@ -281,6 +300,7 @@ class PassingOrder(LazyHeap):
         self._promises.advance(self._slack)
 
     def _put_in_slack(self, name: ApplicationId) -> None:
+        self._aside.pop(name, None)
         promised = self._promises.of(name)
         if promised is None:
             self._slack.drop(name)

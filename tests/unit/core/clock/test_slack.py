@@ -105,6 +105,8 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
 
             assert slack.passing() == expected
             assert slack.first() == (expected[0] if expected else None)
+            but = data.draw(st.sets(st.sampled_from("abcdefgh")))
+            assert slack.first(but) == next((one for one in expected if one not in but), None)
 
 
 @examples(30)
@@ -129,7 +131,10 @@ def test_first_is_found_where_many_bounds_leave_it_open(seed: int) -> None:
                 weight = Fraction(random.choice([1, 2]))
                 put(slack, name, One(tags[name], step, weight, rest, waits or rest > 0, waits))
             if random.random() < 0.3:
-                assert slack.first() == next(iter(slack.passing()), None)
+                may_pass = slack.passing()
+                for left_out in range(len(may_pass) + 1):
+                    but = may_pass[:left_out]
+                    assert slack.first(but) == next(iter(may_pass[left_out:]), None)
 
 
 @pytest.fixture
@@ -224,6 +229,17 @@ def test_somebody_looks_again_where_another_may_be_first(
     put(slack, name, one)
 
     assert slack.first() == next(iter(slack.passing()), None)
+    assert 1 == len(searches)
+
+
+def test_who_comes_after_those_left_out_takes_no_search(searches: list[Search]) -> None:
+    """And is found again from the first on, when some of those are left out no more."""
+    slack = _mouse_that_passes(searches)
+    put(slack, "rat", One(Fraction(14), 3, Fraction(1), Fraction(3), True, True))
+    put(slack, "cat", One(Fraction(16), 4, Fraction(1), Fraction(4), True, True))
+
+    left_out = [set("x"), {"mouse"}, {"mouse", "rat"}, {"mouse", "cat"}, {"mouse", "rat", "cat"}]
+    assert ["mouse", "rat", "cat", "rat", None] == [slack.first(but) for but in left_out]
     assert 1 == len(searches)
 
 

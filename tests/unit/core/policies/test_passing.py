@@ -1,0 +1,76 @@
+"""Shortest first between applications: what is left out of the order for a while."""
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.clock.slack import Slack
+from justitia_ray.core.invariants import check
+from tests.core_driver import CoreDriver
+
+
+@pytest.fixture
+def driver() -> CoreDriver:
+    """Return a core in which `held` runs, and `a`, `b` and `c` fit nowhere.
+
+    The tag of `c` is the latest, 3,085, as GPS has served 555 for three when it comes. It is
+    shorter than `b`.
+    """
+    driver = CoreDriver(SchedulerCore("justitia", {"order": "sgps", "backfill": 8}))
+    driver.pull(kv=100)
+    for name, cost in (("held", 100_000), ("a", 2000), ("b", 3000), ("c", 2900)):
+        driver.open(name, cost)
+        driver.submit(name, name, prompt=50, output=20)
+        if name == "b":
+            driver.pull(progress={driver.lease_of("held"): 10}, kv=100)
+    driver.pull(progress={driver.lease_of("held"): 10}, kv=100)
+    return driver
+
+
+def _in_order(driver: CoreDriver) -> list[str]:
+    """Return the applications that wait, of which the first is who is asked for."""
+    queue = driver.core.ledger.queue
+    first, names = queue.first(), [one.application_id for one in queue.in_order()]
+    assert first is not None
+    assert names[0] == first.application_id
+    return names
+
+
+def test_looking_behind_who_fits_nowhere_changes_no_slack(
+    driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to sixteen are looked at with each report, and all of them wait on as they did."""
+    put: list[str] = []
+    monkeypatch.setattr(Slack, "put", lambda slack, name, *_, **__: put.append(name))
+    driver.pull(progress={driver.lease_of("held"): 10}, kv=100)
+
+    assert not put
+
+
+def test_who_is_left_out_is_in_no_order_until_it_is_touched(driver: CoreDriver) -> None:
+    """It comes back where it was, whether those before it have come back or not."""
+    queue, applications = driver.core.ledger.queue, driver.core.state.applications
+    orders = [_in_order(driver)]
+    for name in ("a", "c"):
+        queue.unschedule(applications[name])
+        orders.append(_in_order(driver))
+    for name in ("c", "a"):
+        queue.touch(applications[name])
+        orders.append(_in_order(driver))
+
+    assert ["acb", "cb", "b", "cb", "acb"] == ["".join(names) for names in orders]
+
+
+def test_who_ends_while_it_is_left_out_comes_back_with_what_it_submits(driver: CoreDriver) -> None:
+    """Not before; its charge still counts, as that of anybody else of whom nothing waits."""
+    queue, applications = driver.core.ledger.queue, driver.core.state.applications
+    queue.unschedule(applications["a"])
+    before = _in_order(driver)
+    driver.handle(ev.InferenceCancelled("a"))
+
+    assert (["c", "b"], ["c", "b"]) == (before, _in_order(driver))
+
+    driver.submit("a again", "a", prompt=50, output=20)
+
+    assert ["a", "c", "b"] == _in_order(driver)
+    check(driver.core)
