@@ -16,7 +16,7 @@ lets it pass.
 """
 
 import heapq
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.admission import Admission
@@ -180,6 +180,8 @@ class Line:
         self._backfill = backfill
         self._inferences: list[Inference] = []
         self._at: dict[ReplicaId, list[Inference]] = {}
+        self._most_passes: dict[ReplicaId, int] = {}
+        """How often one of those in line for each replica has been passed, at the most."""
 
     def __len__(self) -> int:
         return len(self._inferences)
@@ -189,7 +191,9 @@ class Line:
         self._inferences.append(inference)
         for replica in self._placement.asking():
             if self._placement.can_hold(replica, inference):
-                self._at.setdefault(replica.replica_id, []).append(inference)
+                name = replica.replica_id
+                self._at.setdefault(name, []).append(inference)
+                self._most_passes[name] = max(inference.passes, self._most_passes.get(name, 0))
 
     def followed_by(self, inferences: Collection[Inference]) -> "Line":
         """Return a line of these and of more behind them; itself if there are none."""
@@ -206,9 +210,16 @@ class Line:
 
     def lets_pass(self, replica: KnownReplica) -> bool:
         """Return whether all in line for a replica may be passed once more."""
-        return self._backfill is None or all(
-            inference.passes < self._backfill for inference in self.at(replica)
+        return (
+            self._backfill is None or self._most_passes.get(replica.replica_id, -1) < self._backfill
         )
+
+    def pass_by(self, inferences: Iterable[Inference]) -> None:
+        """Count that some have been passed once more, of these or behind them. O(line)."""
+        for inference in inferences:
+            inference.passes += 1
+        for name, at in self._at.items():
+            self._most_passes[name] = max(inference.passes for inference in at)
 
     def is_open(self) -> bool:
         """Return whether any replica may be given to an inference behind these."""
@@ -289,9 +300,10 @@ class Leases:
         held_back: list[Application] = []
         line = Line(placement, options.backfill)
         candidates = _Candidates(ledger)
+        has_seat = placement.has_seat()
         while (
             len(unscheduled) + len(held_back) <= _MAXIMUM_UNSCHEDULED
-            and placement.has_seat()
+            and has_seat
             and (application := candidates.next()) is not None
         ):
             inference = application.waiting.first
@@ -310,6 +322,7 @@ class Leases:
             others_wait = len(queue) + len(unscheduled) > 1
             cap = options.kv_share_cap if others_wait else 1.0
             if self._grant_one(application, cap, line):
+                has_seat = placement.has_seat()
                 continue
             if not placement.is_capped(inference, cap):
                 line.join(inference)
@@ -373,8 +386,7 @@ class Leases:
             found = self.placement.find(application, inference, cap, before)
             if found is not None:
                 replica, passed = found
-                for other in passed:
-                    other.passes += 1
+                line.pass_by(passed)
                 self._grant(application, inference, replica)
                 return True
             refused[inference.avoided] = inference

@@ -412,6 +412,16 @@ def test_first_is_passed_as_often_as_is_allowed() -> None:
     assert 2 == driver.inference("first").passes
 
 
+def test_first_is_passed_as_often_as_is_allowed_by_one_report() -> None:
+    """Two that fit come before the replica's next pull, and one of them may pass."""
+    driver = _blocked(1)
+    driver.handle(ev.PullAnswered("r0"))
+    for name in ("s1", "s2"):
+        _ask(driver, name, 2, 2)
+
+    assert ["s1"] == granted(driver.pull(kv=100))
+
+
 def test_everybody_who_is_passed_counts_it() -> None:
     """The second in line has been passed too, and must not pay with its own turn again."""
     driver = _blocked(2)
