@@ -251,7 +251,7 @@ class PassingOrder(LazyHeap):
             return True
         if self._shortest and one.remaining * other.weight <= other.remaining * one.weight:
             return True
-        if first == self.least() and one[:2] < other[:2]:
+        if one[:2] < other[:2] and first == self.least():
             return True
         return self._guard is not None and self._guard.is_urgent(name)
 
