@@ -27,6 +27,7 @@ from justitia_ray.core.entities import (
     KnownReplica,
     Lease,
     LeaseState,
+    Refusals,
     move,
 )
 from justitia_ray.core.kv_shares import KvShares
@@ -58,9 +59,7 @@ class Placement:
         """
         if kv_tokens is None:
             kv_tokens = replica.leasable_tokens
-        return (
-            not replica.leases or self.admission.fits(replica, inference, kv_tokens)
-        ) and self.can_hold(replica, inference)
+        return self._has_memory(replica, inference, kv_tokens) and self.can_hold(replica, inference)
 
     def fits_anywhere(self, inference: Inference) -> bool:
         """Return whether any replica that asks for work has the memory and the seats for it now."""
@@ -108,15 +107,20 @@ class Placement:
             share_cap: Share of a replica's KV that the application may hold; 1 is no limit.
             line: The inferences before it in order that wait for memory.
         """
-        for replica in self._ranked(application):
+        asked = (inference.request_id, inference.prompt_tokens)
+        may_fit = [replica for replica in self.asking() if not self._refuses(replica, asked)]
+        for replica in _ranked(may_fit, application):
             passed = line.at(replica)
-            if (
-                line.lets_pass(replica)
-                and (
-                    replica.prompt_budget is None
-                    or inference.prompt_tokens <= replica.prompt_budget
-                )
-                and self.fits(replica, inference)
+            if not line.lets_pass(replica) or (
+                replica.prompt_budget is not None
+                and inference.prompt_tokens > replica.prompt_budget
+            ):
+                continue
+            if not self._has_memory(replica, inference, replica.leasable_tokens):
+                if len(line):  # else no look is at more than one, or this one is the first of many
+                    self._refuse(replica, asked)
+            elif (
+                self.can_hold(replica, inference)
                 and _is_within_share(replica, inference, share_cap)
                 and not (passed and self._delays(replica, passed[0], inference))
             ):
@@ -144,19 +148,27 @@ class Placement:
         start = self.admission.start
         return start(replica, first, both, kv_tokens) > start(replica, first, alone, kv_tokens)
 
-    def _ranked(self, application: Application) -> list[KnownReplica]:
-        """Return the replicas that ask for work: those that served it, then by free KV, by name."""
-        asking, served = list(self.asking()), application.replicas
-        if len(asking) == 1:
-            return asking
-        return sorted(
-            asking,
-            key=lambda replica: (
-                replica.replica_id not in served,
-                replica.context_tokens - replica.leasable_tokens,
-                replica.replica_id,
-            ),
-        )
+    def _has_memory(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
+        """Return whether a replica has so much KV for an inference beside what it runs."""
+        return not replica.leases or self.admission.fits(replica, inference, kv_tokens)
+
+    def _refuses(self, replica: KnownReplica, asked: tuple[RequestId, Tokens]) -> bool:
+        """Return whether a replica, as it is now, was found to have no memory for an inference."""
+        state, refused = replica.refusals
+        return asked in refused and state == self._state_of(replica)
+
+    def _refuse(self, replica: KnownReplica, asked: tuple[RequestId, Tokens]) -> None:
+        """Note that a replica has no memory for an inference while it is as it is now."""
+        state = self._state_of(replica)
+        if replica.refusals.state != state:
+            replica.refusals = Refusals(state, set())
+        replica.refusals.inferences.add(asked)
+
+    def _state_of(self, replica: KnownReplica) -> tuple[object, ...]:
+        """Return what says for whom a replica has memory: all of it, and by which rule."""
+        return (
+            replica.leases.changes, replica.leasable_tokens, replica.capacity, self.admission
+        )  # fmt: skip
 
     def asking(self) -> Iterator[KnownReplica]:
         """Yield the replicas that ask for work and may be given some."""
@@ -487,6 +499,20 @@ class Leases:
         tokens = footprint.full_tokens
         self.shares.hold(lease_id, application.tenant, tokens, application.tier)
         state.deadlines.set(state.now + state.timeouts.lease_s, DeadlineKind.LEASE, lease_id)
+
+
+def _ranked(replicas: list[KnownReplica], application: Application) -> list[KnownReplica]:
+    """Sort replicas: those that served the application, then by free KV, by name."""
+    if len(replicas) > 1:
+        served = application.replicas
+        replicas.sort(
+            key=lambda replica: (
+                replica.replica_id not in served,
+                replica.context_tokens - replica.leasable_tokens,
+                replica.replica_id,
+            )
+        )
+    return replicas
 
 
 def _size(replica: KnownReplica) -> tuple[Tokens, int]:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from justitia_ray.core.footprints import Footprint, Footprints
 from justitia_ray.core.queue import WaitingLine
@@ -289,6 +290,14 @@ class ReplicaCapacity:
     max_num_seqs: int = 256
 
 
+class Refusals(NamedTuple):
+    """Inferences that a replica has no memory for while it is in one state."""
+
+    state: tuple[object, ...]
+    inferences: set[tuple[RequestId, Tokens]]
+    """By their ids and prompts: a replica may correct a prompt."""
+
+
 @dataclass(slots=True)
 class KnownReplica:
     """A replica as the scheduler knows it."""
@@ -307,6 +316,8 @@ class KnownReplica:
     """KV that its leases took by its gauge since their last progress: the forecast begins there."""
     ended: dict[LeaseId, ApplicationId | None] = field(default_factory=dict)
     """The ends that its last pull reported, and of which application, if that was known."""
+    refusals: Refusals = field(default_factory=lambda: Refusals((), set()))
+    """The inferences that it was found to have no memory for."""
 
     @property
     def leasable_tokens(self) -> Tokens:

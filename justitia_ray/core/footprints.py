@@ -121,11 +121,14 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self.full_tokens: Tokens = 0
         """KV held if all were at their fullest at once."""
         self.sequences = 0
+        self.changes = 0
+        """How often any of them was set or deleted."""
 
     def __getitem__(self, lease_id: LeaseId) -> Footprint:
         return self._by_lease[lease_id]
 
     def __setitem__(self, lease_id: LeaseId, footprint: Footprint) -> None:
+        self.changes += 1
         before = self._by_lease.get(lease_id)
         self._by_lease[lease_id] = footprint
         if before is None:
@@ -144,6 +147,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             self._count(footprint, 1)
 
     def __delitem__(self, lease_id: LeaseId) -> None:
+        self.changes += 1
         footprint = self._by_lease.pop(lease_id)
         self._count(footprint, -1)
         self._forecast = self._former = None

@@ -7,7 +7,8 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Grant
-from justitia_ray.core.admission import ADMISSIONS
+from justitia_ray.core.admission import ADMISSIONS, PeakAdmission
+from justitia_ray.core.entities import Inference, KnownReplica
 from tests.core_driver import PATIENT, CoreDriver, granted
 
 
@@ -285,3 +286,71 @@ def test_replica_is_avoided_only_while_another_could_hold_the_inference(end: str
     assert {"x": "r0"} == _places(driver.wait(2.0))
     assert {} == _cut_off(driver, "x")
     assert {"x": "r2"} == _places(driver.pull("r2", kv=1000))
+
+
+@pytest.fixture
+def lined_up() -> CoreDriver:
+    """Return an FCFS core of two replicas that run something, for both of which two are in line.
+
+    `first` fits beside nothing, and `x` would hold 40 when `held` holds 65 of the 100 of r1.
+    """
+    options = {"backfill": "unlimited"}
+    driver = CoreDriver(SchedulerCore("fcfs", options, timeouts=PATIENT))
+    driver.pull("r1", kv=100)
+    _ask(driver, "held", 60, 20)
+    driver.pull("r0", kv=100)
+    for name, prompt, output in (
+        ("long", 5, 50),
+        ("short", 50, 20),
+        ("first", 95, 5),
+        ("x", 35, 5),
+    ):
+        _ask(driver, name, prompt, output)
+    assert ["first"] == driver.waiting("first")
+    assert ["x"] == driver.waiting("x")
+    return driver
+
+
+def test_who_is_in_line_is_asked_again_of_replicas_that_have_changed(
+    lined_up: CoreDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to sixteen are looked at with each report, and it is one replica's. The first is asked."""
+    asked: list[tuple[str, str]] = []
+    fits = PeakAdmission.fits
+
+    def count(
+        rule: PeakAdmission, replica: KnownReplica, inference: Inference, kv_tokens: int
+    ) -> bool:
+        asked.append((inference.request_id, replica.replica_id))
+        return fits(rule, replica, inference, kv_tokens)
+
+    monkeypatch.setattr(PeakAdmission, "fits", count)
+    lined_up.pull("r0", {lined_up.lease_of("long"): 1, lined_up.lease_of("short"): 1}, kv=100)
+
+    assert [("first", "r0"), ("first", "r1"), ("x", "r0")] == sorted(asked)
+
+
+@pytest.mark.parametrize(("free", "seats"), [(40, 256), (45, 1)])
+def test_who_is_in_line_starts_where_what_it_lacked_has_come_free(
+    lined_up: CoreDriver, free: int, seats: int
+) -> None:
+    """Five tokens that the leases of a larger r1 do not explain, of an aborted call; or a seat."""
+    assert [] == granted(lined_up.pull("r1", None, kv=105, free=free, seats=seats))
+    assert ["x"] == granted(lined_up.pull("r1", None, kv=105, free=45))
+
+
+def test_who_is_in_line_starts_by_another_rule(lined_up: CoreDriver) -> None:
+    """By vLLM's, 60 and 35 and a token for each of the two."""
+    options = (("backfill", "unlimited"),)
+
+    assert ["x"] == granted(lined_up.handle(ev.PolicyChanged("fcfs", options, "prompt")))
+
+
+def test_who_is_in_line_starts_with_a_prompt_that_was_shorter(lined_up: CoreDriver) -> None:
+    """It ran on r0, which counted five tokens less, and was lost."""
+    assert ["x"] == granted(lined_up.pull("r0", finished={lined_up.lease_of("short"): 20}, kv=100))
+
+    progress = [ev.LeaseProgress(lined_up.lease_of("x"), 30, 1, running=True)]
+    lined_up.pull("r0", progress, kv=100)
+
+    assert ["x"] == granted(lined_up.handle(ev.ReplicaLost("r0")))
