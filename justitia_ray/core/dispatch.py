@@ -166,9 +166,8 @@ class Placement:
 
     def _state_of(self, replica: KnownReplica) -> tuple[object, ...]:
         """Return what says for whom a replica has memory: all of it, and by which rule."""
-        return (
-            replica.leases.changes, replica.leasable_tokens, replica.capacity, self.admission
-        )  # fmt: skip
+        leases, capacity = replica.leases, replica.capacity
+        return leases.changes, replica.leasable_tokens, capacity, self.admission
 
     def asking(self) -> Iterator[KnownReplica]:
         """Yield the replicas that ask for work and may be given some."""

@@ -162,7 +162,7 @@ class ShadowClock:
         self.owed: KvTokenTime = 0
         """Service of what has started, without what has been served."""
         self.flights = Flights()
-        """What has started and has not ended."""
+        """Inferences that have started and have not ended."""
         self.shadows: dict[ApplicationId, Shadow] = {}
         self.density = WeightSum()
         """Sum over those that ask for more as X rises: what a level costs, looking ahead."""
