@@ -9,7 +9,7 @@ from prometheus_client.samples import Sample
 async def scraped() -> list[Sample]:
     """Return what every node's exporter says now."""
     samples: list[Sample] = []
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(timeout=60) as http:
         for node in ray.nodes():
             url = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
             for family in text_string_to_metric_families((await http.get(url)).text):

@@ -23,7 +23,7 @@ from justitia_ray.core.clock.shadow import Shadow, ShadowClock, record_of, resto
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import RecordReader
 from justitia_ray.core.stages import read_stages
-from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
+from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds
 
 if TYPE_CHECKING:
     from justitia_ray.core.entities import Application, Inference
@@ -118,6 +118,8 @@ class ForetoldVtc:
         """All others of which a deadline is known, by an instant before which they are not."""
         self._candidates: dict[ApplicationId, _Candidate] = {}
         """Applications whose level or instant has come, until they are placed anew."""
+        self._told_before: dict[ApplicationId, dict[RequestId, Seconds]] = {}
+        """When the last scheduler was told of what runs, until that is adopted."""
 
     # --- hooks
 
@@ -147,6 +149,12 @@ class ForetoldVtc:
     def dispatched(self, inference: Inference, now: Seconds) -> None:
         """Note that an inference was leased."""
         self.pace.begin(inference.request_id, now)
+
+    def adopted(self, inference: Inference, now: Seconds) -> None:
+        """Note that an inference runs that was leased before; told of again after `submitted`."""
+        told_at = self._told_before.get(inference.application_id, {})
+        request_id = inference.request_id
+        self.pace.begin(request_id, now, told_at.pop(request_id, None))
 
     def served(self, deliveries: Sequence[Delivery], now: Seconds) -> None:
         """Raise the level by the service of a report, and measure the pace."""
@@ -178,6 +186,7 @@ class ForetoldVtc:
         else:
             self.clock.remove(name)
         del self._stages[name]
+        self._told_before.pop(name, None)
         self._found = None
         self._by_level.drop(name)
         self._by_time.drop(name)
@@ -258,6 +267,10 @@ class ForetoldVtc:
         return {
             "shadow": record_of(shadow),
             "submitted": [[*stage.ended] for stage in stages.submitted],
+            "told_at": {
+                **self._told_before.get(application_id, {}),
+                **self.pace.told_at(stages.running()),
+            },
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -289,13 +302,15 @@ class ForetoldVtc:
             ValueError: If it is not of that form.
         """
         name = application.application_id
-        reader = RecordReader(state, ("shadow", "submitted"))
-        if "gap_until" in reader.mapping("shadow"):
+        if "gap_until" in RecordReader(state, ("shadow",), None).mapping("shadow"):
             return
+        reader = RecordReader(state, ("shadow", "submitted", "told_at"))
         ended = [*read_stages(reader, "submitted")]
+        told_at = reader.table("told_at", RecordReader.number)
         self.clock.remove(name)
         self.clock.put_back(name, restored(reader.value("shadow")))
         self._stages[name] = KnownStages(application.expected_stages, ended)
+        self._told_before[name] = told_at
 
     def _is_urgent(self, name: ApplicationId, deadline: Seconds, now: Seconds) -> bool:
         path = _with_margin(self.critical_path(name))

@@ -6,7 +6,7 @@ counted once, whatever the charge of the account.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -125,6 +125,11 @@ class KnownStages:
     def has_calls(self) -> bool:
         """Whether it has submitted anything that counts."""
         return any(stage.running or stage.ended.inferences for stage in self.submitted)
+
+    def running(self) -> Iterator[RequestId]:
+        """Yield the calls that are not over."""
+        for stage in self.submitted:
+            yield from stage.running
 
     def expect(self, expected: tuple[ExpectedStage, ...]) -> None:
         """Replace the stages that are expected."""

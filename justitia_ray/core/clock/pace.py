@@ -51,11 +51,15 @@ class Pace:
         self._told_at: dict[RequestId, Seconds] = {}
         """When what runs was reported last, or leased."""
 
-    def begin(self, request_id: RequestId, now: Seconds) -> None:
-        """Note that an inference was leased."""
+    def begin(self, request_id: RequestId, now: Seconds, told_at: Seconds | None = None) -> None:
+        """Note that an inference runs from now on, or did before, and was told of last then."""
         if not self._told_at:
             self._since = now
-        self._told_at[request_id] = now
+        self._told_at[request_id] = now if told_at is None else told_at
+
+    def told_at(self, request_ids: Iterable[RequestId]) -> dict[RequestId, Seconds]:
+        """Return when those that run were leased, or told of last."""
+        return {name: self._told_at[name] for name in request_ids if name in self._told_at}
 
     def leave(self, request_id: RequestId) -> None:
         """Note that an inference runs no more; an unknown one changes nothing."""

@@ -224,7 +224,7 @@ class JustitiaPolicy(Policy):
         """Tell the guard of an inference that runs already."""
         self.submitted(application, inference)
         if (shadow := self._shadow(application)) is not None:
-            shadow.dispatched(inference, self.context.now())
+            shadow.adopted(inference, self.context.now())
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
         """Tell the guard of service."""

@@ -281,6 +281,28 @@ def test_new_scheduler_foretells_as_the_last_did(kv_tokens: float) -> None:
     assert flights.held_rate == pytest.approx(others.held_rate)
 
 
+def test_new_scheduler_measures_what_runs_from_the_report_before() -> None:
+    """A call was told of at 2 s, and the state is of 3 s: at 5 s it took 3 s for 10 tokens."""
+    before, after, application = _foretold(), _foretold(), _application("1", ONE)
+    before.arrived(application, 0.0)
+    for name in ("x", "y"):
+        before.submitted(application, _inference(name), 0.0)
+        before.dispatched(_inference(name), 0.0)
+    before.served([_delivery(10, "x"), _delivery(10, "y")], 2.0)
+    before.served([_delivery(10, "y")], 3.0)
+    after.restore(json.loads(json.dumps(before.state())))
+    kept = before.application_state("1")
+    after.restore_application(application, json.loads(json.dumps(kept)))
+
+    assert kept == after.application_state("1")  # should it die before anything is adopted
+    for name in ("x", "y"):
+        after.submitted(application, _inference(name), 3.0)
+        after.adopted(_inference(name), 3.0)
+    for foretold in (before, after):
+        foretold.served([_delivery(10, "x")], 5.0)
+    assert before.pace.state() == after.pace.state()
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -310,6 +332,7 @@ def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
         ("shadow", {"stages": [[1, 2]]}),
         ("shadow", {"weight": 0}),
         ("shadow", None),
+        ("told_at", {"x": None}),
         ("submitted", 3),
         ("submitted", [[-1, 0, 0, 0, 0]]),
     ],
