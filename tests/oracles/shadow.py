@@ -69,7 +69,7 @@ class Member:
 
 @dataclass
 class Cohort:
-    """What has started within some iterations, as the level rose."""
+    """Inferences that have started within 32 iterations of each other, as the level rose."""
 
     gathers_until: Any
     service: Any = Fraction(0)

@@ -17,7 +17,7 @@ from justitia_ray.core.queue import LazyHeap
 from justitia_ray.core.records import Fields, RecordReader, read_fields
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
-GATHERED_ITERATIONS = 32
+_GATHERED_ITERATIONS = 32
 """Iterations in which a cohort gathers: about a second of a 7B model on an A10G."""
 
 
@@ -108,7 +108,7 @@ class Flights:
     def open(self, now: Seconds, iteration_s: Seconds) -> None:
         """Let a cohort gather from now on; nothing if one does."""
         if not self.gathers:
-            self._gathers_until = now + GATHERED_ITERATIONS * iteration_s
+            self._gathers_until = now + _GATHERED_ITERATIONS * iteration_s
             self._find_next()
 
     def gather(self, service: KvTokenTime, length_s: Seconds) -> None:
