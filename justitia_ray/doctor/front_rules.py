@@ -35,6 +35,12 @@ def _front_without_descriptors(look: Look) -> Iterator[Breach]:
         yield breach("descriptors", front=front)
 
 
+def _splicing_haproxy(look: Look) -> Iterator[Breach]:
+    front = look.seen.ingress.front
+    if front is not None:
+        yield from breach_if(front.splices, "front")
+
+
 def _callers_beyond_the_front(look: Look) -> Iterator[Breach]:
     ingress, serve = look.seen.ingress, look.seen.serve
     if ingress.front is None or ingress.max_outstanding is None or serve is None:
@@ -82,6 +88,16 @@ FRONT_RULES: tuple[Rule[[Look]], ...] = (
         " {front.wanted_descriptors:,} open files, and `ulimit -Hn` is {front.descriptors:,}",
         "it may not start again: raise the limit, or set RAY_SERVE_HAPROXY_MAXCONN to"
         " {front.fitting_connections:,} (`justitia env FILE` computes it)",
+    ),
+    Rule(
+        "front_that_splices",
+        Severity.RISK,
+        "HAProxy runs without splicing.",
+        _splicing_haproxy,
+        "HAProxy splices bodies, as Ray configures it: a unary call whose body came in a TCP"
+        " segment of its own runs to its end after its caller has left",
+        "start Ray on every node with the environment of `justitia env FILE`: its"
+        " RAY_SERVE_HAPROXY_BINARY_PATH starts HAProxy without splicing",
     ),
     Rule(
         "front_with_too_few_connections",

@@ -218,6 +218,8 @@ class FrontFacts(_InspectionModel):
     fitting_connections: int
     """Connections that HAProxy could hold with them."""
     haproxy_can_run: bool
+    splices: bool = False
+    """Whether HAProxy splices bodies: a unary call whose caller left then runs to its end."""
 
 
 class IngressReport(_InspectionModel):

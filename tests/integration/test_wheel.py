@@ -89,6 +89,19 @@ def test_package_comes_from_the_wheel(installed: Installed) -> None:
     assert where.stdout.strip().endswith("site-packages/justitia_ray/__init__.py")
 
 
+def test_wheel_starts_haproxy_without_splicing(installed: Installed) -> None:
+    """A script in a wheel is of use only where its mode has been kept."""
+    program = (
+        "import subprocess\n"
+        "from justitia_ray.serve.front import plan_front\n"
+        "plan = plan_front(1, 20_000, {}).environment\n"
+        "subprocess.run([plan['RAY_SERVE_HAPROXY_BINARY_PATH'], '-v'], env=plan, check=True)\n"
+    )
+    ran = installed.run(["-c", program])
+
+    assert "HAProxy version" in ran.stdout, ran.stderr
+
+
 def test_wheel_serves(installed: Installed) -> None:
     """Serve imports the application by its path, on nodes that have the wheel only."""
     program = (

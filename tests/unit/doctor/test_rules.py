@@ -159,6 +159,9 @@ CASES = {
     "front_without_open_files": Case(
         "descriptors", says("ingress", "front", descriptors=19_000), "`ulimit -Hn` is 19,000"
     ),
+    "front_that_splices": Case(
+        "front", says("ingress", "front", splices=True), "runs to its end after its caller has left"
+    ),
     "front_with_too_few_connections": Case(
         "connections", says("ingress", max_outstanding=7_701), "7,701 callers may wait"
     ),

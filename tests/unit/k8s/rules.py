@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from justitia_ray.serve.front import wanted_descriptors
+from justitia_ray.serve.front import WRAPPER, wanted_descriptors
 from tests.unit.k8s.kustomization import Manifest, walk
 from tests.unit.k8s.manifests import (
     PodTemplate,
@@ -261,6 +261,17 @@ def front_holds_every_caller(found: list[Manifest]) -> Iterator[str]:
             yield f"{template.name}: {connections} connections for {callers} callers"
 
 
+def front_does_not_splice(found: list[Manifest]) -> Iterator[str]:
+    """A unary call whose caller left would run to its end."""
+    installed = f"/opt/justitia/lib/python3.11/site-packages/justitia_ray/serve/{WRAPPER.name}"
+    for template in pod_templates(found):
+        chosen = {v["name"]: v.get("value", "") for v in template.container.get("env", [])}
+        if "RAY_SERVE_ENABLE_HA_PROXY" in chosen:
+            binary = chosen.get("RAY_SERVE_HAPROXY_BINARY_PATH")
+            if binary != installed:
+                yield f"{template.name}: {binary}"
+
+
 def secrets_are_documented(found: list[Manifest], text: str) -> Iterator[str]:
     """Whoever installs it makes them: with a name that the README lacks, no pod starts."""
     for path, value in walk(found):
@@ -309,4 +320,5 @@ RULES: tuple[Rule, ...] = (
     services_find_pods,
     redis_is_reached,
     front_holds_every_caller,
+    front_does_not_splice,
 )

@@ -122,6 +122,9 @@ BREACHES: dict[rules.Rule, list[Change]] = {
         lambda m: set_variable(m, "RAY_SERVE_HAPROXY_MAXCONN", "26200"),
         lambda m: set_variable(m, "RAY_SERVE_ENABLE_HA_PROXY", "0"),
     ],
+    rules.front_does_not_splice: [
+        lambda m: set_variable(m, "RAY_SERVE_HAPROXY_BINARY_PATH", "/usr/sbin/haproxy"),
+    ],
 }
 
 

@@ -1,7 +1,9 @@
 """The front's environment: limits that fit into open files, Serve's proxy without HAProxy."""
 
+import os
 import resource
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -95,6 +97,57 @@ def test_binary_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     """Ray would find out at Serve's start, in the log of an actor."""
     with pytest.raises(ConfigError, match=r"RAY_SERVE_HAPROXY_BINARY_PATH is '/.*none': the path"):
         plan_front(1, 20_000, {"RAY_SERVE_HAPROXY_BINARY_PATH": str(tmp_path / "none")})
+
+
+def test_haproxy_is_started_without_splicing() -> None:
+    """Ray's configuration has no switch for it, and with it a caller that left is not noticed."""
+    plan = plan_front(1, 20_000, HAPROXY).environment
+    again = plan_front(1, 20_000, plan).environment
+    other = plan_front(1, 20_000, plan | {"RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/cat"}).environment
+
+    assert str(front.WRAPPER) == plan["RAY_SERVE_HAPROXY_BINARY_PATH"]
+    assert "/bin/sh" == plan["JUSTITIA_HAPROXY_BINARY"]
+    assert plan == again
+    assert "/bin/cat" == other["JUSTITIA_HAPROXY_BINARY"]
+    assert not read_front(plan).splices
+    assert read_front(HAPROXY | {"RAY_SERVE_ENABLE_HA_PROXY": "1"}).splices
+    assert not read_front({}).splices
+
+
+def test_wrapper_that_cannot_be_executed_is_left_out_and_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An archive may have lost its mode; Ray would refuse to start such a binary."""
+    monkeypatch.setattr(front, "WRAPPER", tmp_path / "haproxy_without_splicing")
+    front.WRAPPER.write_text("#!/bin/sh")
+    plan = plan_front(1, 20_000, HAPROXY)
+
+    assert "RAY_SERVE_HAPROXY_BINARY_PATH" not in plan.environment
+    assert "1" == plan.environment["RAY_SERVE_ENABLE_HA_PROXY"]
+    assert "HAProxy runs with splicing" in plan.notes[-1]
+
+
+@pytest.mark.parametrize(
+    ("features", "arguments"),
+    [("+LINUX_SPLICE", "-dS -f it.cfg"), ("-LINUX_SPLICE", "-f it.cfg")],
+    ids=["splices", "cannot"],
+)
+def test_wrapper_hands_its_arguments_to_the_named_haproxy(
+    tmp_path: Path, features: str, arguments: str
+) -> None:
+    """A build that cannot splice refuses the option."""
+    binary = tmp_path / "haproxy"
+    binary.write_text(f'#!/bin/sh\n[ "$1" = -vv ] && echo "Features: {features}" || echo "$@"\n')
+    binary.chmod(0o755)
+    said = subprocess.run(
+        [front.WRAPPER, "-f", "it.cfg"],
+        env={"PATH": os.environ["PATH"], "JUSTITIA_HAPROXY_BINARY": str(binary)},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+
+    assert arguments == said.stdout.strip()
 
 
 def test_front_is_read_from_the_environment_of_the_process() -> None:

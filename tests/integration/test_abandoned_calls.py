@@ -1,0 +1,130 @@
+"""HAProxy as this project starts it notices a caller that leaves, also between two segments.
+
+HAProxy runs alone here, with the options that Ray's template sets; `test_haproxy.py` has all of it.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+from ray.serve._private.haproxy_templates import HAPROXY_CONFIG_TEMPLATE
+
+from justitia_ray.serve.front import WRAPPER, haproxy_missing, plan_front
+from tests.eventually import eventually
+from tests.harness.local_front import free_port
+
+_MISSING = haproxy_missing(os.environ)
+pytestmark = [
+    pytest.mark.asyncio,
+    pytest.mark.slow,
+    pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING)),
+]
+
+_NOTICED_WITHIN_S = 1.0
+_BODY = b"0123456789"
+_CONFIGURATION = """
+defaults
+  mode http
+  timeout connect 2s
+  timeout client 60s
+  timeout server 60s
+  {options}
+frontend callers
+  bind 127.0.0.1:{port}
+  default_backend ingress
+backend ingress
+  http-reuse always
+  server one 127.0.0.1:{server}
+"""
+
+
+class SilentServer:
+    """Reads one request and answers nothing; notes when its connection is closed."""
+
+    def __init__(self) -> None:
+        self.has_head = asyncio.Event()
+        self.has_body = asyncio.Event()
+        self.is_left = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        self.has_head.set()
+        await reader.readexactly(len(_BODY))
+        self.has_body.set()
+        with suppress(ConnectionError):  # HAProxy resets it
+            await reader.read(1)
+        self.is_left.set()
+        writer.close()
+
+
+def rays_options() -> str:
+    """Return the options of Ray's template that decide how a caller is heard."""
+    names = re.findall(r"^ +(option (?:abortonclose|splice-\S+))$", HAPROXY_CONFIG_TEMPLATE, re.M)
+    return "\n  ".join(names)
+
+
+@asynccontextmanager
+async def haproxy(directory: Path, server: int, binary: str | Path) -> AsyncIterator[int]:
+    """Run an HAProxy in front of a server; yield its port."""
+    port, file = free_port(), directory / "haproxy.cfg"
+    file.write_text(_CONFIGURATION.format(options=rays_options(), port=port, server=server))
+    environment = os.environ | plan_front(100, 20_000).environment
+    process = await asyncio.create_subprocess_exec(binary, "-db", "-f", file, env=environment)
+
+    async def listens() -> bool:
+        with suppress(OSError):
+            (await asyncio.open_connection("127.0.0.1", port))[1].close()
+            return True
+        return False
+
+    try:
+        await eventually(listens, "HAProxy listens", 10.0)
+        yield port
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+async def leave_after_the_body(port: int, server: SilentServer, *, segments: int) -> bool:
+    """Send a request, close its connection, and return whether the server notices in time."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    head = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(_BODY)}\r\n\r\n".encode()
+    if segments == 1:
+        writer.write(head + _BODY)
+    else:
+        writer.write(head)
+        await writer.drain()
+        await server.has_head.wait()
+        writer.write(_BODY)
+    await server.has_body.wait()
+    writer.close()
+    try:
+        await asyncio.wait_for(server.is_left.wait(), _NOTICED_WITHIN_S)
+    except TimeoutError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("segments", [1, 2])
+async def test_haproxy_without_splicing_notices_that_a_caller_left(
+    tmp_path: Path, segments: int
+) -> None:
+    silent = SilentServer()
+    async with await asyncio.start_server(silent.serve, "127.0.0.1", 0) as listening:
+        server = listening.sockets[0].getsockname()[1]
+        async with haproxy(tmp_path, server, WRAPPER) as port:
+            assert await leave_after_the_body(port, silent, segments=segments)
+
+
+async def test_haproxy_as_ray_starts_it_does_not_notice(tmp_path: Path) -> None:
+    """As soon as this fails, `serve/haproxy_without_splicing` is not needed any more."""
+    silent = SilentServer()
+    binary = plan_front(100, 20_000).environment["JUSTITIA_HAPROXY_BINARY"]
+    async with await asyncio.start_server(silent.serve, "127.0.0.1", 0) as listening:
+        server = listening.sockets[0].getsockname()[1]
+        async with haproxy(tmp_path, server, binary) as port:
+            assert not await leave_after_the_body(port, silent, segments=2)
