@@ -2,8 +2,9 @@
 
 OpenAI's `x-ratelimit-*` and Anthropic's `anthropic-ratelimit-*` have one limit of requests and one
 of tokens: that with the least left. `RateLimit-Policy` and `RateLimit` of the IETF (draft 10 of
-httpapi-ratelimit-headers) have all of them, by name; only they have KV token-time and applications.
-A tenant without limits gets no header.
+httpapi-ratelimit-headers) name them, KV token-time and applications too. A tenant may have
+a hundred limits, and proxies refuse a long head (HAProxy one of 16 kB, nginx one of 4 kB), so those
+with the least share left are named, as far as they fit. A tenant without limits gets no header.
 """
 
 import math
@@ -18,6 +19,8 @@ _OPENAI_UNITS = {"requests": "requests", "inferences": "requests", "tokens": "to
 """Name in OpenAI's and Anthropic's headers of each unit that they have."""
 POLICY_HEADER = "ratelimit-policy"
 LIMIT_HEADER = "ratelimit"
+MOST_BYTES = 2_000
+"""Length of all headers of limits together, names, values and separators."""
 _LARGEST = 999_999_999_999_999
 """Largest integer of a structured field (RFC 8941)."""
 _ITEM = re.compile(r'"((?:[^"\\]|\\.)*)"((?:;[a-z]+=\d+)*)')
@@ -25,7 +28,11 @@ _PARAMETER = re.compile(r";([a-z]+)=(\d+)")
 
 
 def limit_headers(
-    standings: Iterable[LimitStanding], now: datetime, *, is_anthropic: bool
+    standings: Iterable[LimitStanding],
+    now: datetime,
+    *,
+    is_anthropic: bool,
+    binding: LimitStanding | None = None,
 ) -> dict[str, str]:
     """Return the headers that tell a caller of its limits; of two for one limit the first counts.
 
@@ -33,20 +40,14 @@ def limit_headers(
         standings: Limits of the tenant and of the nodes above it.
         now: Time of day in UTC, for Anthropic's resets.
         is_anthropic: Whether the path is one of Anthropic's.
+        binding: The limit that refused the call, if one did; named first.
     """
-    named: dict[str, LimitStanding] = {}
+    named: dict[str, LimitStanding] = {} if binding is None else {_name(binding): binding}
     for standing in standings:
         named.setdefault(_name(standing), standing)
     if not named:
         return {}
-    policies, lefts = [], []
-    for name, standing in named.items():
-        quoted = _quoted(name)
-        window = "" if standing.period_s is None else f";w={_whole(standing.period_s)}"
-        policies.append(f"{quoted};q={_whole(standing.limit)}{window}")
-        left = f"{quoted};r={_left(standing)};t={_whole(math.ceil(standing.reset_s))}"
-        lefts.append(left)
-    headers = {POLICY_HEADER: ", ".join(policies), LIMIT_HEADER: ", ".join(lefts)}
+    headers = {}
     for unit, standing in _tightest(named.values()).items():
         limit, remaining = str(_whole(standing.limit)), str(_left(standing))
         if is_anthropic:
@@ -57,7 +58,31 @@ def limit_headers(
             headers[f"x-ratelimit-limit-{unit}"] = limit
             headers[f"x-ratelimit-remaining-{unit}"] = remaining
             headers[f"x-ratelimit-reset-{unit}"] = duration(standing.reset_s)
-    return headers
+    ordered = sorted(named.items(), key=lambda item: (item[1] is not binding, _part_left(item[1])))
+    return _by_name(ordered, MOST_BYTES - _length(headers)) | headers
+
+
+def _by_name(ordered: Iterable[tuple[str, LimitStanding]], most_bytes: int) -> dict[str, str]:
+    """Return the two lists of the IETF's draft, of the first limits that fit into a length."""
+    policies: list[str] = []
+    lefts: list[str] = []
+    length = _length({POLICY_HEADER: "", LIMIT_HEADER: ""})
+    for name, standing in ordered:
+        quoted = _quoted(name)
+        window = "" if standing.period_s is None else f";w={_whole(standing.period_s)}"
+        policy = f"{quoted};q={_whole(standing.limit)}{window}"
+        left = f"{quoted};r={_left(standing)};t={_whole(math.ceil(standing.reset_s))}"
+        length += len(policy) + len(left) + 2 * len(", ")
+        if length > most_bytes:
+            break
+        policies.append(policy)
+        lefts.append(left)
+    return {POLICY_HEADER: ", ".join(policies), LIMIT_HEADER: ", ".join(lefts)} if lefts else {}
+
+
+def _length(headers: Mapping[str, str]) -> int:
+    """Return the length of headers as HTTP/1.1 sends them: `name: value`, and the line's end."""
+    return sum(len(name) + len(value) + 4 for name, value in headers.items())
 
 
 def read_limits(headers: Mapping[str, str]) -> tuple[LimitStanding, ...]:

@@ -35,19 +35,21 @@ def error_response(
     Args:
         path: The call's route.
         error: The failure.
-        standings: Limits of the caller's tenant; the one that binds, if it is one, is told first.
+        standings: Limits of the caller's tenant; one that the error names is told first.
         draw: Draws a number from 0 to 1, which spreads the returns of callers.
     """
-    binding = error.limit if isinstance(error, AdmissionError) else None
-    if binding is not None:
-        standings = (LimitStanding(**binding), *standings)
-    headers = error_headers(error, draw) | headers_of_limits(path, standings)
+    limit = error.limit if isinstance(error, AdmissionError) else None
+    binding = None if limit is None else LimitStanding(**limit)
+    headers = error_headers(error, draw) | headers_of_limits(path, standings, binding)
     return JSONResponse(error_in_form(path, error), status_of(error)[0], headers)
 
 
-def headers_of_limits(path: str, standings: Iterable[LimitStanding]) -> dict[str, str]:
+def headers_of_limits(
+    path: str, standings: Iterable[LimitStanding], binding: LimitStanding | None = None
+) -> dict[str, str]:
     """Return the headers that tell a caller on a path of its limits; none without limits."""
-    return limit_headers(standings, datetime.now(UTC), is_anthropic=has_anthropic_form(path))
+    anthropic = has_anthropic_form(path)
+    return limit_headers(standings, datetime.now(UTC), is_anthropic=anthropic, binding=binding)
 
 
 def unforeseen_response(path: str, error: Exception) -> JSONResponse:
