@@ -7,7 +7,9 @@ said is one turn, in however many messages or items it comes.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
@@ -17,6 +19,12 @@ MODEL = "assistant"
 _UNSAID = frozenset({"thinking", "redacted_thinking", "reasoning"})
 """Kinds of parts that the model keeps to itself: clients drop them, or not."""
 _TEXTS = frozenset({"text", "input_text", "output_text", "refusal"})
+_SYSTEM = ("system", "developer")
+_BILLING_LINE = re.compile(
+    r"\s*x-anthropic-billing-header:(?:[ \t]*[\w.-]+=[^;\s]*;?)*[ \t]*(?:\r?\n)?"
+)
+"""Line at the very start of what Claude Code sends as system prompt. It has no meaning for a model,
+and its version and checksum (`cc_version`, `cch`) are new with each call."""
 
 
 class Turn(NamedTuple):
@@ -35,18 +43,52 @@ def turns_of(path: str, fields: Mapping[str, Any]) -> list[Turn] | None:
         fields: The call's body, checked by the endpoint's reader.
     """
     if path == CHAT:
-        return merged(map(_of_message, fields["messages"]))
+        return merged(map(_of_message, _unbilled(fields["messages"])))
     if path == MESSAGES:
-        system = [_turn("system", fields["system"])] if fields.get("system") else []
-        said = (_turn(one.get("role", "user"), one.get("content")) for one in fields["messages"])
+        system, messages = [], fields["messages"]
+        if fields.get("system"):
+            system = [_turn("system", _without_billing_line(fields["system"]))]
+        else:
+            messages = _unbilled(messages)
+        said = (_turn(one.get("role", "user"), one.get("content")) for one in messages)
         return merged([*system, *said])
     if path == RESPONSES:
         given, instructions = fields.get("input"), fields.get("instructions")
-        system = [Turn("system", instructions)] if isinstance(instructions, str) else []
+        if isinstance(instructions, str):
+            system = [Turn("system", _without_billing_line(instructions))]
+        else:
+            system = []
+            given = _unbilled(given) if isinstance(given, list) else given
         if isinstance(given, str):
             return [*system, Turn("user", given.strip())]
         return merged([*system, *turns_of_items(given or ())])
     return None
+
+
+def _unbilled(messages: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """Return messages, the first without its billing line if it is the system's."""
+    if not messages or messages[0].get("role") not in _SYSTEM:
+        return messages
+    first = messages[0]
+    content = _without_billing_line(first.get("content"))
+    return chain(({**first, "content": content},), messages[1:])
+
+
+def _without_billing_line(content: Any) -> Any:
+    """Return a system prompt without the billing line at its start: a text, or its first block."""
+    if isinstance(content, str):
+        return _BILLING_LINE.sub("", content, count=1) if _has_billing_line(content) else content
+    if isinstance(content, list) and content:
+        first = content[0]
+        text = first.get("text") if isinstance(first, Mapping) else first
+        if isinstance(text, str) and _has_billing_line(text):
+            text = _without_billing_line(text)
+            return [{**first, "text": text} if isinstance(first, Mapping) else text, *content[1:]]
+    return content
+
+
+def _has_billing_line(text: str) -> bool:
+    return _BILLING_LINE.match(text) is not None
 
 
 def turns_of_items(items: Iterable[Mapping[str, Any]]) -> Iterator[Turn]:
@@ -80,7 +122,7 @@ def _of_message(message: Mapping[str, Any]) -> Turn:
     calls, answered = message.get("tool_calls"), message.get("tool_call_id")
     if not calls and not answered:
         if type(content) is str:
-            return Turn("system" if role == "developer" else str(role), content.strip())
+            return Turn("system" if role in _SYSTEM else str(role), content.strip())
         return _turn(role, content)
     turn = _turn(role, content)
     made = [_id_of_call(call) for call in calls] if isinstance(calls, list) else []

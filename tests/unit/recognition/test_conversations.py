@@ -232,6 +232,102 @@ def test_message_goes_on_though_the_mark_of_the_cache_moves() -> None:
     assert (conversation(MESSAGES, asked).name_after(turn),) == follow_up.beginnings
 
 
+_PROMPT = "You are an agent.\nSecond line."
+_ANSWER = {"role": "assistant", "content": "yes"}
+
+
+def billing_line(call: int) -> str:
+    """Return the line that Claude Code begins its system prompt with, new in each call."""
+    version = f"2.1.100.{call:03x}"
+    return f"x-anthropic-billing-header: cc_version={version}; cc_entrypoint=cli; cch={call:05x};"
+
+
+def billed(form: str, call: int, *more: Json) -> tuple[str, Json]:
+    """Return path and body of a call with the line, in a form that a client or gateway gives it."""
+    line, question = billing_line(call), {"role": "user", "content": "q"}
+    block = {"type": "text", "text": line}
+    prompt = {"type": "text", "text": _PROMPT, "cache_control": {"type": "ephemeral"}}
+    messages = [question, *more]
+    joined = f"{line}\n{_PROMPT}"
+    systems: dict[str, Any] = {
+        "text": joined,
+        "carriage return": f"{line}\r\n{_PROMPT}",
+        "one line": f"{line} {_PROMPT}",
+        "blocks": [block, prompt],
+        "one block": [{"type": "text", "text": joined}],
+        "no checksum": f"x-anthropic-billing-header: cc_version=2.1.{call};\n{_PROMPT}",
+    }
+    if form in systems:
+        return MESSAGES, {"system": systems[form], "messages": messages}
+    if form == "message":
+        return MESSAGES, {"messages": [{"role": "system", "content": joined}, *messages]}
+    if form == "instructions":
+        return RESPONSES, {"instructions": joined, "input": messages}
+    if form == "item":
+        return RESPONSES, {"input": [{"role": "developer", "content": joined}, *messages]}
+    role, _, shape = form.partition(" of ")
+    content = [block, prompt] if shape == "blocks" else joined
+    return CHAT, {"messages": [{"role": role, "content": content}, *messages]}
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "text",
+        "carriage return",
+        "one line",
+        "blocks",
+        "one block",
+        "no checksum",
+        "message",
+        "instructions",
+        "item",
+        "system of text",
+        "system of blocks",
+        "developer of text",
+    ],
+)
+def test_conversation_goes_on_though_its_billing_line_is_new_with_each_call(form: str) -> None:
+    """Claude Code's checksum would make an application of each turn."""
+    first = conversation(*billed(form, 0xA1B2C))
+    second = conversation(*billed(form, 0xD3E4F, _ANSWER, _QUESTION))
+
+    assert (first.name_after(Turn(MODEL, "yes")),) == second.beginnings
+
+
+def test_conversation_is_the_same_without_its_billing_line() -> None:
+    """A gateway may take the line out in the middle of it."""
+    first = conversation(*billed("blocks", 1))
+    fields = {"system": _PROMPT, "messages": [{"role": "user", "content": "q"}, _ANSWER, _QUESTION]}
+
+    assert (first.name_after(Turn(MODEL, "yes")),) == conversation(MESSAGES, fields).beginnings
+
+
+@pytest.mark.parametrize(
+    ("system", "question"),
+    [
+        ("{line}", "{line}\nq"),  # in a user's message
+        ("You are.\n{line}", "q"),  # not at the start
+        ("{line}\n{other}", "q"),  # another prompt after it
+        ("x-anthropic-other-header: cch={call};", "q"),
+    ],
+)
+def test_billing_line_is_left_out_at_the_start_of_the_system_prompt_only(
+    system: str, question: str
+) -> None:
+    """Anywhere else it is what was said, and tells two conversations apart."""
+
+    def call(number: int, *more: Json) -> Conversation:
+        told = {"line": billing_line(number), "other": number, "call": number}
+        asked = {"role": "user", "content": question.format(**told)}
+        return conversation(MESSAGES, {"system": system.format(**told), "messages": [asked, *more]})
+
+    name = call(1).name_after(Turn(MODEL, "yes"))
+
+    assert (name,) == call(1, _ANSWER, _QUESTION).beginnings
+    assert name not in call(2, _ANSWER, _QUESTION).beginnings
+
+
 def test_response_goes_on_in_items() -> None:
     """Reasoning is sent back, or not; the items of one answer are one turn."""
     output: list[Json] = [
