@@ -182,6 +182,18 @@ class ReplicaSection(Section):
     tokens hardly any. 0 joins those of one turn of the event loop."""
     lease_grace_s: Positive = 1.0
     """A payload may come so long before its lease, whose message may be on its way."""
+    stall_factor: NotNegative = 5.0
+    """An engine that has work and has made no step for so many times its longest step of late, plus
+    `stall_allowance_s`, is stalled: its leases go on elsewhere, and it gets no new ones until it
+    makes a step. Steps differ: the last piece of a long prompt takes several times the first."""
+    stall_allowance_s: Positive = 15.0
+    """Time that a step may take longer because it compiles a kernel or loads an adapter; the first
+    16 steps may take four times as long. More for an engine whose single steps take longer than
+    this (a large `max_num_batched_tokens` on a CPU)."""
+    stall_replace_s: Positive = 60.0
+    """An engine that has been stalled for so long is killed with its process, and Serve starts
+    another: which takes minutes with a large model, so that one that goes on by itself is waited
+    for."""
 
 
 _LEAST_PATIENCE_S = 120.0

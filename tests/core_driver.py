@@ -106,6 +106,7 @@ class CoreDriver:
         block: Tokens = 1,
         free: Tokens | None = None,
         draining: bool = False,
+        stalled: bool = False,
     ) -> list[Action]:
         """Let a replica report and ask for work; mappings name output tokens so far, or in all.
 
@@ -125,6 +126,7 @@ class CoreDriver:
                 None if progress is None else tuple(progress),
                 tuple(finished),
                 draining,
+                stalled,
             )
         )
 

@@ -373,6 +373,15 @@ _REPLICAS = (
         " about as many.",
         (Query(gauge(m.OUTSTANDING_INFERENCES, "model", "replica"), "{{model}} {{replica}}"),),
     ),
+    curves(
+        307,
+        "Stalled replicas",
+        "Time for which a replica's engine has had work and made no steps; 0 where it works. What"
+        " it ran goes on elsewhere, and it is replaced after `replica.stall_replace_s`.",
+        (Query(greatest(m.STALLED_SECONDS, "model", "replica"), "{{model}} {{replica}}"),),
+        unit="s",
+        thresholds={1: "red"},
+    ),
 )
 
 # --- Scheduler: speed of its decisions, changes of the leader, leases that do not arrive

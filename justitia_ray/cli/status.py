@@ -177,7 +177,7 @@ def _replicas(status: Json) -> Sequence[Sequence[str]]:
         rows.append(
             [
                 _short(replica_id, 24),
-                "draining" if replica["draining"] else "serving",
+                replica.get("state", "draining" if replica["draining"] else "serving"),
                 cell(used, ","),
                 f"{there:,}",
                 cell(share, ".0%"),

@@ -171,7 +171,7 @@ class Placement:
 
     def asking(self) -> Iterator[KnownReplica]:
         """Yield the replicas that ask for work and may be given some."""
-        return (r for r in self._state.asking.values() if not r.draining)
+        return (r for r in self._state.asking.values() if r.takes_leases)
 
 
 class Line:
@@ -471,7 +471,7 @@ class Leases:
         inference = state.inferences.get(request_id)
         if inference is None:
             return
-        replicas = (replica for replica in state.replicas.values() if not replica.draining)
+        replicas = (replica for replica in state.replicas.values() if replica.takes_leases)
         if any(self.placement.can_hold(replica, inference) for replica in replicas):
             self._retry_connections_later(inference)
         else:

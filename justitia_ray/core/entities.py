@@ -307,6 +307,10 @@ class KnownReplica:
     last_seen_at: Seconds
     draining: bool = False
     drains_since: Seconds | None = None
+    stalled_since: Seconds | None = None
+    """Instant of the first pull that said that its engine makes no steps; None: it makes some."""
+    takes_leases: bool = True
+    """Whether it may be granted leases: it neither drains nor is stalled."""
     prompt_budget: Tokens | None = None
     """Prompt tokens that it still takes at once; None is no limit."""
     leases: Footprints = field(default_factory=Footprints)

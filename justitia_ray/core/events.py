@@ -211,6 +211,8 @@ class ReplicaPulled:
     """Ends of leases, each reported again until the answer to such a pull has arrived."""
     draining: bool = False
     """Whether it takes no new lease."""
+    stalled: bool = False
+    """Whether its engine is alive and makes no steps: its leases go on elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)

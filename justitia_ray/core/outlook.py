@@ -309,7 +309,7 @@ class Outlooks:
 
     def _serves(self) -> bool:
         """Return whether any replica is there to start anything."""
-        return any(not replica.draining for replica in self._core.state.replicas.values())
+        return any(replica.takes_leases for replica in self._core.state.replicas.values())
 
     def _reason(
         self, application: Application, profile: QueueProfile
@@ -335,7 +335,7 @@ class Outlooks:
         fits = any(
             core.placement.fits(replica, application.waiting.first)
             for replica in core.state.replicas.values()
-            if not replica.draining
+            if replica.takes_leases
         )
         return (Reason.REPLICA if fits else Reason.HEADROOM), None
 
@@ -379,7 +379,7 @@ class Outlooks:
         replicas = [
             one
             for one in core.state.replicas.values()
-            if not one.draining and core.placement.can_hold(one, inference)
+            if one.takes_leases and core.placement.can_hold(one, inference)
         ]
         if len(replicas) > _REPLICAS_LOOKED_AT:
             replicas.sort(key=lambda one: one.context_tokens - one.leasable_tokens)

@@ -56,6 +56,7 @@ class Replicas:
         for end in ends:
             self._finish(end, repeats=True)
         self._stop_cancelled(adopted)
+        self._take_back(replica)
         if event.progress is not None:
             self._requeue_lost(replica, event.progress)
             self._recovery.replica_reported(event.replica_id)
@@ -97,6 +98,7 @@ class Replicas:
                 self._finish(reported.last, repeats=True)
             else:
                 self._stop_cancelled([lease_id])
+                self._take_back(replica)
         elif lease_id in self._recovery.claims:
             application = self._state.applications[inference.application_id]
             application.claimed.add(inference.request_id)
@@ -165,7 +167,21 @@ class Replicas:
         if event.draining and not replica.draining:
             replica.draining = True
             replica.drains_since = state.now
+        if not event.stalled:
+            replica.stalled_since = None
+        elif replica.stalled_since is None:
+            replica.stalled_since = state.now
+        replica.takes_leases = not (replica.draining or event.stalled)
         return replica
+
+    def _take_back(self, replica: KnownReplica) -> None:
+        """Abort and requeue all leases of a replica whose engine is stalled."""
+        if replica.stalled_since is None:
+            return
+        for lease_id in list(replica.leases):
+            lease = self._state.leases[lease_id]
+            self._leases.abort(lease)
+            self._inferences.requeue(self._state.inferences[lease.request_id])
 
     def _requeue_lost(self, replica: KnownReplica, progress: Iterable[ev.LeaseProgress]) -> None:
         """Requeue what ran on a replica that names all that it holds, and is not among it."""

@@ -387,6 +387,23 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         " it",
     ),
     Rule(
+        "stalled_replica",
+        Severity.WRONG,
+        "An engine that has work makes steps.",
+        led(
+            lambda look: (
+                breach(replica_id, where=_where(look.seen, replica_id), replica=replica)
+                for replica_id, replica in look.leader.replicas.items()
+                if replica.stalled_s is not None
+            )
+        ),
+        "replica {subject} ({where}) has been stalled for {replica.stalled_s:.0f} s: its engine is"
+        " alive, has work and makes no steps; its leases go on elsewhere, and it gets no new ones",
+        "after `replica.stall_replace_s` it is killed and Serve starts another; its log says in"
+        " `replica.stalled` whether a process of the engine is stopped (`kill -CONT` lets it go"
+        " on). If its steps do take that long, raise `replica.stall_allowance_s`",
+    ),
+    Rule(
         "engine_in_trouble",
         Severity.WRONG,
         "An engine that cannot go on takes its process with it.",

@@ -423,6 +423,13 @@ HELD_LEASES = Metric(
     ("replica",),
     set_by="replica",
 )
+STALLED_SECONDS = Metric(
+    "justitia_stalled_seconds",
+    "Time for which a replica has been stalled: its engine has work and makes no steps; 0 where it"
+    " makes some.",
+    ("replica",),
+    set_by="replica",
+)
 PREEMPTIONS_TOTAL = Metric(
     "justitia_preemptions_total",
     "Sequences that an engine preempted because its KV memory was full.",

@@ -12,7 +12,7 @@ from justitia_ray.predictor.estimate import Source
 from justitia_ray.predictor.observation import is_lesson
 from justitia_ray.protocol.errors import dropped_pairs, status_of
 from justitia_ray.protocol.refusals import drop_reason
-from justitia_ray.units import ApplicationId, Epoch, Tokens
+from justitia_ray.units import ApplicationId, Epoch, Seconds, Tokens
 
 _MAX_SOURCES = 50_000
 """Most open applications whose source of the estimate is kept; the oldest go first. As many as
@@ -123,6 +123,7 @@ class ReplicaMetrics:
         *,
         free_kv_tokens: Tokens,
         held_leases: int,
+        stalled_s: Seconds | None,
         preemptions: int,
         prompt_tokens: Tokens,
         output_tokens: Tokens,
@@ -132,6 +133,7 @@ class ReplicaMetrics:
         measures.gauge(m.KV_CAPACITY_TOKENS).value = capacity
         measures.gauge(m.KV_UTILIZATION_RATIO).value = 1 - free_kv_tokens / capacity
         measures.gauge(m.HELD_LEASES).value = held_leases
+        measures.gauge(m.STALLED_SECONDS).value = stalled_s or 0.0
         measures.counter(m.PREEMPTIONS_TOTAL).set_total(preemptions)
         measures.counter(m.PROMPT_TOKENS_TOTAL).set_total(prompt_tokens)
         measures.counter(m.OUTPUT_TOKENS_TOTAL).set_total(output_tokens)

@@ -241,7 +241,7 @@ class SchedulerMetrics:
             (m.BACKLOG_KV_TOKENS, counters.waiting_kv_tokens),
             (m.BACKLOG_KV_TOKEN_TIME, float(counters.waiting_kv_token_time)),
             (m.LIVE_APPLICATIONS, len(state.applications)),
-            (m.PULLING_REPLICAS, sum(not replica.draining for replica in replicas)),
+            (m.PULLING_REPLICAS, sum(replica.takes_leases for replica in replicas)),
             (m.VIRTUAL_TIME, virtual_time),
             (m.GREATEST_GPS_LAG_SECONDS, self._live_lag.greatest_s(core)),
             (m.EPOCH, epoch),

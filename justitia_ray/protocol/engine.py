@@ -78,6 +78,15 @@ class Progress:
     """Tokens generated, over all sequences of the lease."""
 
 
+class Steps(NamedTuple):
+    """The steps of an engine's loop; each gives its sequences a token, or reads prompts of them."""
+
+    made: int
+    """Steps since the engine's start, those among them that gave nothing to anybody."""
+    has_work: bool
+    """Whether the engine has sequences, running or waiting, so that it makes steps."""
+
+
 class Engine(Protocol):
     """An engine: start it, call it, read its meters, stop it."""
 
@@ -150,11 +159,23 @@ class Engine(Protocol):
     def preemptions(self) -> int:
         """Return how often the engine has preempted a sequence since its start."""
 
+    def steps(self) -> Steps:
+        """Return the steps that the engine has made, as far as this process has heard of them."""
+
+    def suspended(self) -> str:
+        """Return which process of the engine is suspended by a signal; empty if none is."""
+
     def check(self) -> None:
         """Return if the engine is alive.
 
         Raises:
             EngineError: If it is dead.
+        """
+
+    def kill(self) -> None:
+        """End every process of the engine at once, also a suspended one; `check` fails then.
+
+        Blocks until they are gone.
         """
 
     async def stop(self) -> None:

@@ -87,7 +87,9 @@ class ReplicaFacts(_InspectionModel):
     """Host and port where it takes calls, as its last pull said; empty before the first."""
     silent_s: Seconds
     draining_s: Seconds | None = None
-    """None if the replica takes leases."""
+    """None if the replica does not drain."""
+    stalled_s: Seconds | None = None
+    """Time since the replica first said that its engine makes no steps; None if it makes some."""
     kv_tokens: Tokens
     block_size: Tokens = 1
     unexplained_kv_tokens: Tokens = 0
@@ -197,6 +199,9 @@ class ReplicaReport(_InspectionModel):
     draining: bool
     engine: str | None
     """Why the engine cannot go on; None if the engine is well."""
+    stalled_s: Seconds | None = None
+    """Time for which the engine has made no step although it has work; None if it is not stalled.
+    """
     kv_tokens: Tokens
     free_kv_tokens: Tokens
     held: dict[LeaseId, HeldLeaseReport] = {}

@@ -106,6 +106,8 @@ class Pull:
     draining: bool = False
     address: str = ""
     """Host and port at which ingresses can call the replica."""
+    stalled: bool = False
+    """Whether the engine is alive and makes no steps."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,7 +77,7 @@ def read_demand(core: SchedulerCore, now: Seconds, hold_s: Seconds) -> Demand:
         if _is_counted(application, now, hold_s):
             applications += 1
             more += _expected_more(application, flying.get(application.application_id, 0))
-    serving = [one for one in state.replicas.values() if not one.draining]
+    serving = [one for one in state.replicas.values() if one.takes_leases]
     held = sum(one.context_tokens for one in state.replicas.values())
     return Demand(
         at=now,

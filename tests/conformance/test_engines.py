@@ -364,6 +364,21 @@ def _mentions(process: psutil.Process, word: str) -> bool:
     return any(word in argument for argument in process.cmdline())
 
 
+async def test_steps_are_counted_while_there_is_work(engine: Engine) -> None:
+    """A replica tells a stalled engine by them: in a prefill and for unary calls, too."""
+    before = engine.steps()
+    assert not before.has_work
+    call = leased({"prompt": "a", "max_tokens": 20})
+    running = asyncio.create_task(answer(engine, call))
+    await until(lambda: engine.steps().has_work)
+    await running
+
+    after = engine.steps()
+    assert after.made >= before.made + 20
+    await until(lambda: not engine.steps().has_work)
+    assert "" == engine.suspended()
+
+
 # Last in this file: starts an engine of its own.
 async def test_engine_death_is_an_engine_error_and_stop_leaves_nothing(own_engine: Engine) -> None:
     """Only so the replica knows that an answer is no answer, and its leases run elsewhere.

@@ -29,6 +29,14 @@ class ProbedReplica(BreakableReplica):
         """Crash the engine, not the process around it."""
         self._fake_engine().die()
 
+    def stall_engine(self) -> None:
+        """Let the engine make no steps."""
+        self._fake_engine().stall()
+
+    def let_engine_go_on(self) -> None:
+        """Let the engine make steps again."""
+        self._fake_engine().go_on()
+
     def set_pace(self, iteration_s: Seconds) -> None:
         """Let the engine's next iterations take so long."""
         self._fake_engine()._iteration_s = iteration_s

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.eventually import eventually
 from tests.integration.bodies import COMPLETIONS, completion
 from tests.integration.known_load import known_load
 from tests.integration.load import OpenStream, every_seat_taken, tags_of, when_served
-from tests.integration.service import ITERATION_S, PROBED, SEATS, Service, Serving
+from tests.integration.service import ITERATION_S, PROBED, SEATS, Json, Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -28,6 +28,8 @@ _REPLACED_WITHIN_S = 180.0
 _HEARTBEAT_S = 4.0
 """So long is the pull of an idle replica open. Between two pulls it is leased nothing."""
 _BLOCKED_S = 3.0
+_STALLED_S = 20.0
+"""An engine that has made no steps for so long is replaced."""
 _SLOW_S = 0.2
 """An iteration so long that what runs makes tokens, but does not end before a test wants it to."""
 
@@ -41,7 +43,11 @@ async def fragile(serving: Serving) -> AsyncIterator[Service]:
         "fragile",
         import_path=PROBED,
         scheduler={"replica_timeout_s": 10.0, "recovery_s": 8.0},
-        replica={"heartbeat_s": _HEARTBEAT_S},
+        replica={
+            "heartbeat_s": _HEARTBEAT_S,
+            "stall_allowance_s": 5.0,
+            "stall_replace_s": _STALLED_S,
+        },
     ) as service:
         yield service
 
@@ -245,6 +251,36 @@ async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
     await check_is_undisturbed(http, streams.values())
     await check_each_ran_once(http, "engine", calls)
     await eventually(lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 60.0)
+
+
+async def test_stalled_engine_is_given_nothing_until_it_makes_steps_or_is_replaced(
+    service: Service, http: httpx.AsyncClient
+) -> None:
+    """It is alive, so that nothing else would notice: callers would wait without end."""
+    streams = await one_stream_on_each(service, http)
+    stalled, other = sorted(streams)
+
+    def state_is(state: str) -> Callable[[Json], bool]:
+        return lambda status: status["replicas"].get(stalled, {}).get("state") == state
+
+    await service.probe(stalled, "stall_engine")
+    status = await service.until(state_is("stalled"), "it is found to be stalled")
+    assert 0 == status["replicas"][stalled]["leases"]
+    before = len(await service.probe(stalled, "admitted"))
+    await check_is_undisturbed(http, streams.values())
+    await check_each_ran_once(http, "stalled", unary_calls(http, "stalled", 10, max_tokens=8))
+    assert before == len(await service.probe(stalled, "admitted"))
+    assert 200 == (await http.get("/readyz")).status_code
+
+    await service.probe(stalled, "let_engine_go_on")
+    await service.until(state_is("serving"), "it serves again")
+    streams = await one_stream_on_each(service, http)
+    assert {stalled, other} == set(streams)
+
+    process_id = await service.probe(stalled, "process_id")
+    await service.probe(stalled, "stall_engine")
+    await check_is_undisturbed(http, streams.values())
+    await eventually(lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 90.0)
 
 
 async def test_replica_whose_port_is_blocked_is_not_given_up(

@@ -12,7 +12,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from justitia_ray.errors import ConfigError, EngineError, RequestError
-from justitia_ray.protocol.engine import EngineCall, EngineCapacity, Output, Progress, ResponseHead
+from justitia_ray.protocol.engine import (
+    EngineCall,
+    EngineCapacity,
+    Output,
+    Progress,
+    ResponseHead,
+    Steps,
+)
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
 from justitia_ray.serve.engines.fake_openai import (
     DETOKENIZE_PATH,
@@ -196,6 +203,10 @@ class FakeEngine:
         self._called: dict[FakeSequence, _Lease] = {}
         """Sequences whose call is open, with their leases; `_leases` also has ended calls."""
         self._arrivals = 0
+        self._steps = 0
+        self._suspended = ""
+        self._goes_on = asyncio.Event()
+        self._goes_on.set()
         self._work = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._why_dead: str | None = "it has not been started"
@@ -305,6 +316,32 @@ class FakeEngine:
         if self._why_dead is not None:
             raise EngineError(f"the fake engine does not run: {self._why_dead}")
 
+    def steps(self) -> Steps:
+        """Return the iterations so far."""
+        return Steps(self._steps, bool(self._batch.running or self._batch.waiting))
+
+    def suspended(self) -> str:
+        """Return the name that `stall` has given to what is suspended."""
+        return self._suspended
+
+    def stall(self, suspended: str = "") -> None:
+        """Make no steps until `go_on`, as an engine does that hangs or whose process is stopped.
+
+        Args:
+            suspended: A process that is said to be suspended; empty: it hangs.
+        """
+        self._suspended = suspended
+        self._goes_on.clear()
+
+    def go_on(self) -> None:
+        """Make steps again."""
+        self._suspended = ""
+        self._goes_on.set()
+
+    def kill(self) -> None:
+        """Die, as a real engine does whose processes are killed."""
+        self._end("it was killed")
+
     def die(self) -> None:
         """Crash, as an engine does whose process was killed: running calls raise EngineError."""
         self._end("it died")
@@ -380,6 +417,8 @@ class FakeEngine:
                 continue
             prefilled = sum(sequence.context for sequence in admitted)
             await asyncio.sleep(self._iteration_s + self._prefill_s_per_token * prefilled)
+            await self._goes_on.wait()
+            self._steps += 1
             for sequence in self._batch.step():
                 lease = self._called[sequence]
                 if lease.stream or lease.finished:

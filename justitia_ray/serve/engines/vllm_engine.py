@@ -15,7 +15,14 @@ from typing import Any
 import psutil  # type: ignore[import-untyped]
 
 from justitia_ray.errors import EngineError
-from justitia_ray.protocol.engine import EngineCall, EngineCapacity, Output, Progress, ResponseHead
+from justitia_ray.protocol.engine import (
+    EngineCall,
+    EngineCapacity,
+    Output,
+    Progress,
+    ResponseHead,
+    Steps,
+)
 from justitia_ray.serve.asgi import Message, call_asgi
 from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
 from justitia_ray.serve.engines.vllm_releases import http_server
@@ -238,6 +245,23 @@ class VllmEngine:
         """Return the preemptions so far; vLLM tells of one with the sequence's next token."""
         return self._gauges.preemptions
 
+    def steps(self) -> Steps:
+        """Return the steps that vLLM's stat logger has recorded.
+
+        vLLM's loop goes on while it has any request, and its output processor keeps a state of each
+        until the last output or an abort.
+        """
+        has_work = self._llm is not None and bool(self._llm.output_processor.request_states)
+        return Steps(self._gauges.steps, has_work)
+
+    def suspended(self) -> str:
+        """Return which process of the engine is stopped, by SIGSTOP or a debugger."""
+        for process in self._process_tree:
+            with suppress(psutil.Error):
+                if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
+                    return f"process {process.pid} ({process.name()})"
+        return ""
+
     def check(self) -> None:
         """Return if the engine is alive.
 
@@ -256,6 +280,10 @@ class VllmEngine:
             raise EngineError("the vLLM engine is not running")
         if self._llm.errored:
             raise EngineError("the vLLM engine is dead; its log says why")
+
+    def kill(self) -> None:
+        """Kill every process of the engine. SIGKILL ends stopped ones, too."""
+        _kill_processes(self._process_tree)
 
     async def stop(self) -> None:
         """Stop the engine and every process it started. Safe to call twice."""

@@ -271,6 +271,8 @@ class EngineGauges:
     """The engine's own figures, as of its last iteration."""
 
     def __init__(self) -> None:
+        self.steps = 0
+        """Iterations so far: those that gave no request anything are recorded, too."""
         self.kv_usage = 0.0
         """Share of the KV blocks that sequences hold, 0 to 1."""
         self.preemptions = 0
@@ -289,6 +291,7 @@ class EngineGauges:
             def record(
                 self, scheduler_stats: Any, iteration_stats: Any, *args: Any, **kwargs: Any
             ) -> None:
+                gauges.steps += 1
                 if scheduler_stats is not None:
                     gauges.kv_usage = scheduler_stats.kv_cache_usage
                 if iteration_stats is not None:

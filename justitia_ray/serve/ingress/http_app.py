@@ -209,8 +209,11 @@ async def _not_ready(model: ServedModel) -> str | None:
         return str(error)
     if not status["ready"] or status["degraded"] is not None:
         return f"scheduler: {status['degraded'] or 'not in office'}"
+    states = {replica.get("state") for replica in status["replicas"].values()}
+    if states == {"stalled"}:
+        return "all replicas are stalled: their engines have work and make no steps"
     scaling = model.config.autoscaling
-    if status["replicas"] or (scaling is not None and scaling.min_replicas == 0):
+    if states or (scaling is not None and scaling.min_replicas == 0):
         return None  # with none, the next call starts one, and it has to come in for that
     return "no replica pulls"
 

@@ -28,8 +28,10 @@ from justitia_ray.protocol.engine import (
 from justitia_ray.protocol.stream_parts import Part, Resume, in_parts, left_out
 from justitia_ray.serve.ray_metrics import Exporter, RayMetrics, new_measures
 from justitia_ray.serve.replica.coalesce import coalesce
+from justitia_ray.serve.replica.engine_watch import EngineWatch
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.puller import Puller
+from justitia_ray.serve.replica.stalls import StallWatch
 from justitia_ray.serve.replica.start_deadline import start_deadline
 from justitia_ray.serve.scheduler.handle import SchedulerLink, get_current_scheduler
 from justitia_ray.serve.span_exporter import start_span_exporter
@@ -89,6 +91,7 @@ class EngineReplica:
         self._listener = await listen(
             section, self._replica_id, keyring, REPLICA_METHODS, serve_calls, log=logger
         )
+        self._stalls = StallWatch(self._config.replica)
         self._puller = Puller(
             self._replica_id,
             self._scheduler,
@@ -98,9 +101,11 @@ class EngineReplica:
             self._config.replica,
             self._engine_died,
             self._listener.address,
+            self._stalls,
         )
         loop = asyncio.get_running_loop()
         self._pulling = loop.create_task(self._puller.run())
+        self._watching = self._watch_engine()
         self._exporter: Exporter | None = None
         if self._config.metrics.enabled:
             measures = new_measures(self._config, "replica", self._replica_id)
@@ -217,6 +222,7 @@ class EngineReplica:
         await self._leases.until_empty()
         if self._exporter is not None:
             self._exporter.end()
+        self._watching.cancel()
         self._pulling.cancel()
         with suppress(asyncio.CancelledError, RayActorError):
             await self._pulling
@@ -228,11 +234,18 @@ class EngineReplica:
         if self._spans is not None:
             await self._spans.stop()
 
+    def _watch_engine(self) -> asyncio.Task[None]:
+        """Begin to look for stalls; the next pull, at once, tells of each and of its end."""
+        on_change = self._leases.news.set
+        watch = EngineWatch(self._engine, self._stalls, on_change, self._engine_died)
+        return asyncio.get_running_loop().create_task(watch.run())
+
     def _set_gauges(self) -> None:
         """Set the gauges."""
         self._metrics.measure(
             free_kv_tokens=self._engine.free_kv_tokens(),
             held_leases=len(self._leases.held_leases),
+            stalled_s=self._stalls.stalled_s,
             preemptions=self._engine.preemptions(),
             prompt_tokens=self._leases.prompt_tokens,
             output_tokens=self._leases.output_tokens,

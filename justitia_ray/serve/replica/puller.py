@@ -24,6 +24,7 @@ from justitia_ray.protocol.inspection import HeldLeaseReport, ReplicaReport
 from justitia_ray.protocol.mailbox import Cursor
 from justitia_ray.protocol.messages import Pull, ReplicaMail
 from justitia_ray.serve.replica.lease_table import LeaseTable
+from justitia_ray.serve.replica.stalls import StallWatch
 from justitia_ray.units import Epoch, ReplicaId, Seconds, Tokens
 
 logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
@@ -45,6 +46,7 @@ class Puller:
         section: ReplicaSection,
         on_engine_died: Callable[[EngineError], None],
         address: str,
+        stalls: StallWatch,
     ) -> None:
         """Prepare; `run` begins to pull.
 
@@ -57,6 +59,7 @@ class Puller:
             section: How often to report.
             on_engine_died: Told each time the engine is found dead.
             address: Where ingresses can call this replica.
+            stalls: Says whether the engine is stalled.
         """
         self._replica_id = replica_id
         self._scheduler = scheduler
@@ -68,6 +71,7 @@ class Puller:
         self._section = section
         self._on_engine_died = on_engine_died
         self._address = address
+        self._stalls = stalls
         self.epoch: Epoch = 0
         """The scheduler's epoch, as last heard; 0 before."""
         self._numbers = itertools.count(1)
@@ -130,6 +134,7 @@ class Puller:
             epoch=self.epoch,
             draining=self.draining,
             engine=None if trouble is None else str(trouble),
+            stalled_s=self._stalls.stalled_s,
             kv_tokens=self._capacity.kv_tokens,
             free_kv_tokens=self._engine.free_kv_tokens(),
             held={
@@ -167,6 +172,7 @@ class Puller:
             wait_s=self._section.heartbeat_s if wait_s is None else wait_s,
             draining=self.draining,
             address=self._address,
+            stalled=self._stalls.is_stalled,
         )
 
     async def _send(self, pull: Pull) -> bool:

@@ -216,12 +216,20 @@ def core_view(
                 "sequences": replica.leases.sequences,
                 "max_num_seqs": replica.capacity.max_num_seqs,
                 "draining": replica.draining,
+                "state": replica_state(replica),
                 "silent_s": round(now - replica.last_seen_at, 3),
                 "used_kv_tokens": used_kv_tokens(replica_id),
             }
             for replica_id, replica in state.replicas.items()
         },
     }
+
+
+def replica_state(replica: KnownReplica) -> str:
+    """Return the state of a replica, as `/v1/status` names it."""
+    if replica.stalled_since is not None:
+        return "stalled"
+    return "draining" if replica.draining else "serving"
 
 
 def quotas_view(
@@ -281,7 +289,7 @@ def head_view(core: SchedulerCore, now: Seconds) -> dict[str, Any] | None:
     inference = application.waiting.first
     if core.recovery.holding:
         waits_for = "recovery"
-    elif all(replica.draining for replica in core.state.replicas.values()):
+    elif not any(replica.takes_leases for replica in core.state.replicas.values()):
         waits_for = "replica"
     else:
         waits_for = "room"
@@ -462,6 +470,7 @@ def _replica_facts(
         ),
         silent_s=now - replica.last_seen_at,
         draining_s=now - since if replica.draining and since is not None else None,
+        stalled_s=None if replica.stalled_since is None else now - replica.stalled_since,
         kv_tokens=capacity.kv_tokens,
         block_size=capacity.block_size,
         unexplained_kv_tokens=replica.unaccounted_tokens,
@@ -469,7 +478,8 @@ def _replica_facts(
         unread=len(unread),
         next_unread=unread[0][0] if unread else None,
         free_for_first=first is not None
-        and not (replica.draining or replica.leases)
+        and replica.takes_leases
+        and not replica.leases
         and first.kv_need_tokens(capacity.block_size) <= capacity.kv_tokens
         and first.choices <= capacity.max_num_seqs,
     )

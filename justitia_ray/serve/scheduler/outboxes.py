@@ -73,6 +73,7 @@ class Outbox(Mailbox[Any]):
             pull.progress,
             pull.finished,
             pull.draining,
+            pull.stalled,
         )
 
     def notify(self) -> None:

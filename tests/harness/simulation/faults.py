@@ -96,6 +96,20 @@ def _engine_death(world: World, fault: Fault) -> bool:
     return host.process.alive
 
 
+def _engine_stall(world: World, fault: Fault) -> bool:
+    host = world.seats[fault.party]
+    if not (host.process.alive and host.answers.has_begun):
+        return False
+    host.process.run(lambda: host.engine.stall("the engine" if fault.both else ""))
+
+    def go_on() -> None:
+        if host.process.alive:
+            host.process.run(host.engine.go_on)
+
+    world.network.later(fault.for_s, go_on)
+    return True
+
+
 def _ingress_crash(world: World, fault: Fault) -> bool:
     world.crash_ingress(world.ingresses[fault.party], fault.for_s)
     return True
@@ -238,6 +252,7 @@ _FAULTS: dict[FaultKind, Callable[[World, Fault], bool]] = {
     FaultKind.REPLICA_STALL: _replica_stall,
     FaultKind.REPLICA_DRAIN: _replica_drain,
     FaultKind.ENGINE_DEATH: _engine_death,
+    FaultKind.ENGINE_STALL: _engine_stall,
     FaultKind.INGRESS_CRASH: _ingress_crash,
     FaultKind.INGRESS_STALL: _ingress_stall,
     FaultKind.PARTITION: _partition,

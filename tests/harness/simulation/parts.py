@@ -28,6 +28,7 @@ from justitia_ray.serve.ingress.token_counter import TokenCounter
 from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.replica.lease_table import HeldLease, LeaseTable
 from justitia_ray.serve.replica.puller import Puller
+from justitia_ray.serve.replica.stalls import StallWatch
 from justitia_ray.serve.scheduler.actor import SchedulerActor, SchedulerService
 from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
@@ -252,6 +253,7 @@ class Parts:
     service: type[WatchedService] = WatchedService
     leases: type[WatchedLeaseTable] = WatchedLeaseTable
     puller: type[Puller] = Puller
+    stalls: type[StallWatch] = StallWatch
     client: type[WatchedQueueClient] = WatchedQueueClient
     keyring: type[Keyring] = Keyring
     replica_methods: Mapping[str, Method] = field(default_factory=lambda: REPLICA_METHODS)
@@ -455,6 +457,7 @@ class ReplicaWithoutServe(EngineReplica):
         address = f"{here().name}:1"  # its successor's too
         self._listener = Listener(self._replica_id, links.keyring, parts.replica_methods, serve)
         connections.listen(address, here(), self._listener)
+        self._stalls = parts.stalls(self._config.replica)
         self.puller = self._puller = parts.puller(
             self._replica_id,
             self._scheduler,
@@ -464,9 +467,11 @@ class ReplicaWithoutServe(EngineReplica):
             self._config.replica,
             self._engine_died,
             address,
+            self._stalls,
         )
         self.leases.recorder, self.leases.puller = recorder, self.puller
         self._pulling = asyncio.get_running_loop().create_task(self._puller.run())
+        self._watching = self._watch_engine()
 
     async def unary(self, caller: Caller, lease_id: str, *arguments: Any) -> Any:
         """Note the caller, then run a leased call."""

@@ -27,6 +27,8 @@ class FaultKind(StrEnum):
     REPLICA_STALL = "replica_stall"
     REPLICA_DRAIN = "replica_drain"
     ENGINE_DEATH = "engine_death"
+    ENGINE_STALL = "engine_stall"
+    """An engine that is alive makes no steps."""
     INGRESS_CRASH = "ingress_crash"
     INGRESS_STALL = "ingress_stall"
     PARTITION = "partition"
@@ -54,7 +56,11 @@ class FaultKind(StrEnum):
 
 OF_ACCOUNTS = tuple(kind for kind in FaultKind if "accounts" in kind.value)
 """Kinds of faults that strike the accounts of quotas."""
-_OF_MODELS = tuple(kind for kind in FaultKind if kind not in OF_ACCOUNTS)
+_DRAWN_APART = (FaultKind.ENGINE_STALL,)
+"""Kinds that are drawn from a source of their own, so that the others of a seed stay."""
+_OF_MODELS = tuple(kind for kind in FaultKind if kind not in (*OF_ACCOUNTS, *_DRAWN_APART))
+_WITH_STALLS = 0.2
+"""Share of the simulations with faults in which engines stall."""
 
 
 class Ending(StrEnum):
@@ -277,7 +283,12 @@ def _deadline(drawn: str) -> Seconds | None:
 def _faults(rng: random.Random, replicas: int, ingresses: int) -> tuple[Fault, ...]:
     """Return what goes wrong; in one simulation of ten nothing does."""
     count = 0 if rng.random() < 0.1 else rng.randint(1, 6)
-    return _faults_of(rng, _OF_MODELS, count, replicas, ingresses)
+    faults = _faults_of(rng, _OF_MODELS, count, replicas, ingresses)
+    apart = random.Random(f"apart {faults}")
+    if faults and apart.random() < _WITH_STALLS:
+        stalls = _faults_of(apart, (FaultKind.ENGINE_STALL,), apart.randint(1, 3), replicas, 1)
+        faults = tuple(sorted((*faults, *stalls), key=lambda fault: fault.at_s))
+    return faults
 
 
 def _faults_of(
@@ -304,6 +315,8 @@ def _length(rng: random.Random, kind: FaultKind) -> Seconds:
         return rng.choice((0.1, 1.0, 4.0))
     if kind is FaultKind.PORT_BLOCKED:
         return rng.choice((1.5, 5.0, 20.0, 40.0))
+    if kind is FaultKind.ENGINE_STALL:
+        return rng.choice((1.0, 4.0, 9.0, 60.0))
     if kind is FaultKind.INGRESS_STALL:
         return rng.choice((0.5, 1.5, 5.0, 5.0, 40.0))
     return rng.choice((0.3, 1.5, 5.0, 9.0))

@@ -307,7 +307,12 @@ def _config(plan: Plan, model: str) -> AppConfig:
                     "iteration_s": plan.iteration_s,
                 },
             },
-            "replica": {"heartbeat_s": plan.heartbeat_s, "report_interval_s": plan.report_s},
+            "replica": {
+                "heartbeat_s": plan.heartbeat_s,
+                "report_interval_s": plan.report_s,
+                "stall_allowance_s": 2.0,
+                "stall_replace_s": 10.0,
+            },
             "scheduler": {"application_idle_s": APPLICATION_IDLE_S},
         }
     )

@@ -184,6 +184,11 @@ CASES = {
         says("scheduler", "replicas", "r1", draining_s=601.0),
         "no new lease for 601 s and holds 1",
     ),
+    "stalled_replica": Case(
+        "r1",
+        says("scheduler", "replicas", "r1", stalled_s=12.0),
+        "process 101 on node 10.0.0.1) has been stalled for 12 s",
+    ),
     "engine_in_trouble": Case("r1", says("replicas", "r1", engine="is dead"), "is dead"),
     "kv_that_no_lease_explains": Case(
         "r1",

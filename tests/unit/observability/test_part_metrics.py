@@ -65,7 +65,12 @@ def test_replica_tells_its_memory_and_what_its_engine_counts() -> None:
     source = measures("replica")
     metrics = ReplicaMetrics(source, 1_000)
     metrics.measure(
-        free_kv_tokens=250, held_leases=3, preemptions=2, prompt_tokens=70, output_tokens=30
+        free_kv_tokens=250,
+        held_leases=3,
+        stalled_s=1.5,
+        preemptions=2,
+        prompt_tokens=70,
+        output_tokens=30,
     )
     told = exported(source)
 
@@ -73,6 +78,7 @@ def test_replica_tells_its_memory_and_what_its_engine_counts() -> None:
         ("kv_capacity_tokens",): 1_000,
         ("kv_utilization_ratio",): 0.75,
         ("held_leases",): 3,
+        ("stalled_seconds",): 1.5,
     } == (told.gauges)
     assert (2, 70, 30) == tuple(
         told.counts[name,]

@@ -35,6 +35,7 @@ from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
 from justitia_ray.serve.ingress.replica_links import ReplicaLinks
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.puller import Puller
+from justitia_ray.serve.replica.stalls import StallWatch
 from justitia_ray.serve.scheduler import inspection as scheduler_inspection
 from justitia_ray.serve.scheduler.actor import SchedulerService
 from justitia_ray.serve.transport.link import Link
@@ -152,7 +153,7 @@ async def test_replica_that_is_free_for_what_is_first_is_said_to_be(desk: Desk) 
 
     # No event grants it: the state is made by hand, as a bug would make it.
     later_replica = desk.leader.term.driver.core.state.replicas["r"]
-    later_replica.draining = False
+    later_replica.draining, later_replica.takes_leases = False, True
     assert (await desk.seen()).replicas["r"].free_for_first
 
 
@@ -242,7 +243,15 @@ async def own_view(trouble: EngineError | None = None) -> ReplicaReport:
     lease_table = LeaseTable("r", engine, 1.0)
     capacity = EngineCapacity(100, 1, 8, 100)
     puller = Puller(
-        "r", None, lease_table, engine, capacity, CONFIG.replica, lambda error: None, "127.0.0.1:1"
+        "r",
+        None,
+        lease_table,
+        engine,
+        capacity,
+        CONFIG.replica,
+        lambda error: None,
+        "127.0.0.1:1",
+        StallWatch(CONFIG.replica),
     )
     grants = [Grant(f"q{n}", "i", f"1-{n}", "r", 7, 10, 0.0) for n in (1, 2, 3)]
     lease_table.read_messages(grants)

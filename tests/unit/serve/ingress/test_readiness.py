@@ -33,6 +33,11 @@ async def answer(path: str, status: dict[str, Any] | Exception, **config: Any) -
         (_READY | {"ready": False}, "scheduler: not in office"),
         (_READY | {"degraded": "Redis: away"}, "scheduler: Redis: away"),
         (_READY | {"replicas": {}}, "no replica pulls"),
+        (_READY | {"replicas": {"r": {"state": "stalled"}, "s": {"state": "serving"}}}, None),
+        (
+            _READY | {"replicas": {"r": {"state": "stalled"}, "s": {"state": "stalled"}}},
+            "all replicas are stalled: their engines have work and make no steps",
+        ),
         (_AWAY, str(_AWAY)),
     ],
 )

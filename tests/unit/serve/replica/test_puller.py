@@ -17,6 +17,7 @@ from justitia_ray.protocol.mailbox import Mailbox
 from justitia_ray.protocol.messages import NOT_TAKEN, Pull, ReplicaMail, ReplicaMessage
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.puller import Puller
+from justitia_ray.serve.replica.stalls import StallWatch
 from tests.harness.simulation.virtual_loop import run_virtually
 
 _REPORT_S = 0.25
@@ -90,6 +91,7 @@ class _Replica:
         engine = cast(Engine, _Meters())
         self.leases = LeaseTable("r", engine, grace_s=1.0)
         section = ReplicaSection(report_interval_s=_REPORT_S)
+        self.stalls = StallWatch(section)
         self.puller = Puller(
             "r",
             self.scheduler,
@@ -99,6 +101,7 @@ class _Replica:
             section,
             lambda error: None,
             "127.0.0.1:1",
+            self.stalls,
         )
         self.ends: dict[str, asyncio.Event] = {}
 

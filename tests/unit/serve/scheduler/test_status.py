@@ -188,6 +188,7 @@ def test_replicas_tell_what_they_hold_and_run(core: CoreDriver) -> None:
             "sequences": 1,
             "max_num_seqs": 1,
             "draining": False,
+            "state": "serving",
             "silent_s": 0.0,
         }
     } == view["replicas"]

@@ -1,0 +1,71 @@
+"""A stalled replica: its leases go on elsewhere, and it is given none until it makes steps."""
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.entities import Outcome
+from tests.core_driver import CoreDriver, aborted, granted
+
+
+def test_leases_of_a_stalled_replica_go_on_elsewhere(core: CoreDriver) -> None:
+    """What runs there and what is only granted: neither would get a token."""
+    core.open("a", 100)
+    core.submit("x")
+    core.submit("y")
+    core.pull("r0")
+    core.pull("r0", progress={"1": 2})
+
+    actions = core.pull("r0", progress={"1": 2}, stalled=True)
+    assert {"1", "2"} == set(aborted(actions))
+
+    assert ["x", "y"] == granted(core.pull("r1"))
+    assert {"r1"} == {lease.replica_id for lease in core.core.state.leases.values()}
+
+
+def test_stalled_replica_is_given_nothing_until_it_makes_steps(core: CoreDriver) -> None:
+    """It pulls on as a replica that asks for work does."""
+    core.open("a", 100)
+    core.pull("r0", stalled=True)
+    assert [] == granted(core.submit("x"))
+    assert [] == granted(core.pull("r0", stalled=True))
+
+    assert ["x"] == granted(core.pull("r0"))
+
+
+def test_work_that_was_taken_back_is_stopped_when_the_engine_goes_on(core: CoreDriver) -> None:
+    """The replica may not have read that before; its tokens are not counted twice."""
+    core.open("a", 100)
+    core.submit("x")
+    core.pull("r0")
+    core.pull("r0", progress={"1": 2})
+    core.pull("r0", progress={"1": 2}, stalled=True)
+    core.pull("r1")
+
+    actions = core.pull("r0", progress={"1": 7})
+    assert ["1"] == aborted(actions)
+    assert core.core.state.inferences["x"].output_tokens == 2
+
+
+def test_lease_of_an_earlier_scheduler_is_taken_back_from_a_stalled_replica(
+    core: CoreDriver,
+) -> None:
+    """A new scheduler hears of the stall and of the lease in either order."""
+    core.core.recovery.hold_grants({"r0"}, core.now + 3.0)
+    core.open("a", 100)
+    running = (ev.LeaseProgress("0-1", 10, 4, running=True),)
+    core.pull("r0", progress=running, stalled=True)
+    core.submit("x", lease_id="0-1", resubmitted=True)
+
+    assert {} == core.core.state.leases
+    core.pull("r1")
+    core.now += 4.0
+    assert ["x"] == granted(core.pull("r1"))
+
+
+def test_end_that_is_told_with_the_stall_counts(core: CoreDriver) -> None:
+    """Its last token was made before."""
+    core.open("a", 100)
+    core.submit("x")
+    core.pull("r0")
+    end = (ev.LeaseFinished("1", 10, 5, Outcome.FINISHED),)
+
+    assert [] == aborted(core.pull("r0", finished=end, stalled=True))
+    assert "x" not in core.core.state.inferences

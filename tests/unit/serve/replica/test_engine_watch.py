@@ -1,0 +1,105 @@
+"""The watch tells the replica of stalls, and kills an engine that stays stalled."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from justitia_ray.config import ReplicaSection
+from justitia_ray.errors import EngineError
+from justitia_ray.protocol.engine import EngineCall
+from justitia_ray.serve.engines.fake_engine import FakeEngine
+from justitia_ray.serve.replica.engine_watch import EngineWatch
+from justitia_ray.serve.replica.stalls import StallWatch
+from tests.harness.simulation.virtual_loop import run_virtually
+
+_BODY = b'{"model": "m", "prompt": "a b", "max_tokens": 1000, "stream": true}'
+
+
+class _Watched:
+    """A fake engine that runs a call, and what the watch says of it."""
+
+    def __init__(self) -> None:
+        self.engine = FakeEngine("m", 2_000, iteration_s=0.1)
+        self.stalls = StallWatch(ReplicaSection(stall_allowance_s=1.0, stall_replace_s=20.0))
+        self.changes: list[bool] = []
+        self.killed: list[str] = []
+        self.watch = EngineWatch(
+            self.engine,
+            self.stalls,
+            lambda: self.changes.append(self.stalls.is_stalled),
+            lambda error: self.killed.append(str(error)),
+        )
+
+    async def call(self) -> None:
+        """Run a call to its end."""
+        async for _ in self.engine.call(EngineCall("1-1", 0, "/v1/completions", {}, _BODY)):
+            pass
+
+
+def _play(scene: Callable[[_Watched], Coroutine[Any, Any, None]]) -> None:
+    """Run a scene with an engine at work, in virtual time."""
+
+    async def play() -> None:
+        watched = _Watched()
+        await watched.engine.start()
+        tasks = [asyncio.create_task(watched.call()), asyncio.create_task(watched.watch.run())]
+        await asyncio.sleep(5.0)
+        await scene(watched)
+        await watched.engine.stop()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run_virtually(play())
+
+
+def test_engine_that_works_is_let_alone() -> None:
+    """Its steps of 0.1 s are heard of at each look."""
+
+    async def scene(watched: _Watched) -> None:
+        await asyncio.sleep(50.0)
+
+        assert [] == watched.changes
+        watched.engine.check()
+
+    _play(scene)
+
+
+def test_stall_and_its_end_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """An operator reads which process is stopped."""
+    caplog.set_level(logging.WARNING, "ray.serve")
+
+    async def scene(watched: _Watched) -> None:
+        watched.engine.stall("process 7 (VLLM::EngineCore)")
+        await asyncio.sleep(5.0)
+        assert [True] == watched.changes
+        watched.engine.go_on()
+        await asyncio.sleep(1.0)
+        assert [True, False] == watched.changes
+        watched.engine.check()
+
+    _play(scene)
+
+    stalled, goes_on = [r.getMessage() for r in caplog.records if "replica." in r.getMessage()]
+    assert stalled.startswith("replica.stalled ")
+    assert "process 7 (VLLM::EngineCore)" in stalled
+    assert goes_on.startswith("replica.goes_on ")
+
+
+def test_engine_that_stays_stalled_is_killed_with_a_reason() -> None:
+    """Serve replaces a process that has left; `check` fails, so that it is not taken for well."""
+
+    async def scene(watched: _Watched) -> None:
+        watched.engine.stall()
+        await asyncio.sleep(15.0)
+        assert [] == watched.killed
+        await asyncio.sleep(15.0)
+        (reason,) = watched.killed
+        assert "has made no step for 2" in reason
+        with pytest.raises(EngineError, match="it was killed"):
+            watched.engine.check()
+
+    _play(scene)
