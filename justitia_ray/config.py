@@ -409,6 +409,11 @@ class IngressSection(Section):
     and `Retry-After`."""
     max_body_bytes: Count = 16 * 2**20
     """Longest request body, 16 MiB; a longer one is 413."""
+    max_body_bytes_held: Count = 512 * 2**20
+    """Bytes of the bodies above 64 KiB that one ingress process has and has not counted yet, 512
+    MiB; more are refused with 429. They wait as they came, and are read 24 MiB at a time, in fair
+    turns between tenants: a body that is read takes up to ten times its bytes. One tenant may hold
+    at most four times what is left free."""
     keepalive_s: Positive = 15.0
     """A stream that waits for a replica, its first or, after a cut, the next, gets an SSE comment
     so often, so that proxies keep it open."""

@@ -1,4 +1,4 @@
-"""Measure what waiting inferences and open applications take, each case in a process of its own."""
+"""Measure what waiting inferences, open applications and large bodies take, each in a process."""
 
 import argparse
 import asyncio
@@ -13,6 +13,7 @@ from typing import Any
 
 from justitia_ray.cli.text_table import text_table
 from justitia_ray.errors import JustitiaError
+from scripts.bench.bodies import measure_bodies
 from scripts.bench.memory import Case, measure_ingress, measure_scheduler
 from scripts.bench.output import print_machine, write_json
 
@@ -26,10 +27,12 @@ SCHEDULER = (
 four times that."""
 INGRESS = (Case(20_000, 1), Case(2_000, 10), Case(50_000, 0))
 """As many as `ingress.max_outstanding` allows, and idle applications."""
+BODIES = (1_000,)
+"""Bodies of 1 kB to 16 MB, 20 at a time."""
 QUICK = 20
 """Cases are so many times smaller with --quick."""
 
-Measure = Callable[[Case, Path], Coroutine[Any, Any, Any]]
+Measure = Callable[[Any, Path], Coroutine[Any, Any, Any]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,18 +40,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} times smaller")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument("--only", choices=("scheduler", "ingress", "bodies"), help="one part")
     options = parser.parse_args(arguments)
+    scale = QUICK if options.quick else 1
     about = print_machine(("redis",))
     found = {}
     try:
-        for name, measure, cases in (
-            ("scheduler", measure_scheduler, SCHEDULER),
-            ("ingress", measure_ingress, INGRESS),
-        ):
-            scale = QUICK if options.quick else 1
-            taken = [
-                _apart(measure, Case(case.applications // scale, case.inferences)) for case in cases
-            ]
+        parts: tuple[tuple[str, Measure, list[Any]], ...] = (
+            ("scheduler", measure_scheduler, [_scaled(case, scale) for case in SCHEDULER]),
+            ("ingress", measure_ingress, [_scaled(case, scale) for case in INGRESS]),
+            ("bodies", measure_bodies, [bodies // scale for bodies in BODIES]),
+        )
+        for name, measure, cases in parts:
+            if options.only not in (None, name):
+                continue
+            taken = [_apart(measure, case) for case in cases]
             found[name] = taken
             rows = [list(taken[0]), *(_row(one) for one in taken)]
             print(f"\n{name}\n{text_table(rows, numbers_from=0)}")
@@ -59,14 +65,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _apart(measure: Measure, case: Case) -> dict[str, Any]:
+def _scaled(case: Case, scale: int) -> Case:
+    return Case(case.applications // scale, case.inferences)
+
+
+def _apart(measure: Measure, case: Any) -> dict[str, Any]:
     """Run one case in a process of its own."""
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawning) as process:
         return process.submit(_run, measure, case).result()
 
 
-def _run(measure: Measure, case: Case) -> dict[str, Any]:
+def _run(measure: Measure, case: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         return asdict(asyncio.run(measure(case, Path(directory))))
 

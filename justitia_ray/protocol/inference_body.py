@@ -3,7 +3,7 @@
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
@@ -179,6 +179,15 @@ Prompt = str | list[int] | Conversation | Pair
 
 
 @dataclass(frozen=True, slots=True)
+class PromptSize:
+    """Number and tokens of a request's prompts."""
+
+    prompts: int
+    total_tokens: Tokens
+    longest_tokens: Tokens
+
+
+@dataclass(frozen=True, slots=True)
 class InferenceBody:
     """A request body, as far as the queue reads it."""
 
@@ -201,10 +210,18 @@ class InferenceBody:
     """The field that holds the prompt, for errors."""
     payload: bytes = b""
     """The fields as JSON, for the engine: the bytes that came, if they name the model."""
+    size: PromptSize | None = None
+    """Size of the prompts, once they are counted."""
 
 
-CountPrompt: TypeAlias = Callable[[Prompt, InferenceBody], Tokens]
-"""Returns the tokens of a prompt in a body, as the engine of the model counts them."""
+Counting: TypeAlias = Generator[None, None, Tokens]
+"""A count of tokens in steps of some milliseconds each, so that others can have turns between."""
+CountPrompt: TypeAlias = Callable[[Prompt, InferenceBody, Tokens | None], Counting]
+"""Counts the tokens of a prompt in a body, as the engine of the model does.
+
+The third argument is how many tokens are of interest: a count that has passed them may end there,
+with what it has. None: all are.
+"""
 
 
 def output_bound(

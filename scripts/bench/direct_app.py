@@ -131,7 +131,7 @@ class DirectGateway(Gateway):
                 yield item
 
     async def _check_size(self, body: InferenceBody) -> None:
-        size = await self._counter.prompt_size(body)
+        size = body.size or await self._counter.prompt_size(body, "default", self.max_model_len)
         output_bound(body, size.longest_tokens, self.max_model_len)
 
 

@@ -9,9 +9,16 @@ from typing import Any
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import RequestError
 from justitia_ray.protocol.engine import Engine
-from justitia_ray.protocol.inference_body import CountPrompt, InferenceBody, Pair, Prompt
+from justitia_ray.protocol.inference_body import (
+    Counting,
+    CountPrompt,
+    InferenceBody,
+    Pair,
+    Prompt,
+)
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.engines.fake_openai import count_tokens
+from justitia_ray.serve.engines.prompt_pieces import PieceCounter
 from justitia_ray.serve.engines.random_models import materialise_model
 from justitia_ray.units import Tokens
 
@@ -48,12 +55,13 @@ def load_prompt_counter(config: AppConfig) -> CountPrompt:
     Blocks for some seconds with a real tokenizer.
     """
     if config.engine.kind == "fake":
-        return lambda prompt, body: count_tokens(prompt)
+        return _count_fake
     trust = bool(config.engine.vllm_args.get("trust_remote_code", False))
     model_path = materialise_model(config.model.path, config.model.cache_dir)
     tokenizer_path = str(config.engine.vllm_args.get("tokenizer", model_path))
     tokenizer = _load_tokenizer(tokenizer_path, trust_remote_code=trust)
-    return lambda prompt, body: _count_real(tokenizer, prompt, body)
+    pieces = PieceCounter(tokenizer)
+    return lambda prompt, body, most: _count_real(tokenizer, pieces, prompt, body, most)
 
 
 def _load_tokenizer(path: str, *, trust_remote_code: bool) -> Any:
@@ -72,19 +80,27 @@ def _load_tokenizer(path: str, *, trust_remote_code: bool) -> Any:
     return AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
 
 
-def _count_real(tokenizer: Any, prompt: Prompt, body: InferenceBody) -> Tokens:
+def _count_fake(prompt: Prompt, body: InferenceBody, most: Tokens | None) -> Counting:
+    yield from ()
+    return count_tokens(prompt)
+
+
+def _count_real(
+    tokenizer: Any, pieces: PieceCounter, prompt: Prompt, body: InferenceBody, most: Tokens | None
+) -> Counting:
     if isinstance(prompt, list):
         return len(prompt)
     if isinstance(prompt, str):
-        return len(tokenizer(prompt).input_ids)
+        return (yield from pieces.count(prompt, most, special=True))
     if isinstance(prompt, Pair):
-        return len(tokenizer(prompt.first, prompt.second).input_ids)
+        return (yield from pieces.count_pair(prompt.first, prompt.second, most))
     try:
         text = tokenizer.apply_chat_template(
             list(prompt.messages), tokenize=False, add_generation_prompt=True, tools=prompt.tools
         )
     except Exception as error:  # templates raise whatever their author wrote
         if body.estimated:  # the conversation is not yet in the form that the engine gives it
-            return len(tokenizer(prompt.text).input_ids)
+            return (yield from pieces.count(prompt.text, most, special=True))
         raise RequestError(f"the chat template refuses the messages: {error}", "messages") from None
-    return len(tokenizer(text, add_special_tokens=False).input_ids)
+    yield  # rendering was a step
+    return (yield from pieces.count(text, most, special=False))

@@ -22,6 +22,7 @@ from justitia_ray.serve.front import raise_descriptor_limit
 from justitia_ray.serve.ingress.access_keeper import AccessKeeper
 from justitia_ray.serve.ingress.door import TRUSTED
 from justitia_ray.serve.ingress.estimates import Estimates
+from justitia_ray.serve.ingress.fair_threads import FairThreads
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.inspection import InspectionCalls
@@ -218,6 +219,7 @@ class Ingress:
         backend = RayMetrics()
         self._spans = start_span_exporter(self._args, "ingress", context.replica_id.unique_id)
         self._queues: list[ModelQueue] = []
+        counting = FairThreads()
         models = []
         me = Peer("ingress", context.replica_id.unique_id)
         finder: ApplicationFinder | None = None
@@ -235,7 +237,7 @@ class Ingress:
                 scheduler,
                 replicas,
                 predictor,
-                TokenCounter(load_prompt_counter(place.config)),
+                TokenCounter(load_prompt_counter(place.config), counting),
                 specs,
                 scheduler_link,
                 ReplicaLinks(dialer(transport, me, keyring, REPLICA_METHODS).dial),

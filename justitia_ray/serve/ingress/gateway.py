@@ -4,6 +4,7 @@ import logging
 from asyncio import get_running_loop
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -335,6 +336,11 @@ class Gateway:
     def parse(self, path: str, body: bytes, fields: dict[str, Any] | None = None) -> InferenceBody:
         """Read a request's body for this model; see `protocol.endpoints.parse_body`."""
         return parse_body(path, body, self._config.model.names, self.max_model_len, fields)
+
+    async def counted(self, context: RequestContext, body: InferenceBody) -> InferenceBody:
+        """Return a request's body with the size of its prompts."""
+        size = await self.submitter.count_prompts(context.tenant, body)
+        return replace(body, size=size)
 
     async def check_served(self, path: str) -> None:
         """Refuse a path that the model's engine does not answer, before the request waits.

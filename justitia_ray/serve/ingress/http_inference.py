@@ -20,6 +20,7 @@ from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS, 
 from justitia_ray.protocol.errors import engine_error_in_form, error_event
 from justitia_ray.protocol.inference_body import read_object
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
+from justitia_ray.serve.ingress.body_room import BodyRoom
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
 from justitia_ray.serve.ingress.http_errors import (
@@ -35,6 +36,8 @@ from justitia_ray.serve.ingress.request_context import RequestContext
 from justitia_ray.serve.ingress.waiting_streams import PlainWait, Wait
 from justitia_ray.units import Seconds
 
+_READ_ON_LOOP_BYTES = 256 * 2**10
+"""Longest body that is parsed on the loop: some milliseconds."""
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 
 
@@ -243,10 +246,17 @@ def _declared_length(scope: Message) -> str:
     return next((v.decode("latin-1") for k, v in scope["headers"] if k == b"content-length"), "")
 
 
+async def _read_fields(raw: bytes) -> dict[str, Any]:
+    """Return a body's fields; a long one is read in a thread, which lets the loop turn."""
+    if len(raw) <= _READ_ON_LOOP_BYTES:
+        return read_object(raw)
+    return await asyncio.to_thread(read_object, raw)
+
+
 def inference_endpoints(
     models: ServedModels, bodies: BodyReader, finder: ApplicationFinder
 ) -> dict[str, AsgiApp]:
-    """Return the inference endpoints by path; their only state are attempts with a key.
+    """Return the inference endpoints by path; they share attempts with a key and large bodies.
 
     Args:
         models: The served models.
@@ -254,17 +264,20 @@ def inference_endpoints(
         finder: Finds the application of each call.
     """
     section = models.first.config.ingress
+    room = BodyRoom(section.max_body_bytes_held)
     attempts = IdempotentAttempts(
         section.retry_linger_s, section.retry_kept_s, section.retry_kept_bytes
     )
 
     async def infer(reply: Reply, context: RequestContext, raw: bytes) -> None:
-        fields = read_object(raw)
-        model = models.asked_for(fields)
-        gateway = model.gateway
-        await gateway.check_served(reply.path)
-        body = gateway.parse(reply.path, raw, fields)
-        context = replace(context, tier=read_tier(fields))
+        async with room.turn(context.tenant, len(raw)):
+            fields = await _read_fields(raw)
+            model = models.asked_for(fields)
+            gateway = model.gateway
+            await gateway.check_served(reply.path)
+            body = gateway.parse(reply.path, raw, fields)
+            context = replace(context, tier=read_tier(fields))
+            body = await gateway.counted(context, body)
         found = await finder.find(context, reply.path, fields)
         reply.standings = partial(gateway.standings, found.context)
         if found.context.is_final and models.only is None:
@@ -305,9 +318,11 @@ def inference_endpoints(
         await reply.send_whole((status, head, whole))
 
     async def ask_any(reply: Reply, context: RequestContext, raw: bytes) -> None:
-        fields = read_object(raw)
-        gateway = models.asked_for(fields).gateway
-        await reply.send_whole(await gateway.unscheduled(reply.path, raw, fields))
+        async with room.turn(context.tenant, len(raw)):
+            fields = await _read_fields(raw)
+            gateway = models.asked_for(fields).gateway
+            answer = await gateway.unscheduled(reply.path, raw, fields)
+        await reply.send_whole(answer)
 
     responds: dict[str, Respond] = dict.fromkeys(INFERENCE_PATHS, infer)
     responds |= dict.fromkeys(UNSCHEDULED_PATHS, ask_any)

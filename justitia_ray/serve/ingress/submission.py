@@ -19,12 +19,12 @@ from justitia_ray.predictor.class_names import check_class_name
 from justitia_ray.predictor.estimate import Estimate, Source
 from justitia_ray.predictor.stages import CHARGE_FACTOR, still_needed
 from justitia_ray.protocol.endpoints import prompt_text
-from justitia_ray.protocol.inference_body import InferenceBody, output_bound
+from justitia_ray.protocol.inference_body import InferenceBody, PromptSize, output_bound
 from justitia_ray.serve.ingress.estimates import Estimates, InputSummary
 from justitia_ray.serve.ingress.pending_inferences import PendingInference
 from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.request_context import RequestContext
-from justitia_ray.serve.ingress.token_counter import PromptSize, TokenCounter
+from justitia_ray.serve.ingress.token_counter import TokenCounter
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, VirtualTime
 
 DEFAULT_CLASS = "default"
@@ -185,6 +185,10 @@ class Submitter:
             self._metrics.record_opening(arrival.application_id)
         return arrival, tag
 
+    async def count_prompts(self, tenant: str, body: InferenceBody) -> PromptSize:
+        """Return the size of a request's prompts, counted in its tenant's turn."""
+        return await self._counter.prompt_size(body, tenant, self._max_model_len)
+
     async def submit_inference(
         self, context: RequestContext, body: InferenceBody
     ) -> PendingInference:
@@ -196,7 +200,7 @@ class Submitter:
             QueueFull: If too many inferences are pending here.
         """
         tenant, deadline_s = context.tenant, context.deadline_s
-        size = await self._counter.prompt_size(body)
+        size = body.size or await self.count_prompts(tenant, body)
         most = output_bound(body, size.longest_tokens, self._max_model_len)
         choices = size.prompts * body.n
         opening = source = application = None
@@ -320,7 +324,7 @@ class Submitter:
             max_tokens: Maximum output of one of its inferences, if known.
         """
         if input_tokens is None:
-            input_tokens = await self._counter.text_tokens(spec.input)
+            input_tokens = await self._counter.text_tokens(spec.input, spec.tenant)
         summary = await self._estimates.inputs.summarise(spec.input)
         estimate = await self._estimates.estimate_application(
             spec.application_class, input_tokens, max_tokens, summary

@@ -1,56 +1,84 @@
 """Count prompt tokens before the engine does, off the event loop; its count corrects them."""
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from collections.abc import Generator
+from typing import TypeVar
 
-from justitia_ray.protocol.inference_body import CountPrompt, InferenceBody
+from justitia_ray.protocol.inference_body import CountPrompt, InferenceBody, PromptSize
+from justitia_ray.serve.ingress.fair_threads import FairThreads
 from justitia_ray.units import Tokens
+
+T = TypeVar("T")
 
 _INLINE_CHARACTERS = 2_000
 """Shorter bodies are counted on the loop: that takes less than the switch to a thread."""
-_THREADS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class PromptSize:
-    """Number and tokens of a request's prompts."""
-
-    prompts: int
-    total_tokens: Tokens
-    longest_tokens: Tokens
 
 
 class TokenCounter:
     """Counts the prompt tokens of a model's requests."""
 
-    def __init__(self, count: CountPrompt) -> None:
-        """Prepare the threads.
+    def __init__(self, count: CountPrompt, threads: FairThreads | None = None) -> None:
+        """Prepare.
 
         Args:
             count: Counts a prompt of a request as the model's engine will.
+            threads: Count what is long, for all models of the process; None: some of its own.
         """
         self._count = count
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="token-counter")
+        self._threads = threads or FairThreads()
 
-    async def prompt_size(self, body: InferenceBody) -> PromptSize:
-        """Return the size of a request's prompts."""
-        return await self._size(body, len(body.payload))
+    async def prompt_size(
+        self, body: InferenceBody, tenant: str, max_model_len: Tokens | None
+    ) -> PromptSize:
+        """Return the size of a request's prompts.
 
-    async def text_tokens(self, text: str) -> Tokens:
-        """Return the tokens of a text."""
-        body = InferenceBody({"prompt": text}, [text])
-        return (await self._size(body, len(text))).total_tokens if text else 0
+        Counting stops at the first prompt that is longer than the context, which refuses the
+        request: its length is then what was counted so far, above the context. A prompt that its
+        caller has truncated is counted as far as that.
 
-    async def _size(self, body: InferenceBody, characters: int) -> PromptSize:
-        def size() -> PromptSize:
-            counts = [self._count(prompt, body) for prompt in body.prompts]
-            return PromptSize(len(counts), sum(counts), max(counts))
+        Args:
+            body: The request's.
+            tenant: The request's, in whose turn it is counted.
+            max_model_len: The model's context, in tokens, if known.
+        """
+        return await self._run(self._size(body, max_model_len), tenant, len(body.payload))
 
-        if characters <= _INLINE_CHARACTERS:
-            return size()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, size)
+    async def text_tokens(self, text: str, tenant: str) -> Tokens:
+        """Return the tokens of a text, counted in a tenant's turn."""
+        if not text:
+            return 0
+        counting = self._count(text, InferenceBody({"prompt": text}, [text]), None)
+        return await self._run(counting, tenant, len(text))
+
+    async def _run(self, steps: Generator[None, None, T], tenant: str, characters: int) -> T:
+        if characters > _INLINE_CHARACTERS:
+            return await self._threads.run(tenant, steps)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                result: T = end.value
+                return result
+
+    def _size(
+        self, body: InferenceBody, max_model_len: Tokens | None
+    ) -> Generator[None, None, PromptSize]:
+        truncated = _truncation(body)
+        counts: list[Tokens] = []
+        for prompt in body.prompts:
+            tokens = yield from self._count(prompt, body, truncated or max_model_len)
+            counts.append(tokens if truncated is None else min(tokens, truncated))
+            if max_model_len is not None and counts[-1] > max_model_len:
+                break
+            yield
+        return PromptSize(len(body.prompts), sum(counts), max(counts))
 
     def close(self) -> None:
         """End the threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
+
+
+def _truncation(body: InferenceBody) -> Tokens | None:
+    """Return how many tokens of each prompt the caller leaves; None: all, or as many as fit."""
+    asked = body.fields.get("truncate_prompt_tokens")
+    is_count = isinstance(asked, int) and not isinstance(asked, bool) and asked > 0
+    return asked if is_count else None

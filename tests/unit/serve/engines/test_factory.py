@@ -22,7 +22,11 @@ words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "?": 2}, "?"))
 words.pre_tokenizer = pre_tokenizers.Whitespace()
 PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(sys.argv[1])
 config = AppConfig.parse({"model": {"name": "m", "path": sys.argv[1]}})
-print(load_prompt_counter(config)("a b a", None), "torch" in sys.modules)
+counting = load_prompt_counter(config)("a b a", None, None)
+try:
+    next(counting)
+except StopIteration as end:
+    print(end.value, "torch" in sys.modules)
 """
 
 

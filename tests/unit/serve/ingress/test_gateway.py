@@ -23,6 +23,7 @@ from justitia_ray.predictor.estimate import Estimate
 from justitia_ray.predictor.observation import Sample
 from justitia_ray.predictor.stages import CHARGE_FACTOR, StageTable
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES
+from justitia_ray.protocol.inference_body import PromptSize
 from justitia_ray.protocol.pooling_bodies import EMBEDDINGS
 from justitia_ray.serve.ingress.door import ANYBODY
 from justitia_ray.serve.ingress.gateway import Gateway
@@ -31,7 +32,6 @@ from justitia_ray.serve.ingress.replica_calls import Answer
 from justitia_ray.serve.ingress.request_context import RequestContext, read_context
 from justitia_ray.serve.ingress.standings import TenantStandings
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
-from justitia_ray.serve.ingress.token_counter import PromptSize
 from tests.unit.observability.recording_backend import exported, measures
 
 
@@ -105,10 +105,10 @@ class FakeCounter:
     def __init__(self, prompts: int = 1) -> None:
         self._prompts = prompts
 
-    async def prompt_size(self, body: Any) -> PromptSize:
+    async def prompt_size(self, body: Any, tenant: str, most: Any) -> PromptSize:
         return PromptSize(self._prompts, 10 * self._prompts, 10)
 
-    async def text_tokens(self, text: str) -> int:
+    async def text_tokens(self, text: str, tenant: str) -> int:
         return 10
 
 

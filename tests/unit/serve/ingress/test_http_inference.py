@@ -11,7 +11,7 @@ import pytest
 
 from justitia_ray.errors import EngineError, NotServed, QueueFull
 from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
-from justitia_ray.protocol.generation_bodies import COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.serve.asgi import Message
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
@@ -337,3 +337,41 @@ async def test_prefix_of_the_service_is_no_part_of_the_path(gateway: StandInGate
         answers.append(caller.messages[0]["status"])
 
     assert [200, 200, 307] == answers
+
+
+async def test_large_body_that_finds_no_room_is_refused(gateway: StandInGateway) -> None:
+    """With 429 and when to come back; a small one is read all the same."""
+    model = model_of(gateway, ingress={"max_body_bytes_held": 100_000})
+    large = {"messages": [{"role": "user", "content": "a" * 200_000}]}
+    async with client_of(model) as http:
+        refused = await http.post(CHAT, json=large)
+        read = await http.post(CHAT, json=_BODY)
+
+    assert (429, "queue_full") == (refused.status_code, refused.json()["error"]["code"])
+    assert "max_body_bytes_held" in refused.json()["error"]["message"]
+    assert {"retry-after", "retry-after-ms"} <= set(refused.headers)
+    assert 200 == read.status_code
+
+
+async def test_large_body_holds_its_turn_until_it_is_counted(gateway: StandInGateway) -> None:
+    """Two of 20 MiB are not read at once; while the first is answered the second is read."""
+    model = model_of(gateway, ingress={"max_body_bytes": 2**25})
+    counting: list[asyncio.Event] = []
+
+    async def counted(context: Any, body: Any) -> Any:
+        counting.append(asyncio.Event())
+        await counting[-1].wait()
+        return body
+
+    gateway.counted = counted  # type: ignore[method-assign]
+    large = {"messages": [{"role": "user", "content": "a" * 20 * 2**20}], "max_tokens": 1}
+    async with client_of(model) as http, asyncio.TaskGroup() as tasks:
+        calls = [tasks.create_task(http.post(CHAT, json=large)) for _ in range(2)]
+        await eventually(lambda: counting, "the first is read")
+        await eventually(lambda: gateway.answered == 0, "none is answered")
+        assert 1 == len(counting)
+        counting[0].set()
+        await eventually(lambda: len(counting) == 2, "the second is read")
+        counting[1].set()
+
+    assert [200, 200] == [call.result().status_code for call in calls]

@@ -1,5 +1,6 @@
 """Prompt tokens are counted as the engine will, and off the event loop if they are many."""
 
+import asyncio
 import json
 import threading
 from collections.abc import Iterator
@@ -8,12 +9,21 @@ from typing import Any
 import pytest
 
 from justitia_ray.config import AppConfig
+from justitia_ray.errors import RequestError
 from justitia_ray.protocol.endpoints import parse_body
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
-from justitia_ray.protocol.inference_body import InferenceBody, Prompt
+from justitia_ray.protocol.inference_body import (
+    Counting,
+    CountPrompt,
+    InferenceBody,
+    Prompt,
+    PromptSize,
+)
 from justitia_ray.protocol.pooling_bodies import EMBEDDINGS, RANKINGS
 from justitia_ray.serve.engines.factory import load_prompt_counter
-from justitia_ray.serve.ingress.token_counter import PromptSize, TokenCounter
+from justitia_ray.serve.ingress.fair_threads import FairThreads
+from justitia_ray.serve.ingress.token_counter import TokenCounter
+from tests.eventually import eventually
 
 
 @pytest.fixture
@@ -51,26 +61,114 @@ async def test_size_counts_every_prompt_of_a_request(
     counter: TokenCounter, parsed: InferenceBody, expected: PromptSize
 ) -> None:
     """A batch is one lease: its cost is that of all its prompts."""
-    assert expected == await counter.prompt_size(parsed)
+    assert expected == await counter.prompt_size(parsed, "t", None)
 
 
 async def test_empty_text_has_no_tokens(counter: TokenCounter) -> None:
     """An application may be opened without an input."""
-    assert 0 == await counter.text_tokens("")
-    assert 2 == await counter.text_tokens("two words")
+    assert 0 == await counter.text_tokens("", "t")
+    assert 2 == await counter.text_tokens("two words", "t")
 
 
 async def test_long_prompt_is_counted_in_another_thread() -> None:
     """A tokenizer takes milliseconds for a long text; nobody else's stream may wait for that."""
     threads = []
 
-    def count(prompt: Prompt, parsed: InferenceBody) -> int:
+    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> Counting:
+        yield from ()
         threads.append(threading.current_thread())
         return 1
 
     counter = TokenCounter(count)
-    await counter.prompt_size(body(COMPLETIONS, prompt="short"))
-    await counter.prompt_size(body(COMPLETIONS, prompt="long " * 1_000))
+    await counter.prompt_size(body(COMPLETIONS, prompt="short"), "t", None)
+    await counter.prompt_size(body(COMPLETIONS, prompt="long " * 1_000), "t", None)
     counter.close()
 
     assert [True, False] == [thread is threading.main_thread() for thread in threads]
+
+
+def _count_letters(counted: list[str]) -> CountPrompt:
+    """Return a count of a token for each letter, a letter a step, which notes what it counted."""
+
+    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> Counting:
+        assert isinstance(prompt, str)
+        for tokens, letter in enumerate(prompt.strip(), start=1):
+            counted.append(letter)
+            if most is not None and tokens > most:
+                return tokens
+            yield
+        return len(prompt.strip())
+
+    return count
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected", "counted"),
+    [
+        ({"prompt": ["aaa", "bbbbbbbb", "ccc"]}, PromptSize(3, 8, 5), "aaabbbbb"),
+        ({"prompt": ["aaa", "bb"]}, PromptSize(2, 5, 3), "aaabb"),
+        ({"prompt": "aaaaaaaa", "truncate_prompt_tokens": 2}, PromptSize(1, 2, 2), "aaa"),
+        ({"prompt": "aaaaaaaa", "truncate_prompt_tokens": None}, PromptSize(1, 5, 5), "aaaaa"),
+        ({"prompt": "aaaaaaaa", "truncate_prompt_tokens": -1}, PromptSize(1, 5, 5), "aaaaa"),
+    ],
+)
+async def test_count_stops_where_a_prompt_is_too_long_or_truncated(
+    fields: dict[str, Any], expected: PromptSize, counted: str
+) -> None:
+    """What a caller sends may have a thousand times what the context holds."""
+    letters: list[str] = []
+    counter = TokenCounter(_count_letters(letters))
+    size = await counter.prompt_size(body(COMPLETIONS, **fields), "t", 4)
+
+    assert (expected, counted) == (size, "".join(letters))
+
+
+async def test_tenants_are_counted_in_turns() -> None:
+    """Ten long prompts of one tenant hold up another's by a step of each thread."""
+    letters: list[str] = []
+    counter = TokenCounter(_count_letters(letters), FairThreads(1, turn_s=0.0))
+
+    async def ask(tenant: str, letter: str, steps: int) -> None:
+        text = letter * steps + " " * 3_000
+        await counter.prompt_size(body(COMPLETIONS, prompt=text), tenant, None)
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(10):
+            tasks.create_task(ask("a", "a", 50))
+        tasks.create_task(ask("b/c", "b", 5))
+    counter.close()
+
+    assert 505 == len(letters)
+    assert "".join(letters).rindex("b") < 60
+
+
+async def test_caller_that_leaves_is_counted_no_further() -> None:
+    letters: list[str] = []
+    counter = TokenCounter(_count_letters(letters), FairThreads(1, turn_s=0.0))
+    asked = body(COMPLETIONS, prompt="a" * 100_000)
+    left = asyncio.create_task(counter.prompt_size(asked, "a", None))
+    await eventually(lambda: letters, "the count has begun")
+    left.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await left
+    stays = await counter.prompt_size(body(COMPLETIONS, prompt="b" * 3_000), "a", None)
+    counter.close()
+
+    assert 3_000 == stays.total_tokens
+    assert letters.count("a") < 100_000
+
+
+async def test_failed_count_is_its_callers_error() -> None:
+    """A template refuses messages; the threads go on."""
+
+    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> Counting:
+        yield
+        if prompt == "b" * 3_000:
+            return 1
+        raise RequestError("the template refuses it")
+
+    counter = TokenCounter(count, FairThreads(1))
+    with pytest.raises(RequestError, match="the template refuses it"):
+        await counter.prompt_size(body(COMPLETIONS, prompt="a" * 3_000), "a", None)
+    assert 1 == (await counter.prompt_size(body(COMPLETIONS, prompt="b" * 3_000), "a", 9)).prompts
+    counter.close()

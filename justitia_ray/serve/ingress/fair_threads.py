@@ -1,0 +1,99 @@
+"""Work in a few threads, step by step, in fair turns between the tenants that it is done for."""
+
+import asyncio
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from justitia_ray.serve.ingress.turns import Place, Turns
+from justitia_ray.units import Seconds
+
+T = TypeVar("T")
+
+_THREADS = 2
+_TURN_S: Seconds = 0.005
+"""Steps are done one after the other for so long: a switch of threads costs 0.1 ms."""
+
+
+class _Work:
+    """Work that is done in steps, and the future of its result."""
+
+    def __init__(self, steps: Generator[None, None, Any], done: asyncio.Future[Any]) -> None:
+        self.steps = steps
+        self.done = done
+
+    def do_steps(self, turn_s: Seconds) -> tuple[Seconds, bool, Any]:
+        """Do steps for a turn; return the time that it took, whether all are done, the result."""
+        began_at = time.perf_counter()
+        took_s = 0.0
+        is_last, result = False, None
+        while not is_last and (not took_s or took_s < turn_s):
+            try:
+                next(self.steps)
+            except StopIteration as end:
+                is_last, result = True, end.value
+            took_s = time.perf_counter() - began_at
+        return took_s, is_last, result
+
+
+class FairThreads:
+    """Threads that do the steps of work in turns; used from one event loop.
+
+    The next turn is that of the tenant that has had the least time, so that megabytes of one hold
+    up another by a step. Work is dropped when its caller is cancelled.
+    """
+
+    def __init__(self, threads: int = _THREADS, turn_s: Seconds = _TURN_S) -> None:
+        self._idle = threads
+        self._turn_s = turn_s
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="fair-turns")
+        self._turns: Turns[_Work] = Turns()
+
+    async def run(self, tenant: str, steps: Generator[None, None, T]) -> T:
+        """Do work for a tenant and return its result."""
+        work = _Work(steps, asyncio.get_running_loop().create_future())
+        place = self._turns.join(tenant, work)
+        self._begin_turns()
+        try:
+            result: T = await work.done
+            return result
+        finally:
+            self._turns.leave(place)
+
+    def _begin_turns(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._idle and (place := self._turns.first()) is not None:
+            self._turns.take(place)
+            self._idle -= 1
+            assert place.item is not None
+            turn = loop.run_in_executor(self._threads, place.item.do_steps, self._turn_s)
+            turn.add_done_callback(partial(self._end_turn, place))
+
+    def _end_turn(
+        self, place: Place[_Work], turn: "asyncio.Future[tuple[Seconds, bool, Any]]"
+    ) -> None:
+        self._idle += 1
+        work = place.item
+        assert work is not None
+        if turn.cancelled():  # the threads are closed
+            work.done.cancel()
+            return
+        error = turn.exception()
+        if error is not None:
+            if not work.done.done():
+                work.done.set_exception(error)
+        else:
+            took_s, is_last, result = turn.result()
+            self._turns.charge(place, took_s)
+            if not work.done.done():
+                if is_last:
+                    work.done.set_result(result)
+                else:
+                    self._turns.line_up(place)
+        self._begin_turns()
+
+    def close(self) -> None:
+        """End the threads; work that waits is cancelled."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,110 @@
+"""Fair turns between tenants at something scarce: start-time fair queueing along their tree.
+
+Every tenant that waits has a start tag, which grows by what it was charged; the least is next, at
+each level of the tree, and below it the least of its calls. A tenant that comes anew begins at the
+tag that is served, so that nothing is saved up. (P. Goyal, H. Vin, H. Cheng: Start-time Fair
+Queueing, 1996; its hierarchical form is in Sec. 3 there.)
+"""
+
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from justitia_ray.core.tenants import ancestors
+
+T = TypeVar("T")
+
+
+class Place(Generic[T]):
+    """A node of the tree that waits: a tenant, or below it a single call."""
+
+    __slots__ = ("children", "item", "members", "name", "now", "parent", "tag", "waiting")
+
+    def __init__(self, parent: "Place[T] | None", name: str, item: T | None = None) -> None:
+        self.parent = parent
+        self.name = name
+        self.item = item
+        self.tag = 0.0
+        self.now = 0.0
+        """Start tag of the child that was taken last."""
+        self.members = 0
+        """Calls below it that have not left."""
+        self.children: dict[str, Place[T]] = {}
+        self.waiting: dict[Place[T], None] = {}
+        """Children with a call that waits, in the order of their coming."""
+
+    def up(self) -> "Iterator[tuple[Place[T], Place[T]]]":
+        """Yield each node from here to the top, with its parent."""
+        node = self
+        while node.parent is not None:
+            yield node, node.parent
+            node = node.parent
+
+
+class Turns(Generic[T]):
+    """The calls that wait, in fair order."""
+
+    def __init__(self) -> None:
+        self._root: Place[T] = Place(None, "")
+
+    def __bool__(self) -> bool:
+        return bool(self._root.waiting)
+
+    def join(self, tenant: str, item: T) -> Place[T]:
+        """Line a tenant's call up and return its place; it is to `leave` at its end."""
+        node = self._root
+        for name in ancestors(tenant):
+            child = node.children.get(name)
+            if child is None:
+                child = node.children[name] = Place(node, name)
+            node = child
+        place = Place(node, "", item)
+        self._root.members += 1
+        for child, _ in place.up():
+            child.members += 1
+        self.line_up(place)
+        return place
+
+    def line_up(self, place: Place[T]) -> None:
+        """Let a call that was taken wait for another turn."""
+        for node, parent in place.up():
+            if node in parent.waiting:
+                return
+            node.tag = max(node.tag, parent.now)
+            parent.waiting[node] = None
+
+    def first(self) -> Place[T] | None:
+        """Return the call that is next; None if none waits."""
+        node = self._root
+        if not node.waiting:
+            return None
+        while node.waiting:
+            node = min(node.waiting, key=lambda child: child.tag)
+        return node
+
+    def take(self, place: Place[T]) -> None:
+        """Take a call out of the line, for its turn."""
+        for node, parent in place.up():
+            parent.now = max(parent.now, node.tag)
+        self._step_out(place)
+
+    def charge(self, place: Place[T], cost: float) -> None:
+        """Charge a call, and its tenants, for what its turn took."""
+        for node, _ in place.up():
+            node.tag += cost
+
+    def leave(self, place: Place[T]) -> None:
+        """Remove a call for good, whether it waits or not."""
+        self._step_out(place)
+        self._root.members -= 1
+        for node, parent in place.up():
+            node.members -= 1
+            if not node.members and node.tag <= parent.now:
+                parent.children.pop(node.name, None)
+        if not self._root.members:
+            self._root.children.clear()
+
+    def _step_out(self, place: Place[T]) -> None:
+        for node, parent in place.up():
+            parent.waiting.pop(node, None)
+            if parent.waiting:
+                return

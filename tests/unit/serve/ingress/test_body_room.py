@@ -1,0 +1,103 @@
+"""Large bodies wait as bytes for their turn to be read, in fair order and within bounds."""
+
+import asyncio
+
+import pytest
+
+from justitia_ray.errors import QueueFull
+from justitia_ray.serve.ingress.body_room import BodyRoom
+
+_MIB = 2**20
+
+
+class _Readers:
+    """Calls that hold a turn until they are let go."""
+
+    def __init__(self, room: BodyRoom) -> None:
+        self.room = room
+        self.reading: list[str] = []
+        self._ends: dict[str, asyncio.Event] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def begin(self, name: str, size_bytes: int) -> None:
+        """Let a call come; its tenant is its name up to a blank."""
+        self._ends[name] = asyncio.Event()
+        self._tasks[name] = asyncio.create_task(self._read(name, size_bytes))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+
+    async def _read(self, name: str, size_bytes: int) -> None:
+        async with self.room.turn(name.split()[0], size_bytes):
+            self.reading.append(name)
+            try:
+                await self._ends[name].wait()
+            finally:
+                self.reading.remove(name)
+
+    async def end(self, name: str) -> None:
+        """Let a call be counted."""
+        self._ends[name].set()
+        await self._tasks[name]
+        await asyncio.sleep(0)
+
+    async def leave(self, name: str) -> None:
+        """Let a caller leave."""
+        self._tasks[name].cancel()
+        await asyncio.wait([self._tasks[name]])
+        await asyncio.sleep(0)
+
+
+async def test_so_many_bytes_are_read_at_once_and_the_next_is_another_tenants() -> None:
+    readers = _Readers(BodyRoom(1_000 * _MIB, 20 * _MIB))
+    for name in ("a 1", "a 2", "a 3", "a 4", "b 1"):
+        await readers.begin(name, 10 * _MIB)
+
+    assert ["a 1", "a 2"] == readers.reading
+    await readers.end("a 1")
+    assert ["a 2", "b 1"] == readers.reading
+    await readers.leave("a 3")
+    await readers.end("a 2")
+    assert ["b 1", "a 4"] == readers.reading
+    await readers.leave("a 4")
+    await readers.end("b 1")
+    await readers.begin("c 1", 10 * _MIB)
+    assert ["c 1"] == readers.reading
+    await readers.end("c 1")
+
+
+async def test_body_longer_than_is_read_at_once_has_its_turn_alone() -> None:
+    readers = _Readers(BodyRoom(1_000 * _MIB, 20 * _MIB))
+    for name, size_mib in (("a 1", 1), ("b 1", 30), ("c 1", 1)):
+        await readers.begin(name, size_mib * _MIB)
+
+    assert ["a 1"] == readers.reading
+    await readers.end("a 1")
+    assert ["b 1"] == readers.reading
+    await readers.end("b 1")
+    assert ["c 1"] == readers.reading
+    await readers.end("c 1")
+
+
+async def test_small_body_is_read_whatever_waits() -> None:
+    room = BodyRoom(_MIB, _MIB)
+    async with room.turn("a", _MIB), room.turn("a", 64 * 2**10):
+        pass
+
+
+async def test_what_finds_no_room_is_refused_and_a_tenant_leaves_room_for_others() -> None:
+    """Of 100 MiB one tenant takes 80, four times the rest; another still finds room."""
+    readers = _Readers(BodyRoom(100 * _MIB, _MIB))
+    for call in range(8):
+        await readers.begin(f"a {call}", 10 * _MIB)
+    with pytest.raises(QueueFull, match=r"ingress\.max_body_bytes_held") as refused:
+        async with readers.room.turn("a", 10 * _MIB):
+            pass
+    await readers.begin("b 0", 10 * _MIB)
+    with pytest.raises(QueueFull):
+        async with readers.room.turn("c", 20 * _MIB):
+            pass
+    assert refused.value.retry_after_s == 1.0
+    for name in (*(f"a {call}" for call in range(8)), "b 0"):
+        await readers.leave(name)
+    async with readers.room.turn("c", 100 * _MIB):
+        pass

@@ -1,0 +1,100 @@
+"""Turns are fair between tenants at each level, and between the calls of one."""
+
+import random
+from collections import Counter
+
+from justitia_ray.serve.ingress.turns import Place, Turns
+
+
+def _take(turns: Turns[str], cost: float = 1.0) -> str:
+    """Give the first call a turn, charge it, and let it wait for the next; return what it is."""
+    place = turns.first()
+    assert place is not None
+    turns.take(place)
+    turns.charge(place, cost)
+    turns.line_up(place)
+    assert place.item is not None
+    return place.item
+
+
+def test_each_level_of_the_tree_shares_equally() -> None:
+    """Two teams of one tenant have together what another tenant has, however many calls each."""
+    turns: Turns[str] = Turns()
+    for tenant, calls in (("a/x", 1), ("a/y", 5), ("b", 3)):
+        for call in range(calls):
+            turns.join(tenant, f"{tenant} {call}")
+    taken = Counter(_take(turns) for _ in range(240))
+
+    by_tenant: Counter[str] = Counter()
+    for name, count in taken.items():
+        by_tenant[name.split()[0]] += count
+    assert {"a/x": 60, "a/y": 60, "b": 120} == by_tenant
+    assert {12} == {count for name, count in taken.items() if name.startswith("a/y")}
+    assert {40} == {count for name, count in taken.items() if name.startswith("b")}
+
+
+def test_turns_are_paid_by_what_they_cost() -> None:
+    turns: Turns[str] = Turns()
+    turns.join("dear", "dear")
+    turns.join("cheap", "cheap")
+    taken: Counter[str] = Counter()
+    for _ in range(110):
+        place = turns.first()
+        assert place is not None
+        taken[_take(turns, 10.0 if place.item == "dear" else 1.0)] += 1
+
+    assert {"dear": 10, "cheap": 100} == taken
+
+
+def test_newcomer_is_next_and_saves_nothing_up() -> None:
+    turns: Turns[str] = Turns()
+    turns.join("a", "a")
+    for _ in range(100):
+        _take(turns)
+    turns.join("b", "b")
+    taken = [_take(turns) for _ in range(6)]
+
+    assert "b" in taken[:2]
+    assert 3 == taken.count("b")
+
+
+def test_tenant_that_comes_call_by_call_has_no_more_than_its_share() -> None:
+    """Its debt outlives the call, while another waits."""
+    turns: Turns[str] = Turns()
+    turns.join("steady", "steady")
+    taken: Counter[str] = Counter()
+    single = turns.join("single", "single")
+    for _ in range(100):
+        taken[_take(turns)] += 1
+        if taken["single"]:
+            turns.leave(single)
+            single = turns.join("single", "single")
+
+    assert abs(taken["steady"] - taken["single"]) <= 2
+
+
+def test_all_that_waits_has_its_turn_and_nothing_is_kept_of_what_has_left() -> None:
+    draw = random.Random(3)
+    turns: Turns[int] = Turns()
+    alive: dict[int, Place[int]] = {}
+    for number in range(2_000):
+        tenant = "/".join(draw.choice("abc") for _ in range(draw.randint(1, 3)))
+        alive[number] = turns.join(tenant, number)
+        if draw.random() < 0.3:
+            turns.leave(alive.pop(draw.choice(list(alive))))
+        if draw.random() < 0.7 and (place := turns.first()) is not None:
+            turns.take(place)
+            turns.charge(place, draw.random())
+            if draw.random() < 0.5:
+                turns.line_up(place)
+            else:
+                assert place.item is not None
+                turns.leave(alive.pop(place.item))
+    while (place := turns.first()) is not None:
+        turns.take(place)
+        assert place.item is not None
+        turns.leave(alive.pop(place.item))
+
+    assert not alive
+    assert not turns
+    assert not turns._root.children
