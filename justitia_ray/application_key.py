@@ -4,7 +4,12 @@ Callers choose ids, so two tenants may choose the same. Callers and answers have
 core, the wire, Redis, logs and the views of operators have the key.
 """
 
+import re
+
 from justitia_ray.units import ApplicationId
+
+PLAIN_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
+"""Form of the ids that callers choose."""
 
 SEPARATOR = "|"
 """Character that neither tenants nor the ids that callers choose may have."""

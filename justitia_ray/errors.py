@@ -5,7 +5,7 @@
     ├── RequestError                the caller: the request can never succeed as it stands
     │   ├── UnknownModel, UnknownApplication, ContextLengthExceeded
     │   ├── ApplicationIsClosed: ApplicationCancelled, ApplicationExpired
-    │   └── UnsupportedOperation, NotServed, BodyTooLarge
+    │   └── UnsupportedOperation, NotServed, BodyTooLarge, UnsupportedEncoding
     ├── Unauthenticated             the caller: it has not proved who it is
     ├── Forbidden                   the caller: its credential does not give it the right
     ├── AdmissionError              the caller, later: the system cannot take it now
@@ -104,6 +104,10 @@ class NotServed(RequestError):
 
 class BodyTooLarge(RequestError):
     """The request's body is longer than is read."""
+
+
+class UnsupportedEncoding(RequestError):
+    """The request's body has a content coding that is not decoded here."""
 
 
 class Unauthenticated(JustitiaError):

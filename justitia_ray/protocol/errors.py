@@ -36,6 +36,7 @@ from justitia_ray.errors import (
     Unauthenticated,
     UnknownApplication,
     UnknownModel,
+    UnsupportedEncoding,
     UnsupportedOperation,
 )
 from justitia_ray.protocol.generation_bodies import COUNT_TOKENS, MESSAGES, RESPONSES
@@ -62,6 +63,7 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
     NotServed: (404, "NotFoundError", "not_served"),
     UnsupportedOperation: (400, "BadRequestError", "unsupported_operation"),
     BodyTooLarge: (413, "BadRequestError", "body_too_large"),
+    UnsupportedEncoding: (415, "BadRequestError", "unsupported_content_encoding"),
     RequestError: (400, "BadRequestError", None),
     ConfigError: (400, "BadRequestError", None),
     QueueFull: (429, "RateLimitError", "queue_full"),
@@ -77,6 +79,8 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
     EngineError: (502, "EngineError", "engine_error"),
 }
 
+ACCEPTED_ENCODINGS = "gzip, deflate, zstd, br"
+"""Content codings of a body that are decoded, as `Accept-Encoding` names them."""
 RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
 """Code of a spent quota that comes back within hours; that of a budget stands in the table."""
 _RETRY_AFTER_S = 5.0
@@ -193,6 +197,8 @@ def error_headers(error: JustitiaError, draw: Callable[[], float]) -> dict[str, 
     """Return the headers that go with an error; `draw` as in `refusals.retry_headers`."""
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
+    if isinstance(error, UnsupportedEncoding):
+        return {"accept-encoding": ACCEPTED_ENCODINGS}
     reason = drop_reason(error)
     headers = {} if reason is None else {DROPPED_REASON_HEADER: reason.value}
     return headers | retry_headers(error, draw) if isinstance(error, AdmissionError) else headers
@@ -204,6 +210,7 @@ _ANTHROPIC_TYPES = {
     403: "permission_error",
     404: "not_found_error",
     413: "request_too_large",
+    415: "invalid_request_error",
     429: "rate_limit_error",
     503: "overloaded_error",
     504: "timeout_error",

@@ -1,8 +1,9 @@
 """The rules by which a call's application is recognised, one after the other until one does.
 
-`X-Justitia-Application` and `metadata.application_id` are ids of ours, checked like one. Everything
-else is what somebody else made: it becomes `rule/value`, or a digest if it has another form than
-ids have, for a harness's user could not change it.
+`X-Justitia-Application` is an id of ours, checked like one. `metadata.application_id` is one where
+it has the form of ids; other programs write names of their own there. Everything else is what
+somebody else made: it becomes `rule/value`, or a digest if it has another form than ids have, for a
+harness's user could not change it.
 """
 
 import hashlib
@@ -12,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
 
+from justitia_ray.application_key import PLAIN_ID
 from justitia_ray.protocol.endpoints import APPLICATION_HEADER, FINAL_HEADER
 from justitia_ray.recognition.harnesses import HARNESSES, Harness
 
@@ -104,7 +106,8 @@ def _by_metadata(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recog
         return None
     named = metadata.get("application_id")
     if isinstance(named, str) and named:
-        return Recognized("metadata", named)
+        is_ours = PLAIN_ID.fullmatch(named)
+        return Recognized("metadata", named if is_ours else f"metadata/{_digest(named)}")
     session = metadata.get("session_id")
     if isinstance(session, str) and session:
         return Recognized("metadata", _id_of("metadata", session))

@@ -6,9 +6,7 @@ from typing import Any
 
 import ray
 from ray import serve
-from ray.exceptions import RayError
 from ray.serve import Application
-from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from justitia_ray.config import AppArgs, AppConfig, PlacedModel, SharedSections
@@ -16,6 +14,7 @@ from justitia_ray.errors import ConfigError
 from justitia_ray.serve.drain_policy import DrainTimePolicy
 from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
 from justitia_ray.serve.front import read_front
+from justitia_ray.serve.http_options import read_http_options
 from justitia_ray.serve.ingress.deployment import Ingress
 from justitia_ray.serve.predictor.deployment import Predictor
 from justitia_ray.serve.replica.deployment import EngineReplica
@@ -26,8 +25,6 @@ logger = logging.getLogger("ray.serve")  # of the controller, where Serve builds
 
 _UNBOUNDED = 100_000
 """Ongoing calls of a deployment: the queue is ours, Serve must never hold a call back."""
-_CONTROLLER_S = 5.0
-"""Longest wait for Serve's controller, in seconds: it answers within milliseconds unless busy."""
 
 
 def build(args: dict[str, Any]) -> Application:
@@ -140,18 +137,11 @@ def _refuse_tls_behind_haproxy() -> None:
     """
     if not ray.is_initialized() or read_front().kind != "haproxy":
         return
-    try:
-        # Serve's own client waits for the controller without a limit.
-        controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
-        http_options = ray.get(controller.get_http_config.remote(), timeout=_CONTROLLER_S)
-    except ValueError:  # no actor of that name
-        return
-    except RayError as error:
-        logger.warning(
-            "Serve's controller does not say its http_options (%s): with ssl_certfile among them"
-            " HAProxy, which has no TLS, would get no answers from the ingresses",
-            type(error).__name__,
-        )
+    http_options = read_http_options(
+        "with ssl_certfile among them HAProxy, which has no TLS, would get no answers from the"
+        " ingresses"
+    )
+    if http_options is None:
         return
     if http_options.ssl_certfile and http_options.ssl_keyfile:
         raise ConfigError(

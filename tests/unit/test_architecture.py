@@ -34,6 +34,7 @@ SERVE = (
     "scaling",
     "serve.asgi",
     "serve.front",
+    "serve.http_options",
     "serve.ray_metrics",
     "serve.span_exporter",
     "serve.stores",
@@ -113,7 +114,7 @@ RULES: dict[str, Rule] = {
     ),
     "recognition": Rule((*BASE, "protocol"), ("msgspec",)),
     # The settings name rules and headers, and are read where no extra is installed.
-    "recognition.rules": Rule(("protocol", "recognition.harnesses")),
+    "recognition.rules": Rule(("application_key", "protocol", "recognition.harnesses")),
     "recognition.harnesses": Rule(),
     "config": Rule(
         (
@@ -143,6 +144,7 @@ RULES: dict[str, Rule] = {
     # Serve pickles it by value into a process that may not have this package.
     "serve.drain_policy": Rule((), ("ray",)),
     "serve.front": Rule((*BASE, "protocol")),
+    "serve.http_options": Rule(BASE, ("ray",)),
     "serve.ray_metrics": Rule((*BASE, "config", "observability"), ("ray",)),
     "serve.span_exporter": Rule((*BASE, "config", "observability"), ("opentelemetry",)),
     "serve.stores": Rule((*BASE, "config", "store")),
@@ -157,6 +159,7 @@ RULES: dict[str, Rule] = {
     "serve.predictor": Rule(SERVE, ("ray",)),
     "serve.replica": Rule(SERVE, ("psutil", "ray")),
     "serve.ingress": Rule(SERVE, ("fastapi", "pydantic", "ray", "starlette")),
+    "serve.ingress.http_encodings": Rule((*BASE, "protocol"), ("brotli", "zstandard")),
     "serve.engines": Rule(
         (*BASE, "config", "protocol", "serve.asgi"),
         ("psutil", "safetensors", "tokenizers", "torch", "transformers", "vllm"),

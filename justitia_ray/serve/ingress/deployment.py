@@ -19,6 +19,7 @@ from justitia_ray.observability.trace_context import ApplicationSampler
 from justitia_ray.protocol.inference_body import CountPrompt
 from justitia_ray.serve.asgi import call_asgi
 from justitia_ray.serve.front import raise_descriptor_limit
+from justitia_ray.serve.http_options import read_request_limit
 from justitia_ray.serve.ingress.access_keeper import AccessKeeper
 from justitia_ray.serve.ingress.door import TRUSTED
 from justitia_ray.serve.ingress.estimates import Estimates
@@ -258,7 +259,14 @@ class Ingress:
             )
         self._access = AccessKeeper(self._args)
         assert finder is not None  # there is at least one model
-        self._http_app = build_http_app(ServedModels(models), specs, self._access.door, finder)
+        limit_s = await asyncio.to_thread(read_request_limit)
+        self._http_app = build_http_app(
+            ServedModels(models),
+            specs,
+            self._access.door,
+            finder,
+            limit_s,
+        )
         await self._access.start()
         for queue in self._queues:
             queue.start()

@@ -12,12 +12,13 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.routing import BaseRoute, Route
 
-from justitia_ray.errors import AdmissionError, JustitiaError, RequestError
+from justitia_ray.errors import AdmissionError, DeadlineMissed, JustitiaError, RequestError
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
 from justitia_ray.serve.front import read_front
 from justitia_ray.serve.ingress.door import Door
 from justitia_ray.serve.ingress.http_applications import add_applications
 from justitia_ray.serve.ingress.http_body import BodyReader
+from justitia_ray.serve.ingress.http_deadline import within_time
 from justitia_ray.serve.ingress.http_errors import add_error_handlers, error_response
 from justitia_ray.serve.ingress.http_inference import inference_endpoints
 from justitia_ray.serve.ingress.http_query import HowMany, how_many
@@ -35,7 +36,9 @@ _ANSWER_S: Seconds = 5.0
 class HttpApp(FastAPI):
     """A FastAPI application with endpoints that pass FastAPI by, which takes 0.3 ms a call."""
 
-    def __init__(self, direct: Mapping[str, AsgiApp], door: Door) -> None:
+    def __init__(
+        self, direct: Mapping[str, AsgiApp], door: Door, limit_s: Seconds | None = None
+    ) -> None:
         """Begin with the endpoints that POST requests reach directly.
 
         FastAPI knows them as routes: it answers other methods, and Serve names its metrics by them.
@@ -43,6 +46,7 @@ class HttpApp(FastAPI):
         Args:
             direct: The endpoints by path.
             door: Lets callers in.
+            limit_s: Time that a call of the other routes may take; None: any.
         """
         routes: list[BaseRoute] = [
             Route(path, endpoint, methods=["POST"]) for path, endpoint in direct.items()
@@ -56,6 +60,7 @@ class HttpApp(FastAPI):
         )
         self._direct = direct
         self._door = door
+        self._limit_s = limit_s
 
     def openapi(self) -> dict[str, Any]:
         """Return the description of the HTTP surface."""
@@ -76,7 +81,14 @@ class HttpApp(FastAPI):
             await error_response(path, error)(scope, receive, send)
             return
         endpoint = self._direct.get(path) if scope["method"] == "POST" else None
-        await (endpoint or super().__call__)(scope, receive, send)
+        if endpoint is not None:
+            await endpoint(scope, receive, send)
+            return
+        try:
+            async with within_time(scope, self._limit_s):
+                await super().__call__(scope, receive, send)
+        except DeadlineMissed as error:  # none of these answers is a stream
+            await error_response(path, error)(scope, receive, send)
 
 
 def _route_path(scope: Message) -> str:
@@ -107,7 +119,11 @@ class Readiness(BaseModel):
 
 
 def build_http_app(
-    models: ServedModels, specs: ApplicationSpecCache, door: Door, finder: ApplicationFinder
+    models: ServedModels,
+    specs: ApplicationSpecCache,
+    door: Door,
+    finder: ApplicationFinder,
+    limit_s: Seconds | None = None,
 ) -> HttpApp:
     """Return the HTTP application.
 
@@ -116,9 +132,10 @@ def build_http_app(
         specs: Cache of application specs, shared by all models.
         door: Lets callers in.
         finder: Finds the application of each inference.
+        limit_s: Time that a call may take (`http_deadline`); None: any.
     """
     bodies = BodyReader(models.first.config.ingress.max_body_bytes)
-    app = HttpApp(inference_endpoints(models, bodies, finder), door)
+    app = HttpApp(inference_endpoints(models, bodies, finder, limit_s), door, limit_s)
     add_error_handlers(app)
     _add_health(app, models)
     add_applications(app, models, specs, bodies)

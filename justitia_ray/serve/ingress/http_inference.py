@@ -23,6 +23,7 @@ from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
 from justitia_ray.serve.ingress.body_room import BodyRoom
 from justitia_ray.serve.ingress.door import context_of
 from justitia_ray.serve.ingress.http_body import BodyReader
+from justitia_ray.serve.ingress.http_deadline import within_time
 from justitia_ray.serve.ingress.http_errors import (
     error_response,
     headers_of_limits,
@@ -211,13 +212,17 @@ class Endpoint:
     path: str
     bodies: BodyReader
     respond: Respond
+    limit_s: Seconds | None = None
+    """Time that a call may take, from its head to the end of its answer; None: any."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one call."""
         reply = Reply(self.path, send)
         try:
-            body = await self.bodies.read_body(_declared_length(scope), receive)
-            await until_disconnect(receive, self.respond(reply, context_of(scope), body))
+            async with within_time(scope, self.limit_s):
+                encodings = _header_values(scope, b"content-encoding")
+                body = await self.bodies.read_body(_declared_length(scope), receive, encodings)
+                await until_disconnect(receive, self.respond(reply, context_of(scope), body))
         except JustitiaError as error:
             if not reply.begun:
                 await error_response(self.path, error, reply.standings())(scope, receive, send)
@@ -243,7 +248,11 @@ async def _close_elsewhere(
 
 
 def _declared_length(scope: Message) -> str:
-    return next((v.decode("latin-1") for k, v in scope["headers"] if k == b"content-length"), "")
+    return next(iter(_header_values(scope, b"content-length")), "")
+
+
+def _header_values(scope: Message, name: bytes) -> list[str]:
+    return [v.decode("latin-1") for k, v in scope["headers"] if k == name]
 
 
 async def _read_fields(raw: bytes) -> dict[str, Any]:
@@ -254,7 +263,10 @@ async def _read_fields(raw: bytes) -> dict[str, Any]:
 
 
 def inference_endpoints(
-    models: ServedModels, bodies: BodyReader, finder: ApplicationFinder
+    models: ServedModels,
+    bodies: BodyReader,
+    finder: ApplicationFinder,
+    limit_s: Seconds | None = None,
 ) -> dict[str, AsgiApp]:
     """Return the inference endpoints by path; they share attempts with a key and large bodies.
 
@@ -262,6 +274,7 @@ def inference_endpoints(
         models: The served models.
         bodies: Reads request bodies.
         finder: Finds the application of each call.
+        limit_s: Time that a call may take; None: any.
     """
     section = models.first.config.ingress
     room = BodyRoom(section.max_body_bytes_held)
@@ -326,4 +339,4 @@ def inference_endpoints(
 
     responds: dict[str, Respond] = dict.fromkeys(INFERENCE_PATHS, infer)
     responds |= dict.fromkeys(UNSCHEDULED_PATHS, ask_any)
-    return {path: Endpoint(path, bodies, respond) for path, respond in responds.items()}
+    return {path: Endpoint(path, bodies, respond, limit_s) for path, respond in responds.items()}

@@ -393,9 +393,10 @@ _MEANINGS = {
     404: ("NotFound", "What the request names is not there, or belongs to another tenant."),
     409: ("Conflict", "The application takes no more inferences."),
     413: ("TooLarge", "The body is longer than `ingress.max_body_bytes`."),
+    415: ("Encoded", "`content-encoding` names a coding that is not decoded here."),
     429: ("TooMany", "Too much is waiting, open or failing; try again later."),
     502: ("EngineFailed", "Engines failed the request over and over."),
-    504: ("TooLate", "The call cannot make its deadline, or has missed it."),
+    504: ("TooLate", "The call cannot make its deadline, has missed it, or takes too long."),
     503: ("Unavailable", "The service cannot take the request now; try again later."),
 }
 _FORMS: dict[str, Json] = {
@@ -488,11 +489,11 @@ def _statuses(path: str, described: Json) -> Iterator[int]:
     if from_engine or any(p["in"] == "path" or p["name"] == "model" for p in parameters):
         yield 404
     if "requestBody" in described:
-        yield 413
+        yield from (413, 415, 504)
     if path in INFERENCE_PATHS or path == "/v1/applications":
         yield 409
     if from_engine:
-        yield from (502, 504)
+        yield 502
 
 
 # --- the document

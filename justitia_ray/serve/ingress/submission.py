@@ -2,14 +2,13 @@
 
 import asyncio
 import math
-import re
 import uuid
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from justitia_ray.access.identity import check_tenant
-from justitia_ray.application_key import application_key
+from justitia_ray.application_key import PLAIN_ID, application_key
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.core.tenants import DEFAULT_TIER, TenantTree, Unit, ancestors
@@ -29,7 +28,6 @@ from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, Virt
 
 DEFAULT_CLASS = "default"
 
-_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
 _MAX_CHARACTERS = 16 * 2**20
 """Characters of all cached inputs: some tens of megabytes. The oldest go first."""
 
@@ -60,7 +58,7 @@ class ApplicationSpec:
     """Whether its caller has asked before; None: it does not say."""
 
     def __post_init__(self) -> None:
-        if not _ID.fullmatch(self.application_id):
+        if not PLAIN_ID.fullmatch(self.application_id):
             raise RequestError(
                 f"application_id is {shown_short(self.application_id)}: 1 to 128 of A-Z a-z 0-9 ."
                 " _ : / - are allowed",

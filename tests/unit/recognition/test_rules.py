@@ -1,5 +1,6 @@
 """Rules: which application a call names, in whatever way it does."""
 
+import re
 from typing import Any
 
 import pytest
@@ -80,6 +81,21 @@ def test_field_that_names_a_person_counts_only_where_it_is_asked_for(field: str)
     assert found == again
     assert found is not None
     assert "ann" not in found.application_id
+
+
+@pytest.mark.parametrize("field", ["application_id", "session_id"])
+@pytest.mark.parametrize(
+    "value", ["Billing (prod) #3", "x" * 600, "Büro", "a|b", "a\nb", " ", "\ud800"]
+)
+def test_metadata_of_another_form_becomes_a_digest(field: str, value: str) -> None:
+    """Other programs write names of their own into it, and their users could not change them."""
+    found = recognize({}, {"metadata": {field: value}})
+    other = recognize({}, {"metadata": {field: value + "x"}})
+
+    assert found is not None
+    assert other is not None
+    assert re.fullmatch("metadata/[0-9a-f]{32}", found.application_id)
+    assert found.application_id != other.application_id
 
 
 @pytest.mark.parametrize(

@@ -117,9 +117,10 @@ class AnsweringInspection:
         return Inspection(name="default", model="m", scheduler=None, ingress=ingress)
 
 
-def answering_model(specs: ApplicationSpecCache) -> ServedModel:
-    """Return a model `m` that answers everything."""
-    config = AppConfig.parse({"model": {"name": "m", "path": "none"}, "engine": {"kind": "fake"}})
+def answering_model(specs: ApplicationSpecCache, **ingress: Any) -> ServedModel:
+    """Return a model `m` that answers everything; `ingress` are settings of that section."""
+    model, engine = {"name": "m", "path": "none"}, {"kind": "fake"}
+    config = AppConfig.parse({"model": model, "engine": engine, "ingress": ingress})
     parts: Any = (GrantingQueue(), AnsweringReplicas(), FakeEstimates(), FakeCounter(), specs)
     others: Any = (AnsweringScheduler(), AnsweringPredictor(), AnsweringInspection())
     return ServedModel(config, Gateway(config, *parts), *others)

@@ -138,7 +138,7 @@ def test_errors_have_the_form_of_the_path_and_their_headers(app: HttpApp) -> Non
     for path in (*INFERENCE_PATHS, *UNSCHEDULED_PATHS):
         responses = document["paths"][path]["post"]["responses"]
         form = "Anthropic" if has_anthropic_form(path) else "OpenAI"
-        for status in ("400", "401", "403", "404", "413", "429", "502", "503"):
+        for status in ("400", "401", "403", "404", "413", "415", "429", "502", "503", "504"):
             assert responses[status]["$ref"].startswith(f"#/components/responses/{form}")
     errors = document["components"]["responses"]
 

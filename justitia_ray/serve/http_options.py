@@ -1,0 +1,44 @@
+"""Serve's HTTP options, as its controller says them."""
+
+import logging
+
+import ray
+from ray.exceptions import RayError
+from ray.serve._private.constants import SERVE_CONTROLLER_NAME, SERVE_NAMESPACE
+from ray.serve.config import HTTPOptions
+
+from justitia_ray.units import Seconds
+
+logger = logging.getLogger("ray.serve")
+
+_CONTROLLER_S = 5.0
+"""Longest wait for Serve's controller, in seconds: it answers within milliseconds unless busy."""
+
+
+def read_http_options(consequence: str) -> HTTPOptions | None:
+    """Return Serve's HTTP options; None if Serve does not run or its controller does not answer.
+
+    Args:
+        consequence: What is not known then; logged where the controller does not answer.
+    """
+    try:
+        # Serve's own client waits for the controller without a limit.
+        controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
+        options: HTTPOptions = ray.get(controller.get_http_config.remote(), timeout=_CONTROLLER_S)
+    except ValueError:  # no actor of that name
+        return None
+    except RayError as error:
+        logger.warning(
+            "Serve's controller does not say its http_options (%s): %s",
+            type(error).__name__,
+            consequence,
+        )
+        return None
+    return options
+
+
+def read_request_limit() -> Seconds | None:
+    """Return `request_timeout_s` of Serve's HTTP options; None: calls may take any time."""
+    options = read_http_options("its request_timeout_s, which callers can lift, is not enforced")
+    limit_s = None if options is None else options.request_timeout_s
+    return limit_s if limit_s is not None and limit_s > 0 else None

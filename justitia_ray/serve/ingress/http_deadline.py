@@ -1,0 +1,47 @@
+"""The operator's limit on the time of an HTTP call, which no header of a caller lifts.
+
+Both of Serve's fronts take `x-request-timeout-seconds` of any caller in place of Serve's own
+`http_options.request_timeout_s`, 0 for no limit at all, before the ingress has the call.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from justitia_ray.errors import DeadlineMissed
+from justitia_ray.serve.asgi import Message
+from justitia_ray.serve.ingress.door import TRUSTED
+from justitia_ray.units import Seconds
+
+_EARLIER = 0.05
+_EARLIER_MOST_S: Seconds = 0.5
+"""The ingress ends a call a little before Serve would: Serve cuts a stream without an event, and
+answers in a text that no client reads."""
+
+
+@asynccontextmanager
+async def within_time(scope: Message, limit_s: Seconds | None) -> AsyncIterator[None]:
+    """Cancel the block when the call has taken as long as the operator allows.
+
+    Args:
+        scope: The call's ASGI scope; a call over a Serve handle has no limit.
+        limit_s: Serve's `http_options.request_timeout_s`; None: there is no limit.
+
+    Raises:
+        DeadlineMissed: If it has.
+    """
+    if limit_s is None or scope.get(TRUSTED):
+        yield
+        return
+    timer = asyncio.timeout(limit_s - min(_EARLIER * limit_s, _EARLIER_MOST_S))
+    try:
+        async with timer:
+            yield
+    except TimeoutError:
+        if not timer.expired():
+            raise
+        raise DeadlineMissed(
+            f"the call has taken as long as a call may: {limit_s:g} s (http_options"
+            ".request_timeout_s of Serve)",
+            None,
+        ) from None

@@ -1,0 +1,197 @@
+"""Content codings of request bodies, decoded in small steps as the body comes.
+
+A few bytes may stand for gigabytes, so a step makes about 256 KiB, and the reader of the body
+counts what each coding makes. The codings stand in RFC 9110 (8.4), RFC 8878 and RFC 7932.
+"""
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+from justitia_ray.errors import RequestError, UnsupportedEncoding, shown_short
+from justitia_ray.protocol.errors import ACCEPTED_ENCODINGS
+
+HEADER = "content-encoding"
+
+_STEP_BYTES = 2**18
+"""Most that one step makes: a millisecond's work."""
+_MOST_CODINGS = 4
+_MOST_MEMBERS = 1_024
+"""Most members of gzip or frames of zstd in a body. An empty one has 20 bytes, makes nothing, and
+takes as long to begin as 10 kB to decode; bgzip makes one of each 64 KiB."""
+_ZSTD_PIECE_BYTES = 512
+"""What a decoder of zstd is given at once, for it has no bound on what it makes: 4 bytes may be a
+block of 128 KiB, so these 16 MiB."""
+
+
+class Decoder(Protocol):
+    """Takes off one content coding."""
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """Yield what the next piece of the body stands for, in steps that may be empty.
+
+        Raises:
+            RequestError: If it is broken.
+        """
+
+    def is_at_end(self) -> bool:
+        """Return whether the body may end here."""
+
+
+def decoders_of(values: Sequence[str], most_bytes: int) -> list[Decoder]:
+    """Return the decoders of a body, the one for the coding that was applied last first.
+
+    Args:
+        values: Values of the header `content-encoding`.
+        most_bytes: Longest body; no decoder keeps more.
+
+    Raises:
+        UnsupportedEncoding: If a coding is unknown, or there are too many.
+    """
+    names = [name.strip().lower() for value in values for name in value.split(",")]
+    codings = [name for name in names if name not in ("", "identity")]
+    if len(codings) > _MOST_CODINGS or not all(name in _CODINGS for name in codings):
+        raise UnsupportedEncoding(
+            f"{HEADER} is {shown_short(', '.join(values))}: {ACCEPTED_ENCODINGS}, identity, or up"
+            f" to {_MOST_CODINGS} of them are allowed"
+        )
+    return [_CODINGS[name](most_bytes) for name in reversed(codings)]
+
+
+class _Zlib:
+    """Deflate: in the frame of zlib, as the standard has it, or raw, as many clients send it."""
+
+    _name = "deflate"
+
+    def __init__(self) -> None:
+        self._decoder: Any = None
+        self._begun = False
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            if self._decoder is None:
+                self._decoder = self._next_decoder(data)
+            try:
+                step = self._decoder.decompress(data, _STEP_BYTES)
+            except zlib.error as error:
+                raise _broken(self._name, str(error)) from None
+            yield step
+            data = self._decoder.unconsumed_tail
+            if self._decoder.eof:
+                data, self._decoder = self._decoder.unused_data, None
+
+    def is_at_end(self) -> bool:
+        return self._decoder is None and self._begun
+
+    def _next_decoder(self, data: bytes) -> Any:
+        if self._begun:
+            raise _trailing(self._name)
+        self._begun = True
+        # Zlib's first byte: method 8, and a window of at most 32 KiB. As raw deflate it would be a
+        # stored block whose padding is not 0, which no encoder writes.
+        return zlib.decompressobj(15 if data[0] & 0x8F == 0x08 else -15)
+
+
+class _Gzip(_Zlib):
+    """Gzip, of one member or several."""
+
+    _name = "gzip"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._members = 0
+
+    def _next_decoder(self, data: bytes) -> Any:
+        if self._begun and data[0] != 0x1F:
+            raise _trailing(self._name)
+        self._begun = True
+        self._members += 1
+        _check_members(self._name, self._members)
+        return zlib.decompressobj(31)
+
+
+class _Zstd:
+    """Zstandard, of one frame or several."""
+
+    def __init__(self, most_bytes: int) -> None:
+        import zstandard  # not imported before a caller sends it
+
+        # A frame says how much memory its decoder takes. 8 MiB is what RFC 9659 allows in HTTP, and
+        # a body that is compressed in one go may ask for its own length.
+        window = max(2**23, 1 << (most_bytes - 1).bit_length())
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=window)
+        self._error = zstandard.ZstdError
+        self._decoder: Any = None
+        self._frames = 0
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        made: list[bytes] = []
+        size = stepped = begin = 0
+        while begin < len(data):
+            if self._decoder is None:
+                self._frames += 1
+                _check_members("zstd", self._frames)
+                self._decoder = self._decompressor.decompressobj()
+            piece = data[begin : begin + _ZSTD_PIECE_BYTES]
+            begin += len(piece)
+            try:
+                made.append(self._decoder.decompress(piece))
+            except self._error as error:
+                raise _broken("zstd", str(error)) from None
+            size += len(made[-1])
+            if self._decoder.eof:
+                begin -= len(self._decoder.unused_data)
+                self._decoder = None
+            if max(size, begin - stepped) >= _STEP_BYTES:
+                yield b"".join(made)
+                made, size, stepped = [], 0, begin
+        yield b"".join(made)
+
+    def is_at_end(self) -> bool:
+        return self._decoder is None and self._frames > 0
+
+
+class _Brotli:
+    """Brotli."""
+
+    def __init__(self) -> None:
+        import brotli  # not imported before a caller sends it
+
+        self._decoder = brotli.Decompressor()
+        self._error = brotli.error
+
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        while True:
+            try:
+                step = self._decoder.process(data, output_buffer_limit=_STEP_BYTES)
+            except self._error:
+                raise _broken("br", "it is no brotli, or goes on after its end") from None
+            yield step
+            data = b""
+            if self._decoder.is_finished() or self._decoder.can_accept_more_data():
+                return
+
+    def is_at_end(self) -> bool:
+        return bool(self._decoder.is_finished())
+
+
+_CODINGS: dict[str, Callable[[int], Decoder]] = {
+    "gzip": lambda most_bytes: _Gzip(),
+    "x-gzip": lambda most_bytes: _Gzip(),
+    "deflate": lambda most_bytes: _Zlib(),
+    "zstd": _Zstd,
+    "br": lambda most_bytes: _Brotli(),
+}
+
+
+def _check_members(name: str, members: int) -> None:
+    if members > _MOST_MEMBERS:
+        raise _broken(name, f"it has more than {_MOST_MEMBERS:,} members")
+
+
+def _trailing(name: str) -> RequestError:
+    return _broken(name, "something follows its end")
+
+
+def _broken(name: str, reason: str) -> RequestError:
+    return RequestError(f"the body is not valid {name}, as its {HEADER} says: {reason}")

@@ -1,0 +1,102 @@
+"""The operator's limit on the time of a call, which no header of a caller lifts."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.serve.asgi import AsgiApp, Message
+from justitia_ray.serve.ingress.door import DEFAULT_TENANT, TRUSTED, Door
+from justitia_ray.serve.ingress.http_app import build_http_app
+from justitia_ray.serve.ingress.models import ServedModels
+from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from tests.eventually import eventually
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, model_of
+from tests.unit.serve.ingress.test_http_inference import _BODY, Caller, Source
+
+_LIMIT_S = 0.05
+_LIFTING = [(b"x-request-timeout-seconds", b"0")]
+
+
+def app_of(gateway: StandInGateway, limit_s: float | None = _LIMIT_S) -> AsgiApp:
+    """Return the HTTP application of a service whose operator limits the time of calls."""
+    specs, door = ApplicationSpecCache(600.0, 100), Door(None, DEFAULT_TENANT)
+    return build_http_app(ServedModels([model_of(gateway)]), specs, door, FINDER, limit_s)
+
+
+def scope_of(path: str, **more: Any) -> Message:
+    """Return the ASGI scope of a call that asks for no limit."""
+    head = {"type": "http", "method": "POST", "path": path, "headers": _LIFTING}
+    return {**head, "query_string": b"", "server": ("a", 80), "scheme": "http", **more}
+
+
+def body_of(path: str, *, stream: bool) -> bytes:
+    """Return the body of a call on a path."""
+    left_out = "prompt" if path == RESPONSES else ""
+    fields = {name: value for name, value in _BODY.items() if name != left_out}
+    return json.dumps(fields | {"stream": stream}).encode()
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_call_that_has_no_answer_in_time_is_given_up(path: str, stream: bool) -> None:
+    """Neither client tries again: the next try would take as long."""
+    gateway, source, caller = StandInGateway(), Source(), Caller(body_of(path, stream=stream))
+    gateway.source = source
+    await app_of(gateway)(scope_of(path), caller.receive, caller.send)
+    head, error = caller.messages[0], json.loads(caller.chunks[0])["error"]
+
+    assert 504 == head["status"]
+    assert (b"x-should-retry", b"false") in head["headers"]
+    assert "0.05 s (http_options.request_timeout_s of Serve)" in error["message"]
+    assert ("timeout_error" if path == MESSAGES else "DeadlineError") == error["type"]
+    assert source.closed
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES])
+async def test_stream_that_runs_for_too_long_ends_with_an_error_event(path: str) -> None:
+    """A connection that is cut looks like an answer's end to some clients."""
+    gateway, source, caller = StandInGateway(), Source(), Caller(body_of(path, stream=True))
+    gateway.source = source
+    source.feed((200, {}), b"a")
+    await app_of(gateway)(scope_of(path), caller.receive, caller.send)
+
+    assert b"a" == caller.chunks[0]
+    assert b"request_timeout_s" in caller.chunks[1]
+    assert (b"", False) == (caller.chunks[-1], caller.messages[-1]["more_body"])
+    assert source.closed
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, "/v1/applications"])
+async def test_body_that_does_not_come_is_not_waited_for(path: str) -> None:
+    """Connections are few, and a caller could hold each with one byte."""
+    caller, never = Caller(), asyncio.Event()
+
+    async def receive() -> Message:
+        await never.wait()
+        return {}
+
+    await app_of(StandInGateway())(scope_of(path), receive, caller.send)
+
+    assert 504 == caller.messages[0]["status"]
+
+
+@pytest.mark.parametrize(
+    ("limit_s", "more"), [(None, {}), (_LIMIT_S, {TRUSTED: True})], ids=["no limit", "handle"]
+)
+async def test_call_without_a_limit_runs_on(limit_s: float | None, more: dict[str, Any]) -> None:
+    """Serve's HTTP options say nothing of calls over a handle."""
+    gateway, source = StandInGateway(), Source()
+    caller = Caller(body_of(CHAT, stream=False))
+    gateway.source = source
+    app = app_of(gateway, limit_s)
+    call = asyncio.create_task(app(scope_of(CHAT, **more), caller.receive, caller.send))  # type: ignore[arg-type]
+    await eventually(lambda: gateway.answered, "it runs")
+    done, _ = await asyncio.wait([call], timeout=2 * _LIMIT_S)
+    source.feed((200, {}), b"told", None)
+    await call
+
+    assert not done
+    assert (200, b"told") == (caller.messages[0]["status"], caller.chunks[0])

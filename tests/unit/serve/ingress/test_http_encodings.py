@@ -1,0 +1,229 @@
+"""Content codings of request bodies: decoded within the limit, and named where they are not."""
+
+import asyncio
+import gzip
+import json
+import random
+import zlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import brotli
+import httpx
+import pytest
+import zstandard
+
+from justitia_ray.errors import BodyTooLarge, RequestError
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.serve.asgi import Message
+from justitia_ray.serve.ingress.http_body import BodyReader
+from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from tests.unit.serve.ingress.answering_model import answering_model
+from tests.unit.serve.ingress.http_client import client_of
+from tests.unit.serve.ingress.test_http_inference import _BODY
+
+Encode = Callable[[bytes], bytes]
+
+_MOST = 100_000
+_APPLICATIONS = "/v1/applications"
+
+
+def raw_deflate(data: bytes) -> bytes:
+    """Return a body as many clients send `deflate`: without the frame of zlib."""
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+def streamed_zstd(data: bytes) -> bytes:
+    """Return a body in a frame that does not say its length."""
+    packer = zstandard.ZstdCompressor().compressobj()
+    return packer.compress(data) + packer.flush()
+
+
+def in_halves(encode: Encode) -> Encode:
+    """Return an encoder that makes two members, which are one body."""
+    return lambda data: encode(data[: len(data) // 2]) + encode(data[len(data) // 2 :])
+
+
+_ENCODED: dict[str, tuple[str, Encode]] = {
+    "gzip": ("gzip", gzip.compress),
+    "x-gzip": ("X-GZip", gzip.compress),
+    "gzip members": ("gzip", in_halves(gzip.compress)),
+    "deflate": ("deflate", zlib.compress),
+    "raw deflate": ("deflate", raw_deflate),
+    "zstd": ("zstd", zstandard.compress),
+    "zstd slow": ("zstd", zstandard.ZstdCompressor(level=22).compress),
+    "zstd streamed": ("zstd", streamed_zstd),
+    "zstd frames": ("zstd", in_halves(zstandard.compress)),
+    "br": ("br", lambda data: brotli.compress(data, quality=2)),
+    "identity": ("identity", bytes),
+    "none": ("", bytes),
+    "two": ("gzip, zstd", lambda data: zstandard.compress(gzip.compress(data))),
+    "four": (
+        "identity, br,deflate , gzip, zstd",
+        lambda data: zstandard.compress(gzip.compress(zlib.compress(brotli.compress(data)))),
+    ),
+}
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[httpx.AsyncClient]:
+    """A client of an ingress with a limit of a body's length."""
+    specs = ApplicationSpecCache(600.0, 100)
+    model = answering_model(specs, max_body_bytes=_MOST)
+    async with client_of(model, specs=specs, raise_app_exceptions=False) as client:
+        yield client
+
+
+def body_of(path: str) -> bytes:
+    """Return a body of a path."""
+    if path == _APPLICATIONS:
+        return json.dumps({"application_class": "c", "input": "word " * 300}).encode()
+    left_out = "prompt" if path == RESPONSES else ""
+    fields: dict[str, Any] = {k: v for k, v in _BODY.items() if k != left_out}
+    return json.dumps(fields | {"metadata": {"a": "word " * 300}}).encode()
+
+
+@pytest.mark.parametrize("coding", _ENCODED)
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES, _APPLICATIONS])
+async def test_encoded_body_is_read_as_it_was(
+    http: httpx.AsyncClient, path: str, coding: str
+) -> None:
+    name, encode = _ENCODED[coding]
+    answer = await http.post(
+        path, content=encode(body_of(path)), headers={"content-encoding": name}
+    )
+
+    assert answer.status_code in (200, 201), answer.text
+
+
+async def test_codings_may_be_named_in_several_headers(http: httpx.AsyncClient) -> None:
+    body = zlib.compress(gzip.compress(body_of(CHAT)))
+    headers = [("content-encoding", "gzip"), ("content-encoding", "deflate")]
+    answer = await http.post(CHAT, content=body, headers=headers)
+
+    assert 200 == answer.status_code
+
+
+@pytest.mark.parametrize("name", ["compress", "gzip, snappy", "utf-8", "*", ", ".join(["br"] * 5)])
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, _APPLICATIONS])
+async def test_coding_that_is_not_decoded_is_named(
+    http: httpx.AsyncClient, path: str, name: str
+) -> None:
+    answer = await http.post(path, content=b"{}", headers={"content-encoding": name})
+    message = answer.json()["error"]["message"]
+
+    assert 415 == answer.status_code
+    assert message.startswith(f"content-encoding is {name!r}: gzip, deflate, zstd, br")
+    assert "gzip, deflate, zstd, br" == answer.headers["accept-encoding"]
+
+
+_SIMPLE = ["gzip", "deflate", "raw deflate", "zstd", "zstd streamed", "br"]
+
+
+@pytest.mark.parametrize("coding", _SIMPLE)
+@pytest.mark.parametrize(
+    "harm",
+    [
+        pytest.param(lambda body: body[:-1], id="cut"),
+        pytest.param(lambda body: body[: len(body) // 2], id="halved"),
+        pytest.param(lambda body: body + b"garbage", id="garbage"),
+        pytest.param(lambda body: body + b"\0", id="zero"),
+        pytest.param(lambda body: b"\xff" * len(body), id="broken"),
+    ],
+)
+async def test_broken_body_is_a_mistake_of_its_caller(
+    http: httpx.AsyncClient, coding: str, harm: Callable[[bytes], bytes]
+) -> None:
+    """What follows the end may be another request's: nothing is dropped in silence."""
+    name, encode = _ENCODED[coding]
+    body = harm(encode(body_of(CHAT)))
+    answer = await http.post(CHAT, content=body, headers={"content-encoding": name})
+
+    assert 400 == answer.status_code
+    assert "content-encoding" in answer.json()["error"]["message"]
+
+
+async def test_body_that_is_not_encoded_is_no_gzip(http: httpx.AsyncClient) -> None:
+    """A proxy that has decoded it and left the header is told so."""
+    headers = {"content-encoding": "gzip"}
+    answer = await http.post(CHAT, content=body_of(CHAT), headers=headers)
+
+    assert (400, "not valid gzip") == (answer.status_code, answer.json()["error"]["message"][12:26])
+
+
+class Upload:
+    """A body in pieces, of which it counts those that are taken."""
+
+    def __init__(self, body: bytes, piece_bytes: int) -> None:
+        self.taken = 0
+        self._pieces = [body[i : i + piece_bytes] for i in range(0, len(body), piece_bytes)]
+
+    async def receive(self) -> Message:
+        """Return the next piece."""
+        piece = self._pieces[self.taken]
+        self.taken += 1
+        more = self.taken < len(self._pieces)
+        return {"type": "http.request", "body": piece, "more_body": more}
+
+
+_ZEROS = bytes(2**25)
+_BOMBS: dict[str, tuple[str, bytes]] = {
+    **{name: (_ENCODED[name][0], _ENCODED[name][1](_ZEROS)) for name in _SIMPLE},
+    "gzip of gzip": ("gzip, gzip", gzip.compress(gzip.compress(_ZEROS))),
+    # The first coding that is taken off makes gigabytes, of which the next would make nothing.
+    "skippable frame": (
+        "zstd, gzip",
+        gzip.compress(b"\x50\x2a\x4d\x18\x00\x00\x00\x02" + _ZEROS),
+    ),
+    # Blocks of 4 bytes, each for 128 KiB.
+    "zstd blocks": (
+        "zstd",
+        b"\x28\xb5\x2f\xfd\x00\x58" + (131_072 << 3 | 2).to_bytes(3, "little") * 1_000 + b"\0",
+    ),
+}
+del _ZEROS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bomb", _BOMBS)
+async def test_body_that_is_decoded_too_long_is_read_no_further(bomb: str) -> None:
+    """32 MiB in a few kilobytes: decoding stops a step beyond the limit."""
+    name, body = _BOMBS[bomb]
+    upload = Upload(body, 1_000)
+    with pytest.raises(BodyTooLarge):
+        await BodyReader(_MOST).read_body("", upload.receive, [name])
+
+    assert upload.taken <= 3
+
+
+@pytest.mark.parametrize("coding", ["gzip", "zstd"])
+async def test_members_that_hold_nothing_are_bounded(coding: str) -> None:
+    """Each takes as long to begin as 10 kB to decode."""
+    name, encode = _ENCODED[coding]
+    upload = Upload(encode(b"") * 2_000, 2**16)
+    with pytest.raises(RequestError, match="more than 1,024 members"):
+        await BodyReader(_MOST).read_body("", upload.receive, [name])
+
+
+async def test_encoded_body_is_bounded_as_it_comes_too(http: httpx.AsyncClient) -> None:
+    body = gzip.compress(random.Random(1).randbytes(_MOST + 1))
+    answer = await http.post(CHAT, content=body, headers={"content-encoding": "gzip"})
+
+    assert 413 == answer.status_code
+
+
+@pytest.mark.parametrize("coding", _SIMPLE)
+async def test_event_loop_turns_while_a_large_body_is_decoded(coding: str) -> None:
+    """Streams of others run in the same loop: each turn has a step of 256 KiB."""
+    name, encode = _ENCODED[coding]
+    body = random.Random(1).randbytes(2**22).hex().encode()
+    upload = Upload(encode(body), 2**30)
+    reading = asyncio.create_task(BodyReader(2**24).read_body("", upload.receive, [name]))
+    turns = 0
+    while not reading.done():
+        turns += 1
+        await asyncio.sleep(0)
+
+    assert body == await reading
+    assert turns >= 16
