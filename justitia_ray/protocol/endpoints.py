@@ -62,7 +62,6 @@ _PARSERS: dict[str, Callable[[str, dict[str, Any], Tokens], InferenceBody]] = {
     MESSAGES: parse_message,
 } | dict.fromkeys((EMBEDDINGS, COHERE_EMBED, POOLING, CLASSIFY, *SCORES, *RANKINGS), parse_pooling)
 
-_DEFAULT_TIERS = ("auto", "standard_only")
 INFERENCE_PATHS = tuple(_PARSERS)
 """Paths whose requests wait in the queue."""
 UNSCHEDULED_PATHS = ("/tokenize", "/detokenize", COUNT_TOKENS)
@@ -98,22 +97,13 @@ def parse_body(
 
 
 def read_tier(fields: dict[str, Any]) -> str:
-    """Return the service tier that a body asks for; the default one if it names none.
+    """Return the service tier that a body asks for; the default one if it names none of ours.
 
-    OpenAI's `auto` is the default tier here, and Anthropic's `auto` and `standard_only` are, too.
-
-    Raises:
-        RequestError: If it is none of the tiers.
+    Words of other services, e.g. `auto`, `fast` and `scale`, mean the default tier: the engine
+    takes any of them, and `x-justitia-tier` says what the answer was made in.
     """
     asked = fields.get("service_tier")
-    if asked is None or asked in _DEFAULT_TIERS:
-        return DEFAULT_TIER
-    if not isinstance(asked, str) or asked not in TIERS:
-        allowed = ", ".join([*_DEFAULT_TIERS, *TIERS])
-        raise RequestError(
-            f"service_tier is {shown_short(asked)}: one of {allowed} is allowed", "service_tier"
-        )
-    return asked
+    return asked if isinstance(asked, str) and asked in TIERS else DEFAULT_TIER
 
 
 def prompt_text(body: InferenceBody) -> str:

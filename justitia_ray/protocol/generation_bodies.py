@@ -5,6 +5,7 @@ refused.
 """
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from justitia_ray.errors import RequestError, UnsupportedOperation
@@ -38,14 +39,17 @@ def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceB
         UnsupportedOperation: If a field asks for something that this service refuses.
     """
     _refuse(fields, _REFUSED)
-    messages = tuple(
-        {**message, "content": text_of(message.get("content"), "messages")}
-        for message in objects(fields, "messages", "message")
-    )
-    newer = integer(fields, "max_completion_tokens", 1, longest)
-    older = integer(fields, "max_tokens", 1, longest)
-    prompts: list[Prompt] = [Conversation(messages, fields.get("tools"))]
-    return _openai_body(path, fields, prompts, newer if newer is not None else older)
+    messages = objects(fields, "messages", "message")
+    for message in messages:
+        text_of(message.get("content"), "messages")
+    max_tokens = integer(fields, "max_completion_tokens", 1, longest)
+    if max_tokens is None:  # else the engine does not look at the other
+        max_tokens = integer(fields, "max_tokens", 1, longest)
+    tools = fields.get("tools")
+    prompts: list[Prompt] = [
+        Conversation(tuple(messages), tools if isinstance(tools, list) else None)
+    ]
+    return _openai_body(path, fields, prompts, max_tokens, longest)
 
 
 def parse_completion(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
@@ -57,12 +61,21 @@ def parse_completion(path: str, fields: dict[str, Any], longest: Tokens) -> Infe
     """
     _refuse(fields, _REFUSED)
     prompt = fields.get("prompt")
-    if not (isinstance(prompt, str) or (isinstance(prompt, list) and prompt)):
+    if not prompt and fields.get("prompt_embeds"):
+        prompts: list[Prompt] = [""]  # embeddings have no text: the engine counts them
+    elif not prompt or not isinstance(prompt, str | list):
         raise RequestError(
             "prompt must be a string, a list of strings, or token ids, and not empty", "prompt"
         )
-    max_tokens = integer(fields, "max_tokens", 1, longest) or USUAL_OUTPUT
-    return _openai_body(path, fields, texts_or_ids(prompt, "prompt"), max_tokens)
+    else:
+        prompts = texts_or_ids(prompt, "prompt")
+    echoes = boolean(fields, "echo")  # lm-eval asks for the prompt's log probabilities alone
+    max_tokens = integer(fields, "max_tokens", 0 if echoes else 1, longest)
+    if max_tokens is None:
+        max_tokens = USUAL_OUTPUT
+    # The engine makes one token even then (vllm/entrypoints/openai/completion/protocol.py:396).
+    body = _openai_body(path, fields, prompts, max(1, max_tokens), longest)
+    return replace(body, estimated="prompt_embeds" in fields)
 
 
 def texts_or_ids(value: Any, field: str) -> list[Prompt]:
@@ -73,10 +86,11 @@ def texts_or_ids(value: Any, field: str) -> list[Prompt]:
     """
     if isinstance(value, str):
         return [value]
-    if all(isinstance(part, int) and not isinstance(part, bool) for part in value):
+    if all(isinstance(part, int | float) for part in value):
         return [value]
     for part in value:
-        is_ids = isinstance(part, list) and part and all(isinstance(token, int) for token in part)
+        # The engine reads digits in a text, too, where a list can hold nothing but ids.
+        is_ids = isinstance(part, list) and part and not isinstance(part[0], list | dict)
         if not (isinstance(part, str) or is_ids):
             raise RequestError(f"{field} must hold strings, or lists of token ids, only", field)
     return list(value)
@@ -90,8 +104,15 @@ def _refuse(fields: dict[str, Any], reasons: dict[str, str]) -> None:
 
 
 def _openai_body(
-    path: str, fields: dict[str, Any], prompts: list[Prompt], max_tokens: Tokens | None
+    path: str,
+    fields: dict[str, Any],
+    prompts: list[Prompt],
+    max_tokens: Tokens | None,
+    longest: Tokens,
 ) -> InferenceBody:
+    keeps = integer(fields, "truncate_prompt_tokens", -1, longest)
+    if keeps == -1:  # all but a token for the output (vllm/renderers/params.py:222)
+        keeps = longest - 1
     n = integer(fields, "n", 1, _MAX_CHOICES) or 1
     check_sequences(len(prompts), n, MAX_SEQUENCES, "prompt")
     forced = max_tokens is not None and (
@@ -104,6 +125,7 @@ def _openai_body(
         stream=boolean(fields, "stream"),
         n=n,
         max_tokens=max_tokens,
+        keeps=keeps,
         forced_length=forced,
         prompt_field="messages" if path == CHAT else "prompt",
     )

@@ -7,6 +7,8 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
+from pydantic import TypeAdapter, ValidationError
+
 from justitia_ray.errors import ContextLengthExceeded, RequestError, shown_short
 from justitia_ray.units import Tokens
 
@@ -14,6 +16,9 @@ _MAX_DEPTH = 128
 """Schemas of tools nest some ten deep; parsers and writers of JSON give up at about a thousand,
 each at another depth."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_INTEGER = TypeAdapter(int)
+_BOOLEAN = TypeAdapter(bool)
+"""vLLM reads its requests by pydantic's lax rules: `"5"` and `5.0` are 5, `"true"` is true."""
 
 
 def read_object(body: bytes) -> dict[str, Any]:
@@ -40,7 +45,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def integer(fields: dict[str, Any], name: str, least: int, most: int) -> int | None:
-    """Return an integer field; None if the field is missing or null.
+    """Return an integer field, read as the engine reads it; None if it is missing or null.
 
     Raises:
         RequestError: If the field is something else, or out of range.
@@ -48,14 +53,18 @@ def integer(fields: dict[str, Any], name: str, least: int, most: int) -> int | N
     value = fields.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    try:
+        found = value if type(value) is int else _INTEGER.validate_python(value)
+    except ValidationError:
+        found = None
+    if found is None or not least <= found <= most:
         shown = shown_short(value)
         raise RequestError(f"{name} is {shown}: an integer of {least} to {most} is allowed", name)
-    return value
+    return found
 
 
 def boolean(fields: dict[str, Any], name: str) -> bool:
-    """Return a boolean field; False if the field is missing or null.
+    """Return a boolean field, read as the engine reads it; False if it is missing or null.
 
     Raises:
         RequestError: If the field is something else.
@@ -63,10 +72,11 @@ def boolean(fields: dict[str, Any], name: str) -> bool:
     value = fields.get(name)
     if value is None:
         return False
-    if not isinstance(value, bool):
+    try:
+        return value if type(value) is bool else _BOOLEAN.validate_python(value)
+    except ValidationError:
         shown = shown_short(value)
-        raise RequestError(f"{name} is {shown}: true or false is allowed", name)
-    return value
+        raise RequestError(f"{name} is {shown}: true or false is allowed", name) from None
 
 
 def objects(fields: dict[str, Any], name: str, what: str) -> list[dict[str, Any]]:
@@ -151,14 +161,14 @@ class Conversation:
     """A prompt that the model's chat template makes of messages."""
 
     messages: tuple[dict[str, Any], ...]
-    """Messages with `role`, and with `content` as text."""
+    """Messages in the form of OpenAI's chats, as they came."""
     tools: list[Any] | None = None
     """Tools in the form of OpenAI's chats."""
 
     @property
     def text(self) -> str:
         """The messages' contents, a line each."""
-        return "\n".join(message["content"] for message in self.messages)
+        return "\n".join(text_of(one.get("content"), "messages") for one in self.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +195,8 @@ class PromptSize:
     prompts: int
     total_tokens: Tokens
     longest_tokens: Tokens
+    is_exact: bool = True
+    """Whether the engine will count as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +211,15 @@ class InferenceBody:
     """Choices of each prompt."""
     max_tokens: Tokens | None = None
     """Maximum output of each choice; None: all that the context leaves."""
+    keeps: Tokens | None = None
+    """Tokens that the engine keeps of a longer prompt, as the request asks; None: all of it."""
     forced_length: bool = False
     """Every choice will have exactly `max_tokens`."""
     pools: bool = False
     """Each prompt is read once and charged as one token of output; nothing is generated."""
     estimated: bool = False
-    """Prompts are only estimated before the engine has made them, and the engine cuts the output to
-    what fits: no request is refused by its length."""
+    """Prompts are only estimated before the engine has made them: no request is refused by its
+    length."""
     prompt_field: str = "prompt"
     """The field that holds the prompt, for errors."""
     payload: bytes = b""
@@ -214,10 +228,21 @@ class InferenceBody:
     """Size of the prompts, once they are counted."""
 
 
+@dataclass(frozen=True, slots=True)
+class PromptCount:
+    """Tokens of a prompt before the engine has read it."""
+
+    tokens: Tokens
+    is_exact: bool = True
+    """Whether the engine will count as many; an estimate refuses nothing."""
+
+
 Counting: TypeAlias = Generator[None, None, Tokens]
 """A count of tokens in steps of some milliseconds each, so that others can have turns between."""
-CountPrompt: TypeAlias = Callable[[Prompt, InferenceBody, Tokens | None], Counting]
-"""Counts the tokens of a prompt in a body, as the engine of the model does.
+PromptCounting: TypeAlias = Generator[None, None, PromptCount]
+"""A count of a prompt, in such steps."""
+CountPrompt: TypeAlias = Callable[[Prompt, InferenceBody, Tokens | None], PromptCounting]
+"""Counts the tokens of a prompt in a body, as the engine of the model does if that is possible.
 
 The third argument is how many tokens are of interest: a count that has passed them may end there,
 with what it has. None: all are.
@@ -225,31 +250,37 @@ with what it has. None: all are.
 
 
 def output_bound(
-    body: InferenceBody, longest_prompt: Tokens, max_model_len: Tokens | None
+    body: InferenceBody,
+    longest_prompt: Tokens,
+    max_model_len: Tokens | None,
+    *,
+    is_exact: bool = True,
 ) -> Tokens:
     """Return the maximum output of one choice, given the length of its prompt.
 
+    The engine cuts the output that was asked for to what the context leaves (`get_max_tokens`,
+    vllm/entrypoints/serve/utils/api_utils.py:169): only a prompt that leaves nothing is refused.
+
+    Args:
+        body: The request.
+        longest_prompt: Tokens of its longest prompt.
+        max_model_len: The model's context, in tokens, if known.
+        is_exact: Whether the engine will count as many.
+
     Raises:
-        ContextLengthExceeded: If the prompt, or the prompt and the output, exceed the context.
+        ContextLengthExceeded: If the prompt fills the context, or exceeds it.
     """
+    may_refuse = is_exact and not body.estimated
     if body.pools:
-        if max_model_len is not None and longest_prompt > max_model_len and not body.estimated:
+        if max_model_len is not None and longest_prompt > max_model_len and may_refuse:
             raise _too_long(body, longest_prompt, max_model_len)
         return 1
     if max_model_len is None:
         return body.max_tokens if body.max_tokens is not None else USUAL_OUTPUT
     left = max_model_len - longest_prompt
-    if body.estimated:
-        return max(1, left if body.max_tokens is None else min(body.max_tokens, left))
-    if left <= 0:
+    if left <= 0 and may_refuse:
         raise _too_long(body, longest_prompt, max_model_len)
-    if body.max_tokens is not None and body.max_tokens > left:
-        raise ContextLengthExceeded(
-            f"the model's context is {max_model_len} tokens, but {longest_prompt} of prompt and"
-            f" {body.max_tokens} of output were asked for; at most {left} of output fit",
-            "max_tokens",
-        )
-    return left if body.max_tokens is None else body.max_tokens
+    return max(1, left if body.max_tokens is None else min(body.max_tokens, left))
 
 
 def check_sequences(prompts: int, n: int, most: int, field: str) -> None:

@@ -161,8 +161,8 @@ RULES: dict[str, Rule] = {
     "serve.ingress": Rule(SERVE, ("fastapi", "pydantic", "ray", "starlette")),
     "serve.ingress.http_encodings": Rule((*BASE, "protocol"), ("brotli", "zstandard")),
     "serve.engines": Rule(
-        (*BASE, "config", "protocol", "serve.asgi"),
-        ("psutil", "safetensors", "tokenizers", "torch", "transformers", "vllm"),
+        (*BASE, "config", "observability.log_events", "protocol", "serve.asgi"),
+        ("jinja2", "psutil", "safetensors", "tokenizers", "torch", "transformers", "vllm"),
     ),
     "serve.ops": Rule(SERVE, ("pydantic", "ray", "yaml")),
     "serve.app": Rule(("config", "errors", "serve"), ("ray",)),

@@ -25,6 +25,7 @@ from justitia_ray.protocol.inference_body import (
     Prompt,
     boolean,
     read_object,
+    text_of,
 )
 from justitia_ray.units import Tokens
 
@@ -87,13 +88,15 @@ def parse_request(
         raise UnsupportedOperation(
             f"the fake engine does not serve {path}; allowed: {CHAT}, {COMPLETIONS}"
         )
-    read = parse_body(path, body, [served_model_name], None)
+    read = parse_body(path, body, [served_model_name], max_model_len)
     prompt_tokens = [count_tokens(prompt) for prompt in read.prompts]
-    left, wanted = max_model_len - max(prompt_tokens), read.max_tokens or 1
-    if left < wanted:
+    if read.keeps is not None:
+        prompt_tokens = [min(tokens, read.keeps) for tokens in prompt_tokens]
+    left = max_model_len - max(prompt_tokens)
+    if left <= 0:
         raise ContextLengthExceeded(
-            f"This model's maximum context length is {max_model_len} tokens. However, you "
-            f"requested {wanted} output tokens and your prompt contains {max(prompt_tokens)}.",
+            f"This model's maximum context length is {max_model_len} tokens. However, your "
+            f"prompt contains {max(prompt_tokens)}.",
             "input_tokens",
         )
     options = read.fields.get("stream_options") or {}
@@ -103,7 +106,7 @@ def parse_request(
         chat=path == CHAT,
         body=read,
         prompt_tokens=prompt_tokens,
-        max_tokens=read.max_tokens or min(USUAL_OUTPUT, left),
+        max_tokens=min(read.max_tokens or USUAL_OUTPUT, left),
         include_usage=boolean(options, "include_usage"),
     )
 
@@ -196,7 +199,10 @@ class FakeAnswer:
 def _text(prompt: Prompt) -> str:
     """Return the text of a prompt that decides every token after it."""
     if isinstance(prompt, Conversation):
-        return "\n".join(f"{turn['role']}: {turn['content']}" for turn in prompt.messages)
+        return "\n".join(
+            f"{turn['role']}: {text_of(turn.get('content'), 'messages')}"
+            for turn in prompt.messages
+        )
     return prompt if isinstance(prompt, str) else " ".join(_words(prompt))
 
 

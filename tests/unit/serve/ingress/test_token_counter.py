@@ -13,10 +13,11 @@ from justitia_ray.errors import RequestError
 from justitia_ray.protocol.endpoints import parse_body
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.protocol.inference_body import (
-    Counting,
     CountPrompt,
     InferenceBody,
     Prompt,
+    PromptCount,
+    PromptCounting,
     PromptSize,
 )
 from justitia_ray.protocol.pooling_bodies import EMBEDDINGS, RANKINGS
@@ -74,10 +75,10 @@ async def test_long_prompt_is_counted_in_another_thread() -> None:
     """A tokenizer takes milliseconds for a long text; nobody else's stream may wait for that."""
     threads = []
 
-    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> Counting:
+    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
         yield from ()
         threads.append(threading.current_thread())
-        return 1
+        return PromptCount(1)
 
     counter = TokenCounter(count)
     await counter.prompt_size(body(COMPLETIONS, prompt="short"), "t", None)
@@ -90,14 +91,14 @@ async def test_long_prompt_is_counted_in_another_thread() -> None:
 def _count_letters(counted: list[str]) -> CountPrompt:
     """Return a count of a token for each letter, a letter a step, which notes what it counted."""
 
-    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> Counting:
+    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
         assert isinstance(prompt, str)
         for tokens, letter in enumerate(prompt.strip(), start=1):
             counted.append(letter)
             if most is not None and tokens > most:
-                return tokens
+                return PromptCount(tokens)
             yield
-        return len(prompt.strip())
+        return PromptCount(len(prompt.strip()), is_exact=prompt != "bb")
 
     return count
 
@@ -106,7 +107,7 @@ def _count_letters(counted: list[str]) -> CountPrompt:
     ("fields", "expected", "counted"),
     [
         ({"prompt": ["aaa", "bbbbbbbb", "ccc"]}, PromptSize(3, 8, 5), "aaabbbbb"),
-        ({"prompt": ["aaa", "bb"]}, PromptSize(2, 5, 3), "aaabb"),
+        ({"prompt": ["aaa", "bb"]}, PromptSize(2, 5, 3, is_exact=False), "aaabb"),
         ({"prompt": "aaaaaaaa", "truncate_prompt_tokens": 2}, PromptSize(1, 2, 2), "aaa"),
         ({"prompt": "aaaaaaaa", "truncate_prompt_tokens": None}, PromptSize(1, 5, 5), "aaaaa"),
         ({"prompt": "aaaaaaaa", "truncate_prompt_tokens": -1}, PromptSize(1, 5, 5), "aaaaa"),
@@ -161,10 +162,10 @@ async def test_caller_that_leaves_is_counted_no_further() -> None:
 async def test_failed_count_is_its_callers_error() -> None:
     """A template refuses messages; the threads go on."""
 
-    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> Counting:
+    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
         yield
         if prompt == "b" * 3_000:
-            return 1
+            return PromptCount(1)
         raise RequestError("the template refuses it")
 
     counter = TokenCounter(count, FairThreads(1))

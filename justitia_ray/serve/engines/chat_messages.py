@@ -1,0 +1,238 @@
+"""Chat messages as vLLM gives them to a chat template, and the template's other arguments.
+
+The rules are those of vLLM 0.32, whose lines are named (`renderers` is vllm/renderers). They stand
+here a second time because importing vLLM would cost each ingress seconds of CPU and a gigabyte.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from justitia_ray.errors import RequestError, shown_short
+
+_TEXT_PARTS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "thinking": "thinking",
+    "refusal": "refusal",
+}
+"""Types of parts that are texts, and the field that holds each (renderers/chat_utils.py:1618)."""
+_NULL_ALLOWED = ("text", "refusal")
+"""Parts that are left out if their text is null (renderers/chat_utils.py:1809)."""
+_MEDIA_PARTS = frozenset(
+    {
+        *("audio_embeds", "audio_url", "image_embeds", "image_pil", "image_url", "input_audio"),
+        *("input_image", "prompt_embeds", "video_embeds", "video_url"),
+    }
+)
+_PART_TYPES = sorted({*_TEXT_PARTS, *_MEDIA_PARTS, "tool_reference"})
+_BILLING_HEADER = "x-anthropic-billing-header"
+
+
+class NotRendered(Exception):
+    """A prompt holds what only the engine makes tokens of, e.g. an image."""
+
+
+def template_messages(
+    messages: Iterable[Mapping[str, Any]], *, parts_stay: bool
+) -> list[dict[str, Any]]:
+    """Return a chat's messages in the form that its template reads (renderers/chat_utils.py:2074).
+
+    Args:
+        messages: Messages of a request, which are not changed.
+        parts_stay: Whether the template reads contents as lists of parts, and not as texts.
+
+    Raises:
+        RequestError: If vLLM would refuse a message, whatever the template.
+        NotRendered: If a message holds what only the engine makes tokens of.
+    """
+    return [_message(message, parts_stay) for message in messages]
+
+
+def _message(message: Mapping[str, Any], parts_stay: bool) -> dict[str, Any]:
+    role, given = message.get("role"), message.get("content")
+    if not isinstance(role, str):
+        raise RequestError(
+            f"messages: role is {shown_short(role)}: a string such as 'user' is needed", "messages"
+        )
+    content = _parts(given)
+    if role == "system":
+        content = _without_billing_header(content)
+    texts = [text for part in content if (text := _text(part)) is not None]
+    as_list = parts_stay and role != "tool"
+    rendered: dict[str, Any] = {
+        "role": role,
+        "content": [{"type": "text", "text": text} for text in texts]
+        if as_list
+        else "\n".join(texts),
+    }
+    if role == "assistant":
+        if calls := _tool_calls(message.get("tool_calls")):
+            rendered["tool_calls"] = calls
+        reasoning = message.get("reasoning")
+        if reasoning is None:  # its earlier name (openai/chat_completion/protocol.py:532)
+            reasoning = message.get("reasoning_content")
+        if reasoning is not None:
+            rendered["reasoning"] = rendered["reasoning_content"] = reasoning
+    elif role == "tool" and "tool_call_id" in message:
+        rendered["tool_call_id"] = message["tool_call_id"]
+    elif role == "developer":
+        rendered["tools"] = message.get("tools")
+    for name in ("name", "task"):
+        if isinstance(message.get(name), str):
+            rendered[name] = message[name]
+    return rendered
+
+
+def _parts(content: Any) -> list[Any]:
+    if content is None:
+        return []
+    if isinstance(content, str):
+        return [content]
+    if not isinstance(content, list):
+        raise RequestError(
+            f"messages: content is {shown_short(content)}: a string or a list of parts is allowed",
+            "messages",
+        )
+    return content
+
+
+def _text(part: Any) -> str | None:
+    """Return the text of a part; None if it is left out (renderers/chat_utils.py:1907)."""
+    if isinstance(part, str):
+        return part
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in _MEDIA_PARTS or kind is None or kind == "tool_reference":
+        raise NotRendered
+    if kind not in _TEXT_PARTS:
+        raise RequestError(
+            f"messages: a content part has the type {shown_short(kind)}: one of"
+            f" {', '.join(_PART_TYPES)} is allowed",
+            "messages",
+        )
+    text = part.get(_TEXT_PARTS[kind])
+    if text is None and kind in _NULL_ALLOWED:
+        return None
+    if not isinstance(text, str):
+        raise NotRendered
+    return text
+
+
+def _without_billing_header(parts: list[Any]) -> list[Any]:
+    """Leave out the line of Claude Code that changes with each call (chat_utils.py:2042)."""
+    kept = []
+    for part in parts:
+        is_text = isinstance(part, dict) and part.get("type") == "text"
+        text = part.get("text") if is_text else part
+        if isinstance(text, str) and text.startswith(_BILLING_HEADER):
+            text = text.partition("\n")[2]
+            if not text:
+                continue
+            part = {**part, "text": text} if is_text else text
+        kept.append(part)
+    return kept
+
+
+def _tool_calls(calls: Any) -> list[dict[str, Any]]:
+    """Return calls with their arguments as objects (renderers/chat_utils.py:2153)."""
+    if calls is None:
+        return []
+    if not isinstance(calls, list):
+        raise NotRendered
+    read = []
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or call.get("type", "function") != "function":
+            raise RequestError(
+                f"messages: tool_calls holds {shown_short(call)}: objects of type 'function' with"
+                " a function are allowed",
+                "messages",
+            )
+        read.append(call | {"function": function | {"arguments": _arguments(function)}})
+    return read
+
+
+def _arguments(function: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call's arguments; an empty object if they are no JSON object."""
+    given = function.get("arguments")
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            return {}
+    return given if isinstance(given, dict) else {}
+
+
+def developers_as_system(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
+    """Return the messages for a template that knows no developers: their words are the system's.
+
+    All system messages become one in front (renderers/hf.py:512, :516, :531).
+    """
+    knows_them = '"developer"' in template or "'developer'" in template
+    if knows_them or not any(one["role"] == "developer" for one in messages):
+        return messages
+    rules = [one for one in messages if one["role"] in ("system", "developer")]
+    if len(rules) == 1 and messages[0] is rules[0]:
+        (only,) = rules
+        system = {name: only[name] for name in only if name != "tools"} | {"role": "system"}
+    else:
+        texts = [_joined(one["content"]) for one in rules]
+        system = {"role": "system", "content": "\n\n".join(filter(None, texts))}
+    return [system, *(one for one in messages if one["role"] not in ("system", "developer"))]
+
+
+def _joined(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def template_tools(tools: list[Any] | None) -> list[Any] | None:
+    """Return a chat's tools as the template reads them, with the fields that vLLM keeps alone.
+
+    See openai/chat_completion/protocol.py:171 and generate/base/protocol.py:298.
+    """
+    if not tools:
+        return None
+    return [_tool(tool) for tool in tools]
+
+
+def _tool(tool: Any) -> dict[str, Any]:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    if not isinstance(function, dict):
+        raise NotRendered
+    read = {name: function.get(name) for name in ("name", "description", "parameters")}
+    if function.get("strict") is not None:
+        read["strict"] = function["strict"]
+    deferred = tool.get("defer_loading")
+    inner = function.get("defer_loading", deferred)
+    if inner is not None:
+        read["defer_loading"] = inner
+    rendered: dict[str, Any] = {"type": "function", "function": read}
+    if deferred is not None:
+        rendered["defer_loading"] = deferred
+    return rendered
+
+
+def template_arguments(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the template's other arguments (openai/chat_completion/protocol.py:622).
+
+    Args:
+        fields: A chat's fields.
+        defaults: The operator's `default_chat_template_kwargs`.
+    """
+    asked = fields.get("chat_template_kwargs")
+    if not isinstance(asked, dict):
+        asked = {}
+    effort = fields.get("reasoning_effort")
+    own: dict[str, Any] = {
+        "add_generation_prompt": fields.get("add_generation_prompt", True),
+        "continue_final_message": fields.get("continue_final_message", False),
+        "documents": fields.get("documents"),
+        "reasoning_effort": effort,
+    }
+    if effort is not None and "enable_thinking" not in asked:
+        own["enable_thinking"] = effort != "none"
+    given = {**asked, **{name: value for name, value in own.items() if value is not None}}
+    # null and "auto" mean the default (renderers/params.py:33)
+    given = {name: value for name, value in given.items() if value not in (None, "auto")}
+    return {**defaults, **given}

@@ -1,0 +1,195 @@
+"""A chat's prompt as vLLM renders it: by the template of the operator's options or the tokenizer's.
+
+Only what the template's author refuses (`raise_exception`) is refused here: the engine would render
+the same messages. Any other failure may be a difference between this reading and the engine's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jinja2
+import jinja2.nodes
+
+from justitia_ray.errors import RequestError, shown_short
+from justitia_ray.protocol.inference_body import Conversation, InferenceBody
+from justitia_ray.serve.engines.chat_messages import (
+    NotRendered,
+    developers_as_system,
+    template_arguments,
+    template_messages,
+    template_tools,
+)
+
+_OPENAI, _STRING = "openai", "string"
+"""Forms of contents: lists of parts, and texts (vLLM's `chat_template_content_format`)."""
+_HELLO = ({"role": "user", "content": "Hi"},)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOptions:
+    """Options of `vllm serve` that decide how chats are rendered."""
+
+    template: str | None = None
+    """Text of `chat_template`; None: the tokenizer's own."""
+    content_format: str = "auto"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """`default_chat_template_kwargs`."""
+    drops_tools: bool = False
+    """`exclude_tools_when_tool_choice_none`."""
+    trusts_templates: bool = False
+    """`trust_request_chat_template`."""
+    is_known: bool = True
+    """Whether the engine renders by a template of Jinja, from the files that are read here."""
+
+
+class ChatRenderer:
+    """Makes texts of chats."""
+
+    def __init__(self, tokenizer: Any, options: ChatOptions) -> None:
+        """Read the template.
+
+        Args:
+            tokenizer: A tokenizer of transformers.
+            options: The engine's options.
+        """
+        self._tokenizer = tokenizer
+        self._options = options
+        self._formats: dict[bool, tuple[bool, ...]] = {}
+        """Whether parts stay, the likely form first; by whether there are tools."""
+        self._efforts: dict[str, str | None] = {}
+        """Why the template refuses an effort; None: it does not."""
+
+    def render(self, prompt: Conversation, body: InferenceBody) -> str:
+        """Return the text of a chat.
+
+        Raises:
+            RequestError: If the engine would refuse the chat for certain.
+            NotRendered: If only the engine can render it.
+        """
+        fields = body.fields
+        self._check_own_template(fields)
+        if not self._options.is_known or fields.get("chat_template"):
+            raise NotRendered
+        tools = template_tools(prompt.tools)
+        if self._options.drops_tools and fields.get("tool_choice") == "none":
+            tools = None
+        arguments = template_arguments(fields, self._options.arguments)
+        try:
+            return self._apply(prompt.messages, tools, arguments)
+        except jinja2.TemplateError as error:
+            raise _refusal(error, "messages", "the messages") from None
+
+    def check_effort(self, effort: Any, field_name: str) -> None:
+        """Refuse an effort that the template refuses for the simplest of chats.
+
+        Args:
+            effort: The effort that is asked for; None is not looked at.
+            field_name: The field that names it.
+
+        Raises:
+            RequestError: If the template refuses it, and no other reason can have led to that.
+        """
+        if not isinstance(effort, str) or not self._options.is_known:
+            return
+        if effort not in self._efforts:
+            self._efforts[effort] = self._why_refused(effort)
+        if (reason := self._efforts[effort]) is not None:
+            raise RequestError(
+                f"{field_name} is {shown_short(effort)}: the chat template refuses it: {reason}",
+                field_name,
+            )
+
+    def _why_refused(self, effort: str) -> str | None:
+        plain = template_arguments({}, self._options.arguments)
+        asked = template_arguments({"reasoning_effort": effort}, self._options.arguments)
+        try:
+            self._apply(_HELLO, None, plain)
+        except (jinja2.TemplateError, NotRendered):
+            return None
+        try:
+            self._apply(_HELLO, None, asked)
+        except jinja2.TemplateError as error:
+            return str(error)
+        except NotRendered:
+            pass
+        return None
+
+    def _check_own_template(self, fields: Mapping[str, Any]) -> None:
+        """Refuse a template in the request (vllm/renderers/online_renderer.py:560)."""
+        if self._options.trusts_templates:
+            return
+        asked = fields.get("chat_template_kwargs")
+        for holder in (fields, asked if isinstance(asked, dict) else {}):
+            if holder.get("chat_template") is not None:
+                raise RequestError(
+                    "chat_template is not allowed in a request: the engine's option"
+                    " trust_request_chat_template is off",
+                    "chat_template",
+                )
+
+    def _apply(
+        self,
+        messages: tuple[dict[str, Any], ...],
+        tools: list[Any] | None,
+        arguments: Mapping[str, Any],
+    ) -> str:
+        template = self._template(tools)
+        refusal: Exception | None = None
+        for parts_stay in self._likely_formats(template, tools is not None):
+            ready = developers_as_system(
+                template_messages(messages, parts_stay=parts_stay), template
+            )
+            try:
+                text: str = self._tokenizer.apply_chat_template(
+                    ready, tools=tools, chat_template=template, tokenize=False, **arguments
+                )
+            except Exception as error:  # templates raise whatever their author wrote
+                refusal = refusal or error
+            else:
+                return text
+        if type(refusal) is jinja2.TemplateError:  # transformers' raise_exception, nothing else
+            raise refusal
+        raise NotRendered
+
+    def _template(self, tools: list[Any] | None) -> str:
+        try:
+            found: str = self._tokenizer.get_chat_template(self._options.template, tools=tools)
+        except Exception as error:
+            raise NotRendered from error  # the engine may have one for the model's type
+        return found
+
+    def _likely_formats(self, template: str, has_tools: bool) -> tuple[bool, ...]:
+        if self._options.content_format != "auto":
+            return (self._options.content_format == _OPENAI,)
+        if has_tools not in self._formats:
+            parts_stay = _reads_parts(template)
+            self._formats[has_tools] = (parts_stay, not parts_stay)
+        return self._formats[has_tools]
+
+
+def _refusal(error: Exception, param: str, what: str) -> RequestError:
+    return RequestError(f"the chat template refuses {what}: {error}", param)
+
+
+def _reads_parts(template: str) -> bool:
+    """Return whether a template goes through contents part by part (vllm/renderers/hf.py:491)."""
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+
+    try:
+        tree = _compile_jinja_template(template).environment.parse(template)
+    except jinja2.TemplateError:
+        return False
+    return any(_names_content(loop.iter) for loop in tree.find_all(jinja2.nodes.For))
+
+
+def _names_content(node: jinja2.nodes.Node | None) -> bool:
+    while isinstance(node, jinja2.nodes.Filter | jinja2.nodes.Test):
+        node = node.node
+    if isinstance(node, jinja2.nodes.Getitem):
+        if isinstance(node.arg, jinja2.nodes.Slice):
+            return _names_content(node.node)
+        return isinstance(node.arg, jinja2.nodes.Const) and node.arg.value == "content"
+    if isinstance(node, jinja2.nodes.Getattr):
+        return node.attr == "content"
+    return isinstance(node, jinja2.nodes.Name) and node.name == "content"

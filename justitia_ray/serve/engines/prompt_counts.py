@@ -1,0 +1,235 @@
+"""Counting a model's prompt tokens in the ingress: as its engine will, or by an estimate."""
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import RequestError
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.protocol.inference_body import (
+    Conversation,
+    Counting,
+    InferenceBody,
+    Pair,
+    Prompt,
+    PromptCount,
+    PromptCounting,
+)
+from justitia_ray.serve.engines.chat_messages import NotRendered
+from justitia_ray.serve.engines.chat_prompts import ChatOptions, ChatRenderer
+from justitia_ray.serve.engines.prompt_pieces import PieceCounter
+from justitia_ray.serve.engines.random_models import materialise_model
+from justitia_ray.units import Tokens
+
+logger = logging.getLogger(__name__)
+
+_BYTES_PER_TOKEN = 4
+"""Usual in English text: the estimate for a model whose tokenizer cannot be read."""
+_JINJA = "{}\n"
+_OWN_RENDERERS = ("gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_audio", "kimi_k3", "inkling")
+"""Beginnings of types of models whose chats vLLM renders by code (config/model.py:736)."""
+_PROCESSOR_FILES = ("chat_template.json", "preprocessor_config.json", "processor_config.json")
+"""Files of a processor, whose template vLLM prefers to the tokenizer's (renderers/hf.py:279)."""
+
+
+class PromptCounter:
+    """Counts the tokens of a model's prompts."""
+
+    def __init__(self, tokenizer: Any, options: ChatOptions, *, is_engines_own: bool) -> None:
+        """Take over the model's tokenizer.
+
+        Args:
+            tokenizer: A tokenizer of transformers; None: it cannot be read.
+            options: How the engine renders chats.
+            is_engines_own: Whether the engine has the same tokenizer, and not one of another kind.
+        """
+        self._pieces = None if tokenizer is None else PieceCounter(tokenizer)
+        self._is_exact = is_engines_own and tokenizer is not None
+        self._chats = None if tokenizer is None else ChatRenderer(tokenizer, options)
+
+    def __call__(self, prompt: Prompt, body: InferenceBody, most: Tokens | None) -> PromptCounting:
+        """Count a prompt of a body, see `CountPrompt`.
+
+        Raises:
+            RequestError: If the engine would refuse the prompt for certain.
+        """
+        if isinstance(prompt, list):
+            return PromptCount(len(prompt))
+        if isinstance(prompt, Conversation):
+            text = self._rendered(prompt, body)
+            if text is None:
+                tokens = yield from self._count_text(prompt.text, most, special=True)
+                return PromptCount(tokens, is_exact=False)
+            yield  # rendering was a step
+            special = body.fields.get("add_special_tokens") is True
+            tokens = yield from self._count_text(text, most, special=special)
+        elif isinstance(prompt, Pair):
+            tokens = yield from self._count_pair(prompt, most)
+        else:
+            special = body.fields.get("add_special_tokens") is not False
+            tokens = yield from self._count_text(prompt, most, special=special)
+        return PromptCount(tokens, self._is_exact)
+
+    def _rendered(self, prompt: Conversation, body: InferenceBody) -> str | None:
+        """Return the text of a chat; None if only the engine can render it."""
+        if self._chats is None:
+            return None
+        for field, effort in _efforts(body.fields):
+            self._chats.check_effort(effort, field)
+        try:
+            return self._chats.render(prompt, body)
+        except NotRendered:
+            return None
+        except RequestError:
+            if body.estimated:  # the engine makes other messages of its items
+                return None
+            raise
+
+    def _count_pair(self, pair: Pair, most: Tokens | None) -> Counting:
+        if self._pieces is None:
+            return _estimate(pair.text)
+        return (yield from self._pieces.count_pair(pair.first, pair.second, most))
+
+    def _count_text(self, text: str, most: Tokens | None, *, special: bool) -> Counting:
+        if self._pieces is None:
+            return _estimate(text)
+        return (yield from self._pieces.count(text, most, special=special))
+
+
+def _estimate(text: str) -> Tokens:
+    return 1 + len(text.encode()) // _BYTES_PER_TOKEN
+
+
+def _efforts(fields: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the efforts that a body names, by field: chats', Responses' and Messages'."""
+    found = [("reasoning_effort", fields.get("reasoning_effort"))]
+    for holder in ("reasoning", "output_config"):
+        section = fields.get(holder)
+        if isinstance(section, dict):
+            found.append((f"{holder}.effort", section.get("effort")))
+    return [(field, effort) for field, effort in found if effort is not None]
+
+
+def load_model_counter(config: AppConfig) -> PromptCounter:
+    """Return the counter of a real model, by the engine's options. Blocks for some seconds."""
+    options = {key.replace("-", "_"): value for key, value in config.engine.vllm_args.items()}
+    model = materialise_model(config.model.path, config.model.cache_dir)
+    path = str(options.get("tokenizer", model))
+    revision = options.get("tokenizer_revision", options.get("revision"))
+    revision = None if revision is None else str(revision)
+    try:
+        tokenizer = _load_tokenizer(
+            path, revision=revision, trusts_code=bool(options.get("trust_remote_code", False))
+        )
+    except Exception as error:  # a form that vLLM alone reads, or a mistake that its log tells
+        log_event(
+            logger,
+            logging.WARNING,
+            "ingress.tokenizer_unreadable",
+            model=config.model.name,
+            path=path,
+            reason=str(error),
+        )
+        tokenizer = None
+    has_kind_of_its_own = _is_mistrals(options, path, revision)
+    return PromptCounter(
+        tokenizer,
+        _chat_options(options, model, path, revision),
+        is_engines_own=not has_kind_of_its_own,
+    )
+
+
+def _is_mistrals(options: Mapping[str, Any], tokenizer: str, revision: str | None) -> bool:
+    """Return whether vLLM reads Mistral's own tokenizer (tokenizers/registry.py:130)."""
+    mode = _tokenizer_mode(options)
+    return mode == "mistral" or (
+        mode == "auto" and _find_file(tokenizer, "tekken.json", revision) is not None
+    )
+
+
+def _tokenizer_mode(options: Mapping[str, Any]) -> str:
+    return str(options.get("tokenizer_mode", "auto")).lower()
+
+
+def _chat_options(
+    options: Mapping[str, Any], model: str, tokenizer: str, revision: str | None
+) -> ChatOptions:
+    template = options.get("chat_template")
+    text = None if template is None else _read_template(str(template))
+    arguments = options.get("default_chat_template_kwargs") or {}
+    if isinstance(arguments, str):
+        arguments = json.loads(arguments)
+    is_known = (
+        _tokenizer_mode(options) in ("auto", "hf")
+        and (template is None or text is not None)
+        and not _renders_by_code(model, options.get("revision"))
+        and not any(_find_file(tokenizer, name, revision) for name in _PROCESSOR_FILES)
+        and not _is_mistrals(options, tokenizer, revision)
+    )
+    return ChatOptions(
+        template=text,
+        content_format=str(options.get("chat_template_content_format", "auto")),
+        arguments=arguments,
+        drops_tools=bool(options.get("exclude_tools_when_tool_choice_none", False)),
+        trusts_templates=bool(options.get("trust_request_chat_template", False)),
+        is_known=is_known,
+    )
+
+
+def _read_template(given: str) -> str | None:
+    """Return the template that an option means: a file's, or its own text (chat_utils.py:1492).
+
+    None for one of vLLM's own templates, whose place is not known here.
+    """
+    try:
+        return Path(given).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return given if any(sign in given for sign in _JINJA) else None
+
+
+def _renders_by_code(model: str, revision: Any) -> bool:
+    described = _find_file(model, "config.json", revision)
+    if described is None:
+        return False
+    kind = str(json.loads(described.read_text(encoding="utf-8")).get("model_type"))
+    return kind.startswith(_OWN_RENDERERS)
+
+
+def _find_file(path: str, name: str, revision: Any) -> Path | None:
+    """Return a file of a model, from its directory or the hub; None if it has none."""
+    if Path(path).is_dir():
+        found = Path(path, name)
+        return found if found.is_file() else None
+    from transformers.utils.hub import cached_file
+
+    try:
+        cached = cached_file(
+            path,
+            name,
+            revision=revision,
+            _raise_exceptions_for_gated_repo=False,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+        )
+    except (OSError, ValueError):  # no repository, e.g. a single file of weights
+        return None
+    return None if cached is None else Path(cached)
+
+
+def _load_tokenizer(path: str, *, revision: str | None, trusts_code: bool) -> Any:
+    """Return a tokenizer; one without a class of its own is loaded without torch.
+
+    The choice of a class alone imports torch, which takes seconds of CPU and 0.4 GB.
+    """
+    described = Path(path, "tokenizer_config.json")
+    values = json.loads(described.read_text(encoding="utf-8")) if described.is_file() else {}
+    if values.get("tokenizer_class") == "TokenizersBackend" and "auto_map" not in values:
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast.from_pretrained(path)
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(path, revision=revision, trust_remote_code=trusts_code)

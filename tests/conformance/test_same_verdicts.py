@@ -1,0 +1,159 @@
+"""What vLLM's own server accepts this service accepts, and it counts prompts as the engine does.
+
+One engine answers each body of a corpus twice: on vLLM's own application, and behind the HTTP
+application of the ingress.
+"""
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from justitia_ray.config import AppConfig
+from justitia_ray.core.actions import Grant
+from justitia_ray.protocol.endpoints import parse_body
+from justitia_ray.protocol.engine import Engine, EngineCall, ResponseHead
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.protocol.stream_parts import Part
+from justitia_ray.serve.engines.factory import build_engine, load_prompt_counter
+from justitia_ray.serve.ingress.gateway import Gateway
+from justitia_ray.serve.ingress.models import ServedModel
+from justitia_ray.serve.ingress.replica_calls import Answer, Head
+from justitia_ray.serve.ingress.submission import ApplicationSpecCache
+from justitia_ray.serve.ingress.token_counter import TokenCounter
+from tests.conformance.corpus.chats import CHATS
+from tests.conformance.corpus.completions import COMPLETIONS as COMPLETION_BODIES
+from tests.conformance.corpus.messages import MESSAGES as MESSAGE_BODIES
+from tests.conformance.corpus.responses import RESPONSES as RESPONSE_BODIES
+from tests.conformance.corpus.words import CONTEXT
+from tests.conformance.test_engines import LEASES
+from tests.unit.serve.ingress.answering_model import AnsweringReplicas, GrantingQueue
+from tests.unit.serve.ingress.http_client import client_of
+from tests.unit.serve.ingress.test_gateway import FakeEstimates
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning:vllm"),
+    pytest.mark.filterwarnings("ignore:Pydantic serializer warnings:UserWarning"),
+]
+
+_MODEL = "tiny"
+CORPUS: dict[str, dict[str, dict[str, Any]]] = {
+    CHAT: CHATS,
+    COMPLETIONS: COMPLETION_BODIES,
+    RESPONSES: RESPONSE_BODIES,
+    MESSAGES: MESSAGE_BODIES,
+}
+_CASES = [
+    pytest.param(path, name, id=f"{path.rsplit('/', 1)[-1]}: {name}")
+    for path, bodies in CORPUS.items()
+    for name in bodies
+]
+
+
+class EngineReplicas(AnsweringReplicas):
+    """Answers calls by an engine, and counts those that reach it."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.asked = 0
+
+    async def unary(self, grant: Grant, path: str, payload: bytes, headers: Any) -> Answer:
+        self.asked += 1
+        status, body = await ask_engine(self.engine, path, payload)
+        return status, {"content-type": "application/json"}, body
+
+    async def stream(
+        self, grant: Grant, path: str, payload: bytes, resume: Any, headers: Any
+    ) -> AsyncIterator[Head | Part]:
+        status, head, body = await self.unary(grant, path, payload, headers)
+        yield status, head
+        yield Part(body, 1, ())
+
+
+async def ask_engine(engine: Engine, path: str, payload: bytes) -> tuple[int, bytes]:
+    """Return vLLM's own status and body."""
+    lease = next(LEASES)
+    try:
+        items = [item async for item in engine.call(EngineCall(lease, 0, path, {}, payload))]
+    finally:
+        engine.release(lease)
+    head, *chunks = items
+    assert isinstance(head, ResponseHead)
+    return head.status, b"".join(chunk for chunk in chunks if isinstance(chunk, bytes))
+
+
+@pytest.fixture(scope="session")
+def config(model_path: str) -> AppConfig:
+    """A model whose template is strict, with tools and a short context."""
+    options = {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "block_size": 32,
+        "num_gpu_blocks_override": 100,
+        "max_model_len": CONTEXT,
+        "max_num_seqs": 16,
+        "enable_prefix_caching": False,
+        "enable_auto_tool_choice": True,
+        "tool_call_parser": "hermes",
+        "chat_template": str(Path(__file__).with_name("strict_template.jinja")),
+    }
+    model = {"name": _MODEL, "path": model_path}
+    engine = {"kind": "vllm", "metrics": False, "vllm_args": options}
+    return AppConfig.parse({"model": model, "engine": engine})
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def replicas(config: AppConfig) -> AsyncIterator[EngineReplicas]:
+    """The running engine."""
+    engine = await build_engine(config)
+    await engine.start()
+    yield EngineReplicas(engine)
+    await engine.stop()
+
+
+@pytest.fixture(scope="module")
+def counter(config: AppConfig) -> Iterator[TokenCounter]:
+    """The counter of the ingress."""
+    counter = TokenCounter(load_prompt_counter(config))
+    yield counter
+    counter.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def http(
+    config: AppConfig, replicas: EngineReplicas, counter: TokenCounter
+) -> AsyncIterator[httpx.AsyncClient]:
+    """A client of the HTTP application in front of it."""
+    specs = ApplicationSpecCache(600.0, 100)
+    parts: Any = (GrantingQueue(), replicas, FakeEstimates(), counter, specs)
+    nothing: Any = None
+    model = ServedModel(config, Gateway(config, *parts), nothing, nothing, nothing)
+    async with client_of(model, specs=specs) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("path", "name"), _CASES)
+async def test_verdict_and_count_are_vllms(
+    http: httpx.AsyncClient,
+    replicas: EngineReplicas,
+    counter: TokenCounter,
+    path: str,
+    name: str,
+) -> None:
+    raw = json.dumps({"model": _MODEL} | CORPUS[path][name]).encode()
+    theirs, said = await ask_engine(replicas.engine, path, raw)
+    ours = await http.post(path, content=raw)
+
+    assert theirs // 100 == ours.status_code // 100, (said, ours.text)
+    if theirs == 200 and said.startswith(b"{"):
+        size = await counter.prompt_size(parse_body(path, raw, [_MODEL], CONTEXT), "t", CONTEXT)
+        usage = json.loads(said)["usage"]
+        if size.is_exact and path in (CHAT, COMPLETIONS):
+            assert usage["prompt_tokens"] == size.total_tokens

@@ -1,0 +1,182 @@
+"""Messages and arguments of a chat template, as vLLM prepares them."""
+
+from typing import Any
+
+import pytest
+
+from justitia_ray.errors import RequestError
+from justitia_ray.serve.engines.chat_messages import (
+    NotRendered,
+    developers_as_system,
+    template_arguments,
+    template_messages,
+    template_tools,
+)
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def one(message: dict[str, Any], *, parts_stay: bool = False) -> dict[str, Any]:
+    (read,) = template_messages([message], parts_stay=parts_stay)
+    return read
+
+
+def calling(arguments: Any) -> dict[str, Any]:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [
+        ('{"a": 1}', {"a": 1}),
+        ({"a": 1}, {"a": 1}),
+        *((given, {}) for given in ("", "[]", "42", '{"a": ', None, "null")),
+    ],
+)
+def test_arguments_of_a_call_are_an_object(given: Any, read: dict[str, Any]) -> None:
+    """Templates iterate them; SDKs send them as JSON text, cut off if the model was."""
+    message = calling(given)
+    (call,) = one(message)["tool_calls"]
+
+    assert read == call["function"]["arguments"]
+    assert given == message["tool_calls"][0]["function"]["arguments"], "the payload stays as it is"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("hi", "hi"),
+        (None, ""),
+        ([], ""),
+        (["a", "b"], "a\nb"),
+        ([{"type": "text", "text": "a"}, {"type": "output_text", "text": "b"}], "a\nb"),
+        ([{"type": "thinking", "thinking": "a"}, {"type": "refusal", "refusal": "b"}], "a\nb"),
+        ([{"type": "text", "text": None}, {"type": "text", "text": "a"}], "a"),
+    ],
+)
+def test_parts_become_lines_of_a_text(content: Any, text: str) -> None:
+    assert text == one(user(content))["content"]
+
+
+def test_parts_stay_for_a_template_that_reads_them_but_not_in_answers_of_tools() -> None:
+    parts = [
+        {"type": "text", "text": "a", "cache_control": {}},
+        {"type": "input_text", "text": "b"},
+    ]
+    texts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+
+    assert texts == one(user(parts), parts_stay=True)["content"]
+    answer = {"role": "tool", "tool_call_id": "c", "content": parts}
+    assert {"role": "tool", "tool_call_id": "c", "content": "a\nb"} == one(answer, parts_stay=True)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "image_url", "image_url": {"url": "x"}},
+        {"type": "tool_reference", "name": "f"},
+        {"image_url": "x"},
+        {"type": "text", "text": 3},
+    ],
+)
+def test_what_only_the_engine_reads_is_left_to_it(part: dict[str, Any]) -> None:
+    with pytest.raises(NotRendered):
+        one(user([part]))
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ({"content": "x"}, "role is None: a string"),
+        ({"role": 3, "content": "x"}, "role is 3"),
+        (user(7), "content is 7: a string or a list"),
+        (user([{"type": "document"}]), "has the type 'document': one of audio_embeds, .*text"),
+        ({"role": "assistant", "tool_calls": ["f()"]}, "tool_calls holds 'f\\(\\)'"),
+        (
+            {"role": "assistant", "tool_calls": [{"type": "custom", "custom": {}}]},
+            "objects of type 'function'",
+        ),
+    ],
+)
+def test_what_the_engine_refuses_for_certain_is_refused(
+    message: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(RequestError, match=words) as refused:
+        one(message)
+
+    assert "messages" == refused.value.param
+
+
+def test_empty_calls_and_fields_of_other_services_are_left_out() -> None:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": "x",
+        "tool_calls": [],
+        "refusal": None,
+        "audio": None,
+    }
+
+    assert {"role": "assistant", "content": "x"} == one(message)
+
+
+def test_reasoning_has_both_of_its_names() -> None:
+    """Templates read either; clients send the earlier one."""
+    read = one({"role": "assistant", "content": "x", "reasoning_content": "because"})
+
+    assert "because" == read["reasoning"] == read["reasoning_content"]
+
+
+def test_line_of_claude_code_that_changes_with_each_call_is_left_out() -> None:
+    system = {"role": "system", "content": "x-anthropic-billing-header: cch=1;\nBe brief."}
+
+    assert "Be brief." == one(system)["content"]
+    assert system["content"] == one(user(system["content"]))["content"]
+
+
+def test_developers_of_a_template_that_knows_none_become_one_system_message_in_front() -> None:
+    rules = [{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}]
+    messages = template_messages([*rules, user("x")], parts_stay=False)
+    ordered = developers_as_system(messages, "{{ messages }}")
+
+    assert [{"role": "system", "content": "a\n\nb"}, user("x")] == ordered
+    assert messages == developers_as_system(messages, "{% if role == 'developer' %}")
+    assert [user("x")] == developers_as_system([user("x")], "")
+    late = developers_as_system([user("x"), rules[1]], "")
+    assert [{"role": "system", "content": "b"}, user("x")] == late
+
+
+def test_tools_have_the_fields_that_vllm_keeps() -> None:
+    tool = {"type": "function", "function": {"name": "f", "strict": True, "x": 1}, "cache": {}}
+    read = {"name": "f", "description": None, "parameters": None, "strict": True}
+
+    assert [{"type": "function", "function": read}] == template_tools([tool])
+    assert template_tools(None) is None
+    with pytest.raises(NotRendered):
+        template_tools(["f"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, {"add_generation_prompt": True}),
+        ({"add_generation_prompt": False}, {"add_generation_prompt": False}),
+        ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}),
+        (
+            {"reasoning_effort": "low", "chat_template_kwargs": {"enable_thinking": False}},
+            {"reasoning_effort": "low", "enable_thinking": False},
+        ),
+        ({"chat_template_kwargs": {"a": 1, "b": None, "c": "auto"}}, {"a": 1}),
+        ({"chat_template_kwargs": {"d": 2}}, {"d": 2}),
+        ({"continue_final_message": True}, {"continue_final_message": True}),
+    ],
+)
+def test_arguments_are_the_callers_over_the_operators(
+    fields: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    read = template_arguments(fields, {"c": 0, "d": 0})
+
+    usual = {"add_generation_prompt": True, "continue_final_message": False, "c": 0, "d": 0}
+    assert usual | expected == read

@@ -1,0 +1,154 @@
+"""Counts of prompts by a model's tokenizer and template, and what is refused by them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from justitia_ray.config import AppConfig
+from justitia_ray.errors import RequestError
+from justitia_ray.protocol.endpoints import parse_body
+from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
+from justitia_ray.protocol.inference_body import PromptCount
+from justitia_ray.serve.engines.factory import load_prompt_counter
+
+_TEMPLATE = Path(__file__).parents[3] / "conformance" / "strict_template.jinja"
+_HI = {"role": "user", "content": "hi"}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer of words, without a chat template."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({"?": 0}, "?"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    directory = tmp_path_factory.mktemp("model")
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(str(directory))
+    return directory
+
+
+def counted(model: Path, path: str, fields: dict[str, Any], **options: Any) -> PromptCount:
+    """Return the count of the only prompt of a body."""
+    engine = {"vllm_args": {"chat_template": str(_TEMPLATE), **options}}
+    config = AppConfig.parse({"model": {"name": "m", "path": str(model)}, "engine": engine})
+    body = parse_body(path, json.dumps(fields).encode(), ("m",), None)
+    (prompt,) = body.prompts
+    counting = load_prompt_counter(config)(prompt, body, None)
+    while True:
+        try:
+            next(counting)
+        except StopIteration as end:
+            count: PromptCount = end.value
+            return count
+
+
+def chat(*messages: Any, **more: Any) -> dict[str, Any]:
+    return {"messages": list(messages), **more}
+
+
+def test_template_of_the_options_is_rendered(model: Path) -> None:
+    """`user: hi` and `assistant:`."""
+    assert PromptCount(3) == counted(model, CHAT, chat(_HI))
+    literal = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    assert PromptCount(1) == counted(model, CHAT, chat(_HI), chat_template=literal)
+
+
+def test_arguments_reach_the_template(model: Path) -> None:
+    """The last line is the caller's to leave out."""
+    assert PromptCount(2) == counted(model, CHAT, chat(_HI, add_generation_prompt=False))
+    template = "{{ mood }} {% for m in messages %}{{ m.content }} {% endfor %}"
+    options = {"chat_template": template, "default_chat_template_kwargs": '{"mood": "a b"}'}
+    assert PromptCount(3) == counted(model, CHAT, chat(_HI), **options)
+    asked = chat(_HI, chat_template_kwargs={"mood": "a b c"})
+    assert PromptCount(4) == counted(model, CHAT, asked, **options)
+
+
+def test_template_that_reads_parts_gets_them(model: Path) -> None:
+    template = (
+        "{% for m in messages %}{% for part in m.content %}{{ part.text }} {% endfor %}{% endfor %}"
+    )
+
+    assert PromptCount(1) == counted(model, CHAT, chat(_HI), chat_template=template)
+
+
+def test_failure_of_a_template_is_left_to_the_engine(model: Path) -> None:
+    """It may be a difference between this reading and the engine's."""
+    failing = "{{ messages[7].content | items }}"
+
+    assert not counted(model, CHAT, chat(_HI), chat_template=failing).is_exact
+    assert not counted(model, CHAT, chat(_HI), tokenizer_mode="deepseek_v32").is_exact
+    image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+    assert not counted(model, CHAT, chat(image)).is_exact
+
+
+@pytest.mark.parametrize("role", ["critic", "function"])
+def test_refusal_of_the_templates_author_is_the_callers_at_once(model: Path, role: str) -> None:
+    with pytest.raises(RequestError, match=f"refuses the messages: Unexpected message role {role}"):
+        counted(model, CHAT, chat({"role": role, "content": "x"}))
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "param"),
+    [
+        (CHAT, chat(_HI, reasoning_effort="xhigh"), "reasoning_effort"),
+        (RESPONSES, {"input": "hi", "reasoning": {"effort": "xhigh"}}, "reasoning.effort"),
+        (
+            MESSAGES,
+            chat(_HI, max_tokens=1, output_config={"effort": "max"}),
+            "output_config.effort",
+        ),
+    ],
+)
+def test_effort_that_the_template_refuses_is_named(
+    model: Path, path: str, fields: dict[str, Any], param: str
+) -> None:
+    with pytest.raises(RequestError, match="must be low, medium or high") as refused:
+        counted(model, path, fields)
+
+    assert param == refused.value.param
+
+
+def test_items_of_other_forms_are_not_judged_by_the_template(model: Path) -> None:
+    """The engine moves system messages to the front; what is counted here is an estimate."""
+    middle = chat(_HI, {"role": "system", "content": "x"}, _HI, max_tokens=1)
+
+    assert not counted(model, MESSAGES, middle).is_exact
+
+
+def test_template_of_a_request_is_refused_unless_the_operator_trusts_it(model: Path) -> None:
+    own = chat(_HI, chat_template="{{ messages }}")
+
+    with pytest.raises(RequestError, match="trust_request_chat_template is off") as refused:
+        counted(model, CHAT, own)
+    assert "chat_template" == refused.value.param
+    assert not counted(model, CHAT, own, trust_request_chat_template=True).is_exact
+
+
+def test_tools_are_counted_unless_the_options_leave_them_out(model: Path) -> None:
+    """`tool: {"type": "function", "function": {"name": "f", "description": null, …}}`."""
+    body = chat(_HI, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="none")
+
+    assert 3 < counted(model, CHAT, body).tokens
+    options = {"exclude_tools_when_tool_choice_none": True}
+    assert PromptCount(3) == counted(model, CHAT, body, **options)
+
+
+def test_special_tokens_are_the_callers_choice(model: Path) -> None:
+    body = {"prompt": "a b", "add_special_tokens": False}
+
+    assert PromptCount(2) == counted(model, COMPLETIONS, body)
+
+
+def test_model_without_a_readable_tokenizer_is_estimated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A form that the engine alone reads must not keep the ingress from starting."""
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    found = counted(tmp_path, COMPLETIONS, {"prompt": "a" * 40})
+
+    assert PromptCount(11, is_exact=False) == found
+    assert "tokenizer_unreadable" in caplog.text
+    assert PromptCount(2) == counted(tmp_path, COMPLETIONS, {"prompt": [1, 2]})
