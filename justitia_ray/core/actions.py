@@ -41,6 +41,8 @@ class Refusal(StrEnum):
     """The application has used up what one application may use: it takes no more inferences."""
     DEADLINE = "deadline"
     """The inference cannot make its deadline, or has missed it."""
+    ENGINE_KILLER = "engine_killer"
+    """Engines died under the inference, and under no other each time: it is not run again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,8 @@ An inference *avoids* the replicas that its ingress could not reach: it is neith
 nor in line for them, and others start there, those of its application first. Every two seconds the
 avoided ones are tried again if no other could hold it.
 
+Suspects of the death of an engine avoid replicas, too (`suspects`).
+
 An inference that waits for memory is *in line* for every replica that could hold it if it were
 empty. A later one may start on a replica for which nobody is in line (the replica is too small for
 all who wait), for it takes nothing that they could use. Where somebody is in line, only `backfill`
@@ -34,6 +36,7 @@ from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.queue import Key
 from justitia_ray.core.state import DeadlineKind, State
+from justitia_ray.core.suspects import Suspects
 from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, RequestId, Tokens
 
 _MAXIMUM_UNSCHEDULED = 16
@@ -43,8 +46,9 @@ _MAXIMUM_UNSCHEDULED = 16
 class Placement:
     """Finds a replica with enough memory for an inference."""
 
-    def __init__(self, state: State, admission: Admission) -> None:
+    def __init__(self, state: State, admission: Admission, suspects: Suspects) -> None:
         self._state = state
+        self._suspects = suspects
         self.admission = admission
 
     def fits(
@@ -109,7 +113,10 @@ class Placement:
         """
         asked = (inference.request_id, inference.prompt_tokens)
         may_fit = [replica for replica in self.asking() if not self._refuses(replica, asked)]
-        for replica in _ranked(may_fit, application):
+        ranked: Sequence[KnownReplica] = _ranked(may_fit, application)
+        if self._suspects and len(ranked) > 1:
+            ranked = self._suspects.ranked(ranked, inference)
+        for replica in ranked:
             passed = line.at(replica)
             if not line.lets_pass(replica) or (
                 replica.prompt_budget is not None
@@ -168,6 +175,13 @@ class Placement:
         """Return what says for whom a replica has memory: all of it, and by which rule."""
         leases, capacity = replica.leases, replica.capacity
         return leases.changes, replica.leasable_tokens, capacity, self.admission
+
+    def is_kept_off(self, application: Application) -> bool:
+        """Return whether all that waits of an application avoids every replica that asks."""
+        if not application.waiting.first.avoided:
+            return False
+        names = {replica.replica_id for replica in self.asking()}
+        return all(names <= inference.avoided for inference in application.waiting.values())
 
     def asking(self) -> Iterator[KnownReplica]:
         """Yield the replicas that ask for work and may be given some."""
@@ -284,10 +298,13 @@ class _Candidates:
 class Leases:
     """Grants leases to the first in order, and takes them back; at most one for each inference."""
 
-    def __init__(self, state: State, ledger: Ledger, admission: Admission) -> None:
+    def __init__(
+        self, state: State, ledger: Ledger, admission: Admission, suspects: Suspects
+    ) -> None:
         self._state = state
         self._ledger = ledger
-        self.placement = Placement(state, admission)
+        self._suspects = suspects
+        self.placement = Placement(state, admission, suspects)
         self.shares = KvShares(state.tenants, state.tiers)
         """Shares of the KV memory by node of the tree of tenants, and by tier."""
         self._blocked: tuple[Inference, int] | None = None
@@ -301,14 +318,18 @@ class Leases:
 
         An inference at its application's share of the KV lets everybody pass, and a node of the
         tree of tenants at its share is left out, with all below it, until the next time; so is a
-        tier. One that waits for memory lets pass as `Placement.find` says.
+        tier. One that waits for memory lets pass as `Placement.find` says. An application that may
+        run on no replica now is left out: however many there are, others are looked at.
         """
         if not self._state.asking:
             return
+        if self._suspects:
+            self._suspects.keep_apart()
         ledger, placement = self._ledger, self.placement
         queue, options = ledger.queue, ledger.options
         unscheduled: list[Application] = []
         held_back: list[Application] = []
+        kept_off: list[Application] = []
         line = Line(placement, options.backfill)
         candidates = _Candidates(ledger)
         has_seat = placement.has_seat()
@@ -321,6 +342,10 @@ class Leases:
             if self.shares.limits_tiers and self.tier_refuses(application, inference):
                 candidates.leave_out(application.tier)
                 continue
+            if inference.avoided and placement.is_kept_off(application):
+                kept_off.append(application)
+                queue.unschedule(application)
+                continue
             if self._is_blocked(inference):
                 break  # a walk over all replicas would find nothing new
             if self.shares.limits_nodes and (node := self._over_share(application, inference)):
@@ -330,7 +355,7 @@ class Leases:
                     held_back.append(application)
                     queue.unschedule(application)
                 continue
-            others_wait = len(queue) + len(unscheduled) > 1
+            others_wait = len(queue) + len(unscheduled) + len(kept_off) > 1
             cap = options.kv_share_cap if others_wait else 1.0
             if self._grant_one(application, cap, line):
                 has_seat = placement.has_seat()
@@ -344,7 +369,7 @@ class Leases:
             unscheduled.append(application)
             queue.unschedule(application)
         queue.show_hidden()
-        for application in (*unscheduled, *held_back):
+        for application in (*unscheduled, *held_back, *kept_off):
             queue.touch(application)
         if len(unscheduled) > len(line) and len(queue) == 1:
             self.grant_all()  # all others have started, so it is capped no more
@@ -462,7 +487,7 @@ class Leases:
 
     def avoid(self, inference: Inference, replica_id: ReplicaId) -> None:
         """Keep an inference off a replica that its ingress could not reach."""
-        inference.avoided |= {replica_id}
+        inference.miss(inference.unreached | {replica_id})
         self._retry_connections_later(inference)
 
     def retry_connections(self, request_id: RequestId) -> None:
@@ -475,7 +500,7 @@ class Leases:
         if any(self.placement.can_hold(replica, inference) for replica in replicas):
             self._retry_connections_later(inference)
         else:
-            inference.avoided = frozenset()
+            inference.miss(frozenset())
 
     def _retry_connections_later(self, inference: Inference) -> None:
         due = self._state.now + self._state.timeouts.reconnect_s
@@ -498,6 +523,8 @@ class Leases:
         tokens = footprint.full_tokens
         self.shares.hold(lease_id, application.tenant, tokens, application.tier)
         state.deadlines.set(state.now + state.timeouts.lease_s, DeadlineKind.LEASE, lease_id)
+        if self._suspects:
+            self._suspects.keep_apart()
 
 
 def _ranked(replicas: list[KnownReplica], application: Application) -> list[KnownReplica]:

@@ -58,6 +58,15 @@ class Outcome(StrEnum):
     """The application, or the ingress, was silent for too long."""
 
 
+class FailureCause(StrEnum):
+    """Whether a call may be to blame for the failure of an engine; a metric label."""
+
+    CRASH = "crash"
+    """The engine failed by itself: what ran on it may have killed it."""
+    KILL = "kill"
+    """It was ended from outside."""
+
+
 @dataclass(slots=True, eq=False)
 class Inference:
     """An LLM call as the queue sees it: sizes, not text. Sizes are over all its sequences."""
@@ -89,7 +98,10 @@ class Inference:
     passes: int = 0
     """Inferences started before it while it was first in line."""
     avoided: frozenset[ReplicaId] = frozenset()
-    """Replicas that its ingress could not reach; see `dispatch.Placement`."""
+    """Replicas that it is not leased to now; see `dispatch.Placement`."""
+    unreached: frozenset[ReplicaId] = frozenset()
+    """Those of them that its ingress could not reach; it keeps off the others (`suspects`)."""
+    kept_off: frozenset[ReplicaId] = frozenset()
     stage: int = 0
     """The stage of its application that it belongs to (`stages`)."""
     starts_by: Seconds | None = None
@@ -99,6 +111,16 @@ class Inference:
     keeps no ends."""
     outcome: Outcome | None = None
     """How it has ended for its ingress, under an earlier scheduler; None: it has not."""
+
+    def miss(self, unreached: frozenset[ReplicaId]) -> None:
+        """Avoid the replicas that its ingress could not reach."""
+        self.unreached = unreached
+        self.avoided = unreached | self.kept_off
+
+    def keep_off(self, replicas: frozenset[ReplicaId]) -> None:
+        """Avoid replicas on which it might kill, or be killed by, another suspect's engine."""
+        self.kept_off = replicas
+        self.avoided = self.unreached | replicas
 
     def cost(self, h: CostFunction, output_tokens: Tokens) -> KvTokenTime:
         """Return h of all its sequences, with so many output tokens over them all."""

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
 from justitia_ray.core.actions import EndsStored
-from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.entities import FailureCause, Outcome, ReplicaCapacity
 from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.core.tenants import DEFAULT_TIER, TIERS, TenantTree, Tier
 from justitia_ray.units import (
@@ -196,6 +196,30 @@ class LeaseFinished(NamedTuple):
     """An earlier scheduler has confirmed it: its service is in the accounts that it has left."""
 
 
+class LeaseRun(NamedTuple):
+    """A lease that ran on an engine as it failed."""
+
+    lease_id: LeaseId
+    ran_s: Seconds
+    """Time since its payload had reached the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFailed:
+    """The engine of a replica failed while it ran these leases, which go on elsewhere.
+
+    The replica is granted nothing more. With the cause `crash` the inferences are suspects.
+    Repeating it is harmless.
+    """
+
+    replica_id: ReplicaId
+    failure_id: str
+    """Names this failure: the replica's id, if its engine fails only once."""
+    cause: FailureCause
+    ran: tuple[LeaseRun, ...]
+    """The leases that had reached the engine and had not ended."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaPulled:
     """A replica asks for work: heartbeat, metering and completions in one."""
@@ -307,6 +331,7 @@ Event: TypeAlias = (
     | InferenceSubmitted
     | InferenceCancelled
     | LeaseNacked
+    | EngineFailed
     | ReplicaPulled
     | ReplicaReported
     | PullAnswered

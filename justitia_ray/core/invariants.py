@@ -119,6 +119,16 @@ def leases_agree(core: SchedulerCore) -> Findings:
         yield known, (inference.request_id,), f"holds unknown lease {inference.lease_id}"
 
 
+def open_suspects_are_apart(core: SchedulerCore) -> Findings:
+    """No replica was granted to two suspects that are not cleared of a death of an engine."""
+    state = core.state
+    for replica in state.replicas.values():
+        own = [name for name in replica.leases if name.startswith(state.lease_prefix)]
+        granted = [state.leases[name].request_id for name in own]
+        suspects = [name for name in granted if core.suspects.is_open(state.inferences[name])]
+        yield len(suspects) < 2, (replica.replica_id, *suspects), "open suspects share it"
+
+
 def queue_holds_what_waits(core: SchedulerCore) -> Findings:
     """The queue has exactly the applications with waiting inferences; its first has least key.
 
@@ -505,6 +515,7 @@ RULES: tuple[Rule, ...] = (
     suspect_ingresses_are_suspended,
     waiting_inferences_are_in_order,
     leases_agree,
+    open_suspects_are_apart,
     queue_holds_what_waits,
     first_touches_no_promise,
     accounts_are_of_live_applications,

@@ -27,6 +27,7 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.stages import MAXIMUM_STAGES, expected_from
 from justitia_ray.core.state import DeadlineKind, State
+from justitia_ray.core.suspects import Suspects
 from justitia_ray.units import ApplicationId, IngressId, RequestId, Seconds
 
 _MAXIMUM_REJECTED = 10_000
@@ -334,8 +335,10 @@ class Inferences:
         leases: Leases,
         ingresses: Ingresses,
         recovery: Recovery,
+        suspects: Suspects,
     ) -> None:
         self._state = state
+        self._suspects = suspects
         self._ledger = ledger
         self._applications = applications
         self._leases = leases
@@ -398,6 +401,8 @@ class Inferences:
         if event.lease_id is None:
             self._set_deadline(inference, event.deadline_s, application.deadline_s)
         state.inferences[event.request_id] = inference
+        if self._suspects:
+            self._suspects.resume(inference)
         self._ingresses.add_inference(inference)
         state.inference_arrived(application.tenant)
         if event.resubmitted:
@@ -500,6 +505,8 @@ class Inferences:
         move(inference, InferenceState.ENDED)
         del state.inferences[request_id]
         self._ingresses.remove_inference(inference)
+        if self._suspects:
+            self._suspects.forget(inference)
         state.inference_departed(application.tenant)
         if not is_counted:
             application.inferences += 1

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import Abort
+from justitia_ray.core.actions import Abort, Refusal, Refuse
 from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import (
+    FailureCause,
     Inference,
     InferenceState,
     KnownReplica,
@@ -19,8 +20,9 @@ from justitia_ray.core.lifecycle import Inferences
 from justitia_ray.core.liveness import Recovery
 from justitia_ray.core.policies import Delivery
 from justitia_ray.core.state import DeadlineKind, State
+from justitia_ray.core.suspects import Suspects
 from justitia_ray.cost import choices_kv_token_time
-from justitia_ray.units import LeaseId, ReplicaId
+from justitia_ray.units import LeaseId, ReplicaId, Seconds
 
 Report = ev.LeaseProgress | ev.LeaseFinished
 
@@ -35,8 +37,10 @@ class Replicas:
         leases: Leases,
         inferences: Inferences,
         recovery: Recovery,
+        suspects: Suspects,
     ) -> None:
         self._state = state
+        self._suspects = suspects
         self._ledger = ledger
         self._leases = leases
         self._inferences = inferences
@@ -86,6 +90,28 @@ class Replicas:
     def pull_answered(self, event: ev.PullAnswered) -> None:
         """Grant nothing more to the replica until it pulls again."""
         self._state.asking.pop(event.replica_id, None)
+
+    def fail_engine(self, event: ev.EngineFailed) -> None:
+        """Requeue what a replica has whose engine failed; refuse what is to blame for it."""
+        state = self._state
+        state.counters.engine_failures[event.cause] += 1
+        ran: list[tuple[Inference, Seconds]] = []
+        for lease_id, ran_s in event.ran:
+            lease = state.leases.get(lease_id)
+            if lease is not None:
+                ran.append((state.inferences[lease.request_id], ran_s))
+            elif event.cause is FailureCause.CRASH and not self._is_own(lease_id):
+                self._suspects.await_claim(event.failure_id, lease_id, ran_s)
+        if event.cause is FailureCause.CRASH:
+            self._refuse_killer(self._suspects.note_death(event.failure_id, ran))
+        replica = state.replicas.get(event.replica_id)
+        if replica is None:
+            return
+        for lease_id in list(replica.leases):
+            self._inferences.requeue(state.inferences[state.leases[lease_id].request_id])
+        if not replica.draining:
+            replica.draining = True
+            replica.drains_since = state.now
 
     def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
         """Join a lease that an earlier scheduler granted with what a replica says of it."""
@@ -263,6 +289,8 @@ class Replicas:
         if lease.state is LeaseState.GRANTED:
             lease.state = LeaseState.RUNNING
             move(inference, InferenceState.RUNNING)
+            if self._suspects:
+                self._suspects.note_running(inference)
         leases = self._state.replicas[lease.replica_id].leases
         leases[lease.lease_id] = inference.expected_footprint(report.output_tokens)
 
@@ -278,7 +306,8 @@ class Replicas:
             return
         inference = self._state.inferences[lease.request_id]
         if end.outcome is None:
-            self._inferences.requeue(inference)
+            if not self._refuse_killer(self._suspects.claim(end.lease_id, inference)):
+                self._inferences.requeue(inference)
             return
         application = self._state.applications[inference.application_id]
         is_counted = self._was_counted(end, inference)
@@ -301,7 +330,7 @@ class Replicas:
 
         Return whether it was adopted.
         """
-        if report.lease_id.startswith(self._state.lease_prefix) and not self._recovery.holding:
+        if self._is_own(report.lease_id) and not self._recovery.holding:
             self._state.late_reports += 1
             if isinstance(report, ev.LeaseProgress):
                 self._state.actions.append(Abort(replica.replica_id, report.lease_id))
@@ -317,6 +346,19 @@ class Replicas:
             due = self._state.now + self._state.timeouts.ingress_s
             self._state.deadlines.set(due, DeadlineKind.CLAIM, report.lease_id)
         return claimant is not None
+
+    def _is_own(self, lease_id: LeaseId) -> bool:
+        return lease_id.startswith(self._state.lease_prefix)
+
+    def _refuse_killer(self, inference: Inference | None) -> bool:
+        """Refuse an inference that kills engines, if there is one; return whether there is."""
+        if inference is None:
+            return False
+        self._state.actions.append(
+            Refuse(inference.request_id, inference.ingress_id, Refusal.ENGINE_KILLER)
+        )
+        self._inferences.end(inference, Outcome.FAILED)
+        return True
 
     def _was_counted(self, end: ev.LeaseFinished, inference: Inference) -> bool:
         """Return whether an earlier scheduler has counted an end, and stored that.

@@ -30,6 +30,7 @@ from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.outlook import Outlooks
 from justitia_ray.core.replicas import Replicas
 from justitia_ray.core.state import DeadlineKind, SchedulerLimits, State, TenantQuota, Timeouts
+from justitia_ray.core.suspects import Suspects
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.units import ApplicationId, ReplicaId, RequestId, Seconds, Tokens, VirtualTime
 
@@ -60,6 +61,7 @@ class SchedulerCore:
         limits: SchedulerLimits | None = None,
         tenants: TenantTree | None = None,
         tiers: Mapping[str, Tier] = TIERS,
+        deaths_allowed: int = 2,
     ) -> None:
         """Start with an empty queue.
 
@@ -72,6 +74,7 @@ class SchedulerCore:
             limits: The most that is taken; without limits by default.
             tenants: The tree of tenants; nobody is described by default.
             tiers: Service tiers by name.
+            deaths_allowed: Deaths of engines that one inference may be to blame for (`suspects`).
 
         Raises:
             ConfigError: If a name or an option is not one of those allowed.
@@ -92,7 +95,8 @@ class SchedulerCore:
         self.recovery = Recovery()
         self.applications = Applications(self.state, self.ledger)
         self.ingresses = Ingresses(self.state, self.ledger)
-        self._leases = Leases(self.state, self.ledger, rule)
+        self.suspects = Suspects(self.state, deaths_allowed)
+        self._leases = Leases(self.state, self.ledger, rule, self.suspects)
         self._inferences = Inferences(
             self.state,
             self.ledger,
@@ -100,9 +104,15 @@ class SchedulerCore:
             self._leases,
             self.ingresses,
             self.recovery,
+            self.suspects,
         )
         self._replicas = Replicas(
-            self.state, self.ledger, self._leases, self._inferences, self.recovery
+            self.state,
+            self.ledger,
+            self._leases,
+            self._inferences,
+            self.recovery,
+            self.suspects,
         )
         self.outlooks = Outlooks(self)
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -114,6 +124,7 @@ class SchedulerCore:
             ev.InferenceSubmitted: self._inference_submitted,
             ev.InferenceCancelled: self._inferences.cancel,
             ev.LeaseNacked: self._lease_nacked,
+            ev.EngineFailed: self._replicas.fail_engine,
             ev.ReplicaPulled: self._replica_pulled,
             ev.ReplicaReported: self._replica_reported,
             ev.PullAnswered: self._replicas.pull_answered,
@@ -137,6 +148,7 @@ class SchedulerCore:
             DeadlineKind.RETURN: self.applications.expire_return,
             DeadlineKind.WAIT: self._inferences.expire_wait,
             DeadlineKind.CAP: self._inferences.expire_cap,
+            DeadlineKind.SUSPECT: self.suspects.expire,
         }
 
     def handle(self, event: ev.Event, now: Seconds) -> list[Action]:

@@ -61,6 +61,7 @@ _ACCOUNT_FIELDS: Fields = {
 def clock_record(core: SchedulerCore) -> Record:
     """Return V, and which clock it is of."""
     branches = core.ledger.fair_share.clock_state()
+    suspects = core.suspects.record()
     return {
         "virtual_time": core.ledger.fair_share.clock.virtual_time,
         "kind": core.ledger.options.accounts_kind,
@@ -69,6 +70,7 @@ def clock_record(core: SchedulerCore) -> Record:
         "policy": core.ledger.policy_name,
         "counted": core.ledger.policy.state(),
         **({"branches": branches} if branches else {}),
+        **({"suspects": suspects} if suspects else {}),
     }
 
 
@@ -160,6 +162,10 @@ def restore(
     core.state.sequence = fields["sequence"]
     # It orders grants in the engine, where leases of before still run.
     core.state.grants = fields["grants"]
+    try:
+        core.suspects.restore(clock.get("suspects", {}))
+    except ValueError as error:
+        raise StoreError(f"clock.suspects: the stored record is damaged ({error!r})") from error
     share = core.ledger.fair_share
     branches = clock.get("branches", {})
     same_kind = fields["kind"] == core.ledger.options.accounts_kind and share.takes(

@@ -9,7 +9,14 @@ from typing import TypeVar
 
 from justitia_ray.core.actions import Action
 from justitia_ray.core.drain import Drain
-from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease, Outcome
+from justitia_ray.core.entities import (
+    Application,
+    FailureCause,
+    Inference,
+    KnownReplica,
+    Lease,
+    Outcome,
+)
 from justitia_ray.core.kept_ends import KeptEnds
 from justitia_ray.core.tenants import SEPARATOR, TIERS, TenantTree, Tier
 from justitia_ray.core.told_apart import ToldApart
@@ -166,6 +173,10 @@ class Counters:
     """Leases whose payload did not reach the replica in time."""
     leases_nacked: int = 0
     """Leases that their ingress could not use."""
+    engine_failures: dict[FailureCause, int] = field(
+        default_factory=lambda: dict.fromkeys(FailureCause, 0)
+    )
+    """Engines that failed while their replicas lived, by the cause."""
     outran: int = 0
     """Charges doubled by rule 1."""
     expected: int = 0
@@ -221,6 +232,7 @@ class DeadlineKind(StrEnum):
     RETURN = "return"
     WAIT = "wait"
     CAP = "cap"
+    SUSPECT = "suspect"
 
 
 class Deadlines:

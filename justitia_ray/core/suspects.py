@@ -1,0 +1,308 @@
+"""Suspects: inferences that ran on an engine as it died by itself, one of which may have killed it.
+
+After a death nothing tells the one that is to blame from those beside it, until another engine dies
+under it alone. So an open suspect waits for an engine on which no other open suspect runs, until it
+has ended or has run for longer than it had run when its engine died: it is cleared of that death
+then. One that was open in two deaths also keeps off the engines of those that were with it in both.
+
+An inference is *convicted* if it was open in as many deaths as allowed and none other ran in all of
+them. One death more is asked for where its last run was less than half as long as those before:
+something else may have killed that engine. A death of which it had been cleared counts a quarter.
+The others are cleared of the deaths of a convicted inference.
+
+Suspects are leased where least runs, and others rather where no open suspect is. A suspect that may
+run nowhere now is passed by all others, and keeps its place in the order.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from justitia_ray.core.entities import Inference, KnownReplica
+from justitia_ray.core.records import Record, RecordReader
+from justitia_ray.core.state import DeadlineKind, State
+from justitia_ray.units import LeaseId, ReplicaId, RequestId, Seconds
+
+_MARGIN_S: Seconds = 0.5
+"""Added to the time that clears a suspect: starts and deaths are seen a report later."""
+_PAUSE_S: Seconds = 1.0
+"""Wait of a suspect before its next lease: engines that die by calls of one burst are dead then."""
+_CLEARED_COUNTS = 0.25
+_MOST_DEATHS = 1_000
+"""Deaths remembered; the oldest are forgotten first."""
+_ABSENT: RequestId = ""
+"""Deadline of what the ingresses have not submitted again."""
+RENAMED = "+"
+"""Appended to the id of an inference that its ingress submits anew under another one."""
+
+CallName: TypeAlias = str
+"""Id of an inference under which it was submitted first."""
+FailureId: TypeAlias = str
+
+
+def call_name(request_id: RequestId) -> CallName:
+    """Return the name of a call, the same for each id under which it is submitted anew."""
+    return request_id.rstrip(RENAMED)
+
+
+@dataclass(slots=True)
+class Suspicion:
+    """Deaths of engines that an inference ran on."""
+
+    inference: Inference | None = None
+    """None: its ingress has not submitted it to this scheduler yet."""
+    ran_s: dict[FailureId, Seconds] = field(default_factory=dict)
+    """How long it had run in each death, in order."""
+    cleared: set[FailureId] = field(default_factory=set)
+    waits_until: Seconds = 0.0
+    watched: LeaseId | None = None
+    """The lease under which it runs now, and was seen to."""
+    cleared_at: Seconds = 0.0
+    """When it is cleared if it runs on under that lease."""
+
+    @property
+    def open(self) -> list[FailureId]:
+        """Deaths of which it was not cleared."""
+        return [name for name in self.ran_s if name not in self.cleared]
+
+
+class Suspects:
+    """Knows the suspects, keeps them apart, and finds the one that is to blame."""
+
+    def __init__(self, state: State, deaths_allowed: int) -> None:
+        """Suspect nothing.
+
+        Args:
+            state: State of the core.
+            deaths_allowed: Deaths in which an inference has to be open, and none other each time,
+                to be convicted; 0: nothing is suspected.
+        """
+        self.deaths_allowed = deaths_allowed
+        self._state = state
+        self._known: dict[CallName, Suspicion] = {}
+        self._members: dict[FailureId, frozenset[CallName]] = {}
+        """The inferences that ran in each death."""
+        self._unclaimed: dict[LeaseId, tuple[FailureId, Seconds]] = {}
+        """Leases of an earlier scheduler that ran in a death, until their ingresses claim them."""
+
+    def __len__(self) -> int:
+        """Return the number of suspects; 0 costs nothing per decision."""
+        return len(self._known)
+
+    def is_open(self, inference: Inference) -> bool:
+        """Return whether an inference is kept apart from other suspects."""
+        return bool(self._suspicion(inference).open)
+
+    @property
+    def open_count(self) -> int:
+        """Number of inferences that are kept apart."""
+        return sum(bool(suspicion.open) for suspicion in self._known.values())
+
+    # --- deaths
+
+    def note_death(
+        self, failure_id: FailureId, ran: Iterable[tuple[Inference, Seconds]]
+    ) -> Inference | None:
+        """Suspect what ran on an engine that has died by itself; return the one to blame.
+
+        Call it while they hold the leases under which they ran. Repeating it is harmless.
+        """
+        new = [
+            (inference, ran_s)
+            for inference, ran_s in ran
+            if failure_id not in self._suspicion(inference).ran_s
+        ]
+        if not self.deaths_allowed or not new:
+            return None
+        members = {call_name(inference.request_id) for inference, _ in new}
+        self._members[failure_id] = self._members.get(failure_id, frozenset()) | members
+        for inference, ran_s in new:
+            suspicion = self._known.setdefault(call_name(inference.request_id), Suspicion())
+            suspicion.inference = inference
+            suspicion.ran_s[failure_id] = ran_s
+            suspicion.watched = None
+            suspicion.waits_until = self._state.now + _PAUSE_S
+            self._set_deadline(suspicion.waits_until, inference)
+        while len(self._members) > _MOST_DEATHS:
+            self._forget_death(next(iter(self._members)))
+        guilty = [inference for inference, _ in new if self._is_guilty(inference)]
+        if len(guilty) != 1:
+            return None
+        for name in list(self._suspicion(guilty[0]).ran_s):
+            self._forget_death(name)
+        return guilty[0]
+
+    def await_claim(self, failure_id: FailureId, lease_id: LeaseId, ran_s: Seconds) -> None:
+        """Note a lease that ran in a death, and whose inference is not known yet."""
+        if self.deaths_allowed:
+            self._unclaimed[lease_id] = failure_id, ran_s
+            members = self._members.get(failure_id, frozenset())
+            self._members[failure_id] = members | {lease_id}  # in place of the name
+            self._await_ingresses()
+
+    def claim(self, lease_id: LeaseId, inference: Inference) -> Inference | None:
+        """Suspect the inference of such a lease, if it is one; return the one to blame."""
+        failure_id, ran_s = self._unclaimed.pop(lease_id, (None, 0.0))
+        if failure_id is None:
+            return None
+        self._members[failure_id] -= {lease_id}
+        return self.note_death(failure_id, [(inference, ran_s)])
+
+    # --- lives of suspects
+
+    def resume(self, inference: Inference) -> None:
+        """Note that an inference was submitted: under another id, or to a new scheduler."""
+        suspicion = self._known.get(call_name(inference.request_id))
+        if suspicion is not None:
+            suspicion.inference = inference
+
+    def note_running(self, inference: Inference) -> None:
+        """Watch a suspect from when its payload has reached a replica."""
+        suspicion = self._suspicion(inference)
+        if names := suspicion.open:
+            suspicion.watched = inference.lease_id
+            longest_s = max(suspicion.ran_s[name] for name in names)
+            suspicion.cleared_at = self._state.now + longest_s + _MARGIN_S
+            self._set_deadline(suspicion.cleared_at, inference)
+
+    def expire(self, request_id: RequestId) -> None:
+        """Clear a suspect that has run for long enough; forget those whose ingresses are gone."""
+        if request_id == _ABSENT:
+            self._unclaimed.clear()
+            for name, absent in list(self._known.items()):
+                if absent.inference is None:
+                    del self._known[name]
+            self._drop_deaths(self._members)
+            return
+        suspicion = self._known.get(call_name(request_id))
+        if suspicion is None or suspicion.inference is None or suspicion.watched is None:
+            return
+        is_same_run = suspicion.inference.lease_id == suspicion.watched
+        if is_same_run and self._state.now >= suspicion.cleared_at:
+            suspicion.cleared.update(suspicion.ran_s)
+
+    def forget(self, inference: Inference) -> None:
+        """Forget a suspect that has ended."""
+        name = call_name(inference.request_id)
+        suspicion = self._known.get(name)
+        if suspicion is not None and suspicion.inference is inference:
+            del self._known[name]
+            self._drop_deaths(suspicion.ran_s)
+
+    # --- where they may run
+
+    def keep_apart(self) -> None:
+        """Say for each suspect that waits which replicas it keeps off now. O(suspects²) at most."""
+        watched = self._replicas_of(s for s in self._known.values() if s.open)
+        for name, suspicion in self._known.items():
+            inference = suspicion.inference
+            if inference is None or inference.lease_id is not None:
+                continue
+            kept_off: frozenset[ReplicaId] = frozenset()
+            failures = suspicion.open
+            if failures and suspicion.waits_until > self._state.now:
+                kept_off = frozenset(self._state.replicas)
+            elif failures:
+                kept_off = watched
+                if len(failures) > 1:
+                    others = self._always_beside(name, suspicion)
+                    kept_off |= self._replicas_of(
+                        self._known[other] for other in others if other in self._known
+                    )
+            inference.keep_off(kept_off)
+
+    def ranked(
+        self, replicas: Sequence[KnownReplica], inference: Inference
+    ) -> Sequence[KnownReplica]:
+        """Return replicas by how little harm an inference may do or take there, then as given."""
+        if self._suspicion(inference).open:
+            return sorted(replicas, key=lambda replica: len(replica.leases))
+        watched = self._replicas_of(s for s in self._known.values() if s.open)
+        return sorted(replicas, key=lambda replica: replica.replica_id in watched)
+
+    # --- saving
+
+    def record(self) -> Record:
+        """Return all that is known, as JSON has it; empty if nothing is."""
+        if not self._known:
+            return {}
+        return {
+            "deaths": {name: sorted(members) for name, members in self._members.items()},
+            "suspects": {
+                name: {"ran_s": {**suspicion.ran_s}, "cleared": sorted(suspicion.cleared)}
+                for name, suspicion in self._known.items()
+            },
+        }
+
+    def restore(self, record: Record) -> None:
+        """Put back what an earlier scheduler knew, before anything is submitted.
+
+        Raises:
+            ValueError: If a field is missing or holds something else than it should.
+        """
+        if not record or not self.deaths_allowed:
+            return
+        reader = RecordReader(record, ("deaths", "suspects"), None)
+        deaths = reader.table("deaths", RecordReader.items)
+        self._members = {
+            name: frozenset(str(member) for member in members) for name, members in deaths.items()
+        }
+        self._known = reader.table("suspects", _read_suspicion)
+        self._await_ingresses()
+
+    # --- inside
+
+    def _suspicion(self, inference: Inference) -> Suspicion:
+        return self._known.get(call_name(inference.request_id)) or Suspicion()
+
+    def _is_guilty(self, inference: Inference) -> bool:
+        name, suspicion = call_name(inference.request_id), self._suspicion(inference)
+        *before_s, last_s = (suspicion.ran_s[failure_id] for failure_id in suspicion.open)
+        needed = self.deaths_allowed
+        if before_s and last_s < min(before_s) / 2:
+            needed += 1
+        counted = len(suspicion.open) + _CLEARED_COUNTS * len(suspicion.cleared)
+        return counted >= needed and not self._always_beside(name, suspicion)
+
+    def _always_beside(self, name: CallName, suspicion: Suspicion) -> frozenset[CallName]:
+        """Return the other inferences that ran in all deaths of a suspect."""
+        members = [self._members.get(failure_id, frozenset()) for failure_id in suspicion.ran_s]
+        return frozenset.intersection(*members) - {name}
+
+    def _replicas_of(self, suspicions: Iterable[Suspicion]) -> frozenset[ReplicaId]:
+        """Return the replicas on which suspects hold leases."""
+        return frozenset(
+            self._state.leases[suspicion.inference.lease_id].replica_id
+            for suspicion in suspicions
+            if suspicion.inference is not None and suspicion.inference.lease_id is not None
+        )
+
+    def _forget_death(self, failure_id: FailureId) -> None:
+        """Clear all of a death for good."""
+        self._members.pop(failure_id, None)
+        for name, suspicion in list(self._known.items()):
+            suspicion.ran_s.pop(failure_id, None)
+            suspicion.cleared.discard(failure_id)
+            if not suspicion.ran_s:
+                del self._known[name]
+                if suspicion.inference is not None:
+                    suspicion.inference.keep_off(frozenset())
+
+    def _drop_deaths(self, failure_ids: Iterable[FailureId]) -> None:
+        """Drop those of some deaths in which no suspect ran."""
+        for failure_id in list(failure_ids):
+            if not any(failure_id in suspicion.ran_s for suspicion in self._known.values()):
+                self._members.pop(failure_id, None)
+
+    def _await_ingresses(self) -> None:
+        due = self._state.now + self._state.timeouts.ingress_s
+        self._state.deadlines.set(due, DeadlineKind.SUSPECT, _ABSENT)
+
+    def _set_deadline(self, at: Seconds, inference: Inference) -> None:
+        self._state.deadlines.set(at, DeadlineKind.SUSPECT, inference.request_id)
+
+
+def _read_suspicion(reader: RecordReader, name: str) -> Suspicion:
+    own = RecordReader(reader.mapping(name), ("ran_s", "cleared"), None)
+    cleared = {str(failure_id) for failure_id in own.items("cleared")}
+    return Suspicion(ran_s=own.table("ran_s", RecordReader.not_negative), cleared=cleared)

@@ -1,0 +1,445 @@
+"""What ran on an engine that died is kept apart until it is known which call kills engines."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import pytest
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, Grant
+from justitia_ray.core.entities import FailureCause, Outcome
+from justitia_ray.core.invariants import InvariantViolation, check
+from justitia_ray.core.suspects import RENAMED
+from justitia_ray.errors import StoreError
+from tests.core_driver import PATIENT, CoreDriver, ended, granted, refused
+
+_KILLER = "engine_killer"
+
+
+class Fleet:
+    """Replicas that report what they run, under a core without time-outs, first come first served.
+
+    Attributes:
+        driver: Of the core.
+        refused: What was refused and why, in order.
+    """
+
+    def __init__(self, replicas: int, *, deaths_allowed: int = 2, prefix: str = "") -> None:
+        self.driver = CoreDriver(_core(deaths_allowed, prefix))
+        self.refused: list[tuple[str, str]] = []
+        self._up = 0
+        for _ in range(replicas):
+            self.start()
+
+    def start(self) -> str:
+        """Start a replica."""
+        name, self._up = f"r{self._up}", self._up + 1
+        self.take(self.driver.pull(name))
+        return name
+
+    def take(self, actions: Sequence[Action]) -> None:
+        """Let replicas report at once what they were granted."""
+        self.refused += refused(actions)
+        for name in sorted({a.replica_id for a in actions if isinstance(a, Grant)}):
+            self.report(name)
+
+    def report(self, replica_id: str, finished: Iterable[str] = ()) -> None:
+        """Let a replica report all that it holds, and ends."""
+        ends = {self.driver.lease_of(name): 1 for name in finished}
+        held = dict.fromkeys(self.driver.core.state.replicas[replica_id].leases, 1)
+        running = {lease_id: n for lease_id, n in held.items() if lease_id not in ends}
+        self.take(self.driver.pull(replica_id, running, ends))
+
+    def submit(self, *names: str) -> None:
+        """Submit inferences, each of an application of its own."""
+        for name in names:
+            self.driver.open(name)
+            self.take(self.driver.submit(name, name))
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass and all replicas report."""
+        self.take(self.driver.wait(seconds))
+        for name in list(self.driver.core.state.replicas):
+            if not self.driver.core.state.replicas[name].draining:
+                self.report(name)
+
+    def die(
+        self,
+        replica_id: str,
+        ran_s: float | Mapping[str, float] = 0.3,
+        cause: FailureCause = FailureCause.CRASH,
+    ) -> list[Action]:
+        """Let the engine of a replica die, and the replica leave."""
+        leases = self.driver.core.state.replicas[replica_id].leases
+        ran = [(lease, self.driver.core.state.leases[lease].request_id) for lease in leases]
+        took = {
+            lease: ran_s if isinstance(ran_s, float) else ran_s.get(name, 0.3)
+            for lease, name in ran
+        }
+        runs = tuple(ev.LeaseRun(lease, took[lease]) for lease, _ in ran)
+        actions = self.driver.handle(ev.EngineFailed(replica_id, replica_id, cause, runs))
+        self.take(actions)
+        self.take(self.driver.handle(ev.ReplicaLost(replica_id)))
+        return actions
+
+    def on(self) -> dict[str, list[str]]:
+        """Return what runs on each replica, by name."""
+        state = self.driver.core.state
+        return {
+            name: sorted(state.leases[lease].request_id for lease in replica.leases)
+            for name, replica in state.replicas.items()
+        }
+
+    def replica_of(self, name: str) -> str:
+        """Return where an inference runs."""
+        return self.driver.core.state.leases[self.driver.lease_of(name)].replica_id
+
+
+def _core(deaths_allowed: int = 2, prefix: str = "") -> SchedulerCore:
+    return SchedulerCore(
+        "fcfs", timeouts=PATIENT, lease_prefix=prefix, deaths_allowed=deaths_allowed
+    )
+
+
+def test_suspects_of_a_death_run_on_an_engine_each_and_the_others_where_they_like() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a", "b", "c")
+    for _ in range(2):
+        fleet.start()
+    fleet.die("r0")
+    fleet.wait(1.0)
+
+    assert {"r1": ["a"], "r2": ["b"]} == fleet.on()
+    assert ["c"] == fleet.driver.waiting("c")
+    fleet.submit("x", "y")
+    assert ["c"] == [name for name in "abcxy" if name in fleet.driver.waiting(name)]
+
+
+def test_killer_is_refused_after_two_deaths_and_all_others_end_whole() -> None:
+    fleet = Fleet(4)
+    innocent = [f"s{k}" for k in range(10)]
+    fleet.submit(*innocent, "poison")
+    deaths = 0
+    while "poison" in fleet.driver.core.state.inferences:
+        if not fleet.driver.waiting("poison"):
+            fleet.wait(0.3)
+            fleet.die(fleet.replica_of("poison"))
+            deaths += 1
+        fleet.wait(1.0)
+
+    assert deaths == 2
+    assert [("poison", _KILLER)] == fleet.refused
+    assert 0 == fleet.driver.core.suspects.open_count
+    assert all(not fleet.driver.waiting(name) for name in innocent)
+    for replica_id, names in fleet.on().items():
+        fleet.report(replica_id, names)
+    assert not fleet.driver.core.state.inferences
+
+
+def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
+    """Suspects run one after the other there, until each is cleared."""
+    fleet = Fleet(1)
+    fleet.submit("a", "b", "poison")
+    fleet.die("r0", {"a": 3.0, "b": 2.0})
+    fleet.start()
+    fleet.wait(1.0)
+    assert {"r1": ["a"]} == fleet.on()
+    fleet.wait(3.4)
+    assert {"r1": ["a"]} == fleet.on()
+    fleet.wait(0.2)
+    assert {"r1": ["a", "b"]} == fleet.on()
+    fleet.wait(2.5)
+    assert {"r1": ["a", "b", "poison"]} == fleet.on()
+    fleet.die("r1")
+    assert not fleet.refused  # a and b were with it in both
+
+    fleet.start()
+    fleet.wait(1.0)
+    fleet.report("r2", ["a"])
+    fleet.wait(0.0)
+    assert {"r2": ["b"]} == fleet.on()
+    fleet.wait(2.6)
+    assert {"r2": ["b"]} == fleet.on()  # b was cleared, and was with it in both
+    fleet.report("r2", ["b"])
+    assert {"r2": ["poison"]} == fleet.on()
+    fleet.die("r2")
+    assert [("poison", _KILLER)] == fleet.refused
+
+
+def test_inference_that_ran_beside_the_same_killer_in_two_deaths_is_not_blamed() -> None:
+    """Though by chance: it had been cleared, and so had the killer."""
+    fleet = Fleet(1)
+    fleet.submit("a", "poison")
+    for dead, alive in (("r0", "r1"), ("r1", "r2")):
+        fleet.die(dead)
+        assert alive == fleet.start()
+        fleet.wait(1.0)
+        fleet.wait(1.0)
+        fleet.wait(1.0)
+        assert {alive: ["a", "poison"]} == fleet.on()
+    fleet.die("r2")
+
+    assert not fleet.refused
+    assert 2 == fleet.driver.core.suspects.open_count
+
+
+def test_inference_in_the_deaths_of_two_killers_is_not_blamed_for_a_short_run() -> None:
+    """It has run for three seconds before, and for a moment beside the second."""
+    fleet = Fleet(1)
+    fleet.submit("a", "first")
+    fleet.start()
+    fleet.submit("second")
+    assert "r1" == fleet.replica_of("second")
+    fleet.die("r0", {"a": 3.0})
+    fleet.wait(1.0)
+    assert {"r1": ["a", "second"]} == fleet.on()
+    fleet.die("r1", {"a": 0.1})
+
+    assert not fleet.refused
+    fleet.start()
+    assert {"r2": ["first"]} == fleet.on()
+    fleet.die("r2")
+    assert [("first", _KILLER)] == fleet.refused
+    assert 2 == fleet.driver.core.suspects.open_count  # of the second's death
+
+
+def test_two_killers_of_one_death_are_found_one_after_the_other() -> None:
+    fleet = Fleet(3)
+    fleet.submit("x", "y", "z")
+    fleet.report("r1", ["y"])
+    fleet.report("r2", ["z"])
+    fleet.driver.handle(ev.PullAnswered("r1"))
+    fleet.driver.handle(ev.PullAnswered("r2"))
+    fleet.submit("one", "two")
+    assert ["one", "two", "x"] == fleet.on()["r0"]
+    fleet.die("r0")
+    fleet.wait(1.0)
+    fleet.start()
+    assert {"one", "two", "x"} == {names[0] for names in fleet.on().values()}
+    fleet.die(fleet.replica_of("one"))
+    fleet.die(fleet.replica_of("two"))
+    assert [("one", _KILLER)] == fleet.refused  # which explains the death of both
+    fleet.wait(1.0)
+    fleet.die(fleet.replica_of("two"))
+
+    assert [("one", _KILLER), ("two", _KILLER)] == fleet.refused
+
+
+@pytest.mark.parametrize("allowed", [1, 3])
+def test_setting_says_how_many_deaths_are_needed(allowed: int) -> None:
+    fleet = Fleet(1, deaths_allowed=allowed)
+    fleet.submit("poison")
+    for death in range(allowed):
+        assert not fleet.refused
+        fleet.die(f"r{death}")
+        fleet.start()
+        fleet.wait(1.0)
+
+    assert [("poison", _KILLER)] == fleet.refused
+
+
+def test_nothing_is_suspected_where_no_deaths_are_counted() -> None:
+    fleet = Fleet(1, deaths_allowed=0)
+    fleet.submit("a", "b")
+    for death in range(3):
+        fleet.die(f"r{death}")
+        fleet.start()
+        assert {f"r{death + 1}": ["a", "b"]} == fleet.on()
+
+    assert 0 == len(fleet.driver.core.suspects)
+
+
+def test_engine_that_is_killed_from_outside_and_a_replica_that_is_lost_make_no_suspects() -> None:
+    fleet = Fleet(2)
+    fleet.submit("a", "b", "c", "d")
+    for death in range(6):
+        if death % 2:
+            fleet.take(fleet.driver.handle(ev.ReplicaLost(f"r{death}")))
+        else:
+            fleet.die(f"r{death}", cause=FailureCause.KILL)
+        fleet.start()
+
+    assert 0 == len(fleet.driver.core.suspects)
+    assert not fleet.refused
+    assert {FailureCause.CRASH: 0, FailureCause.KILL: 3} == (
+        fleet.driver.core.state.counters.engine_failures
+    )
+
+
+def test_lease_that_had_not_reached_the_engine_is_no_suspect() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a")
+    fleet.driver.open("late")
+    fleet.driver.submit("late", "late")
+    ran = (ev.LeaseRun(fleet.driver.lease_of("a"), 0.3),)
+    fleet.driver.handle(ev.EngineFailed("r0", "r0", FailureCause.CRASH, ran))
+    assert ["late"] == fleet.driver.waiting("late")
+    fleet.start()
+
+    assert {"r0": [], "r1": ["late"]} == fleet.on()
+    assert 1 == fleet.driver.core.suspects.open_count
+
+
+def test_death_that_is_reported_twice_counts_once() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a")
+    runs = (ev.LeaseRun(fleet.driver.lease_of("a"), 0.3),)
+    fleet.die("r0")
+    fleet.start()
+    fleet.wait(1.0)
+    fleet.driver.handle(ev.EngineFailed("r0", "r0", FailureCause.CRASH, runs))
+
+    assert not fleet.refused
+    assert {"r1": ["a"]} == fleet.on()
+
+
+def test_suspects_that_fit_nowhere_are_passed_by_however_many_others() -> None:
+    """No more than 16 applications that wait for memory are looked past."""
+    fleet = Fleet(1)
+    fleet.submit(*(f"s{k}" for k in range(40)))
+    fleet.start()
+    fleet.die("r0")
+    fleet.wait(1.0)
+    fleet.submit("x")
+
+    assert {"r1": ["s0", "x"]} == fleet.on()
+    fleet.wait(0.9)
+    fleet.wait(0.9)
+    assert {"r1": ["s0", "s1", "s2", "x"]} == fleet.on()
+
+
+def test_suspect_keeps_its_place_and_nothing_else_of_its_application_waits_for_it() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a")
+    fleet.driver.open("b")
+    fleet.take(fleet.driver.submit("b1", "b"))
+    fleet.die("r0")
+    fleet.start()
+    fleet.wait(1.0)
+    fleet.take(fleet.driver.submit("b2", "b"))
+
+    assert {"r1": ["a", "b2"]} == fleet.on()
+    assert ["b1"] == fleet.driver.waiting("b")
+    fleet.report("r1", ["a"])
+    assert {"r1": ["b1", "b2"]} == fleet.on()
+
+
+def test_suspect_is_leased_where_least_runs_and_others_where_none_is() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a")
+    fleet.start()
+    fleet.submit("w")  # the most free memory: r1
+    fleet.start()
+    fleet.die("r0")
+    fleet.wait(1.0)
+    assert {"r1": ["w"], "r2": ["a"]} == fleet.on()
+    fleet.submit("x", "y")
+
+    assert {"r1": ["w", "x", "y"], "r2": ["a"]} == fleet.on()
+
+
+def test_suspect_that_is_cancelled_lets_the_next_one_run() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a", "b")
+    fleet.die("r0")
+    fleet.start()
+    fleet.wait(1.0)
+    fleet.take(fleet.driver.handle(ev.InferenceCancelled("a")))
+
+    assert {"r1": ["b"]} == fleet.on()
+    fleet.report("r1", ["b"])
+    assert 0 == len(fleet.driver.core.suspects)
+    assert "suspects" not in fleet.driver.record()["clock"]
+
+
+def test_refused_killer_ends_its_application_and_counts_as_failed() -> None:
+    fleet = Fleet(1, deaths_allowed=1)
+    fleet.submit("poison")
+    fleet.driver.handle(ev.ApplicationClosed("poison"))
+    actions = fleet.die("r0")
+
+    assert [("poison", "finished")] == ended(actions)
+    assert 1 == fleet.driver.core.state.counters.ended[Outcome.FAILED]
+
+
+@pytest.mark.parametrize("name", ["poison", f"poison{RENAMED}{RENAMED}"])
+def test_count_outlives_the_scheduler_and_the_inferences_id(name: str) -> None:
+    """An ingress that was forgotten submits its inferences anew under other ids."""
+    fleet = Fleet(1)
+    fleet.submit("poison")
+    fleet.die("r0")
+    fleet.driver.hand_over(_core(prefix="2-"))
+    fleet.driver.submit(name, "poison", resubmitted=True)
+    fleet.start()
+    fleet.wait(0.3)
+    fleet.die("r1")
+
+    assert [(name, _KILLER)] == fleet.refused
+
+
+def test_death_that_a_new_scheduler_hears_of_first_counts() -> None:
+    """The replica says which leases ran, and the ingress which inferences held them."""
+    fleet = Fleet(1, prefix="1-")
+    fleet.submit("poison", "a")
+    fleet.driver.wait(0.3)
+    runs = [(fleet.driver.lease_of(name), fleet.driver.inference(name)) for name in ("poison", "a")]
+    fleet.driver.hand_over(_core(prefix="2-"), ["r0"])
+    dead = tuple(ev.LeaseRun(lease, 0.3) for lease, _ in runs)
+    fleet.driver.resubmit(runs[0][1], runs[0][0])
+    fleet.driver.handle(ev.EngineFailed("r0", "r0", FailureCause.CRASH, dead))
+    fleet.driver.pull(
+        "r0", finished=[ev.LeaseFinished(lease, 10, 1, None) for lease, _ in runs], draining=True
+    )
+    fleet.driver.resubmit(runs[1][1], runs[1][0])
+    fleet.start()
+    fleet.wait(1.0)
+    assert {"r0": [], "r1": ["poison"]} == fleet.on()
+    assert 2 == fleet.driver.core.suspects.open_count
+
+    fleet.die("r1")
+    assert [("poison", _KILLER)] == fleet.refused
+
+
+def test_suspects_whose_ingress_does_not_come_back_are_forgotten() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a")
+    fleet.die("r0")
+    fleet.driver.hand_over(SchedulerCore("fcfs"))
+    assert 1 == len(fleet.driver.core.suspects)
+    fleet.driver.wait(30.0)
+
+    assert 0 == len(fleet.driver.core.suspects)
+
+
+def test_damaged_record_is_refused_by_name() -> None:
+    driver = CoreDriver()
+    driver.open()
+    record = driver.record()
+    record["clock"]["suspects"] = {"deaths": {}, "suspects": {"a": {"ran_s": {"r0": -1}}}}
+    with pytest.raises(StoreError, match=r"clock\.suspects"):
+        driver.hand_over(SchedulerCore(), record=record)
+
+
+def test_two_open_suspects_on_one_replica_break_an_invariant() -> None:
+    fleet = Fleet(1)
+    fleet.submit("a", "b")
+    core = fleet.driver.core
+    inferences = [fleet.driver.inference(name) for name in ("a", "b")]
+    core.suspects.note_death("r9", [(inference, 0.3) for inference in inferences])
+    with pytest.raises(InvariantViolation, match="open suspects share it"):
+        check(core)
+
+
+def test_no_death_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decision costs nothing more while no engine has died."""
+    fleet = Fleet(2)
+    asked: list[str] = []
+    for name in ("keep_apart", "ranked", "note_running", "forget", "resume"):
+        monkeypatch.setattr(
+            type(fleet.driver.core.suspects), name, lambda *_, name=name: asked.append(name)
+        )
+    fleet.submit("a", "b", "c")
+    fleet.report("r0", fleet.on()["r0"])
+
+    assert not asked
+    assert granted(fleet.driver.handle(ev.DeadlinePassed())) == []
