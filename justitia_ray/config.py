@@ -287,6 +287,11 @@ class SchedulerSection(Section):
     quota_timeout_s: Positive = 10.0
     """Where quotas are configured: how long an application waits for the accounts to grant it. Then
     it is refused, or let in if no quota of its tenant rejects."""
+    engine_deaths_allowed: Annotated[int, Field(ge=0)] = 2
+    """Engines that may die of one call: then it is refused with 502, if no other ran on all of
+    them. 1 blames whatever ran alone on an engine that died of something else. 0 blames nothing:
+    what ran on a dead engine is leased again at once, up to `ingress.attempts` times. See
+    [troubleshooting.md](troubleshooting.md#a-call-that-kills-its-engine)."""
     abandoned_s: Positive = 600.0
     """The actor ends itself when nobody has called for so long."""
     max_waiting_inferences: Count = 200_000

@@ -18,6 +18,7 @@
     │   └── UnknownLease
     ├── EngineError                 the replica: its engine is dead or gave no answer
     │   ├── AttemptsExhausted       the caller, later: no replica brought the call to its end
+    │   ├── KillsEngines            the caller: engines die of the call
     │   └── CannotContinue          the caller: a stream was cut and has to be asked for again
     ├── StoreError                  the operator: Redis cannot be reached, or holds something else
     └── ResponseError               the client: the service answered with an error
@@ -226,6 +227,10 @@ class EngineError(JustitiaError):
 
 class AttemptsExhausted(EngineError):
     """A call used up its attempts, and no replica brought it to its end."""
+
+
+class KillsEngines(EngineError):
+    """Engines died under a call, and under no other each time: it is not run again."""
 
 
 class CannotContinue(EngineError):

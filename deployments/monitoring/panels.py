@@ -446,6 +446,14 @@ _SCHEDULER = (
         unit="s",
     ),
     curves(
+        409,
+        "Engines that died",
+        "Engines that died while their replicas lived, in the window: by themselves (crash), or"
+        " killed from outside (kill). What ran on one that crashed is suspect; see"
+        " troubleshooting.md, A call that kills its engine.",
+        (Query(rise(m.ENGINE_FAILURES_TOTAL, "model", "cause"), "{{cause}} {{model}}"),),
+    ),
+    curves(
         408,
         "Changes of office",
         "How often ingresses found another scheduler in office than the one they knew, in the"

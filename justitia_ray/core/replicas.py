@@ -109,6 +109,7 @@ class Replicas:
             return
         for lease_id in list(replica.leases):
             self._inferences.requeue(state.inferences[state.leases[lease_id].request_id])
+        replica.takes_leases = False
         if not replica.draining:
             replica.draining = True
             replica.drains_since = state.now

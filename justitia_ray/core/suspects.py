@@ -14,6 +14,7 @@ Suspects are leased where least runs, and others rather where no open suspect is
 run nowhere now is passed by all others, and keeps its place in the order.
 """
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -28,6 +29,7 @@ _MARGIN_S: Seconds = 0.5
 _PAUSE_S: Seconds = 1.0
 """Wait of a suspect before its next lease: engines that die by calls of one burst are dead then."""
 _CLEARED_COUNTS = 0.25
+_MOST_CONVICTED = 20
 _MOST_DEATHS = 1_000
 """Deaths remembered; the oldest are forgotten first."""
 _ABSENT: RequestId = ""
@@ -82,6 +84,8 @@ class Suspects:
         self._known: dict[CallName, Suspicion] = {}
         self._members: dict[FailureId, frozenset[CallName]] = {}
         """The inferences that ran in each death."""
+        self.convicted: deque[Inference] = deque(maxlen=_MOST_CONVICTED)
+        """The inferences that were blamed last; for reading."""
         self._unclaimed: dict[LeaseId, tuple[FailureId, Seconds]] = {}
         """Leases of an earlier scheduler that ran in a death, until their ingresses claim them."""
 
@@ -128,6 +132,7 @@ class Suspects:
         guilty = [inference for inference, _ in new if self._is_guilty(inference)]
         if len(guilty) != 1:
             return None
+        self.convicted.append(guilty[0])
         for name in list(self._suspicion(guilty[0]).ran_s):
             self._forget_death(name)
         return guilty[0]

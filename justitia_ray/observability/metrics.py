@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias, get_args
 
 from justitia_ray.core.actions import Refusal
 from justitia_ray.core.calibration import HORIZONS, Fell
-from justitia_ray.core.entities import Outcome
+from justitia_ray.core.entities import FailureCause, Outcome
 from justitia_ray.core.outlook import Reason
 from justitia_ray.core.tenants import TIERS, Period, Unit
 from justitia_ray.predictor.estimate import Source
@@ -44,6 +44,7 @@ scheduler waits meanwhile."""
 LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "outcome": tuple(outcome.value for outcome in Outcome),
     "event": ("granted", "expired", "nacked"),
+    "cause": tuple(cause.value for cause in FailureCause),
     "rule": ("outran", "expected"),
     "reason": (
         Refusal.UNKNOWN_APPLICATION.value,
@@ -317,6 +318,12 @@ LEASES_TOTAL = Metric(
     "Leases: `granted`; `expired`, whose payload did not come in time; `nacked`, that an ingress"
     " gave back.",
     ("event",),
+)
+ENGINE_FAILURES_TOTAL = Metric(
+    "justitia_engine_failures_total",
+    "Engines that died while their replicas lived: by themselves (`crash`), so that what ran is"
+    " suspect, or killed from outside (`kill`).",
+    ("cause",),
 )
 INFERENCE_OUTCOMES_TOTAL = Metric(
     "justitia_inference_outcomes_total",

@@ -283,6 +283,8 @@ class SchedulerMetrics:
         counters, measures = core.state.counters, self._measures
         measures.counter(m.LEASES_TOTAL, "expired").set_total(counters.leases_expired)
         measures.counter(m.LEASES_TOTAL, "nacked").set_total(counters.leases_nacked)
+        for cause, count in counters.engine_failures.items():
+            measures.counter(m.ENGINE_FAILURES_TOTAL, cause.value).set_total(count)
         measures.counter(m.SETTLEMENTS_TOTAL, "outran").set_total(counters.outran)
         measures.counter(m.SETTLEMENTS_TOTAL, "expected").set_total(counters.expected)
         rejected = Refusal.TOO_MANY_APPLICATIONS.value

@@ -178,5 +178,8 @@ class Engine(Protocol):
         Blocks until they are gone.
         """
 
+    def died_by_itself(self) -> bool:
+        """Return whether what ran on the engine may have killed it, once `check` has raised."""
+
     async def stop(self) -> None:
         """Stop the engine and every process it started. Safe to call twice."""

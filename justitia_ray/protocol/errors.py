@@ -24,6 +24,7 @@ from justitia_ray.errors import (
     EngineError,
     Forbidden,
     JustitiaError,
+    KillsEngines,
     NoReplicaAnswers,
     NotServed,
     NotStored,
@@ -43,6 +44,7 @@ from justitia_ray.protocol.generation_bodies import COUNT_TOKENS, MESSAGES, RESP
 from justitia_ray.protocol.refusals import (
     DROPPED,
     DROPPED_REASON_HEADER,
+    SHOULD_RETRY_HEADER,
     DropReason,
     drop_reason,
     is_rate,
@@ -76,6 +78,7 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
     NotStored: (503, "ServiceUnavailableError", None),
     SchedulerSuperseded: (503, "ServiceUnavailableError", "scheduler_superseded"),
     AdmissionError: (503, "ServiceUnavailableError", None),
+    KillsEngines: (502, "EngineError", "engine_killer"),
     EngineError: (502, "EngineError", "engine_error"),
 }
 
@@ -87,7 +90,7 @@ _RETRY_AFTER_S = 5.0
 """When to try again what will pass, where nothing better is known."""
 _NEVER_BY_ITSELF = (QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed)
 """Refusals that say when to come back, or that nothing is known of it."""
-_REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError], str]] = {
+_REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError | KillsEngines], str]] = {
     # refusal: (error, text after the application's id)
     Refusal.UNKNOWN_APPLICATION: (UnknownApplication, " is not open"),
     Refusal.APPLICATION_CLOSED: (ApplicationIsClosed, " is closed and takes no more inferences"),
@@ -125,6 +128,11 @@ _REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError], str]] = {
         " has used up what one application of its tenant may use",
     ),
     Refusal.DEADLINE: (DeadlineMissed, ": it cannot be served before its deadline"),
+    Refusal.ENGINE_KILLER: (
+        KillsEngines,
+        ": engines have died while they ran this call, and no other ran on all of them; it is not"
+        " run again (scheduler.engine_deaths_allowed)",
+    ),
 }
 
 
@@ -133,7 +141,7 @@ def refusal_error(
     key: ApplicationId,
     limit: LimitStanding | None = None,
     retry_after_s: Seconds | None = None,
-) -> RequestError | AdmissionError:
+) -> RequestError | AdmissionError | KillsEngines:
     """Return the caller's error for a refusal of the scheduler.
 
     Args:
@@ -201,6 +209,8 @@ def error_headers(error: JustitiaError, draw: Callable[[], float]) -> dict[str, 
         return {"accept-encoding": ACCEPTED_ENCODINGS}
     reason = drop_reason(error)
     headers = {} if reason is None else {DROPPED_REASON_HEADER: reason.value}
+    if isinstance(error, KillsEngines):
+        return headers | {SHOULD_RETRY_HEADER: "false"}
     return headers | retry_headers(error, draw) if isinstance(error, AdmissionError) else headers
 
 

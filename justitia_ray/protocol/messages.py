@@ -23,6 +23,7 @@ from justitia_ray.core.entities import ReplicaCapacity
 from justitia_ray.core.events import (
     ApplicationArrived,
     ApplicationClosed,
+    EngineFailed,
     InferenceCancelled,
     InferenceSubmitted,
     LeaseFinished,
@@ -108,6 +109,8 @@ class Pull:
     """Host and port at which ingresses can call the replica."""
     stalled: bool = False
     """Whether the engine is alive and makes no steps."""
+    failure: EngineFailed | None = None
+    """How its engine failed, with each pull after that."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from justitia_ray.errors import (
     DeadlineMissed,
     EngineError,
     JustitiaError,
+    KillsEngines,
     NoReplicaAnswers,
     NotStored,
     QueueFull,
@@ -72,6 +73,8 @@ class DropReason(StrEnum):
     """No replica has answered."""
     ATTEMPTS = "attempts"
     """The call used up its leases, and no replica brought it to its end."""
+    ENGINE_KILLER = "engine_killer"
+    """Engines died under the call, and under no other each time."""
     ENGINE = "engine"
     """The engine is dead, or ended the call without an answer."""
 
@@ -90,6 +93,7 @@ DROPPED: dict[type[JustitiaError], DropReason] = {
     SchedulerSuperseded: DropReason.SUPERSEDED,
     NoReplicaAnswers: DropReason.NO_REPLICA,
     AttemptsExhausted: DropReason.ATTEMPTS,
+    KillsEngines: DropReason.ENGINE_KILLER,
     EngineError: DropReason.ENGINE,
 }
 """Reason of each error that drops a call."""

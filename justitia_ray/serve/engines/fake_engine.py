@@ -210,6 +210,7 @@ class FakeEngine:
         self._work = asyncio.Event()
         self._loop: asyncio.Task[None] | None = None
         self._why_dead: str | None = "it has not been started"
+        self._by_itself = False
         self.admitted: list[LeaseId] = []
         """The lease of every sequence in the order of admission, again after a preemption."""
 
@@ -342,8 +343,13 @@ class FakeEngine:
         """Die, as a real engine does whose processes are killed."""
         self._end("it was killed")
 
-    def die(self) -> None:
-        """Crash, as an engine does whose process was killed: running calls raise EngineError."""
+    def died_by_itself(self) -> bool:
+        """Return whether what ran on the engine may have killed it, once `check` has raised."""
+        return self._by_itself
+
+    def die(self, *, by_itself: bool = True) -> None:
+        """Die, by itself or as an engine that is killed: running calls raise EngineError."""
+        self._by_itself = by_itself
         self._end("it died")
 
     async def stop(self) -> None:

@@ -6,6 +6,7 @@ here. vLLM is imported when an engine starts, so that this module is cheap to im
 
 import asyncio
 import multiprocessing.process
+import time
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing, suppress
 from contextvars import Context, copy_context
@@ -24,6 +25,7 @@ from justitia_ray.protocol.engine import (
     Steps,
 )
 from justitia_ray.serve.asgi import Message, call_asgi
+from justitia_ray.serve.engines.exit_causes import count_oom_kills, ended_by_itself
 from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
 from justitia_ray.serve.engines.vllm_releases import http_server
 from justitia_ray.serve.engines.vllm_requests import (
@@ -51,6 +53,8 @@ _NOT_PASSED_ON = frozenset(
 """Hop-by-hop headers (RFC 9110, Sec. 7.6.1), and the length, which belongs to one hop's framing."""
 _NO_METER = LeaseMeter(0)
 """Meter of a lease that is not known."""
+_OOM_LOOK_S: Seconds = 5.0
+"""Interval of looks at the kernel's count of processes that it killed for want of memory."""
 _KILL_WAIT_S: Seconds = 5.0
 """Longest wait for killed processes; freeing the memory of a large model takes seconds."""
 
@@ -92,6 +96,9 @@ class VllmEngine:
         self._process_tree: list[psutil.Process] = []
         """The engine's processes and their descendants, listed while their parents live: a process
         that is killed leaves its children to init, where nobody finds them by parent."""
+        self._oom_kills = 0
+        """Processes that the kernel had killed for want of memory, at the last look."""
+        self._looked_at: Seconds = 0.0
         self._kv_blocks = 0
         self._block_size: Tokens = 0
         self._gauges = EngineGauges()
@@ -107,6 +114,7 @@ class VllmEngine:
         arguments = parse_vllm_args(
             self._model_path, self._served_model_name, self._vllm_args, self._adapters
         )
+        self._oom_kills = count_oom_kills()
         try:
             await self._start_llm(arguments)
             self._app = await self._build_app(arguments)
@@ -274,6 +282,16 @@ class VllmEngine:
                 raise EngineError(
                     f"vLLM's process {process.name} is gone, exit code {process.exitcode}"
                 )
+        now = time.monotonic()
+        if now - self._looked_at >= _OOM_LOOK_S:
+            self._looked_at, self._oom_kills = now, count_oom_kills()
+
+    def died_by_itself(self) -> bool:
+        """Return whether the engine died by itself; a rank that is killed looks like that, too."""
+        codes = [process.exitcode for process in self._core_processes]
+        known = [code for code in codes if code is not None]
+        out_of_memory = count_oom_kills() > self._oom_kills
+        return ended_by_itself(known[0] if known else None, out_of_memory=out_of_memory)
 
     def _raise_if_errored(self) -> None:
         if self._llm is None:

@@ -11,7 +11,7 @@ from ray import serve
 from ray.exceptions import RayActorError
 
 from justitia_ray.config import AppConfig
-from justitia_ray.core.entities import Outcome
+from justitia_ray.core.entities import FailureCause, Outcome
 from justitia_ray.errors import EngineError
 from justitia_ray.observability.call_traces import EngineTracer
 from justitia_ray.observability.log_events import log_event
@@ -39,11 +39,17 @@ from justitia_ray.serve.transport.endpoint import dialer, listen
 from justitia_ray.serve.transport.handshake import Keyring, Peer
 from justitia_ray.serve.transport.listener import Caller, Listener, Serve
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS
+from justitia_ray.units import Seconds
 
 logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
 
 _LAST_WORDS_S = 2.0
-"""Time between the death of an engine, of which callers are told, and the end of the process."""
+"""Time for callers to be told that the engine is dead, before the process ends."""
+_CALLERS_WAIT_S = 3.0
+"""Longest wait of an error for the scheduler to know of the death first: an ingress that hears of
+it before would have its call leased again, among the first, with whatever kills engines."""
+_SCHEDULER_WAIT_S = 10.0
+"""Longest wait of the process for the scheduler to know of the death of its engine."""
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -66,6 +72,7 @@ class EngineReplica:
         """
         self._pulling: asyncio.Task[None] | None = None
         self._listener: Listener | None = None
+        self._leaving: asyncio.Task[None] | None = None
         self._config: AppConfig = AppConfig.parse(config)
         self._replica_id: str = serve.get_replica_context().replica_id.unique_id
         with start_deadline(self._config.engine.start_timeout_s):
@@ -286,13 +293,33 @@ class EngineReplica:
                 lease.outcome = Outcome.FINISHED if status < 400 else Outcome.FAILED
         except EngineError as error:
             self._engine_died(error)
+            await self._failure_told(_CALLERS_WAIT_S)
             raise
 
     # --- death of the engine
 
     def _engine_died(self, error: EngineError) -> None:
-        """Leave the process, once callers were told and the scheduler has the last report."""
+        """Leave the process, once the scheduler knows what ran on the engine and callers were told.
+
+        One that drains stays until nothing is leased to it, as without that.
+        """
+        if self._leases.failure is not None:
+            return
+        by_itself = self._engine.died_by_itself()
+        cause = FailureCause.CRASH if by_itself else FailureCause.KILL
+        self._leases.note_engine_failed(cause)
+        reason = str(error)
+        log_event(logger, logging.ERROR, "replica.engine_died", reason=reason, cause=cause.value)
         if not self._puller.draining:
             self._puller.draining = True
-            log_event(logger, logging.ERROR, "replica.engine_died", reason=str(error))
-            asyncio.get_running_loop().call_later(_LAST_WORDS_S, os._exit, 1)
+            self._leaving = asyncio.get_running_loop().create_task(self._leave_process())
+
+    async def _leave_process(self) -> None:
+        await self._failure_told(_SCHEDULER_WAIT_S)
+        await asyncio.sleep(_LAST_WORDS_S)
+        os._exit(1)
+
+    async def _failure_told(self, within_s: Seconds) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._leases.failure_told.wait()

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from justitia_ray.core.actions import Grant
-from justitia_ray.core.entities import Outcome
-from justitia_ray.core.events import LeaseFinished, LeaseProgress
+from justitia_ray.core.entities import FailureCause, Outcome
+from justitia_ray.core.events import EngineFailed, LeaseFinished, LeaseProgress, LeaseRun
 from justitia_ray.errors import EngineError, UnknownLease
 from justitia_ray.protocol.engine import Engine
 from justitia_ray.protocol.messages import ReplicaMessage
@@ -32,6 +32,8 @@ class HeldLease:
     """Instant of the loop's clock."""
     task: asyncio.Task[object] | None = None
     """Task that runs the payload; None while the lease is only armed."""
+    running_since: Seconds = 0.0
+    """Instant of the loop's clock at which the payload came."""
     aborted: bool = False
     outcome: Outcome | None = Outcome.CANCELLED
     """Outcome to report at the end, None if the engine died; whoever runs the call sets it."""
@@ -58,6 +60,12 @@ class LeaseTable:
         self.unconfirmed: dict[LeaseId, LeaseFinished] = {}
         """Ends that the scheduler has not confirmed."""
         self._remembered: deque[tuple[Seconds, LeaseFinished]] = deque()
+        self.failure: EngineFailed | None = None
+        """How the engine has failed; None while it lives."""
+        self.failure_told = asyncio.Event()
+        """Set while the scheduler that leads knows that."""
+        self._cut: list[LeaseRun] = []
+        """Leases that the death of the engine has ended, until it is noted."""
         self.prompt_tokens: Tokens = 0
         """Prompt tokens of all calls that have ended here."""
         self.output_tokens: Tokens = 0
@@ -95,10 +103,12 @@ class LeaseTable:
         """
         lease = await self._find(lease_id)
         lease.task = asyncio.current_task()
+        lease.running_since = asyncio.get_running_loop().time()
         try:
             yield lease
         except EngineError:
             lease.outcome = None
+            self._cut.append(_run_of(lease))
             raise
         except asyncio.CancelledError:
             if lease.aborted and lease.task is not None and not lease.task.uncancel():
@@ -106,6 +116,14 @@ class LeaseTable:
             raise
         finally:
             self._finish(lease)
+
+    def note_engine_failed(self, cause: FailureCause) -> None:
+        """Note what runs on the engine, which is dead, for all reports from now on."""
+        running = [_run_of(lease) for lease in self.held_leases.values() if lease.task is not None]
+        self.failure = EngineFailed(
+            self._replica_id, self._replica_id, cause, (*self._cut, *running)
+        )
+        self.news.set()
 
     def report_ends(self) -> tuple[LeaseFinished, ...]:
         """Return the ends not confirmed; `news` is told then.
@@ -141,6 +159,7 @@ class LeaseTable:
         booked = {end.lease_id: end._replace(booked=True) for _, end in self._remembered}
         self.unconfirmed = booked | self.unconfirmed
         self._remembered.clear()
+        self.failure_told.clear()
 
     async def until_empty(self) -> None:
         """Wait until no lease is held."""
@@ -174,3 +193,7 @@ class LeaseTable:
                 lease.lease_id, used.prompt_tokens, used.output_tokens, lease.outcome
             )
             self.news.set()
+
+
+def _run_of(lease: HeldLease) -> LeaseRun:
+    return LeaseRun(lease.lease_id, asyncio.get_running_loop().time() - lease.running_since)

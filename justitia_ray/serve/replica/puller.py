@@ -159,6 +159,10 @@ class Puller:
         if now >= self._progress_due_at:
             self._progress_due_at = now + self._section.report_interval_s
             progress = self._leases.report_progress()
+        failure = self._leases.failure
+        if wait_s is None:
+            is_urgent = failure is not None and not self._leases.failure_told.is_set()
+            wait_s = 0.0 if is_urgent else self._section.heartbeat_s
         return Pull(
             replica_id=self._replica_id,
             epoch=self.epoch,
@@ -169,10 +173,11 @@ class Puller:
             progress=progress,
             finished=self._leases.report_ends(),
             preemptions=self._engine.preemptions(),
-            wait_s=self._section.heartbeat_s if wait_s is None else wait_s,
+            wait_s=wait_s,
             draining=self.draining,
             address=self._address,
             stalled=self._stalls.is_stalled,
+            failure=failure,
         )
 
     async def _send(self, pull: Pull) -> bool:
@@ -194,6 +199,8 @@ class Puller:
             return True
         if mail.epoch == self.epoch:  # another scheduler may have become leader meanwhile
             self._leases.confirm_ends(pull.finished)
+            if pull.failure is not None:
+                self._leases.failure_told.set()
             self._leases.read_messages(self._cursor.fresh(mail.messages))
             self.backlog_kv_tokens = mail.backlog_kv_tokens
         return True

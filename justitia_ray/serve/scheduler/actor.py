@@ -236,6 +236,11 @@ class SchedulerService:
         if report is None:
             return ReplicaMail(NOT_TAKEN)
         self._inspector.kv_meter.record_pull(pull, driver.now())
+        if pull.failure is not None and pull.failure.failure_id != outbox.failure_id:
+            # Before the report: what it says has ended with the engine would be leased again.
+            outbox.failure_id = pull.failure.failure_id
+            driver.apply(pull.failure)
+            term.checkpointer.save_soon()
         driver.apply(report)
         self._sample_outlooks()
         if not await outbox.wait(pull.wait_s):

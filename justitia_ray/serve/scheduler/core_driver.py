@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from justitia_ray.application_key import split_key
 from justitia_ray.config import SchedulerSection, SchedulingConfig
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core import events as ev
-from justitia_ray.core.actions import Action, EndApplication, Grant
+from justitia_ray.core.actions import Action, EndApplication, Grant, Refusal, Refuse
 from justitia_ray.core.snapshot import latest_instant, restore, saved_instant
 from justitia_ray.core.state import SchedulerLimits
 from justitia_ray.errors import StoreError
@@ -95,6 +96,7 @@ class CoreDriver:
             limits=SchedulerLimits(section.max_waiting_inferences, section.max_open_applications),
             tenants=settings.tenant_tree,
             tiers=settings.service_tiers,
+            deaths_allowed=section.engine_deaths_allowed,
         )
         core.applications.cap_anew()
         try:
@@ -180,15 +182,43 @@ class CoreDriver:
     ) -> None:
         """Count and log decisions, for people: a mistake in that is logged once, no more."""
         try:
+            if isinstance(event, ev.EngineFailed):
+                self._log_failure(event)
             if self._metrics is not None:
                 self._metrics.record_event(event, actions, self.core.state, unstored)
             for action in actions:
                 if isinstance(action, EndApplication):
                     application_ended(logger, action, self._model, self._epoch)
+                elif isinstance(action, Refuse) and action.reason is Refusal.ENGINE_KILLER:
+                    self._log_killer(action)
         except Exception:
             if not self._has_failed:  # it may fail every time
                 logger.exception("decision.not_told")
             self._has_failed = True
+
+    def _log_failure(self, failure: ev.EngineFailed) -> None:
+        log_event(
+            logger,
+            logging.WARNING,
+            "engine.failed",
+            replica_id=failure.replica_id,
+            cause=failure.cause.value,
+            leases=len(failure.ran),
+            suspects=self.core.suspects.open_count,
+        )
+
+    def _log_killer(self, refused: Refuse) -> None:
+        for inference in self.core.suspects.convicted:
+            if inference.request_id == refused.request_id:
+                tenant, application_id = split_key(inference.application_id)
+                log_event(
+                    logger,
+                    logging.ERROR,
+                    "inference.kills_engines",
+                    request_id=refused.request_id,
+                    application_id=application_id,
+                    tenant=tenant,
+                )
 
     def _set_timer(self) -> None:
         """Set the timer to the next deadline; one that is set for earlier stays till then."""

@@ -38,6 +38,8 @@ class Outbox(Mailbox[Any]):
         self.last = last
         self.last_pull: Pull | None = None
         """Last pull accepted."""
+        self.failure_id = ""
+        """The last failure of the replica's engine that was handled."""
         self._told: deque[tuple[int, EndsStored]] = deque()
         """Stored ends that the reader may not have read of, by the numbers of their messages."""
         self._notified: asyncio.Event | None = None

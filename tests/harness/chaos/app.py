@@ -55,7 +55,7 @@ class ChaosReplica(BreakableReplica):
     def kill_engine(self) -> None:
         """Let the engine die, not the process around it."""
         if isinstance(self._engine, FakeEngine):
-            self._engine.die()
+            self._engine.die(by_itself=False)
         elif isinstance(self._engine, VllmEngine):
             for process in self._engine._core_processes:
                 if process.pid is not None:

@@ -92,7 +92,7 @@ def _replica_drain(world: World, fault: Fault) -> bool:
 def _engine_death(world: World, fault: Fault) -> bool:
     host = world.seats[fault.party]
     if host.process.alive:
-        host.process.run(host.engine.die)
+        host.process.run(lambda: host.engine.die(by_itself=False))
     return host.process.alive
 
 

@@ -429,12 +429,13 @@ class ReplicaWithoutServe(EngineReplica):
         config: AppConfig,
         replica_id: ReplicaId,
         engine: WatchedEngine,
-        on_engine_died: Callable[[Exception], None],
+        on_engine_died: Callable[[], None],
     ) -> None:
         self._config = config
         self._replica_id = replica_id
         self._engine: WatchedEngine = engine
         self._on_engine_died = on_engine_died
+        self._leaving = None
         self._pulling = self._listener = self._exporter = None
         self._tracer = self._spans = None
         self.callers: dict[LeaseId, Caller] = {}
@@ -497,10 +498,8 @@ class ReplicaWithoutServe(EngineReplica):
     def __del__(self) -> None:  # type: ignore[override]  # Serve awaits that one
         """Nothing: here the garbage collector calls it."""
 
-    def _engine_died(self, error: Exception) -> None:
-        if not self._puller.draining:
-            self._puller.draining = True
-            self._on_engine_died(error)
+    async def _leave_process(self) -> None:
+        self._on_engine_died()
 
 
 class ReplicaHost:
@@ -546,7 +545,7 @@ class ReplicaHost:
     ) -> None:
         """Start the engine and pull."""
         self.answers = ReplicaWithoutServe(
-            self._config, self.replica_id, self.engine, lambda error: on_died(self)
+            self._config, self.replica_id, self.engine, lambda: on_died(self)
         )
         me = Peer("replica", self.replica_id)
         links = ProcessLinks(self.process, me, parts, connections, scheduler, self._recorder)

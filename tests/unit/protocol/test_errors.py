@@ -113,10 +113,16 @@ _REFUSALS = {
     Refusal.QUOTA_EXHAUSTED: (429, "quota of its tenant"),
     Refusal.CAP_REACHED: (429, "one application of its tenant may use"),
     Refusal.DEADLINE: (504, "deadline"),
+    Refusal.ENGINE_KILLER: (502, "scheduler.engine_deaths_allowed"),
 }
 
 
-_SPENT = (Refusal.QUOTA_EXHAUSTED, Refusal.CAP_REACHED, Refusal.DEADLINE)
+_SPENT = (
+    Refusal.QUOTA_EXHAUSTED,
+    Refusal.CAP_REACHED,
+    Refusal.DEADLINE,
+    Refusal.ENGINE_KILLER,
+)
 """Refusals that, where nothing more is known, will be the same at the next try."""
 
 

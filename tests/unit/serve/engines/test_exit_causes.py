@@ -1,0 +1,36 @@
+"""Which ends of an engine's process are its own, and which come from outside."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.serve.engines.exit_causes import count_oom_kills, ended_by_itself
+
+
+@pytest.mark.parametrize(
+    "exit_code", [None, 1, 3, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS]
+)
+def test_error_or_fault_is_its_own(exit_code: int | None) -> None:
+    """None: it has said that it failed, and its process has not ended yet."""
+    assert ended_by_itself(exit_code, out_of_memory=False)
+
+
+@pytest.mark.parametrize("exit_code", [0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT])
+def test_order_to_end_comes_from_outside(exit_code: int) -> None:
+    assert not ended_by_itself(exit_code, out_of_memory=False)
+
+
+def test_kill_for_want_of_memory_is_its_own_and_other_signals_are_not_changed_by_it() -> None:
+    assert ended_by_itself(-signal.SIGKILL, out_of_memory=True)
+    assert not ended_by_itself(-signal.SIGTERM, out_of_memory=True)
+
+
+def test_kernels_kills_are_those_of_the_container_or_else_of_the_machine(tmp_path: Path) -> None:
+    of_container, of_machine = tmp_path / "memory.events", tmp_path / "vmstat"
+    counters = (of_container, of_machine)
+    assert 0 == count_oom_kills(counters)
+    of_machine.write_text("nr_free_pages 7\noom_kill 5\ndrop_slab 0\n")
+    assert 5 == count_oom_kills(counters)
+    of_container.write_text("low 0\noom 3\noom_kill 2\noom_group_kill 1\n")
+    assert 2 == count_oom_kills(counters)
