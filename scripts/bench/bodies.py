@@ -198,7 +198,7 @@ def _chat(text: str) -> bytes:
 
 
 def _mixed(draw: random.Random, texts: dict[str, str]) -> tuple[str, bytes]:
-    """Return a body of 1 kB to 16 MB: a prompt, token ids, a chat of few or many messages, tools."""
+    """Return a body of 1 kB to 16 MB: a prompt, token ids, a chat of any length, tools."""
     size = round(_LEAST_BYTES * (_MOST_BYTES / _LEAST_BYTES) ** draw.random())
     kind = draw.choice(tuple(texts))
     width = len(texts[kind][:10_000].encode()) / 10_000

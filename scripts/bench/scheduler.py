@@ -37,6 +37,7 @@ from justitia_ray.protocol.messages import IngressMail, ReplicaMessage, Submissi
 from justitia_ray.serve.ingress.scheduler_session import BATCH
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.puller import Puller
+from justitia_ray.serve.replica.stalls import StallWatch
 from justitia_ray.serve.scheduler.actor import SchedulerActor
 from justitia_ray.serve.transport.dialer import Dialer
 from justitia_ray.serve.transport.handshake import Keyring, Offer, Peer
@@ -410,4 +411,5 @@ def _puller(link: Link, replica_id: str) -> Puller:
         ReplicaSection(),
         lambda error: None,
         "127.0.0.1:1",
+        StallWatch(ReplicaSection()),
     )

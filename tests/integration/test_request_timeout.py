@@ -52,7 +52,7 @@ async def test_call_ends_in_the_operators_time(cluster: FrontCluster, asked: str
         stream_took_s = time.monotonic() - begin
 
         async def is_idle() -> bool:
-            return 0 == (await http.get("/v1/status")).json()["in_flight"]
+            return bool(0 == (await http.get("/v1/status")).json()["in_flight"])
 
         await eventually(is_idle, "the engine has given them up")
 

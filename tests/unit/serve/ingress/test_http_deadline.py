@@ -92,7 +92,8 @@ async def test_call_without_a_limit_runs_on(limit_s: float | None, more: dict[st
     caller = Caller(body_of(CHAT, stream=False))
     gateway.source = source
     app = app_of(gateway, limit_s)
-    call = asyncio.create_task(app(scope_of(CHAT, **more), caller.receive, caller.send))  # type: ignore[arg-type]
+    answering: Any = app(scope_of(CHAT, **more), caller.receive, caller.send)
+    call = asyncio.create_task(answering)
     await eventually(lambda: gateway.answered, "it runs")
     done, _ = await asyncio.wait([call], timeout=2 * _LIMIT_S)
     source.feed((200, {}), b"told", None)
